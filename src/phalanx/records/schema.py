@@ -34,9 +34,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str
     seed: int
     dtype: str
-    train_samples: int
-    validation_samples: int
-    parameters: int  # number of trained values
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +98,9 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     local_rank: int
     threads: int
     startup_s: float  # from process start until training could begin
+    parameters: int  # number of trained values
+    train_samples: int  # of the whole data set, not of this rank
+    validation_samples: int
     collective: str | None = None  # which all-reduce carries the gradients
 
 
