@@ -1,0 +1,39 @@
+import pytest
+import torch
+
+from phalanx.models.build import MODELS, build_model
+
+
+@pytest.mark.parametrize(("name", "count"), [("mlp", 235_146), ("cnn", 421_642), ("rnn", 82_186)])
+def test_parameter_counts_are_those_of_the_published_study(name: str, count: int) -> None:
+    assert sum(p.numel() for p in build_model(name, seed=0).parameters()) == count
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_logits_have_one_row_a_sample(name: str) -> None:
+    assert build_model(name, seed=0)(torch.rand(3, 1, 28, 28)).shape == (3, 10)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_depend_on_seed_and_name_alone(name: str) -> None:
+    first = build_model(name, seed=1).state_dict()
+    torch.manual_seed(99)  # the global generator plays no part
+    again, other = build_model(name, seed=1).state_dict(), build_model(name, seed=2).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not any(torch.equal(first[key], other[key]) for key in first)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights_are_spread_as_pytorch_spreads_them(name: str) -> None:
+    torch.manual_seed(0)
+    for (key, ours), stock in zip(
+        build_model(name, seed=0).named_parameters(), MODELS[name]().parameters(), strict=True
+    ):
+        if ours.numel() > 1000:
+            assert ours.std().item() == pytest.approx(stock.std().item(), rel=0.1), key
+
+
+def test_float32_weights_are_the_rounded_float64_ones() -> None:
+    wide, narrow = build_model("mlp", seed=0, dtype=torch.float64), build_model("mlp", seed=0)
+    for a, b in zip(wide.parameters(), narrow.parameters(), strict=True):
+        assert torch.equal(a.float(), b)
