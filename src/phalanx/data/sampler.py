@@ -1,0 +1,92 @@
+"""Which samples a rank sees and when: pure arithmetic over (seed, epoch, rank, world_size).
+
+The global batch is cut first and shared among the ranks second, so the number of ranks changes
+who computes a sample, never which update it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankBatch:
+    """One rank's part of one global batch."""
+
+    indices: Tensor
+    """(n,) int64; empty when the global batch has fewer samples than there are ranks."""
+
+    global_size: int
+    """Samples of the whole batch, over all ranks: what the loss is divided by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalBatches:
+    """The batches of one epoch as one rank sees them; the last one may be smaller.
+
+    Concatenating the ranks' parts of a batch in rank order gives the batch of a sequential run.
+    """
+
+    num_samples: int
+    global_batch_size: int
+    seed: int
+    epoch: int
+    rank: int
+    world_size: int
+
+    def __len__(self) -> int:
+        return num_batches(self.num_samples, self.global_batch_size)
+
+    def __iter__(self) -> Iterator[RankBatch]:
+        order = epoch_order(self.num_samples, self.seed, self.epoch)
+        for start in range(0, self.num_samples, self.global_batch_size):
+            stop = min(start + self.global_batch_size, self.num_samples)
+            mine = shard(start, stop, self.rank, self.world_size)
+            yield RankBatch(indices=order[mine.start : mine.stop], global_size=stop - start)
+
+
+def epoch_order(num_samples: int, seed: int, epoch: int) -> Tensor:
+    """(num_samples,) int64: the order of the samples in an epoch, the same on every rank."""
+    generator = torch.Generator().manual_seed(_mix(seed, epoch))
+    return torch.randperm(num_samples, generator=generator)
+
+
+def shard(start: int, stop: int, rank: int, world_size: int) -> range:
+    """The rank's contiguous part of [start, stop); parts differ in size by at most one.
+
+    Raises: ValueError when `rank` is not one of `world_size` ranks.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} is not one of {world_size} ranks")
+    size = stop - start
+    return range(start + size * rank // world_size, start + size * (rank + 1) // world_size)
+
+
+def num_batches(num_samples: int, global_batch_size: int) -> int:
+    """Updates in an epoch, the smaller last batch included."""
+    return -(-num_samples // global_batch_size)
+
+
+def evaluation_shard(num_samples: int, rank: int, world_size: int) -> range:
+    """The samples that this rank evaluates: over all ranks each exactly once, none padded."""
+    return shard(0, num_samples, rank, world_size)
+
+
+def _mix(seed: int, epoch: int) -> int:
+    """One 63-bit number from two, so that neighbouring seeds share no epoch (seed 0, epoch 1 must
+    not be seed 1, epoch 0). Source: SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195.
+    """
+    mixed = _splitmix64(_splitmix64(seed) ^ epoch)
+    return mixed >> 1
+
+
+def _splitmix64(value: int) -> int:
+    mask = (1 << 64) - 1
+    value = (value + 0x9E3779B97F4A7C15) & mask
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
+    return value ^ (value >> 31)
