@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Run, Study
+from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
 
@@ -19,6 +19,19 @@ _Document = TypeVar("_Document", Run, Study)
 
 def rank_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.jsonl"
+
+
+def write_failure(folder: Path, failure: Failure) -> None:
+    write_atomically(folder / f"rank-{failure.rank}.error.json", _readable(failure))
+
+
+def first_failure(folder: Path) -> Failure | None:
+    """The failure that came first, among the ranks that could still tell."""
+    failures = [
+        msgspec.json.decode(path.read_bytes(), type=Failure)
+        for path in folder.glob("rank-*.error.json")
+    ]
+    return min(failures, key=lambda failure: failure.failed_at, default=None)
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -96,7 +109,7 @@ class EventWriter:
             self._file.close()
 
 
-def _readable(document: Run | Study) -> bytes:
+def _readable(document: Run | Study | Failure) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 

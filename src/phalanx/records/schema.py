@@ -66,7 +66,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     study: str
     run: str  # name of the run's folder
     command: str  # makes this run again
-    config: dict[str, object]  # the options as given
+    config: dict[str, object]  # every option, defaults filled in
     setting: Setting
     environment: Environment
     outcome: Outcome
@@ -130,7 +130,7 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
 
 
 class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
-    """This rank's part of the validation data after an epoch (epoch -1: before the first)."""
+    """This rank's part of the validation data after an epoch."""
 
     epoch: int
     evaluation_s: float
@@ -165,6 +165,16 @@ class Finished(Event, frozen=True, kw_only=True, tag="finished"):
 
     parameters_sha256: str
     peak_memory_bytes: int
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """`rank-<r>.error.json`: why a rank ended. The earliest one is the cause of the others."""
+
+    rank: int
+    failed_at: float  # seconds since 1970
+    mendable: bool  # by the user: shown as a sentence, with exit code 2
+    message: str
+    traceback: str
 
 
 AnyEvent = Started | Step | Epoch | Evaluation | Summary | Saved | Finished

@@ -13,6 +13,7 @@ from phalanx.records.schema import LearningRateRule, Strategy
 ModelName = Literal["mlp", "cnn", "rnn"]
 DatasetName = Literal["auto", "digits", "mnist"]
 OptimizerName = Literal["adam", "adamw", "sgd"]
+AllReduceMethod = Literal["auto", "shared", "library"]
 DtypeName = Literal["float32", "float64"]
 
 DEFAULT_BATCH_SIZE = 128
@@ -39,6 +40,9 @@ class TrainConfig:
 
     threads: int | None = None
     """Compute threads of each rank. Default: cores ÷ ranks of the node."""
+
+    all_reduce: AllReduceMethod = "auto"
+    """How `mpi` sums gradients: `shared` memory of the node, the MPI `library`, or `auto`."""
 
     epochs: int = 5
     """Passes over the training data."""
@@ -67,7 +71,8 @@ class TrainConfig:
     seed: int = 0
     """Decides the initial weights and the order of the samples."""
 
-    dtype: DtypeName = "float32"
+    dtype: AllReduceMethod = Literal["auto", "shared", "library"]
+DtypeName = "float32"
     """Precision of parameters and arithmetic."""
 
     train_samples: int | None = None

@@ -1,0 +1,67 @@
+"""Stock PyTorch DistributedDataParallel over Gloo: what Phalanx is compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from phalanx.parallel.strategy import Strategy
+
+
+class Gloo(Strategy):
+    """DDP with its defaults; its communication overlaps the backward pass, and what is counted as
+    communication here is what the step still waits for after its own last gradient is made."""
+
+    collective = "gloo"
+
+    def __init__(
+        self,
+        *,
+        rank: int,
+        size: int,
+        local_rank: int,
+        store: dist.Store,  # type: ignore[name-defined]  # missing from PyTorch's stubs
+        timeout_s: float,
+    ) -> None:
+        self.rank, self.size, self.local_rank = rank, size, local_rank
+        dist.init_process_group(
+            "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
+        )
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        self._computed_at = 0.0
+        self._parameters = list(model.parameters())
+        self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(self._note_time)
+        return DistributedDataParallel(model)  # broadcasts rank 0's weights
+
+    def backward(self, loss_sum: Tensor, global_samples: int) -> float:
+        for parameter in self._parameters:
+            parameter.grad = None
+        # DDP divides the sum over the ranks by their number; undo that here.
+        weight = torch.tensor(self.size / global_samples, dtype=loss_sum.dtype)
+        loss_sum.backward(weight)
+        self.communicated_bytes += self._gradient_bytes
+        return self._computed_at
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
+        mine = torch.tensor(values, dtype=torch.float64)
+        rows = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == 0 else None
+        dist.gather(mine, rows)
+        return None if rows is None else [row.tolist() for row in rows]
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+
+    def _note_time(self, _: Tensor) -> None:
+        self._computed_at = time.perf_counter()
