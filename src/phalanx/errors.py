@@ -1,4 +1,4 @@
-"""The one kind of error that is shown to the user as a sentence instead of a traceback."""
+"""Errors that are shown to the user as a sentence instead of a traceback."""
 
 
 class UserError(ValueError):
@@ -6,4 +6,11 @@ class UserError(ValueError):
 
     The message is one or two lines: what was wrong, which value, what to do. The command line
     prints it after `phalanx: ` and exits with code 2.
+    """
+
+
+class RunFailedError(RuntimeError):
+    """A run that was started rightly has failed; the message says where and points to its records.
+
+    The command line prints it after `phalanx: ` and exits with code 1.
     """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from typing import Any, TypeVar
 
 import numpy as np
@@ -84,10 +85,6 @@ class World:
         shared: Object = self._comm.bcast(value, root=root)
         return shared
 
-    def abort(self, exit_code: int) -> None:
-        """End all ranks at once: the way out when one of them has failed."""
-        self._comm.Abort(exit_code)
-
     def close(self) -> None:
         """Free the communicators. Collective."""
         for communicator in (self.node, self._notices, self._comm):
@@ -123,6 +120,15 @@ class World:
                 if not notice.Test():
                     notice.Free()  # the peer is gone or busy; MPI ends the sending by itself
         return "the network: every rank is waiting"
+
+
+def abort(exit_code: int) -> None:
+    """End all ranks at once: the way out when one has failed, which the others, waiting for it in
+    a collective, would never learn. Only this process when MPI is not in use."""
+    initialized = sys.modules.get("mpi4py.MPI")
+    if initialized and initialized.Is_initialized() and not initialized.Is_finalized():
+        initialized.COMM_WORLD.Abort(exit_code)
+    os._exit(exit_code)
 
 
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more

@@ -30,6 +30,7 @@ class Gloo(Strategy):
         timeout_s: float,
     ) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
+        self._store = store
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
         )
@@ -59,6 +60,12 @@ class Gloo(Strategy):
         rows = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == 0 else None
         dist.gather(mine, rows)
         return None if rows is None else [row.tolist() for row in rows]
+
+    def share(self, text: str) -> str:
+        if self.rank == 0:
+            self._store.set("phalanx/shared", text)
+        shared: bytes = self._store.get("phalanx/shared")
+        return shared.decode()
 
     def close(self) -> None:
         dist.destroy_process_group()

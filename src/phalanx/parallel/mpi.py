@@ -62,6 +62,9 @@ class MPI(Strategy):
         rows = self._world.gather(np.array(values, dtype=np.float64))
         return None if rows is None else rows.tolist()
 
+    def share(self, text: str) -> str:
+        return self._world.share(text)
+
     def close(self) -> None:
         if self._reducer is not None:
             for parameter in self._parameters:
@@ -69,3 +72,4 @@ class MPI(Strategy):
             del self._gradients
             self._reducer.close()
             self._reducer = None
+        self._world.close()

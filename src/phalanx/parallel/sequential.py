@@ -31,5 +31,8 @@ class Sequential(Strategy):
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         return [list(values)]
 
+    def share(self, text: str) -> str:
+        return text
+
     def close(self) -> None:
         pass

@@ -45,5 +45,9 @@ class Strategy(ABC):
         """Every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
 
     @abstractmethod
+    def share(self, text: str) -> str:
+        """Rank 0's `text` on every rank."""
+
+    @abstractmethod
     def close(self) -> None:
         """Give back what the strategy holds; the model keeps its parameters."""

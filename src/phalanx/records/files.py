@@ -21,17 +21,24 @@ def rank_file(folder: Path, rank: int) -> Path:
     return folder / f"rank-{rank}.jsonl"
 
 
-def write_failure(folder: Path, failure: Failure) -> None:
-    write_atomically(folder / f"rank-{failure.rank}.error.json", _readable(failure))
+def write_failure(folder: Path, failure: Failure) -> bool:
+    """Write `error.json` unless another rank was first; returns whether this one was."""
+    temporary = folder / f".error-{failure.rank}.json"
+    write_atomically(temporary, _readable(failure))
+    try:
+        os.link(temporary, folder / "error.json")  # fails when it is there: only one is the first
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
 
 
-def first_failure(folder: Path) -> Failure | None:
-    """The failure that came first, among the ranks that could still tell."""
-    failures = [
-        msgspec.json.decode(path.read_bytes(), type=Failure)
-        for path in folder.glob("rank-*.error.json")
-    ]
-    return min(failures, key=lambda failure: failure.failed_at, default=None)
+def read_failure(folder: Path) -> Failure | None:
+    try:
+        return msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
+    except FileNotFoundError:
+        return None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -69,14 +76,38 @@ def read_study(folder: Path) -> Study:
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """Yield the events of one rank. A last line that was cut short is left out: it is what a
     killed process leaves behind. Any other damage raises ValueError with the line's number."""
-    decoder = msgspec.json.Decoder(AnyEvent)
-    for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
-        if not line.endswith(b"\n"):
+    yield from EventTail(path).read_new()
+
+
+class EventTail:
+    """Reads a rank's file while it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self._line_number = 0
+        self._decoder = msgspec.json.Decoder(AnyEvent)
+
+    def read_new(self) -> Iterator[AnyEvent]:
+        """Yield the whole lines that were added since the last call; none if there is no file."""
+        if not self._path.exists():
             return
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                self._line_number += 1
+                yield self._decode(line)
+
+    def _decode(self, line: bytes) -> AnyEvent:
         try:
-            yield decoder.decode(line)
+            event: AnyEvent = self._decoder.decode(line)
         except msgspec.DecodeError as error:
-            raise ValueError(f"{path} line {number} is not a record: {error}") from error
+            message = f"{self._path} line {self._line_number} is not a record: {error}"
+            raise ValueError(message) from error
+        return event
 
 
 class EventWriter:

@@ -168,10 +168,9 @@ class Finished(Event, frozen=True, kw_only=True, tag="finished"):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """`rank-<r>.error.json`: why a rank ended. The earliest one is the cause of the others."""
+    """`error.json`: the first error of a run, written by the rank that raised it."""
 
     rank: int
-    failed_at: float  # seconds since 1970
     mendable: bool  # by the user: shown as a sentence, with exit code 2
     message: str
     traceback: str

@@ -71,8 +71,7 @@ class TrainConfig:
     seed: int = 0
     """Decides the initial weights and the order of the samples."""
 
-    dtype: AllReduceMethod = Literal["auto", "shared", "library"]
-DtypeName = "float32"
+    dtype: DtypeName = "float32"
     """Precision of parameters and arithmetic."""
 
     train_samples: int | None = None

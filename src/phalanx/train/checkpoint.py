@@ -1,0 +1,113 @@
+"""Saving and loading a model and its optimizer: safetensors and a manifest, never pickle."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from phalanx.errors import UserError
+from phalanx.train.manifest import (
+    MANIFEST,
+    Manifest,
+    StoredFile,
+    file_sha256,
+    folder_name,
+    read_manifest,
+)
+
+MODEL_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+
+
+def save_checkpoint(
+    folder: Path, model: nn.Module, optimizer: Optimizer, manifest: Manifest
+) -> Path:
+    """Write `folder/epoch-<n>`; by one rank. It is there whole or not at all.
+
+    manifest: without its `files`, which are filled in here.
+    Raises: UserError when it cannot be written (a full disk); what was there before is untouched.
+    """
+    target = folder / folder_name(manifest.epochs_done)
+    temporary = folder / f".{target.name}.{os.getpid()}"
+    try:
+        temporary.mkdir(parents=True)
+        save_file(model_tensors(model), temporary / MODEL_FILE)
+        save_file(optimizer_tensors(model, optimizer), temporary / OPTIMIZER_FILE)
+        files = {path.name: _sealed(path) for path in sorted(temporary.iterdir())}
+        document = msgspec.structs.replace(manifest, files=files)
+        (temporary / MANIFEST).write_bytes(
+            msgspec.json.format(msgspec.json.encode(document), indent=2)
+        )
+        _sealed(temporary / MANIFEST)
+        if target.exists():
+            shutil.rmtree(target)
+        temporary.rename(target)
+    except Exception as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        # safetensors reports a full disk by an exception of its own, which is no OSError
+        raise UserError(
+            f"checkpoint {target} could not be written: {error}; "
+            "earlier checkpoints are as they were: free some space, then go on with --resume"
+        ) from error
+    return target
+
+
+def load_checkpoint(checkpoint: Path, model: nn.Module, optimizer: Optimizer) -> Manifest:
+    """Put the checkpoint's values into `model` and `optimizer`, bit for bit.
+
+    Raises: UserError when a file is damaged or the tensors are not those of the model.
+    """
+    manifest = read_manifest(checkpoint)
+    tensors = load_file(checkpoint / MODEL_FILE)
+    try:
+        model.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        raise UserError(f"checkpoint {checkpoint} does not fit the model: {error}") from error
+    _load_optimizer(load_file(checkpoint / OPTIMIZER_FILE), model, optimizer)
+    return manifest
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+
+
+def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state by parameter name: `<parameter>:<quantity>`."""
+    return {
+        f"{name}:{quantity}": value.contiguous()
+        for name, parameter in model.named_parameters()
+        for quantity, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Optimizer) -> None:
+    parameters = dict(model.named_parameters())
+    for key, value in tensors.items():
+        name, quantity = key.rsplit(":", 1)
+        optimizer.state[parameters[name]][quantity] = value.clone()
+
+
+def _sealed(path: Path) -> StoredFile:
+    """Bring the file to the disk and describe it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+    return StoredFile(sha256=file_sha256(path), bytes=path.stat().st_size)
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """One digest of all parameters, names and bytes: equal on ranks that hold the same model."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name, tensor in model_tensors(model).items():
+        digest.update(name.encode())
+        digest.update(tensor.view(torch.uint8).numpy() if tensor.ndim else tensor.numpy().tobytes())
+    return digest.hexdigest()

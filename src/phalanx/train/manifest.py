@@ -1,0 +1,110 @@
+"""What a checkpoint folder says of itself, and whether that is true. Needs no torch.
+
+A checkpoint is a folder `epoch-<n>` with tensors as safetensors and a `manifest.json` that holds
+the SHA-256 of every file. The folder appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import UserError
+
+MANIFEST = "manifest.json"
+MANIFEST_SCHEMA = 1
+
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
+    sha256: str
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    schema: int = MANIFEST_SCHEMA
+    phalanx: str
+    model: str
+    dtype: str
+    optimizer: str
+    dataset: str
+    seed: int
+    global_batch_size: int
+    epochs_done: int
+    files: dict[str, StoredFile]
+
+
+def folder_name(epochs_done: int) -> str:
+    return f"epoch-{epochs_done:04d}"
+
+
+def find_checkpoint(path: Path) -> Path:
+    """`path` itself when it is a checkpoint, else the newest checkpoint in the folder `path`.
+
+    Raises: UserError when there is none.
+    """
+    if (path / MANIFEST).is_file():
+        return path
+    if not path.is_dir():
+        raise UserError(f"--resume {path}: there is no such folder")
+    found = sorted(manifest.parent for manifest in path.glob(f"epoch-*/{MANIFEST}"))
+    if not found:
+        raise UserError(f"--resume {path}: no checkpoint (epoch-*/{MANIFEST}) in this folder")
+    return found[-1]
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """Read the manifest and hold every file to it.
+
+    Raises: UserError naming the file that is missing, damaged or of a newer kind.
+    """
+    try:
+        manifest = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.DecodeError) as error:
+        raise UserError(f"checkpoint {checkpoint} cannot be read: {error}") from error
+    if manifest.schema > MANIFEST_SCHEMA:
+        raise UserError(f"checkpoint {checkpoint} was written by a newer Phalanx: update Phalanx")
+    for name, stored in manifest.files.items():
+        problem = _problem(checkpoint / name, stored)
+        if problem:
+            raise UserError(
+                f"checkpoint {checkpoint} is damaged: {name} {problem}; resume from an older one"
+            )
+    return manifest
+
+
+def _problem(path: Path, stored: StoredFile) -> str | None:
+    if not path.is_file():
+        return "is missing"
+    num_bytes = path.stat().st_size
+    if num_bytes != stored.bytes:
+        return f"has {num_bytes} bytes instead of {stored.bytes}"
+    if file_sha256(path) != stored.sha256:
+        return "does not have the SHA-256 of the manifest"
+    return None
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_resumable(manifest: Manifest, checkpoint: Path, **wanted: str | int) -> None:
+    """Raise UserError when the checkpoint is of another `model`, `optimizer` …, or finished.
+
+    wanted: fields of the manifest with the values that the run asks for, and `epochs`, its goal.
+    """
+    epochs = wanted.pop("epochs")
+    for name, value in wanted.items():
+        found = getattr(manifest, name)
+        if found != value:
+            raise UserError(
+                f"checkpoint {checkpoint} is of {name} {found}, this run wants {value}: "
+                f"use --{name} {found} or another checkpoint"
+            )
+    if manifest.epochs_done >= int(epochs):
+        raise UserError(
+            f"checkpoint {checkpoint} has done {manifest.epochs_done} epochs, "
+            f"--epochs {epochs} leaves none to do: raise --epochs"
+        )
