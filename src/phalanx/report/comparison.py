@@ -1,0 +1,214 @@
+"""Runs that differ only in their seed form a cell; cells are compared with one another. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import fmean, median
+
+from phalanx.records.schema import Run, Strategy
+from phalanx.report.measures import PARTS, RunMeasure
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is trained. Only cells of one subject are compared in one chart."""
+
+    model: str
+    dataset: str
+    epochs: int
+    optimizer: str
+    learning_rate: float  # before the rule
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How the work is split."""
+
+    strategy: Strategy
+    ranks: int
+    threads: int
+    batch_size: int  # global, or of each rank
+    batch_per_rank: bool
+
+    @property
+    def workers(self) -> int:
+        """Compute threads over all ranks: the cores that this layout asks for."""
+        return self.ranks * self.threads
+
+    @property
+    def label(self) -> str:
+        if self.strategy == "sequential":
+            return f"sequential, {counted(self.threads, 'thread')}"
+        ranks = f"{self.strategy}, {counted(self.ranks, 'rank')}"
+        return ranks if self.threads == 1 else f"{ranks} {TIMES} {counted(self.threads, 'thread')}"
+
+    @property
+    def phrase(self) -> str:
+        """The label as it stands in a sentence: mpi on 2 ranks."""
+        preposition = "with" if self.strategy == "sequential" else "on"
+        return self.label.replace(",", f" {preposition}", 1)
+
+    @property
+    def batch_label(self) -> str:
+        return f"{self.batch_size} a rank" if self.batch_per_rank else f"{self.batch_size}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A value over the runs of a cell."""
+
+    mean: float
+    low: float
+    high: float
+    seeds: int  # number of different seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The completed runs of one subject in one layout, one for each seed."""
+
+    subject: Subject
+    layout: Layout
+    runs: tuple[RunMeasure, ...]
+    cores: int  # that the process could use
+    epoch_times_s: tuple[float, ...]  # of every seed, without warm-up
+    epoch_s: float  # median of these
+    images_per_s: float
+    communication_share: float | None
+    step_parts_s: tuple[float, ...] | None
+    loss: Spread | None  # validation, after the last epoch
+    accuracy: Spread | None
+    speed_up: float | None = None  # against the sequential program with one thread
+
+    @property
+    def efficiency(self) -> float | None:
+        return None if self.speed_up is None else self.speed_up / self.layout.workers
+
+    @property
+    def oversubscribed(self) -> bool:
+        return self.layout.workers > self.cores
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def compare(runs: Iterable[RunMeasure]) -> tuple[Cell, ...]:
+    """Group the completed runs, in their order, and give every cell its speed-up."""
+    groups: dict[tuple[Subject, Layout], list[RunMeasure]] = {}
+    for measure in runs:
+        if measure.run and measure.status == "completed" and measure.epoch_s:
+            key = (subject_of(measure.run), layout_of(measure.run))
+            groups.setdefault(key, []).append(measure)
+    cells = [_cell(subject, layout, group) for (subject, layout), group in groups.items()]
+    return tuple(_with_speed_up(cell, cells) for cell in cells)
+
+
+def subject_of(run: Run) -> Subject:
+    setting = run.setting
+    given = run.config.get("lr")
+    return Subject(
+        model=setting.model,
+        dataset=setting.dataset,
+        epochs=setting.epochs,
+        optimizer=setting.optimizer,
+        learning_rate=float(given) if isinstance(given, int | float) else setting.learning_rate,
+        dtype=setting.dtype,
+    )
+
+
+def layout_of(run: Run) -> Layout:
+    setting = run.setting
+    per_rank = run.config.get("per_rank_batch_size")
+    # One rank's batch is the global batch, so sequential runs serve both kinds as reference.
+    own = isinstance(per_rank, int) and setting.ranks > 1
+    return Layout(
+        strategy=setting.strategy,
+        ranks=setting.ranks,
+        threads=setting.threads,
+        batch_size=int(str(per_rank)) if own else setting.global_batch_size,
+        batch_per_rank=own,
+    )
+
+
+def sequential_reference(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
+    """The sequential program with one thread, same subject and batch: the T(1) of `cell`."""
+    for other in cells:
+        layout = other.layout
+        if layout.strategy == "sequential" and layout.threads == 1:
+            same_batch = layout.batch_size == cell.layout.batch_size
+            if same_batch and other.subject == cell.subject:
+                return other
+    return None
+
+
+def subject_labels(subjects: Iterable[Subject]) -> dict[Subject, str]:
+    """A name for each: the model, and whatever else they differ in."""
+    distinct = list(dict.fromkeys(subjects))
+    names = [field.name for field in fields(Subject)]
+    varying = [name for name in names if len({getattr(s, name) for s in distinct}) > 1]
+    words = {
+        "dataset": "{}",
+        "epochs": "{} epochs",
+        "optimizer": "{}",
+        "learning_rate": "lr {:g}",
+        "dtype": "{}",
+    }
+    return {
+        subject: " · ".join(
+            [subject.model, *(words[n].format(getattr(subject, n)) for n in varying if n in words)]
+        )
+        for subject in distinct
+    }
+
+
+def main_batch(cells: Sequence[Cell]) -> int:
+    """The batch size that most cells have (the smallest of these): scaling is drawn at it."""
+    sizes = [cell.layout.batch_size for cell in cells]
+    return min(sizes, key=lambda size: (-sizes.count(size), size))
+
+
+def _cell(subject: Subject, layout: Layout, runs: Sequence[RunMeasure]) -> Cell:
+    times_s = tuple(
+        epoch.epoch_s
+        for measure in runs
+        for epoch in measure.epochs
+        if epoch.epoch in measure.timed_epochs
+    )
+    shares = [r.communication_share for r in runs if r.communication_share is not None]
+    samples = runs[0].trained[-1].samples
+    return Cell(
+        subject=subject,
+        layout=layout,
+        runs=tuple(runs),
+        cores=min(r.run.environment.cores for r in runs if r.run),
+        epoch_times_s=times_s,
+        epoch_s=median(times_s),
+        images_per_s=samples / median(times_s),
+        communication_share=fmean(shares) if shares else None,
+        step_parts_s=_mean_parts(runs),
+        loss=_spread(runs, [r.trained[-1].validation_loss for r in runs]),
+        accuracy=_spread(runs, [r.trained[-1].validation_accuracy for r in runs]),
+    )
+
+
+def _mean_parts(runs: Sequence[RunMeasure]) -> tuple[float, ...] | None:
+    parts = [r.step_parts_s for r in runs if r.step_parts_s]
+    return tuple(fmean(p[i] for p in parts) for i in range(len(PARTS))) if parts else None
+
+
+def _spread(runs: Sequence[RunMeasure], values: Sequence[float | None]) -> Spread | None:
+    known = [value for value in values if value is not None]
+    seeds = {r.run.setting.seed for r in runs if r.run}
+    if not known:
+        return None
+    return Spread(mean=fmean(known), low=min(known), high=max(known), seeds=len(seeds))
+
+
+def _with_speed_up(cell: Cell, cells: Sequence[Cell]) -> Cell:
+    reference = sequential_reference(cell, cells)
+    return replace(cell, speed_up=reference.epoch_s / cell.epoch_s) if reference else cell

@@ -1,0 +1,266 @@
+"""Sentences computed from the measures: what a reader should take away. Pure.
+
+A sentence states its rule where it draws a line, and nothing that the records do not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from phalanx.report.comparison import (
+    TIMES,
+    Cell,
+    Subject,
+    counted,
+    main_batch,
+    sequential_reference,
+    subject_labels,
+)
+from phalanx.report.folder import StudyMeasures
+from phalanx.report.wording import joined, percent, points, seconds
+
+WALL_SHARE = 0.30
+SAME_WITHIN = 0.02  # times closer than this are called equal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topic:
+    """Sentences about one question, usually one a model, and the rule they were made by."""
+
+    title: str
+    rule: str
+    sentences: tuple[str, ...]
+
+
+def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
+    """The topics that the records have something to say about."""
+    by_subject = scaling_cells(measures.cells)
+    labels = subject_labels(by_subject)
+    topics = []
+    for title, rule, sentence in _QUESTIONS:
+        found = [sentence(labels[s].upper(), cells) for s, cells in by_subject.items()]
+        topics.append(Topic(title=title, rule=rule, sentences=tuple(t for t in found if t)))
+    trouble = not_completed(measures)
+    topics.append(
+        Topic(
+            title="Not completed",
+            rule="These runs are in no comparison; the table of runs has their errors.",
+            sentences=(trouble,) if trouble else (),
+        )
+    )
+    return tuple(topic for topic in topics if topic.sentences)
+
+
+def headline(measures: StudyMeasures) -> str:
+    """The one sentence that the page begins with."""
+    by_subject = scaling_cells(measures.cells)
+    if not by_subject:
+        return "No run of this study was completed yet"
+    labels = subject_labels(by_subject)
+    best = [min(cells, key=lambda cell: cell.epoch_s) for cells in by_subject.values()]
+    cell = max(best, key=lambda cell: cell.speed_up or 0.0)
+    label = labels[cell.subject].upper()
+    if cell.speed_up is None:
+        return f"{label} trains an epoch in {seconds(cell.epoch_s)} on {cell.layout.phrase}"
+    if cell.speed_up <= 1 + SAME_WITHIN:
+        return "Nothing tried here beats the sequential program with one thread"
+    gain = f"{cell.speed_up:.2f} times as fast as with one sequential thread"
+    return f"{cell.layout.phrase} trains the {label} {gain}"
+
+
+def scaling_cells(cells: Sequence[Cell]) -> dict[Subject, list[Cell]]:
+    """The cells of each subject at the batch size that most of them share."""
+    by_subject: dict[Subject, list[Cell]] = {}
+    for cell in cells:
+        by_subject.setdefault(cell.subject, []).append(cell)
+    return {
+        subject: [cell for cell in group if cell.layout.batch_size == main_batch(group)]
+        for subject, group in by_subject.items()
+    }
+
+
+def best_configuration(label: str, cells: Sequence[Cell]) -> str | None:
+    best = min(cells, key=lambda cell: cell.epoch_s)
+    rate = f"{seconds(best.epoch_s)} an epoch, {best.images_per_s:,.0f} images/s"
+    if len(cells) == 1:
+        return f"{label}: {best.layout.phrase} takes {rate}."
+    start = f"{label}: {best.layout.phrase} is the fastest of {len(cells)} configurations, {rate}"
+    reference = sequential_reference(best, cells)
+    if reference is None:
+        return f"{start}; no sequential run with 1 thread was completed to compare it with."
+    if best is reference:
+        return f"{start}; neither threads nor ranks made the epoch shorter."
+    text = f"{start}, {best.speed_up:.2f} times as fast as the sequential program with 1 thread"
+    alone = min((c for c in cells if _sequential(c)), key=lambda cell: cell.epoch_s)
+    if best is not alone and alone is not reference:
+        gain = alone.epoch_s / best.epoch_s
+        text += f" and {gain:.2f} times as fast as its best sequential run ({alone.layout.phrase})"
+    return f"{text}."
+
+
+def communication_wall(label: str, cells: Sequence[Cell]) -> str | None:
+    """The first number of ranks that does not shorten the epoch, or waits too much."""
+    groups = {name: _same_threads(group) for name, group in _by_strategy(cells).items()}
+    parts = [_wall(name, group) for name, group in groups.items() if len(group) > 1]
+    if not parts:
+        return None
+    return f"{label}: {'; '.join(parts)}."
+
+
+def oversubscription(label: str, cells: Sequence[Cell]) -> str | None:
+    """How much slower it gets when there are more threads than cores."""
+    parts = []
+    for strategy, group in _by_strategy(cells).items():
+        fitting = [cell for cell in group if not cell.oversubscribed]
+        crowded = [cell for cell in group if cell.oversubscribed]
+        if fitting and crowded:
+            best = min(fitting, key=lambda cell: cell.epoch_s)
+            slower = [f"{_width(c)} {_slower(c.epoch_s / best.epoch_s)}" for c in crowded]
+            parts.append(f"{strategy} with {joined(slower)} than with {_width(best)}")
+    if not parts:
+        return None
+    cores = counted(min(cell.cores for cell in cells), "core")
+    return f"{label}, more threads than the {cores} of this machine: {'; '.join(parts)}."
+
+
+def accuracy_against_sequential(label: str, cells: Sequence[Cell]) -> str | None:
+    reference = sequential_reference(cells[0], cells)
+    others = [cell for cell in cells if cell is not reference and cell.accuracy]
+    if reference is None or reference.accuracy is None or not others:
+        return None
+    base = reference.accuracy
+    gaps = [(cell.accuracy.mean - base.mean, cell) for cell in others if cell.accuracy]
+    low, high = min(g for g, _ in gaps), max(g for g, _ in gaps)
+    widest, cell = max(gaps, key=lambda gap: abs(gap[0]))
+    start = (
+        f"{label}: after {counted(reference.subject.epochs, 'epoch')} the sequential program "
+        f"reaches {percent(base.mean, 2)}"
+    )
+    between = f"{points(low)}" if low == high else f"between {points(low)} and {points(high)}"
+    text = f"{_others(len(others))} from it by {between} percentage points"
+    if widest:
+        text += f" (the most: {cell.layout.phrase})"
+    if base.seeds == 1:
+        return f"{start}; {text}; with a single seed no spread can be given."
+    inside = sum(1 for _, c in gaps if c.accuracy and base.low <= c.accuracy.mean <= base.high)
+    spread = f"{percent(base.low, 2)} to {percent(base.high, 2)} over {base.seeds} seeds"
+    return f"{start} ({spread}); {text}; {inside} of {len(others)} means lie within that spread."
+
+
+def mpi_or_gloo(label: str, cells: Sequence[Cell]) -> str | None:
+    """Compared only where everything else is equal."""
+    gloo = {_split(cell): cell for cell in cells if cell.layout.strategy == "gloo"}
+    mpi = {_split(cell): cell for cell in cells if cell.layout.strategy == "mpi"}
+    parts = []
+    for split in sorted(set(mpi) & set(gloo)):
+        gain = gloo[split].epoch_s / mpi[split].epoch_s
+        parts.append(f"{_gain(gain)} with {_width(mpi[split])}")
+    return f"{label}: mpi is {joined(parts)}." if parts else None
+
+
+def not_completed(measures: StudyMeasures) -> str | None:
+    """How many runs did not come to their end, and how."""
+    total = len(measures.runs)
+    kinds = [run.status for run in measures.runs if run.status != "completed"]
+    if not kinds:
+        return None
+    counts = [f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds)]
+    names = joined([run.name for run in measures.runs if run.status != "completed"])
+    return f"{len(kinds)} of {counted(total, 'run')}: {joined(counts)} ({names})."
+
+
+def _by_strategy(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
+    """Distributed cells by increasing ranks."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in sorted(cells, key=lambda cell: (cell.layout.ranks, cell.layout.threads)):
+        if not _sequential(cell):
+            groups.setdefault(cell.layout.strategy, []).append(cell)
+    return groups
+
+
+def _same_threads(cells: Sequence[Cell]) -> list[Cell]:
+    """Those with the number of threads a rank that most of them have."""
+    threads = [cell.layout.threads for cell in cells]
+    usual = min(threads, key=lambda number: (-threads.count(number), number))
+    return [cell for cell in cells if cell.layout.threads == usual]
+
+
+def _wall(strategy: str, cells: Sequence[Cell]) -> str:
+    for before, cell in pairwise(cells):
+        share = cell.communication_share
+        if cell.epoch_s >= before.epoch_s or (share is not None and share > WALL_SHARE):
+            facts = [
+                f"{seconds(before.epoch_s)} with {_width(before)}, {seconds(cell.epoch_s)} here"
+            ]
+            facts += [] if share is None else [f"{percent(share, 0)} communication"]
+            facts += ["more ranks than cores"] if cell.oversubscribed else []
+            return f"with {strategy} it begins at {_width(cell)} ({', '.join(facts)})"
+    return f"with {strategy} there is none up to {_width(cells[-1])}"
+
+
+def _others(number: int) -> str:
+    return (
+        "the other configuration differs"
+        if number == 1
+        else (f"the {number} other configurations differ")
+    )
+
+
+def _sequential(cell: Cell) -> bool:
+    return cell.layout.strategy == "sequential"
+
+
+def _split(cell: Cell) -> tuple[int, int]:
+    return cell.layout.ranks, cell.layout.threads
+
+
+def _width(cell: Cell) -> str:
+    ranks = counted(cell.layout.ranks, "rank")
+    if cell.layout.threads == 1:
+        return ranks
+    return f"{ranks} {TIMES} {counted(cell.layout.threads, 'thread')}"
+
+
+def _slower(ratio: float) -> str:
+    if ratio >= 1:
+        return f"takes {percent(ratio - 1, 0)} longer"
+    return f"takes {percent(1 - ratio, 0)} less time"
+
+
+def _gain(ratio: float) -> str:
+    if abs(ratio - 1) <= SAME_WITHIN:
+        return "as fast as gloo"
+    return f"{ratio:.2f} times as fast as gloo"
+
+
+_QUESTIONS: tuple[tuple[str, str, Callable[[str, Sequence[Cell]], str | None]], ...] = (
+    (
+        "Best configuration",
+        "The shortest median epoch; the first epoch is left out as warm-up where there are three.",
+        best_configuration,
+    ),
+    (
+        "Communication wall",
+        "The first number of ranks that does not shorten the epoch, or at which communication "
+        f"takes more than {percent(WALL_SHARE, 0)} of the training time.",
+        communication_wall,
+    ),
+    (
+        "Oversubscription",
+        "Runs with more compute threads than cores, against the fastest run that fits.",
+        oversubscription,
+    ),
+    (
+        "Accuracy",
+        "On the validation data after the last epoch, against the sequential program.",
+        accuracy_against_sequential,
+    ),
+    (
+        "MPI against Gloo",
+        "Same model, batch, ranks and threads; median epochs within "
+        f"{percent(SAME_WITHIN, 0)} of each other count as equal.",
+        mpi_or_gloo,
+    ),
+)

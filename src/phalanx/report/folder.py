@@ -1,0 +1,119 @@
+"""Reads a result folder: a study, a single run, or a folder of runs that belong to no study."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.errors import UserError
+from phalanx.records.files import rank_file, read_events, read_run, read_study
+from phalanx.records.schema import Study
+from phalanx.report.comparison import Cell, compare
+from phalanx.report.measures import RankMeasure, RunMeasure, measure_rank, measure_run
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyMeasures:
+    """Everything that the page and the terminal show."""
+
+    folder: Path
+    study: Study
+    runs: tuple[RunMeasure, ...]  # in the order of the plan
+    cells: tuple[Cell, ...]  # completed runs, grouped over seeds
+
+
+def read_folder(folder: Path) -> StudyMeasures:
+    """Read and measure a result folder.
+
+    A run of a study that is missing, failed or damaged is an entry with its status and error.
+    Raises UserError when `folder` holds no records, or its study.json (or the run.json of a single
+    run) cannot be read.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give the folder of a study or of a run")
+    if (folder / "study.json").exists():
+        study = _readable_study(folder)
+        runs = tuple(_run_of_study(folder / name) for name in study.runs)
+    elif (folder / "run.json").exists():
+        runs = (_single_run(folder),)
+        study = _study_of_one(runs[0])
+    else:
+        runs = tuple(_run_of_study(path.parent) for path in sorted(folder.glob("*/run.json")))
+        study = _study_of_loose_runs(folder, runs)
+    return StudyMeasures(folder=folder, study=study, runs=runs, cells=compare(runs))
+
+
+def newest_folder(root: Path) -> Path:
+    """The study or run under `root` whose records were begun last.
+
+    Raises UserError when there is none.
+    """
+    documents = [*root.glob("*/study.json"), *root.glob("*/run.json"), *root.glob("*/*/run.json")]
+    documents = [path for path in documents if not (path.parents[1] / "study.json").exists()]
+    if not documents:
+        raise UserError(
+            f"there is no study or run under {root}: give its folder, or make one with "
+            "`phalanx study scaling`"
+        )
+    return max(documents, key=lambda path: path.stat().st_mtime).parent
+
+
+def _readable_study(folder: Path) -> Study:
+    try:
+        return read_study(folder)
+    except (ValueError, OSError) as error:
+        raise UserError(str(error)) from error
+
+
+def _single_run(folder: Path) -> RunMeasure:
+    measure = _run_of_study(folder)
+    if measure.status == "damaged":
+        raise UserError(measure.error or f"{folder} is damaged")
+    return measure
+
+
+def _run_of_study(folder: Path) -> RunMeasure:
+    if not (folder / "run.json").exists():
+        return RunMeasure(name=folder.name, status="missing")
+    try:
+        run = read_run(folder)
+        ranks = _read_ranks(folder, run.setting.ranks)
+        if run.outcome.status == "completed" and len(ranks) < run.setting.ranks:
+            lost = sorted(set(range(run.setting.ranks)) - set(ranks))
+            raise ValueError(f"{folder} completed, but has no records of ranks {lost}")
+    except (ValueError, OSError) as error:
+        return RunMeasure(name=folder.name, status="damaged", error=str(error))
+    return measure_run(run, ranks)
+
+
+def _read_ranks(folder: Path, ranks: int) -> dict[int, RankMeasure]:
+    files = {rank: rank_file(folder, rank) for rank in range(ranks)}
+    return {r: measure_rank(read_events(file)) for r, file in files.items() if file.exists()}
+
+
+def _study_of_one(measure: RunMeasure) -> Study:
+    run = measure.run
+    assert run is not None  # _single_run let only readable ones through
+    return Study(
+        study=run.run,
+        kind="train",
+        command=run.command,
+        started_at=run.started_at,
+        runs=[run.run],
+    )
+
+
+def _study_of_loose_runs(folder: Path, runs: tuple[RunMeasure, ...]) -> Study:
+    if not runs:
+        raise UserError(
+            f"{folder} holds neither study.json nor run.json, nor folders of runs: "
+            "give the folder of a study or of a run"
+        )
+    started = [measure.run.started_at for measure in runs if measure.run]
+    return Study(
+        study=folder.name,
+        kind="runs",
+        command="",
+        started_at=min(started, default=""),
+        runs=[measure.name for measure in runs],
+    )

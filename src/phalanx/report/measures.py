@@ -1,0 +1,225 @@
+"""From the events of a run's ranks to its measures: times, losses, accuracies. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+from typing import Literal
+
+from phalanx.records.schema import (
+    AnyEvent,
+    Epoch,
+    Evaluation,
+    Finished,
+    Run,
+    Setting,
+    Started,
+    Status,
+    Step,
+)
+
+PARTS = ("data", "forward", "backward", "communication", "optimizer")
+WARM_UP_FROM_EPOCHS = 3  # with fewer epochs than this, leaving the first out leaves too little
+
+RunStatus = Status | Literal["missing", "damaged"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEpoch:
+    """What one rank wrote about one epoch that it finished."""
+
+    event: Epoch
+    steps: int
+    parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
+
+    @property
+    def train_loss(self) -> float | None:
+        return _ratio(self.event.loss_sum, self.event.samples)
+
+    @property
+    def train_accuracy(self) -> float | None:
+        return _ratio(self.event.correct, self.event.samples)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMeasure:
+    """One rank's file, reduced to one entry an epoch."""
+
+    started: Started | None
+    epochs: Mapping[int, RankEpoch]
+    evaluations: Mapping[int, Evaluation]
+    finished: Finished | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochMeasure:
+    """One epoch over all ranks; epoch -1 is the model before the first update."""
+
+    epoch: int
+    epoch_s: float  # of the slowest rank, training only
+    trained_s: float  # sum of epoch_s so far
+    samples: int
+    train_loss: float | None
+    train_accuracy: float | None
+    validation_loss: float | None
+    validation_accuracy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMeasure:
+    """One run. `run` is None when it was planned but has no folder yet, or cannot be read."""
+
+    name: str
+    status: RunStatus
+    error: str | None = None
+    run: Run | None = None
+    ranks: Mapping[int, RankMeasure] = field(default_factory=dict)
+    epochs: tuple[EpochMeasure, ...] = ()
+    timed_epochs: tuple[int, ...] = ()  # those that the time of an epoch is taken from
+    epoch_s: float | None = None  # median
+    images_per_s: float | None = None
+    communication_share: float | None = None  # exposed ÷ training time, mean over ranks
+    step_parts_s: tuple[float, ...] | None = None  # a mean step, in the order of PARTS
+
+    @property
+    def setting(self) -> Setting | None:
+        return self.run.setting if self.run else None
+
+    @property
+    def trained(self) -> tuple[EpochMeasure, ...]:
+        """The epochs that trained, without the evaluation before the first."""
+        return tuple(epoch for epoch in self.epochs if epoch.epoch >= 0)
+
+
+def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
+    """Reduce a rank's events. Steps of an epoch that was never finished are left out; of an epoch
+    that was done again after a resume, the later one counts."""
+    started: Started | None = None
+    finished: Finished | None = None
+    epochs: dict[int, RankEpoch] = {}
+    evaluations: dict[int, Evaluation] = {}
+    steps: list[Step] = []
+    for event in events:
+        match event:
+            case Step():
+                steps.append(event)
+            case Epoch():
+                epochs[event.epoch] = _rank_epoch(event, steps)
+                steps = []
+            case Evaluation():
+                evaluations[event.epoch] = event
+            case Started():
+                started, steps = started or event, []
+            case Finished():
+                finished = event
+            case _:
+                pass
+    return RankMeasure(started=started, epochs=epochs, evaluations=evaluations, finished=finished)
+
+
+def measure_run(run: Run, ranks: Mapping[int, RankMeasure]) -> RunMeasure:
+    """All that is known of a run; times are None when no epoch was finished by every rank."""
+    epochs = _epochs(ranks)
+    timed = timed_epochs([epoch.epoch for epoch in epochs if epoch.epoch >= 0])
+    times_s = [epoch.epoch_s for epoch in epochs if epoch.epoch in timed]
+    samples = next((epoch.samples for epoch in reversed(epochs) if epoch.epoch >= 0), 0)
+    epoch_s = median(times_s) if times_s else None
+    return RunMeasure(
+        name=run.run,
+        status=run.outcome.status,
+        error=_error(run),
+        run=run,
+        ranks=ranks,
+        epochs=epochs,
+        timed_epochs=timed,
+        epoch_s=epoch_s,
+        images_per_s=samples / epoch_s if epoch_s else None,
+        communication_share=_communication_share(ranks.values(), timed),
+        step_parts_s=_step_parts(ranks.values(), timed),
+    )
+
+
+def timed_epochs(epochs: Sequence[int]) -> tuple[int, ...]:
+    """The epochs whose time counts: the first is warm-up, unless there are fewer than three."""
+    return tuple(epochs[1:] if len(epochs) >= WARM_UP_FROM_EPOCHS else epochs)
+
+
+def _rank_epoch(event: Epoch, steps: Sequence[Step]) -> RankEpoch:
+    parts_s = tuple(sum(getattr(step, f"{part}_s") for step in steps) for part in PARTS)
+    return RankEpoch(event=event, steps=len(steps), parts_s=parts_s)
+
+
+def _epochs(ranks: Mapping[int, RankMeasure]) -> tuple[EpochMeasure, ...]:
+    if not ranks:
+        return ()
+    everyone = ranks.values()
+    trained = set.intersection(*(set(rank.epochs) for rank in everyone))
+    evaluated = set.intersection(*(set(rank.evaluations) for rank in everyone))
+    measures = []
+    trained_s = 0.0
+    for epoch in sorted(trained | (evaluated & {-1})):
+        events = [rank.epochs[epoch].event for rank in everyone] if epoch in trained else []
+        evaluations = [rank.evaluations[epoch] for rank in everyone] if epoch in evaluated else []
+        epoch_s = max((event.train_s for event in events), default=0.0)
+        trained_s += epoch_s
+        measures.append(_epoch(epoch, epoch_s, trained_s, events, evaluations))
+    return tuple(measures)
+
+
+def _epoch(
+    epoch: int,
+    epoch_s: float,
+    trained_s: float,
+    events: Sequence[Epoch],
+    evaluations: Sequence[Evaluation],
+) -> EpochMeasure:
+    return EpochMeasure(
+        epoch=epoch,
+        epoch_s=epoch_s,
+        trained_s=trained_s,
+        samples=sum(event.samples for event in events),
+        train_loss=_mean_loss(events),
+        train_accuracy=_accuracy(events),
+        validation_loss=_mean_loss(evaluations),
+        validation_accuracy=_accuracy(evaluations),
+    )
+
+
+def _mean_loss(events: Sequence[Epoch] | Sequence[Evaluation]) -> float | None:
+    return _ratio(sum(e.loss_sum for e in events), sum(e.samples for e in events))
+
+
+def _accuracy(events: Sequence[Epoch] | Sequence[Evaluation]) -> float | None:
+    return _ratio(sum(e.correct for e in events), sum(e.samples for e in events))
+
+
+def _communication_share(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> float | None:
+    communication = PARTS.index("communication")
+    shares = []
+    for rank in ranks:
+        epochs = [rank.epochs[epoch] for epoch in timed]
+        communication_s = sum(epoch.parts_s[communication] for epoch in epochs)
+        if any(epoch.steps for epoch in epochs):
+            shares.append(_ratio(communication_s, sum(epoch.event.train_s for epoch in epochs)))
+    known = [share for share in shares if share is not None]
+    return fmean(known) if known else None
+
+
+def _step_parts(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> tuple[float, ...] | None:
+    epochs = [rank.epochs[epoch] for rank in ranks for epoch in timed]
+    steps = sum(epoch.steps for epoch in epochs)
+    if not steps:
+        return None
+    return tuple(sum(epoch.parts_s[i] for epoch in epochs) / steps for i in range(len(PARTS)))
+
+
+def _error(run: Run) -> str | None:
+    outcome = run.outcome
+    if outcome.error and outcome.rank is not None:
+        return f"rank {outcome.rank}: {outcome.error}"
+    return outcome.error
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None

@@ -1,0 +1,273 @@
+"""Makes result folders with plausible numbers, the same every time, through phalanx.records."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.records.files import EventWriter, rank_file, write_run, write_study
+from phalanx.records.schema import (
+    Environment,
+    Epoch,
+    Evaluation,
+    Event,
+    Finished,
+    Outcome,
+    Run,
+    Setting,
+    Started,
+    Step,
+    Strategy,
+    Study,
+)
+
+CORES = 2
+TRAIN_SAMPLES = 12_000
+VALIDATION_SAMPLES = 10_000
+COMPLETED = Outcome(status="completed")
+
+
+@dataclass(frozen=True)
+class Model:
+    images_per_s: float  # one thread
+    parameters: int
+    error: float  # 1 - accuracy that it tends to
+    threads_help: float  # of 2 threads over 1
+
+
+MODELS = {
+    "mlp": Model(58_000, 235_146, 0.021, 1.15),
+    "cnn": Model(4_100, 421_642, 0.009, 1.7),
+    "rnn": Model(5_200, 82_186, 0.016, 1.35),
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to make."""
+
+    model: str
+    strategy: Strategy
+    ranks: int = 1
+    threads: int = 1
+    batch_size: int = 128
+    seed: int = 0
+    epochs: int = 5
+    outcome: Outcome = COMPLETED
+
+    @property
+    def name(self) -> str:
+        width = f"t{self.threads}" if self.strategy == "sequential" else f"r{self.ranks}"
+        return f"{self.model}-{self.strategy}-{width}-b{self.batch_size}-s{self.seed}"
+
+
+def scaling_jobs(models: Sequence[str] = ("mlp", "cnn", "rnn"), seed: int = 0) -> list[Job]:
+    """The plan of `phalanx study scaling` on a machine with two cores."""
+    jobs = []
+    for model in models:
+        jobs += [Job(model, "sequential", threads=threads, seed=seed) for threads in (1, 2)]
+        jobs += [Job(model, "mpi", ranks=ranks, seed=seed) for ranks in (1, 2, 4)]
+        jobs += [Job(model, "gloo", ranks=ranks, seed=seed) for ranks in (1, 2, 4)]
+    return jobs
+
+
+def full_study(folder: Path) -> Path:
+    """A finished study: three models, a sweep of batch sizes, and three seeds of the MLP."""
+    jobs = scaling_jobs()
+    jobs += [job for seed in (1, 2) for job in scaling_jobs(["mlp"], seed)]
+    for size in (32, 512, 2048):
+        jobs += [Job("mlp", "sequential", batch_size=size), Job("mlp", "mpi", 2, 1, size)]
+    return make_study(folder, jobs)
+
+
+def troubled_study(folder: Path) -> Path:
+    """A study with a failed run, an interrupted one, one cut in a line and one not yet run."""
+    error = "RuntimeError: </script><script>window.broken = true</script><b>lost</b> & gone"
+    jobs = [
+        Job("mlp", "sequential"),
+        Job("mlp", "mpi", ranks=1),
+        Job("mlp", "mpi", ranks=2),
+        Job("mlp", "mpi", ranks=3, outcome=Outcome(status="failed", error=error, rank=2)),
+        Job("mlp", "gloo", ranks=2, outcome=Outcome(status="interrupted")),
+    ]
+    make_study(folder, jobs, also_planned=["mlp-gloo-r4-b128-s0"])
+    cut_last_line(rank_file(folder / "mlp-gloo-r2-b128-s0", 1))
+    return folder
+
+
+def make_study(folder: Path, jobs: Sequence[Job], also_planned: Sequence[str] = ()) -> Path:
+    study = Study(
+        study=folder.name,
+        kind="scaling",
+        command="phalanx study scaling --models mlp,cnn,rnn --epochs 5",
+        started_at="2026-01-05T09:00:00Z",
+        runs=[job.name for job in jobs] + list(also_planned),
+    )
+    write_study(folder, study)
+    for job in jobs:
+        make_run(folder / job.name, job, study.study)
+    return folder
+
+
+def make_run(folder: Path, job: Job, study: str = "alone") -> Path:
+    write_run(folder, run_of(job, study))
+    for rank in range(job.ranks):
+        write_events(rank_file(folder, rank), events_of(job, rank))
+    return folder
+
+
+def write_events(path: Path, events: Iterator[Event] | Sequence[Event]) -> None:
+    writer = EventWriter(path)
+    for event in events:
+        writer.add(event)
+    writer.close()
+
+
+def cut_last_line(path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:-20])
+
+
+def run_of(job: Job, study: str) -> Run:
+    return Run(
+        study=study,
+        run=job.name,
+        command=f"phalanx train --model {job.model} --strategy {job.strategy} --seed {job.seed}",
+        config={"lr": 1e-3, "per_rank_batch_size": None},
+        setting=Setting(
+            model=job.model,
+            dataset="mnist",
+            strategy=job.strategy,
+            ranks=job.ranks,
+            threads=job.threads,
+            global_batch_size=job.batch_size,
+            epochs=job.epochs,
+            learning_rate=1e-3,
+            learning_rate_rule="none",
+            optimizer="adam",
+            seed=job.seed,
+            dtype="float32",
+        ),
+        environment=ENVIRONMENT,
+        outcome=job.outcome,
+        started_at="2026-01-05T09:00:00Z",
+        ended_at="2026-01-05T09:01:00Z",
+    )
+
+
+ENVIRONMENT = Environment(
+    hostname="example",
+    processor="Example CPU @ 2.70GHz",
+    cores=CORES,
+    memory_bytes=16 << 30,
+    operating_system="Linux 6.1",
+    python="3.11.2",
+    torch="2.11.0",
+    mpi="Open MPI v5.0.8",
+    packages={"mpi4py": "4.1.0", "numpy": "2.4.0"},
+    phalanx="0.1.0",
+    commit="0123456789abcdef",
+    load_average=0.2,
+)
+
+
+def events_of(job: Job, rank: int) -> Iterator[Event]:
+    noise = random.Random(f"{job.name} {rank}")
+    samples = share(TRAIN_SAMPLES, job.ranks, rank)
+    yield Started(
+        at_s=0.5,
+        rank=rank,
+        hostname="example",
+        process_id=1000 + rank,
+        local_rank=rank,
+        threads=job.threads,
+        startup_s=2.0,
+        parameters=MODELS[job.model].parameters,
+        train_samples=TRAIN_SAMPLES,
+        validation_samples=VALIDATION_SAMPLES,
+        collective=None if job.strategy == "sequential" else "shared",
+    )
+    yield evaluation(job, rank, -1)
+    whole = job.outcome.status == "completed"
+    for epoch in range(job.epochs if whole else 2):
+        steps = [step_of(job, noise, epoch, n) for n in range(steps_an_epoch(job))]
+        yield from steps
+        yield epoch_event(job, rank, epoch, samples, steps)
+        yield evaluation(job, rank, epoch)
+    if whole:
+        yield Finished(at_s=60.0, parameters_sha256="0" * 64, peak_memory_bytes=400 << 20)
+
+
+def step_of(job: Job, noise: random.Random, epoch: int, number: int) -> Step:
+    model = MODELS[job.model]
+    batch = job.batch_size / job.ranks
+    crowding = max(1.0, job.ranks * job.threads / CORES)
+    speed = model.images_per_s * (model.threads_help if job.threads > 1 else 1.0)
+    compute_s = (batch / speed + 2e-4) * crowding * noise.uniform(0.97, 1.06)
+    waiting = {"sequential": 0.0, "mpi": 1.0, "gloo": 2.6}[job.strategy]
+    communication_s = waiting * (job.ranks - 1) * crowding**1.5 * model.parameters * 6e-10
+    return Step(
+        at_s=1.0,
+        epoch=epoch,
+        step=epoch * steps_an_epoch(job) + number,
+        samples=round(batch),
+        loss_sum=batch * train_loss(job, epoch),
+        data_s=0.05 * compute_s,
+        forward_s=0.3 * compute_s,
+        backward_s=0.5 * compute_s,
+        communication_s=communication_s * noise.uniform(0.9, 1.2),
+        optimizer_s=0.15 * compute_s,
+    )
+
+
+def epoch_event(job: Job, rank: int, epoch: int, samples: int, steps: Sequence[Step]) -> Epoch:
+    noise = random.Random(f"{job.name} {rank} {epoch}")
+    steps_s = sum(
+        s.data_s + s.forward_s + s.backward_s + s.communication_s + s.optimizer_s for s in steps
+    )
+    warm_up = 1.15 if epoch == 0 else 1.0
+    return Epoch(
+        at_s=10.0 * (epoch + 1),
+        epoch=epoch,
+        train_s=steps_s * warm_up,
+        samples=samples,
+        loss_sum=samples * train_loss(job, epoch) * noise.uniform(0.97, 1.03),
+        correct=round(samples * (1 - final_error(job, epoch) * noise.uniform(0.9, 1.3))),
+        communicated_bytes=MODELS[job.model].parameters * 4 * len(steps),
+    )
+
+
+def evaluation(job: Job, rank: int, epoch: int) -> Evaluation:
+    samples = share(VALIDATION_SAMPLES, job.ranks, rank)
+    noise = random.Random(f"{job.model} {job.seed} {job.batch_size} {epoch}").uniform(0.95, 1.05)
+    error = 0.9 if epoch < 0 else final_error(job, epoch) * noise
+    loss = 2.31 if epoch < 0 else 3.3 * error * noise
+    return Evaluation(
+        at_s=10.0 * (epoch + 1) + 1,
+        epoch=epoch,
+        evaluation_s=0.2,
+        samples=samples,
+        loss_sum=samples * loss,
+        correct=round(samples * (1 - error)),
+    )
+
+
+def steps_an_epoch(job: Job) -> int:
+    return math.ceil(TRAIN_SAMPLES / job.batch_size)
+
+
+def final_error(job: Job, epoch: int) -> float:
+    slow = math.log2(max(job.batch_size / 128, 0.5)) * 0.25
+    return MODELS[job.model].error * (1 + 2.2 * math.exp(-epoch * 0.9) + slow)
+
+
+def train_loss(job: Job, epoch: int) -> float:
+    return 3.0 * final_error(job, epoch) * math.exp(-0.15 * epoch)
+
+
+def share(samples: int, ranks: int, rank: int) -> int:
+    """Uneven when `ranks` does not divide `samples`: the first ranks have one more."""
+    return samples // ranks + (rank < samples % ranks)
