@@ -1,0 +1,19 @@
+"""A labelled image set as it lies on disk: bytes, before a tensor is made of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+class Arrays(NamedTuple):
+    """Images (n, 28, 28) with ink 255 on paper 0, labels (n,) from 0 to 9."""
+
+    train_images: Bytes
+    train_labels: Bytes
+    validation_images: Bytes
+    validation_labels: Bytes

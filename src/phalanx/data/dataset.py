@@ -1,0 +1,102 @@
+"""A whole data set in memory as tensors; batches are made by index, without per-sample Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phalanx.data.arrays import Arrays, Bytes
+from phalanx.data.cache import cached
+from phalanx.data.catalog import NUM_TRAIN_SAMPLES, Choice, Name, digits_file, resolve
+from phalanx.data.mnist import read_mnist
+from phalanx.errors import UserError
+
+# Mean and standard deviation of the training pixels, of 0 to 1.
+_NORMALISATION: dict[Name, tuple[float, float]] = {
+    "digits": (0.1647, 0.3399),
+    "mnist": (0.1307, 0.3081),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Images (n, 1, 28, 28), normalised to mean 0 and deviation 1, and labels (n,) int64."""
+
+    name: Name
+    train_images: Tensor
+    train_labels: Tensor
+    validation_images: Tensor
+    validation_labels: Tensor
+    reason: str
+    """Which data was taken and why, one sentence for the user."""
+
+
+def load_dataset(
+    name: str = "auto",
+    data_root: Path | None = None,
+    *,
+    dtype: torch.dtype = torch.float32,
+    train_samples: int | None = None,
+) -> Dataset:
+    """Read `auto`, `mnist` or `digits`; see `catalog.resolve` for what `auto` takes.
+
+    dtype: of the images. train_samples: keep the first so many for training; None keeps all.
+    Raises: UserError when the data is missing, truncated or damaged, or has fewer samples.
+    """
+    choice = resolve(name, data_root)
+    if train_samples is not None and not 1 <= train_samples <= NUM_TRAIN_SAMPLES:
+        raise UserError(
+            f"--train-samples must be 1 to {NUM_TRAIN_SAMPLES} for {choice.name}, "
+            f"not {train_samples}"
+        )
+    arrays = _read(choice)
+    mean, deviation = _NORMALISATION[choice.name]
+    return Dataset(
+        name=choice.name,
+        train_images=_normalised(arrays.train_images[:train_samples], mean, deviation, dtype),
+        train_labels=_labels(arrays.train_labels[:train_samples]),
+        validation_images=_normalised(arrays.validation_images, mean, deviation, dtype),
+        validation_labels=_labels(arrays.validation_labels),
+        reason=choice.reason,
+    )
+
+
+def _read(choice: Choice) -> Arrays:
+    if choice.folder is not None:
+        return read_mnist(choice.folder)
+    return unpack(cached(digits_file(), _make_packed_digits))
+
+
+def _make_packed_digits() -> Bytes:
+    from phalanx.data.digits import make_digits  # not needed when the cache is there
+
+    return pack(make_digits())
+
+
+def pack(arrays: Arrays) -> Bytes:
+    """(train + validation, 785): a row a sample, its pixels and then its label; one file, so that
+    images and labels cannot part."""
+    images = np.concatenate([arrays.train_images, arrays.validation_images])
+    labels = np.concatenate([arrays.train_labels, arrays.validation_labels])
+    return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
+
+
+def unpack(rows: Bytes) -> Arrays:
+    """The inverse of `pack`."""
+    images, labels = rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]
+    train, validation = slice(None, NUM_TRAIN_SAMPLES), slice(NUM_TRAIN_SAMPLES, None)
+    return Arrays(images[train], labels[train], images[validation], labels[validation])
+
+
+def _normalised(images: Bytes, mean: float, deviation: float, dtype: torch.dtype) -> Tensor:
+    """(n, 1, 28, 28): bytes to numbers of mean 0 and deviation 1, in place after one copy."""
+    tensor = torch.from_numpy(images)[:, None].to(dtype, memory_format=torch.contiguous_format)
+    return tensor.mul_(1 / (255 * deviation)).sub_(mean / deviation)
+
+
+def _labels(labels: Bytes) -> Tensor:
+    return torch.from_numpy(labels).to(torch.int64)

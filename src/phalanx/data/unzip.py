@@ -1,0 +1,53 @@
+"""Reads files that may be gzipped. What a file is, its first bytes tell, not its name."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+
+from phalanx.errors import UserError
+
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def read_unzipped(path: Path, *, limit_bytes: int | None = None) -> bytes:
+    """The content of a file, unzipped where it is gzipped.
+
+    limit_bytes: read no further; a small file that unzips without end cannot fill the memory.
+    Raises: UserError when the file cannot be read or its compression is damaged.
+    """
+    count = -1 if limit_bytes is None else limit_bytes
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(2) == GZIP_MAGIC
+            file.seek(0)
+            if not zipped:
+                return file.read(count)
+            with gzip.open(file) as unzipped:
+                return unzipped.read(count)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is truncated or damaged: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def unzipped_size(path: Path, expected_bytes: int) -> int:
+    """The size of a file's content, at most one byte more than `expected_bytes`.
+
+    A gzip file ends with the size of its content, so one that is as it should be costs no
+    unzipping; a file cut short ends with anything and is unzipped to see how far it goes.
+    Raises: UserError when the file cannot be read or ends in the middle.
+    """
+    try:
+        with path.open("rb") as file:
+            zipped = file.read(2) == GZIP_MAGIC
+            size = file.seek(0, 2)
+            if not zipped:
+                return min(size, expected_bytes + 1)
+            file.seek(max(0, size - 4))
+            if int.from_bytes(file.read(), "little") == expected_bytes:
+                return expected_bytes
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    return len(read_unzipped(path, limit_bytes=expected_bytes + 1))
