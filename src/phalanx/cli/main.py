@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from phalanx import __version__
-from phalanx.errors import UserError
+from phalanx.errors import RunFailedError, UserError
 
+EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 
@@ -19,6 +20,8 @@ app = App(
     version=__version__,
 )
 # A sub-command's module is read only when it is called, so that `--help` answers at once.
+app.command("phalanx.cli.data:app", name="data", help="List the data sets, fetch MNIST.")
+app.command("phalanx.cli.train:train", name="train")
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -28,5 +31,8 @@ def main(words: Sequence[str] | None = None) -> None:
     except (UserError, CycloptsError) as error:
         print(f"phalanx: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
+    except RunFailedError as error:
+        print(f"phalanx: {error}", file=sys.stderr)
+        sys.exit(EXIT_RUN_FAILED)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)

@@ -33,13 +33,6 @@ class WaitPolicy:
         return cls(spins=2_000, yields=20_000, nap_s=100e-6)
 
 
-def usable_cores() -> int:
-    """Cores that this process may run on; a container's or a binding's limit counts."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def wait_until(
     ready: Callable[[], bool],
     policy: WaitPolicy,

@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.comm.wait import WaitPolicy, usable_cores, wait_until
+from phalanx.comm.wait import WaitPolicy, wait_until
+from phalanx.launch.cores import usable_cores
 
 Object = TypeVar("Object")
 
@@ -122,7 +123,7 @@ class World:
         return "the network: every rank is waiting"
 
 
-def abort(exit_code: int) -> None:
+def abort(exit_code: int) -> NoReturn:
     """End all ranks at once: the way out when one has failed, which the others, waiting for it in
     a collective, would never learn. Only this process when MPI is not in use."""
     initialized = sys.modules.get("mpi4py.MPI")

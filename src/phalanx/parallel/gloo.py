@@ -26,7 +26,7 @@ class Gloo(Strategy):
         rank: int,
         size: int,
         local_rank: int,
-        store: dist.Store,  # type: ignore[name-defined]  # missing from PyTorch's stubs
+        store: dist.Store,
         timeout_s: float,
     ) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank

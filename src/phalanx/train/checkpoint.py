@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from pathlib import Path
 
 import msgspec
-import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -104,10 +104,8 @@ def _sealed(path: Path) -> StoredFile:
 
 def parameters_sha256(model: nn.Module) -> str:
     """One digest of all parameters, names and bytes: equal on ranks that hold the same model."""
-    import hashlib
-
     digest = hashlib.sha256()
     for name, tensor in model_tensors(model).items():
         digest.update(name.encode())
-        digest.update(tensor.view(torch.uint8).numpy() if tensor.ndim else tensor.numpy().tobytes())
+        digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()

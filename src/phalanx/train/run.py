@@ -1,0 +1,150 @@
+"""A run's folder from beginning to end: options completed, `run.json` begun, outcome written."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from phalanx.data.catalog import Choice, resolve
+from phalanx.errors import UserError
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.detect import Launched
+from phalanx.records.files import read_run, write_run
+from phalanx.records.schema import Outcome, Run, Setting
+from phalanx.train.config import TrainConfig
+from phalanx.train.environment import describe_environment
+from phalanx.train.manifest import check_resumable, find_checkpoint, read_manifest
+
+RUNS = Path("runs")
+
+
+def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfig, Choice]:
+    """Fill in every default that depends on the machine, the launcher or the data found.
+
+    Raises: UserError when the options do not fit these or each other, before anything is started.
+    """
+    ranks = _ranks(config, launched)
+    local_ranks = launched.local_world_size if launched else ranks
+    choice = resolve(config.dataset, config.data_root)
+    config = replace(
+        config,
+        dataset=choice.name,
+        ranks=ranks,
+        threads=config.threads or max(1, usable_cores() // (local_ranks or ranks)),
+        resume=find_checkpoint(config.resume) if config.resume else None,
+    )
+    config.global_batch_size(ranks)
+    if config.resume:
+        check_resumable(
+            read_manifest(config.resume),
+            config.resume,
+            model=config.model,
+            dtype=config.dtype,
+            optimizer=config.optimizer,
+            epochs=config.epochs,
+        )
+    return config, choice
+
+
+def _ranks(config: TrainConfig, launched: Launched | None) -> int:
+    if launched is None:
+        return config.ranks or (1 if config.strategy == "sequential" else usable_cores())
+    if config.ranks not in (None, launched.world_size):
+        raise UserError(
+            f"--ranks {config.ranks}, but {launched.launcher} started {launched.world_size}: "
+            "leave --ranks out under a launcher"
+        )
+    if config.strategy == "sequential" and launched.world_size > 1:
+        raise UserError(
+            f"{launched.launcher} started {launched.world_size} processes, and --strategy "
+            "sequential uses one: take --strategy mpi or gloo, or start it without a launcher"
+        )
+    return launched.world_size
+
+
+def setting_of(config: TrainConfig) -> Setting:
+    """All that decides the numbers; `config` is complete."""
+    assert config.ranks is not None, "complete() comes first"
+    assert config.threads is not None, "complete() comes first"
+    global_batch_size = config.global_batch_size(config.ranks)
+    return Setting(
+        model=config.model,
+        dataset=config.dataset,
+        strategy=config.strategy,
+        ranks=config.ranks,
+        threads=config.threads,
+        global_batch_size=global_batch_size,
+        epochs=config.epochs,
+        learning_rate=config.learning_rate(global_batch_size),
+        learning_rate_rule=config.lr_rule,
+        optimizer=config.optimizer,
+        seed=config.seed,
+        dtype=config.dtype,
+    )
+
+
+def new_folder(config: TrainConfig) -> Path:
+    """A name for a run that was given none; not made yet."""
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    ranks = "" if config.strategy == "sequential" else f"-{config.ranks}"
+    return RUNS / "train" / f"{moment}-{config.model}-{config.strategy}{ranks}"
+
+
+def begin_run(
+    folder: Path, config: TrainConfig, *, study: str, command: Sequence[str], mpi: str | None
+) -> None:
+    """Make the folder and write `run.json`, running.
+
+    Raises: UserError when the folder holds another run's records or cannot be written.
+    """
+    if (folder / "run.json").exists():
+        raise UserError(f"--run-dir {folder} already holds the records of a run: name another")
+    run = Run(
+        study=study,
+        run=folder.name,
+        command=shlex.join(command),
+        config=config.as_record(),
+        setting=setting_of(config),
+        environment=describe_environment(mpi),
+        outcome=Outcome(status="running"),
+        started_at=_now(),
+    )
+    try:
+        write_run(folder, run)
+    except OSError as error:
+        raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
+
+
+def end_run(folder: Path, outcome: Outcome) -> None:
+    write_run(folder, msgspec.structs.replace(read_run(folder), outcome=outcome, ended_at=_now()))
+
+
+def this_command() -> list[str]:
+    """The words that started this process."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def title(config: TrainConfig) -> str:
+    """What is about to be trained, as the first line of a log."""
+    setting = setting_of(config)
+    ranks = "" if setting.strategy == "sequential" else f"{_count(setting.ranks, 'rank')} × "
+    return (
+        f"{setting.model} on {setting.dataset}: {setting.strategy}, "
+        f"{ranks}{_count(setting.threads, 'thread')}, "
+        f"global batch {setting.global_batch_size}, {setting.optimizer}, "
+        f"learning rate {setting.learning_rate:g} (rule: {setting.learning_rate_rule})"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

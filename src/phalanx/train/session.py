@@ -1,0 +1,168 @@
+"""What every rank does: join the others, train, write its records, leave."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from phalanx import __version__
+from phalanx.data.dataset import load_dataset
+from phalanx.launch.detect import Launched
+from phalanx.models.build import build_model
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.schema import Finished, Outcome, Saved, Started
+from phalanx.train.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
+from phalanx.train.config import TrainConfig
+from phalanx.train.environment import process_age_s
+from phalanx.train.join import join
+from phalanx.train.loop import Work, run_epoch
+from phalanx.train.manifest import Manifest
+from phalanx.train.metrics import RankTotals, epoch_line, summarize
+from phalanx.train.optimizer import make_optimizer
+from phalanx.train.run import begin_run, complete, end_run, new_folder, this_command, title
+
+
+@dataclass
+class Place:
+    """Where this rank writes; known from the start, or once rank 0 has named it."""
+
+    folder: Path | None
+    writer: EventWriter | None = None
+    keeps_run: bool = False  # the ranks themselves keep `run.json`: no parent does
+
+    def close(self) -> None:
+        if self.writer:
+            self.writer.close()
+
+
+def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
+    began_at = time.perf_counter() - process_age_s()
+    if place.folder is None:
+        place.keeps_run = True
+        config, choice = complete(config, launched)
+    assert config.threads is not None, "the run's record holds a complete configuration"
+    torch.set_num_threads(config.threads)
+    strategy = join(config, launched)
+    if place.keeps_run:
+        place.folder = Path(strategy.share(str(config.run_dir or new_folder(config))))
+        if strategy.rank == 0:
+            begin_run(place.folder, config, study="train", command=this_command(), mpi=None)
+            print(f"{choice.reason}\n{title(config)}", flush=True)
+        strategy.barrier()
+    assert place.folder is not None, "named by the parent or by rank 0"
+    place.writer = EventWriter(rank_file(place.folder, strategy.rank))
+    work, epochs_done = _prepare(config, strategy, place.writer, began_at)
+    _epochs(config, work, epochs_done)
+    place.writer.add(
+        Finished(
+            at_s=time.perf_counter() - began_at,
+            parameters_sha256=parameters_sha256(work.model),
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        )
+    )
+    place.close()
+    strategy.barrier()
+    if place.keeps_run and strategy.rank == 0:
+        end_run(place.folder, Outcome(status="completed"))
+    strategy.close()
+
+
+def _prepare(
+    config: TrainConfig, strategy: Strategy, writer: EventWriter, began_at: float
+) -> tuple[Work, int]:
+    """Data, model, optimizer and, when resuming, their state; returns them and the epochs done."""
+    assert config.threads is not None, "the run's record holds a complete configuration"
+    dtype = getattr(torch, config.dtype)
+    dataset = load_dataset(
+        config.dataset, config.data_root, dtype=dtype, train_samples=config.train_samples
+    )
+    model = build_model(config.model, seed=config.seed, dtype=dtype)
+    global_batch_size = config.global_batch_size(strategy.size)
+    optimizer = make_optimizer(config, model, config.learning_rate(global_batch_size))
+    epochs_done = 0
+    if config.resume:
+        epochs_done = load_checkpoint(config.resume, model, optimizer).epochs_done
+    work = Work(
+        strategy=strategy,
+        model=model,
+        module=strategy.prepare(model),
+        optimizer=optimizer,
+        dataset=dataset,
+        global_batch_size=global_batch_size,
+        seed=config.seed,
+        writer=writer,
+        began_at=began_at,
+    )
+    writer.add(
+        Started(
+            at_s=time.perf_counter() - began_at,
+            rank=strategy.rank,
+            hostname=socket.gethostname(),
+            process_id=os.getpid(),
+            local_rank=strategy.local_rank,
+            threads=config.threads,
+            startup_s=time.perf_counter() - began_at,
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            train_samples=len(dataset.train_labels),
+            validation_samples=len(dataset.validation_labels),
+            collective=strategy.collective,
+        )
+    )
+    writer.flush()
+    return work, epochs_done
+
+
+def _epochs(config: TrainConfig, work: Work, epochs_done: int) -> None:
+    """The epochs that are left; rank 0 sums up and saves after each."""
+    trained_s = 0.0
+    for epoch in range(epochs_done, config.epochs):
+        rows = work.strategy.gather(run_epoch(work, epoch).values())
+        if rows is None:
+            continue
+        summary = summarize(
+            [RankTotals.from_values(row) for row in rows],
+            epoch=epoch,
+            trained_s=trained_s,
+            at_s=time.perf_counter() - work.began_at,
+        )
+        trained_s = summary.trained_s
+        work.writer.add(summary)
+        print(epoch_line(summary, config.epochs), flush=True)
+        if config.checkpoint_dir:
+            _save(config, config.checkpoint_dir, work, epoch)
+        work.writer.flush()
+
+
+def _save(config: TrainConfig, folder: Path, work: Work, epoch: int) -> None:
+    """Rank 0's checkpoint; the others wait at the barrier with which the next epoch begins."""
+    began = time.perf_counter()
+    manifest = Manifest(
+        phalanx=__version__,
+        model=config.model,
+        dtype=config.dtype,
+        optimizer=config.optimizer,
+        dataset=work.dataset.name,
+        seed=config.seed,
+        global_batch_size=work.global_batch_size,
+        epochs_done=epoch + 1,
+        files={},
+    )
+    path = save_checkpoint(folder, work.model, work.optimizer, manifest)
+    now = time.perf_counter()
+    num_bytes = sum(file.stat().st_size for file in path.iterdir())
+    work.writer.add(
+        Saved(
+            at_s=now - work.began_at,
+            epoch=epoch,
+            path=str(path),
+            save_s=now - began,
+            bytes=num_bytes,
+        )
+    )

@@ -1,0 +1,104 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from phalanx.records.files import (
+    EventTail,
+    EventWriter,
+    read_events,
+    read_failure,
+    read_run,
+    write_atomically,
+    write_failure,
+)
+from phalanx.records.schema import Epoch, Failure, Finished
+
+
+def epoch(number: int) -> Epoch:
+    return Epoch(
+        at_s=1.5,
+        epoch=number,
+        train_s=1.0,
+        samples=10,
+        loss_sum=0.1,
+        correct=9,
+        communicated_bytes=0,
+    )
+
+
+def test_events_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path / "rank-0.jsonl")
+    events = [epoch(0), Finished(at_s=2.0, parameters_sha256="ab", peak_memory_bytes=1)]
+    for event in events:
+        writer.add(event)
+    writer.close()
+    assert list(read_events(tmp_path / "rank-0.jsonl")) == events
+
+
+def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    writer = EventWriter(path)
+    writer.add(epoch(0))
+    writer.add(epoch(1))
+    writer.close()
+    path.write_bytes(path.read_bytes()[:-7])
+    assert list(read_events(path)) == [epoch(0)]
+
+
+def test_damage_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    path.write_text('{"event":"epoch"}\n')
+    with pytest.raises(ValueError, match=r"rank-0\.jsonl line 1 is not a record"):
+        list(read_events(path))
+
+
+def test_a_growing_file_is_read_line_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    tail = EventTail(path)
+    assert list(tail.read_new()) == []
+    writer = EventWriter(path)
+    writer.add(epoch(0))
+    writer.close()
+    assert list(tail.read_new()) == [epoch(0)]
+    with path.open("ab") as file:
+        file.write(b'{"event":"epo')
+    assert list(tail.read_new()) == []
+
+
+def test_events_reach_the_disk_while_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.records.files.FLUSH_INTERVAL_S", 0.0)
+    writer = EventWriter(tmp_path / "rank-0.jsonl")
+    writer.add(epoch(0))
+    assert list(read_events(tmp_path / "rank-0.jsonl")) == [epoch(0)]
+    writer.close()
+
+
+def test_only_the_first_failure_is_kept(tmp_path: Path) -> None:
+    def failure(rank: int) -> Failure:
+        return Failure(rank=rank, mendable=False, message=f"of {rank}", traceback="")
+
+    assert read_failure(tmp_path) is None
+    assert write_failure(tmp_path, failure(2))
+    assert not write_failure(tmp_path, failure(0))
+    assert read_failure(tmp_path) == failure(2)
+    assert os.listdir(tmp_path) == ["error.json"]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    write_atomically(path, b"old")
+    with pytest.raises(TypeError):
+        write_atomically(path, "not bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+def test_a_damaged_run_is_named(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(ValueError, match=r"run\.json is damaged"):
+        read_run(tmp_path)
+    with pytest.raises(ValueError, match="does not exist"):
+        read_run(tmp_path / "nowhere")

@@ -1,0 +1,157 @@
+"""Checkpoints: bit for bit, whole or not at all, never of another model."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+
+from phalanx.errors import UserError
+from phalanx.models.build import build_model
+from phalanx.train.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
+from phalanx.train.manifest import (
+    Manifest,
+    check_resumable,
+    find_checkpoint,
+    folder_name,
+    read_manifest,
+)
+
+
+def manifest(epochs_done: int = 1) -> Manifest:
+    return Manifest(
+        phalanx="0",
+        model="mlp",
+        dtype="float32",
+        optimizer="adam",
+        dataset="digits",
+        seed=0,
+        global_batch_size=128,
+        epochs_done=epochs_done,
+        files={},
+    )
+
+
+def step(model: nn.Module, optimizer: Optimizer, seed: int) -> None:
+    images = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(seed))
+    optimizer.zero_grad()
+    model(images).square().sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "rnn"])
+@pytest.mark.parametrize("kind", ["adam", "sgd"])
+def test_going_on_is_the_same_as_not_having_stopped(tmp_path: Path, name: str, kind: str) -> None:
+    def make() -> tuple[nn.Module, Optimizer]:
+        model = build_model(name, seed=3)
+        parameters = model.parameters()
+        if kind == "adam":
+            return model, Adam(parameters, fused=True)
+        return model, SGD(parameters, lr=0.1, momentum=0.9, fused=True)
+
+    model, optimizer = make()
+    step(model, optimizer, 0)
+    path = save_checkpoint(tmp_path, model, optimizer, manifest())
+    step(model, optimizer, 1)
+
+    resumed, resumed_optimizer = make()
+    load_checkpoint(path, resumed, resumed_optimizer)
+    step(resumed, resumed_optimizer, 1)
+    assert parameters_sha256(resumed) == parameters_sha256(model)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    model = build_model("mlp", seed=0)
+    return save_checkpoint(tmp_path, model, Adam(model.parameters()), manifest())
+
+
+def test_nothing_but_the_checkpoint_is_left(saved: Path) -> None:
+    assert os.listdir(saved.parent) == ["epoch-0001"]
+    assert sorted(os.listdir(saved)) == [
+        "manifest.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+    ]
+
+
+def test_a_flipped_bit_is_found(saved: Path) -> None:
+    path = saved / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.safetensors does not have the SHA-256"):
+        read_manifest(saved)
+
+
+def test_a_truncated_file_is_found(saved: Path) -> None:
+    path = saved / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(UserError, match="bytes instead of"):
+        read_manifest(saved)
+
+
+def test_a_missing_file_is_found(saved: Path) -> None:
+    (saved / "optimizer.safetensors").unlink()
+    with pytest.raises(UserError, match=r"optimizer\.safetensors is missing"):
+        read_manifest(saved)
+
+
+def test_the_newest_whole_checkpoint_is_found(saved: Path) -> None:
+    model = build_model("mlp", seed=0)
+    newer = save_checkpoint(saved.parent, model, Adam(model.parameters()), manifest(12))
+    (saved.parent / ".epoch-0013.999").mkdir()  # a save that was killed
+    assert find_checkpoint(saved.parent) == newer
+    assert find_checkpoint(saved) == saved
+    with pytest.raises(UserError, match="there is no such folder"):
+        find_checkpoint(newer / "nothing")
+
+
+def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no checkpoint"):
+        find_checkpoint(tmp_path)
+
+
+def test_another_model_is_refused(saved: Path) -> None:
+    found = read_manifest(saved)
+    with pytest.raises(UserError, match="is of model mlp, this run wants cnn"):
+        check_resumable(found, saved, model="cnn", epochs=5)
+    with pytest.raises(UserError, match="raise --epochs"):
+        check_resumable(found, saved, model="mlp", epochs=1)
+
+
+def test_a_newer_manifest_is_refused(saved: Path) -> None:
+    newer = msgspec.structs.replace(manifest(), schema=99)
+    (saved / "manifest.json").write_bytes(msgspec.json.encode(newer))
+    with pytest.raises(UserError, match="newer Phalanx"):
+        read_manifest(saved)
+
+
+def test_names_sort_by_epoch() -> None:
+    assert folder_name(9) < folder_name(10) < folder_name(123)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="making a small file system needs root")
+def test_a_full_disk_leaves_the_older_checkpoint(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("this machine does not allow mounting")
+    try:
+        model = build_model("mlp", seed=0)
+        optimizer = Adam(model.parameters())
+        step(model, optimizer, 0)
+        first = save_checkpoint(disk, model, optimizer, manifest(1))
+        with pytest.raises(UserError, match=r"could not be written.*earlier checkpoints are as"):
+            save_checkpoint(disk, model, optimizer, manifest(2))
+        assert os.listdir(disk) == ["epoch-0001"]
+        read_manifest(first)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

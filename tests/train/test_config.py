@@ -1,0 +1,46 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.train.config import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": 0}, "--ranks must be at least 1, not 0"),
+        ({"epochs": 0}, "--epochs must be at least 1, not 0"),
+        ({"batch_size": 0}, "--batch-size must be at least 1, not 0"),
+        ({"lr": 0.0}, "--lr must be positive, not 0.0"),
+        ({"lr": float("nan")}, "--lr must be positive, not nan"),
+        ({"momentum": -1.0}, "--momentum must not be negative, not -1.0"),
+        ({"batch_size": 8, "per_rank_batch_size": 4}, "exclude each other"),
+        ({"strategy": "sequential", "ranks": 2}, "use --strategy mpi --ranks 2"),
+    ],
+)
+def test_bad_options_are_named_with_their_value(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
+        TrainConfig(**options)
+
+
+def test_a_batch_smaller_than_the_ranks_is_refused() -> None:
+    with pytest.raises(UserError, match="batch of 2 cannot be split over 3 ranks"):
+        TrainConfig(strategy="mpi", batch_size=2).global_batch_size(3)
+
+
+def test_the_global_batch_is_what_batch_size_means() -> None:
+    assert TrainConfig().global_batch_size(4) == 128
+    assert TrainConfig(batch_size=256).global_batch_size(4) == 256
+    assert TrainConfig(per_rank_batch_size=32).global_batch_size(4) == 128
+
+
+@pytest.mark.parametrize(("rule", "expected"), [("none", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
+def test_learning_rate_rules(rule: Any, expected: float) -> None:
+    assert TrainConfig(lr=0.1, lr_rule=rule).learning_rate(512) == pytest.approx(expected)
+
+
+def test_options_survive_the_record() -> None:
+    config = TrainConfig(model="cnn", data_root=Path("a/b"), strategy="gloo", ranks=3)
+    assert TrainConfig.from_record(config.as_record()) == config
