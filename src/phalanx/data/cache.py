@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import io
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from phalanx.data.arrays import Bytes
+from phalanx.data.lock import exclusive
 from phalanx.records.files import write_atomically
 
-
 LOCK_TIMEOUT_S = 60.0
-_LOCK_POLL_S = 0.05
 
 
 def cached(path: Path, make: Callable[[], Bytes]) -> Bytes:
@@ -29,13 +26,11 @@ def cached(path: Path, make: Callable[[], Bytes]) -> Bytes:
     array = read(path)
     if array is not None:
         return array
-    with exclusive(path, timeout_s=LOCK_TIMEOUT_S):
-        array = read(path)  # the process before us may have made it
-        if array is None:
-            array = make()
-            with suppress(OSError):
-                _store(path, array)
-    return array
+    try:
+        with exclusive(path, timeout_s=LOCK_TIMEOUT_S):
+            return _read_or_store(path, make)
+    except TimeoutError:
+        return make()
 
 
 def read(path: Path) -> Bytes | None:
@@ -54,35 +49,13 @@ def checksum_file(path: Path) -> Path:
     return path.with_name(f"{path.name}.sha256")
 
 
-@contextmanager
-def exclusive(path: Path, *, timeout_s: float) -> Iterator[bool]:
-    """Hold `path` against other processes; says whether it is held.
-
-    It is not where another process keeps it longer than `timeout_s`, or the folder cannot be
-    written. The lock ends with its process, even with a killed one.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_name(f".{path.name}.lock").open("w")
-    except OSError:
-        yield False
-        return
-    with lock:
-        yield _locked_within(lock.fileno(), timeout_s)
-
-
-def _locked_within(descriptor: int, timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(_LOCK_POLL_S)
-        except OSError:  # a file system without locks
-            return False
+def _read_or_store(path: Path, make: Callable[[], Bytes]) -> Bytes:
+    array = read(path)  # the process before us may have made it
+    if array is None:
+        array = make()
+        with suppress(OSError):
+            _store(path, array)
+    return array
 
 
 def _store(path: Path, array: Bytes) -> None:

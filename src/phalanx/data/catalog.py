@@ -82,7 +82,7 @@ def search_roots(data_root: Path | None) -> list[Path]:
 def fetch_folder(data_root: Path | None) -> Path:
     """Where a download goes: the first place that a run would look into."""
     root = data_root or Path(os.environ.get("PHALANX_DATA") or cache_folder())
-    return root / "mnist"
+    return find_mnist([root]) or root / "mnist"
 
 
 def cache_folder() -> Path:

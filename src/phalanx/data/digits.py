@@ -64,7 +64,8 @@ def split_originals(labels: Labels) -> tuple[Labels, Labels]:
     """Indices of the originals for training and for validation, the classes in equal shares."""
     is_validation = np.zeros(len(labels), bool)
     for label in np.unique(labels):
-        is_validation[np.flatnonzero(labels == label)[VALIDATION_EVERY - 1 :: VALIDATION_EVERY]] = 1
+        of_class = np.flatnonzero(labels == label)
+        is_validation[of_class[VALIDATION_EVERY - 1 :: VALIDATION_EVERY]] = True
     return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
 
 

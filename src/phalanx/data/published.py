@@ -87,3 +87,12 @@ def read_verified(path: Path, file: PublishedFile) -> bytes:
             f"found {found[:16]}…\n{REMEDY}"
         )
     return content
+
+
+def is_verified(folder: Path, file: PublishedFile) -> bool:
+    """Whether `folder` holds the file with its published bytes."""
+    path = find_file(folder, file)
+    try:
+        return path is not None and bool(read_verified(path, file))
+    except UserError:
+        return False

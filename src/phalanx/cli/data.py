@@ -1,0 +1,97 @@
+"""`phalanx data`: what data there is, and how to get more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Literal
+
+from cyclopts import App, Parameter
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from phalanx.data.catalog import fetch_folder
+from phalanx.data.fetch import TIMEOUT_S, fetch_mnist
+from phalanx.data.inventory import inventory
+from phalanx.data.published import MNIST_MIRRORS
+
+app = App(name="data", help="List the data sets that are there, and fetch MNIST.")
+
+
+@app.command
+def fetch(
+    name: Literal["mnist"],
+    *,
+    data_root: Path | None = None,
+    mirror: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    timeout_s: float = TIMEOUT_S,
+) -> None:
+    """Download a data set, verify it, and keep it; goes on where an earlier call stopped.
+
+    Parameters
+    ----------
+    name
+        The data set.
+    data_root
+        Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder.
+    mirror
+        Address of a web folder with the files, asked instead of the public mirrors. Repeatable.
+    timeout_s
+        Turn to the next mirror when one is silent this long.
+    """
+    folder = fetch_folder(data_root)
+    with _Bars() as bars:
+        fetch_mnist(folder, bars, mirrors=mirror or MNIST_MIRRORS, timeout_s=timeout_s)
+    print(f"{name}: complete and verified in {folder}")
+
+
+@app.command(name="list")
+def list_holdings(*, data_root: Path | None = None) -> None:
+    """Show every data set: how many samples, whether its files are as published, and where.
+
+    Parameters
+    ----------
+    data_root
+        Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder.
+    """
+    holdings = inventory(data_root)
+    width = max(len(holding.state) for holding in holdings)
+    print(f"{'data':8}{'training':>8}{'validation':>12}  {'state':{width}}  where")
+    for holding in holdings:
+        print(
+            f"{holding.name:8}{holding.num_train_samples:8}{holding.num_validation_samples:12}  "
+            f"{holding.state:{width}}  {holding.where}"
+        )
+
+
+class _Bars:
+    """A bar for each file, and notes above them; on standard error, so that output stays clean."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+        )
+        self._progress = Progress(*columns, console=Console(stderr=True))
+
+    def __enter__(self) -> _Bars:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def note(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def progress(self, file: str, received_bytes: int, total_bytes: int | None) -> None:
+        self._progress.start()  # with the first bytes: before, there is nothing to draw
+        known = {task.description: task.id for task in self._progress.tasks}
+        task = known[file] if file in known else self._progress.add_task(file)
+        self._progress.update(task, completed=received_bytes, total=total_bytes)

@@ -1,0 +1,48 @@
+"""One process at a time: a lock on a file that ends with its holder, even a killed one."""
+
+from __future__ import annotations
+
+import fcntl
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+_POLL_S = 0.05
+
+
+@contextmanager
+def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
+    """Keep other processes away from `path`, by a file beside it.
+
+    Where there can be no lock (a folder that cannot be written, a file system without locks)
+    the work goes on without.
+    Raises: TimeoutError when another process keeps `path` for longer than `timeout_s`.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.with_name(f".{path.name}.lock").open("w")
+    except OSError:
+        yield
+        return
+    with file:
+        _wait_for_lock(file, time.monotonic() + timeout_s)
+        yield
+
+
+def _wait_for_lock(file: IO[str], deadline: float) -> None:
+    while not _try_lock(file):
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"{file.name} is held by another process")
+        time.sleep(_POLL_S)
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
