@@ -1,0 +1,32 @@
+"""The same routine on 1, 2, 3 and 4 ranks of whatever MPI this environment has."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ranks
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_operation(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
+    output = ranks.mpi(count, programs("conformance.py"))
+    assert sorted(output.split("\n"))[1:] == [
+        f"rank {rank} of {count} is done" for rank in range(count)
+    ]
+
+
+@pytest.mark.parametrize("collective", ["barrier", "all-reduce"])
+def test_a_timeout_names_who_is_missing(
+    ranks: Ranks, programs: Callable[[str], Path], collective: str
+) -> None:
+    began = time.monotonic()
+    output = ranks.mpi(3, programs("late.py"), collective, "1", may_fail=True)
+    for rank in (0, 2):
+        assert f"rank {rank} says: rank {rank} waited 1 s in" in output
+    assert output.count("for rank 1\n") == 2
+    assert collective in output
+    assert time.monotonic() - began < 30
