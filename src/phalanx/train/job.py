@@ -39,22 +39,26 @@ def run_job(
     study: str,
     command: Sequence[str],
     console: Console,
+    label: str | None = None,
     program: Sequence[str] = RANK_PROGRAM,
 ) -> None:
     """Train by ranks of their own, with records in `folder`; `config` is complete.
 
+    label: what stands before the live line; with one, finished epochs are not printed.
     Returns when every rank has written that it came to its end.
     Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
     """
-    mpi = find_mpi(os.environ) if config.strategy == "mpi" else None
+    mpi, obstacle = _mpi_for(config)
     begin_run(folder, config, study=study, command=command, mpi=str(mpi) if mpi else None)
     try:
+        if obstacle:
+            raise obstacle
         with tempfile.TemporaryDirectory(prefix="phalanx-") as meeting:
             words = [*program, str(folder)]
             commands = rank_commands(config, words, mpi, Path(meeting) / "rendezvous")
             with Job.start(commands, folder / LAUNCHER_LOG) as job:
-                exit_code = _watch(job, config, folder, console)
+                exit_code = _watch(job, config, Progress(console, folder, config, label))
         outcome = judge(config, folder, exit_code)
     except KeyboardInterrupt:
         end_run(folder, Outcome(status="interrupted"))
@@ -64,6 +68,16 @@ def run_job(
         raise
     end_run(folder, outcome)
     _raise_failure(folder, outcome)
+
+
+def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | None]:
+    """The MPI that the run needs, or why there is none."""
+    if config.strategy != "mpi":
+        return None, None
+    try:
+        return find_mpi(os.environ), None
+    except UserError as error:
+        return None, error
 
 
 def rank_commands(
@@ -115,11 +129,10 @@ def _has_finished(folder: Path, rank: int) -> bool:
     return path.exists() and any(isinstance(event, Finished) for event in read_events(path))
 
 
-def _watch(job: Job, config: TrainConfig, folder: Path, console: Console) -> int | None:
+def _watch(job: Job, config: TrainConfig, progress: Progress) -> int | None:
     """Show progress until the job ends; None when nothing has happened for the run's timeout."""
-    assert config.ranks is not None, "complete() comes first"
     heard_at = time.monotonic()
-    with Progress(console, folder, config.epochs, config.ranks) as progress:
+    with progress:
         while (exit_code := job.poll()) is None:
             if progress.update():
                 heard_at = time.monotonic()

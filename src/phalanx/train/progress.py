@@ -11,19 +11,27 @@ from rich.text import Text
 
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.schema import AnyEvent, Started, Step, Summary
+from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import epoch_line
 
 BAR_WIDTH = 20
 
 
 class Progress:
-    """A line that is redrawn on a terminal; in a log, a line an epoch."""
+    """A line that is redrawn on a terminal, and a line for every epoch that is done.
 
-    def __init__(self, console: Console, folder: Path, epochs: int, ranks: int) -> None:
+    label: what stands before the live line; with one, the lines of the epochs are left out.
+    """
+
+    def __init__(
+        self, console: Console, folder: Path, config: TrainConfig, label: str | None
+    ) -> None:
+        assert config.ranks is not None, "complete() comes first"
         self._tail = EventTail(rank_file(folder, 0))
         self._console = console
-        self._state = LiveState(epochs, ranks)
-        self._live = Live(self._state.line(), console=console, transient=True, auto_refresh=False)
+        self._label = label
+        self._state = LiveState(config.epochs, config.ranks)
+        self._live = Live(self._line(), console=console, transient=True, auto_refresh=False)
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
@@ -37,10 +45,15 @@ class Progress:
         """Show what is new; returns whether there was anything."""
         events = list(self._tail.read_new())
         for summary in self._state.take(events):
-            self._console.print(epoch_line(summary, self._state.epochs), highlight=False)
+            if self._label is None:
+                self._console.print(epoch_line(summary, self._state.epochs), markup=False)
         if self._console.is_terminal:
-            self._live.update(self._state.line(), refresh=True)
+            self._live.update(self._line(), refresh=True)
         return bool(events)
+
+    def _line(self) -> Text:
+        text = f"{self._label}  {self._state.text()}" if self._label else self._state.text()
+        return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 class LiveState:
@@ -71,11 +84,11 @@ class LiveState:
                 summaries.append(event)
         return summaries
 
-    def line(self) -> Text:
+    def text(self) -> str:
         if self._started is None:
-            return Text("starting …")
+            return "starting …"
         if not self._steps:
-            return Text("first batch …")
+            return "first batch …"
         samples = sum(step.samples for step in self._steps)
         loss = sum(step.loss_sum for step in self._steps) / max(1, samples)
         communication_s = sum(step.communication_s for step in self._steps)
@@ -83,13 +96,11 @@ class LiveState:
         done = min(1.0, samples * self.ranks / self._started.train_samples)
         bar = "█" * round(done * BAR_WIDTH) + "░" * (BAR_WIDTH - round(done * BAR_WIDTH))
         accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.2%}"
-        return Text(
+        return (
             f"epoch {self._steps[-1].epoch + 1}/{self.epochs} {bar} {done:4.0%}"
             f"  loss {loss:.4f}{accuracy}"
             f"  {samples * self.ranks / seconds:,.0f} images/s"
-            f"  communication {communication_s / seconds:.1%}",
-            no_wrap=True,
-            overflow="ellipsis",
+            f"  communication {communication_s / seconds:.1%}"
         )
 
 
