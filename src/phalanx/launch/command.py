@@ -1,0 +1,97 @@
+"""The command that starts ranks on this node, for each MPI, with what each of them needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from phalanx.launch.installation import MpiInstallation, Vendor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One process to start: its words, and what it gets on top of the environment of ours."""
+
+    words: tuple[str, ...]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    death_signal: signal.Signals = signal.SIGKILL
+    """What the process gets when we die. A launcher must be able to end its ranks on it."""
+
+
+def mpi_job(
+    installation: MpiInstallation,
+    ranks: int,
+    program: Sequence[str],
+    *,
+    cores: int,
+    environ: Mapping[str, str],
+) -> Command:
+    """`program` on `ranks` ranks of this node, through the launcher of `installation`."""
+    as_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    return Command(
+        words=tuple(mpi_command(installation, ranks, program, as_root=as_root)),
+        environment=mpi_environment(installation.vendor, ranks, cores=cores, environ=environ),
+        death_signal=_DEATH_SIGNALS[installation.vendor],
+    )
+
+
+# What makes a launcher take its ranks with it, also those that ignore SIGTERM. Killed outright,
+# Open MPI leaves them running; ended softly, Hydra waits for them for ever.
+_DEATH_SIGNALS: dict[Vendor, signal.Signals] = {
+    "openmpi": signal.SIGTERM,
+    "mpich": signal.SIGKILL,
+    "impi": signal.SIGKILL,
+    "other": signal.SIGTERM,
+}
+
+
+def mpi_command(
+    installation: MpiInstallation, ranks: int, program: Sequence[str], *, as_root: bool
+) -> list[str]:
+    """The words of the command line."""
+    vendor = installation.vendor
+    flags = list(_VENDOR_FLAGS[vendor])
+    if vendor == "openmpi" and as_root:
+        flags.append("--allow-run-as-root")
+    return [str(installation.mpiexec), *flags, "-n", str(ranks), *program]
+
+
+# Open MPI refuses more ranks than cores unless told; the flag changes nothing for fewer.
+# No binding: a rank may use several threads, and other jobs may share the machine.
+_VENDOR_FLAGS: dict[Vendor, tuple[str, ...]] = {
+    "openmpi": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
+    "mpich": ("-bind-to", "none"),
+    "impi": (),
+    "other": (),
+}
+
+
+def mpi_environment(
+    vendor: Vendor, ranks: int, *, cores: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Variables for the launcher and its ranks; what the user has set in `environ` stays."""
+    wanted = dict(_VENDOR_VARIABLES[vendor])
+    if ranks > cores:
+        wanted |= _OVERSUBSCRIBED_VARIABLES[vendor]
+    return {name: value for name, value in wanted.items() if name not in environ}
+
+
+_VENDOR_VARIABLES: dict[Vendor, dict[str, str]] = {
+    # The one-sided component for UCX prints an error whenever a shared window is made, then
+    # another takes over: leave it out from the start.
+    "openmpi": {"OMPI_MCA_osc": "^ucx"},
+    "mpich": {},
+    # All ranks are on this node: no network is looked for. Pinned, two jobs of two ranks share
+    # two cores of many, and every rank is left with one.
+    "impi": {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"},
+    "other": {},
+}
+_OVERSUBSCRIBED_VARIABLES: dict[Vendor, dict[str, str]] = {
+    # Open MPI counts the machine's cores, not those that a container grants.
+    "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1"},
+    "mpich": {},
+    "impi": {},
+    "other": {},
+}

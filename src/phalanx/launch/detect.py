@@ -1,0 +1,128 @@
+"""Which launcher started this process, read from the variables that launchers leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.errors import UserError
+
+Launcher = Literal["openmpi", "hydra", "slurm", "torchrun"]
+
+# Slurm numbers real steps from 0. Numbers from here on are its own: the batch script
+# (0xfffffffb), the shell of `salloc` (0xfffffffa), and the like. See slurm.h.
+_FIRST_RESERVED_SLURM_STEP = 0xFFFFFFF0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """This process is one of `world_size` that `launcher` started; `None`: it does not tell."""
+
+    launcher: Launcher
+    rank: int
+    world_size: int
+    local_rank: int | None = None
+    local_world_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise UserError(
+                f"{self.launcher} says that this is rank {self.rank} of {self.world_size}; "
+                "unset the variables of an older launcher, or start again in a new shell"
+            )
+
+
+def detect(environ: Mapping[str, str]) -> Launched | None:
+    """What started this process, the innermost launcher first; None when nothing did.
+
+    torchrun under srun or mpirun sets its variables last, so it wins where it signs with
+    TORCHELASTIC_RUN_ID. A bare RANK and WORLD_SIZE may come from a container's settings, so they
+    lose against MPI launchers.
+    """
+    torchrun_is_innermost = "TORCHELASTIC_RUN_ID" in environ
+    order = [_openmpi, _hydra, _slurm]
+    order.insert(0 if torchrun_is_innermost else len(order), _torchrun)
+    return next((found for look in order if (found := look(environ)) is not None), None)
+
+
+def _openmpi(environ: Mapping[str, str]) -> Launched | None:
+    return _launched("openmpi", environ, *(f"OMPI_COMM_WORLD_{name}" for name in _OPENMPI_NAMES))
+
+
+_OPENMPI_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+
+
+def _hydra(environ: Mapping[str, str]) -> Launched | None:
+    """MPICH, Intel MPI and their relatives."""
+    names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    return _launched("hydra", environ, *names)
+
+
+def _slurm(environ: Mapping[str, str]) -> Launched | None:
+    """Ranks of `srun` only.
+
+    A batch script and the shell of `salloc` carry SLURM_PROCID=0 and the SLURM_NTASKS of the
+    whole allocation although they are one process: what tells them apart is the step.
+    """
+    step = _number(environ, "SLURM_STEP_ID")
+    if step is None or step >= _FIRST_RESERVED_SLURM_STEP:
+        return None
+    size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
+    found = _launched("slurm", environ, "SLURM_PROCID", size, "SLURM_LOCALID", "")
+    if found is None:
+        return None
+    return Launched(
+        launcher="slurm",
+        rank=found.rank,
+        world_size=found.world_size,
+        local_rank=found.local_rank,
+        local_world_size=_slurm_tasks_here(environ),
+    )
+
+
+def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:
+    """SLURM_STEP_TASKS_PER_NODE, such as `4(x2),3`, at the place of SLURM_NODEID."""
+    node = _number(environ, "SLURM_NODEID")
+    words = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")
+    if node is None or words == [""]:
+        return None
+    tasks: list[int] = []
+    for word in words:
+        count, _, repeat = word.rstrip(")").partition("(x")
+        tasks += [int(count)] * int(repeat or 1)
+    return tasks[node] if node < len(tasks) else None
+
+
+def _torchrun(environ: Mapping[str, str]) -> Launched | None:
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    return _launched("torchrun", environ, *names)
+
+
+def _launched(
+    launcher: Launcher,
+    environ: Mapping[str, str],
+    rank_name: str,
+    size_name: str,
+    local_rank_name: str,
+    local_size_name: str,
+) -> Launched | None:
+    rank, world_size = _number(environ, rank_name), _number(environ, size_name)
+    if rank is None or world_size is None:
+        return None
+    return Launched(
+        launcher=launcher,
+        rank=rank,
+        world_size=world_size,
+        local_rank=_number(environ, local_rank_name),
+        local_world_size=_number(environ, local_size_name),
+    )
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name)
+    if text is None:
+        return None
+    if not text.isdecimal():
+        raise UserError(f"{name}={text!r} is no number; unset it, or start again in a new shell")
+    return int(text)

@@ -1,0 +1,76 @@
+"""Files that an MPI leaves behind when its processes are killed, and nothing but those.
+
+Open MPI keeps its segments under /dev/shm until `mpiexec` takes them away, together with a
+session folder `ompi.<process id of mpiexec>`; MPICH keeps one until a rank leaves by itself.
+Intel MPI takes the names away at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from phalanx.launch.processes import mapped_files, process_ids
+
+SHARED_MEMORY = Path("/dev/shm")
+
+_SEGMENT_NAMES = re.compile(
+    r"sm_segment\..+|vader_segment\..+|osc_sm\..+|open_mpi\..+"  # Open MPI
+    r"|mpich_(shm|vci)_.+|mpich_shar_tmp.+|ucx_shm_posix_.+"  # MPICH and UCX
+    r"|Intel_MPI_.+"
+)
+_SESSION_NAME = re.compile(r"ompi\.(\d+)")
+
+
+def traces(pids: Iterable[int], launchers: Collection[int]) -> set[Path]:
+    """What would stay behind if these processes of a job with these launchers were killed now."""
+    files = set().union(*(mapped_files(pid) for pid in pids))
+    found = (segment_or_session(file, launchers) for file in files)
+    return {path for path in found if path is not None}
+
+
+def segment_or_session(file: Path, launchers: Collection[int]) -> Path | None:
+    """The segment itself, or the session folder of one of `launchers` that `file` lies in."""
+    if file.parent == SHARED_MEMORY and is_segment(file.name):
+        return file
+    for folder in file.parents:
+        session = _SESSION_NAME.fullmatch(folder.name)
+        if session and int(session[1]) in launchers:
+            return folder
+    return None
+
+
+def is_segment(name: str) -> bool:
+    """Whether an MPI gives such names to its files in shared memory."""
+    return _SEGMENT_NAMES.fullmatch(name) is not None
+
+
+def remove(paths: Iterable[Path]) -> None:
+    """Delete what is still there."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def abandoned_segments() -> list[Path]:
+    """Our own segments that no process that we can see maps any more."""
+    if not SHARED_MEMORY.is_dir():
+        return []
+    own = [path for path in SHARED_MEMORY.iterdir() if is_segment(path.name) and _is_ours(path)]
+    if not own:
+        return []
+    in_use = set().union(*(mapped_files(pid) for pid in process_ids()))
+    return sorted(path for path in own if path not in in_use)
+
+
+def _is_ours(path: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return path.stat().st_uid == os.geteuid()
+    return False

@@ -1,0 +1,67 @@
+"""Finding the processes of a job, wherever they went: each one inherits a token of the job.
+
+Launchers put their ranks into sessions of their own, and orphans get a new parent: neither the
+process group nor the tree of parents finds them all. Their environment does (Linux only).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+_PROCESSES = Path("/proc")
+_DAEMON_NAMES = ("hydra_", "prted", "orted")
+
+
+def processes_with(token: str) -> list[int]:
+    """Ids of living processes that were started with `token` in their environment."""
+    wanted = token.encode()
+    own = os.getpid()
+    return [pid for pid in process_ids() if pid != own and wanted in _environment_of(pid)]
+
+
+def process_ids() -> list[int]:
+    """All processes that the system shows, none where there is no /proc."""
+    if not _PROCESSES.is_dir():
+        return []
+    return [int(folder.name) for folder in _PROCESSES.iterdir() if folder.name.isdecimal()]
+
+
+def is_daemon(pid: int) -> bool:
+    """Whether it is the helper process through which a launcher starts ranks on a node."""
+    with contextlib.suppress(OSError):
+        name = (_PROCESSES / str(pid) / "comm").read_text().strip()
+        return name.startswith(_DAEMON_NAMES)
+    return False
+
+
+def mapped_files(pid: int) -> set[Path]:
+    """Existing files that a process shares with others through memory."""
+    with contextlib.suppress(OSError):
+        lines = (_PROCESSES / str(pid) / "maps").read_text(errors="replace").splitlines()
+        return {Path(path) for path in map(_shared_path, lines) if path is not None}
+    return set()
+
+
+def _shared_path(line: str) -> str | None:
+    """`7fb1-7fb2 rw-s 00000000 00:1b 70   /dev/shm/name`, where `s` means shared."""
+    fields = line.split(maxsplit=5)
+    is_file = len(fields) == 6 and fields[5].startswith("/") and not fields[5].endswith("(deleted)")
+    return fields[5] if is_file and fields[1].endswith("s") else None
+
+
+def kill(pids: Iterable[int]) -> None:
+    """SIGKILL; who is gone already does not matter."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _environment_of(pid: int) -> bytes:
+    """As it was when the process began; empty for processes of others, zombies and the dead."""
+    with contextlib.suppress(OSError):
+        return (_PROCESSES / str(pid) / "environ").read_bytes()
+    return b""
