@@ -47,6 +47,13 @@ class Layout:
         return ranks if self.threads == 1 else f"{ranks} {TIMES} {counted(self.threads, 'thread')}"
 
     @property
+    def short(self) -> str:
+        """For the axis of a chart: mpi 2, or mpi 2×4 with 4 threads a rank."""
+        if self.strategy == "sequential":
+            return f"sequential {self.threads}"
+        return f"{self.strategy} {self.ranks}" + (f"{TIMES}{self.threads}" * (self.threads > 1))
+
+    @property
     def phrase(self) -> str:
         """The label as it stands in a sentence: mpi on 2 ranks."""
         preposition = "with" if self.strategy == "sequential" else "on"

@@ -195,9 +195,14 @@ def _wall(strategy: str, cells: Sequence[Cell]) -> str:
                 f"{seconds(before.epoch_s)} with {_width(before)}, {seconds(cell.epoch_s)} here"
             ]
             facts += [] if share is None else [f"{percent(share, 0)} communication"]
-            facts += ["more ranks than cores"] if cell.oversubscribed else []
-            return f"with {strategy} it begins at {_width(cell)} ({', '.join(facts)})"
-    return f"with {strategy} there is none up to {_width(cells[-1])}"
+            return f"with {strategy} {_begins(cell, before)} ({', '.join(facts)})"
+    return f"with {strategy} more ranks pay up to {_width(cells[-1])}, the most that were tried"
+
+
+def _begins(cell: Cell, before: Cell) -> str:
+    if cell.oversubscribed and not before.oversubscribed:
+        return f"more ranks pay as long as there are cores, and no longer at {_width(cell)}"
+    return f"the wall begins at {_width(cell)}"
 
 
 def _others(number: int) -> str:
@@ -242,8 +247,9 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[str, Sequence[Cell]], str | None]], 
         best_configuration,
     ),
     (
-        "Communication wall",
-        "The first number of ranks that does not shorten the epoch, or at which communication "
+        "Communication",
+        "The wall is the first number of ranks that does not shorten the epoch, or whose "
+        "communication "
         f"takes more than {percent(WALL_SHARE, 0)} of the training time.",
         communication_wall,
     ),

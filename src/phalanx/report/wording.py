@@ -17,6 +17,16 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value:.3g} s"
 
 
+def fixed(value_s: float | None) -> str:
+    """A time for a column of seconds: as `seconds`, without the unit."""
+    return UNKNOWN if value_s is None else seconds(value_s).removesuffix(" s")
+
+
+def grouped(value: float | None) -> str:
+    """A large number with its thousands set apart."""
+    return UNKNOWN if value is None else f"{value:,.0f}"
+
+
 def percent(share: float, decimals: int) -> str:
     return f"{share * 100:.{decimals}f} %"
 

@@ -1,0 +1,1 @@
+"""Measures drawn as Vega-Lite charts, a family a file."""

@@ -1,0 +1,62 @@
+"""A chart with what stands around it: title, caption, the rows behind it, where they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import altair as alt
+
+Value = str | int | float | bool | None
+Row = Mapping[str, Value]
+AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
+
+HEIGHT_PIXELS = 250
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One chart of one subject."""
+
+    name: str  # names the element of the page and the saved files
+    title: str
+    caption: str  # how to read it; also its text for those who do not see it
+    source: str  # which events of the records it was computed from
+    runs: tuple[str, ...]  # the folders of these
+    rows: tuple[Row, ...]  # what is drawn, and saved as CSV
+    spec: Mapping[str, object]  # Vega-Lite over the named data set `rows`
+
+
+def figure(
+    chart: AnyChart,
+    rows: Sequence[Row],
+    *,
+    name: str,
+    title: str,
+    caption: str,
+    source: str,
+    runs: Sequence[str],
+    height_pixels: int = HEIGHT_PIXELS,
+) -> Figure:
+    """Complete `chart`, made over `table()`, so that its width follows the page."""
+    spec = chart.properties(
+        width="container",
+        height=height_pixels,
+        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+        description=f"{title}. {caption}",
+    ).to_dict()
+    spec.pop("config", None)  # one look for all, given by the page
+    return Figure(
+        name=name,
+        title=title,
+        caption=caption,
+        source=source,
+        runs=tuple(dict.fromkeys(runs)),
+        rows=tuple(rows),
+        spec=spec,
+    )
+
+
+def table() -> alt.NamedData:
+    """Stands for the rows while a chart is put together."""
+    return alt.NamedData(name="rows")

@@ -1,0 +1,118 @@
+"""The rows behind the charts: what is saved as CSV, so names carry their unit. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from phalanx.report.charts.figure import Row
+from phalanx.report.comparison import Cell, Layout, layout_of
+from phalanx.report.measures import PARTS, RunMeasure
+
+PART_LETTERS = {
+    "data": "D",
+    "forward": "F",
+    "backward": "B",
+    "communication": "C",
+    "optimizer": "O",
+}
+
+
+def layout_row(layout: Layout) -> dict[str, str | int | float | bool | None]:
+    return {
+        "configuration": layout.label,
+        "strategy": layout.strategy,
+        "ranks": layout.ranks,
+        "threads": layout.threads,
+        "workers": layout.workers,
+        "batch_size": layout.batch_size,
+        "batch": layout.batch_label,
+        # Lines join what differs in the number of workers only.
+        "line": layout.strategy
+        if layout.strategy == "sequential"
+        else f"{layout.strategy}, {layout.threads} a rank",
+    }
+
+
+def cell_rows(cells: Iterable[Cell]) -> list[Row]:
+    """One row a configuration."""
+    return [
+        {
+            **layout_row(cell.layout),
+            "epoch_s": cell.epoch_s,
+            "epoch_s_low": min(cell.epoch_times_s),
+            "epoch_s_high": max(cell.epoch_times_s),
+            "images_per_s": cell.images_per_s,
+            "speed_up": cell.speed_up,
+            "efficiency": cell.efficiency,
+            "communication_share": cell.communication_share,
+            "accuracy": cell.accuracy.mean if cell.accuracy else None,
+            "accuracy_low": cell.accuracy.low if cell.accuracy else None,
+            "accuracy_high": cell.accuracy.high if cell.accuracy else None,
+            "seeds": cell.accuracy.seeds if cell.accuracy else 0,
+        }
+        for cell in cells
+    ]
+
+
+def epoch_rows(runs: Iterable[RunMeasure]) -> list[Row]:
+    """One row an epoch of a run."""
+    return [
+        {
+            "run": measure.name,
+            **layout_row(layout_of(measure.run)),
+            "seed": measure.run.setting.seed,
+            "status": measure.status,
+            "epoch": epoch.epoch + 1,
+            "trained_s": epoch.trained_s,
+            "epoch_s": epoch.epoch_s,
+            "train_loss": epoch.train_loss,
+            "validation_loss": epoch.validation_loss,
+            "validation_accuracy": epoch.validation_accuracy,
+        }
+        for measure in runs
+        if measure.run
+        for epoch in measure.trained
+    ]
+
+
+def part_rows(cells: Iterable[Cell]) -> list[Row]:
+    """One row a part of a configuration's mean step, laid end to end. Times in milliseconds."""
+    rows: list[Row] = []
+    for cell in cells:
+        start_ms = 0.0
+        for part, part_s in zip(PARTS, cell.step_parts_s or (), strict=bool(cell.step_parts_s)):
+            end_ms = start_ms + part_s * 1e3
+            rows.append(
+                {
+                    **layout_row(cell.layout),
+                    "short": cell.layout.short,
+                    "part": part,
+                    "letter": PART_LETTERS[part],
+                    "part_ms": part_s * 1e3,
+                    "share": part_s / sum(cell.step_parts_s or (1.0,)),
+                    "start_ms": start_ms,
+                    "end_ms": end_ms,
+                }
+            )
+            start_ms = end_ms
+    return rows
+
+
+def rank_rows(runs: Sequence[RunMeasure]) -> list[Row]:
+    """One row an epoch of a rank."""
+    return [
+        {
+            "run": measure.name,
+            **layout_row(layout_of(measure.run)),
+            "rank": rank,
+            "epoch": epoch + 1,
+            "samples": entry.event.samples,
+            "train_s": entry.event.train_s,
+            "train_loss": entry.train_loss,
+            "train_accuracy": entry.train_accuracy,
+        }
+        for measure in runs
+        if measure.run
+        for rank, ranked in measure.ranks.items()
+        for epoch, entry in sorted(ranked.epochs.items())
+    ]

@@ -1,0 +1,169 @@
+"""Puts measures, findings, charts and tables together into one HTML page that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from phalanx.errors import UserError
+from phalanx.records.files import write_atomically
+from phalanx.report.charts.figure import Figure
+from phalanx.report.charts.look import CONFIG
+from phalanx.report.findings import findings, headline, scaling_cells
+from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.sections import Material, leading_row, materials, sections
+from phalanx.report.tables import (
+    baselines,
+    configurations,
+    environments,
+    executions,
+    sources,
+)
+from phalanx.report.wording import percent, seconds
+
+PAGE_NAME = "report.html"
+LIBRARIES = "window.vegaEmbed = vegaEmbed;"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFigure:
+    """A number for the first screen, with what it means."""
+
+    label: str
+    value: str
+    meaning: str
+    beside: str
+
+
+def write_report(folder: Path, output: Path | None = None) -> Path:
+    """Draw the page of a study or run and return its path (`<folder>/report.html` by default).
+
+    Raises UserError when the records cannot be read or the page cannot be written.
+    """
+    path = output or folder / PAGE_NAME
+    page = render(read_folder(folder))
+    try:
+        write_atomically(path, page.encode())
+    except OSError as error:
+        raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
+    return path
+
+
+def render(measures: StudyMeasures) -> str:
+    """The page as text."""
+    drawn_from = materials(measures)
+    leading = leading_row(drawn_from)
+    parts = sections(drawn_from, without=leading[0] if leading else None)
+    rows = [*([leading[1]] if leading else []), *(row for part in parts for row in part.rows)]
+    panels = [panel for row in rows for panel in row.panels]
+    return (
+        _template_environment()
+        .get_template("report.html")
+        .render(
+            study=measures.study,
+            headline=headline(measures),
+            key_figures=[figure for m in drawn_from if (figure := key_figure(m))],
+            leading=leading[1] if leading else None,
+            num_subjects=len(drawn_from),
+            topics=findings(measures),
+            sections=parts,
+            tables=_tables(measures),
+            environment=environments(measures.runs),
+            sources=sources((panel.label, panel.figure) for panel in panels),
+            completed=sum(measure.status == "completed" for measure in measures.runs),
+            total=len(measures.runs),
+            batch_sizes=sorted({group[0].layout.batch_label for group in _groups(measures)}),
+            data=page_data([panel.figure for panel in panels]),
+            **_inlined(),
+        )
+    )
+
+
+def key_figure(material: Material) -> KeyFigure | None:
+    """The fastest configuration of a subject."""
+    if not material.cells:
+        return None
+    best = min(material.cells, key=lambda cell: cell.epoch_s)
+    rate = f"{seconds(best.epoch_s)} an epoch, {best.images_per_s:,.0f} images/s"
+    accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
+    if best.speed_up is None:
+        value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
+    else:
+        value, meaning = f"{best.speed_up:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
+    return KeyFigure(label=material.label, value=value, meaning=meaning, beside=rate + accuracy)
+
+
+def page_data(figures: list[Figure]) -> dict[str, Any]:
+    """What the page's script draws from; rows that several charts share are written once."""
+    tables: dict[tuple[str, ...], int] = {}
+    rows: list[dict[str, Any]] = []
+    specs = {}
+    for figure in figures:
+        key = tuple(repr(row) for row in figure.rows)
+        if key not in tables:
+            tables[key] = len(rows)
+            rows.append(_columns(figure))
+        specs[figure.name] = {"spec": figure.spec, "table": tables[key]}
+    return {"config": CONFIG, "tables": rows, "figures": specs}
+
+
+def _columns(figure: Figure) -> dict[str, Any]:
+    """Rows as names and lists of values: a fifth of the size of a mapping for every row."""
+    names = list(figure.rows[0])
+    return {"names": names, "rows": [[row[name] for name in names] for row in figure.rows]}
+
+
+def _tables(measures: StudyMeasures) -> list[Any]:
+    made = [baselines(measures.cells), configurations(measures.cells), executions(measures.runs)]
+    return [table for table in made if table.rows]
+
+
+def _groups(measures: StudyMeasures) -> list[Any]:
+    return list(scaling_cells(measures.cells).values())
+
+
+def _template_environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("phalanx.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    return environment
+
+
+def _inlined() -> dict[str, object]:
+    """Style and scripts, and the policy that lets only these scripts run and nothing be loaded."""
+    folder = Path(__file__).parent / "page"
+    scripts = {
+        "theme_script": (folder / "theme.js").read_text(),
+        "library_script": inside_script(vl_convert.javascript_bundle(LIBRARIES)),
+        "page_script": (folder / "report.js").read_text(),
+    }
+    allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts.values())
+    policy = (
+        f"default-src 'none'; script-src {allowed} 'unsafe-eval'; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    style = (folder / "report.css").read_text()
+    return {"policy": policy, "style": Markup(style)} | {
+        name: Markup(script) for name, script in scripts.items()
+    }
+
+
+def inside_script(source: str) -> str:
+    """The same JavaScript, without the character sequences that would end its element."""
+    return source.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _sha256(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

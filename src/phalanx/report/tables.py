@@ -1,0 +1,194 @@
+"""The tables of the page: baselines, configurations, runs, environment, sources. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from phalanx.records.schema import Environment
+from phalanx.report.charts.figure import Figure
+from phalanx.report.comparison import Cell, Layout, layout_of, subject_labels
+from phalanx.report.measures import RunMeasure
+from phalanx.report.wording import UNKNOWN, fixed, grouped, percent
+
+MARKS = {
+    "completed": "\N{CHECK MARK}",
+    "failed": "\N{BALLOT X}",
+    "damaged": "\N{BALLOT X}",
+    "interrupted": "\N{EM DASH}",
+    "running": "\N{HORIZONTAL ELLIPSIS}",
+    "planned": "\N{MIDDLE DOT}",
+    "missing": "\N{MIDDLE DOT}",
+}
+SAYS = {"missing": "not run yet", "planned": "not run yet"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Cells are text; `numeric` tells which columns are set to the right."""
+
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    numeric: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def baselines(cells: Sequence[Cell]) -> Table:
+    """The sequential program with different numbers of threads."""
+    labels = subject_labels(cell.subject for cell in cells)
+    alone = [cell for cell in cells if cell.layout.strategy == "sequential"]
+    return _table(
+        "Sequential baselines",
+        "One process, no communication. One thread is the T(1) of every speed-up.",
+        "model|batch#|threads#|epoch (s)#|images/s#|speed-up#|efficiency#|accuracy#",
+        [
+            (
+                labels[cell.subject],
+                cell.layout.batch_label,
+                str(cell.layout.threads),
+                fixed(cell.epoch_s),
+                grouped(cell.images_per_s),
+                _times(cell.speed_up),
+                _share(cell.efficiency),
+                _share(cell.accuracy.mean if cell.accuracy else None, 2),
+            )
+            for cell in alone
+        ],
+    )
+
+
+def configurations(cells: Sequence[Cell]) -> Table:
+    """Every configuration over its seeds."""
+    labels = subject_labels(cell.subject for cell in cells)
+    return _table(
+        "Configurations",
+        "Completed runs that differ only in their seed, together. Times are medians over epochs "
+        "and seeds; accuracy is the mean over seeds, with the worst and the best.",
+        "model|strategy|ranks#|threads#|batch#|epoch (s)#|fastest (s)#|slowest (s)#|images/s#"
+        "|speed-up#|efficiency#|communication#|accuracy#|worst#|best#|seeds#",
+        [(labels[cell.subject], *_layout(cell.layout), *_measures(cell)) for cell in cells],
+    )
+
+
+def executions(runs: Sequence[RunMeasure]) -> Table:
+    """Every run of the plan, with what became of it."""
+    return _table(
+        "Runs",
+        "Epoch times in the order they were run; the first is warm-up where there are three.",
+        "run|strategy|ranks#|threads#|batch#|seed#|start-up (s)#|epoch (s)#|epochs (s)#"
+        "|images/s#|communication#|loss#|accuracy#|status|error",
+        [_execution(measure) for measure in runs],
+    )
+
+
+def environments(runs: Sequence[RunMeasure]) -> Table:
+    """Where it ran; one row for each different value."""
+    known = [measure.run.environment for measure in runs if measure.run]
+    distinct = list(dict.fromkeys(_identity(environment) for environment in known))
+    loads = [e.load_average for e in known if e.load_average is not None]
+    rows = [row for identity in distinct for row in identity]
+    if loads:
+        rows.append(("load when runs began", f"{min(loads):.2f} to {max(loads):.2f}"))
+    return _table("Environment", "", "what|value", list(dict.fromkeys(rows)))
+
+
+def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
+    """Which records each chart was drawn from; `figures` come with the label of their subject."""
+    return _table(
+        "Sources",
+        "Every run is a folder with run.json and a rank-<r>.jsonl for each rank.",
+        "chart|events and fields|run folders",
+        [
+            (f"{figure.title}, {label}", figure.source, ", ".join(figure.runs))
+            for label, figure in figures
+        ],
+    )
+
+
+def status_text(measure: RunMeasure) -> str:
+    """A mark and a word, so that it reads without colour."""
+    return f"{MARKS[measure.status]} {SAYS.get(measure.status, measure.status)}"
+
+
+def _table(title: str, note: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Table:
+    """`columns`: names with | between them; those that end in # hold numbers."""
+    names = columns.split("|")
+    return Table(
+        title=title,
+        note=note,
+        columns=tuple(name.removesuffix("#") for name in names),
+        numeric=tuple(name.endswith("#") for name in names),
+        rows=tuple(rows),
+    )
+
+
+def _layout(layout: Layout) -> tuple[str, ...]:
+    return layout.strategy, str(layout.ranks), str(layout.threads), layout.batch_label
+
+
+def _measures(cell: Cell) -> tuple[str, ...]:
+    accuracy = cell.accuracy
+    return (
+        fixed(cell.epoch_s),
+        fixed(min(cell.epoch_times_s)),
+        fixed(max(cell.epoch_times_s)),
+        grouped(cell.images_per_s),
+        _times(cell.speed_up),
+        _share(cell.efficiency),
+        _share(cell.communication_share),
+        _share(accuracy.mean if accuracy else None, 2),
+        _share(accuracy.low if accuracy else None, 2),
+        _share(accuracy.high if accuracy else None, 2),
+        str(accuracy.seeds) if accuracy else UNKNOWN,
+    )
+
+
+def _execution(measure: RunMeasure) -> tuple[str, ...]:
+    last = measure.trained[-1] if measure.trained else None
+    setting = measure.setting
+    layout = _layout(layout_of(measure.run)) if measure.run else (UNKNOWN,) * 4
+    startups = [rank.started.startup_s for rank in measure.ranks.values() if rank.started]
+    return (
+        measure.name,
+        *layout,
+        str(setting.seed) if setting else UNKNOWN,
+        fixed(max(startups, default=None)),
+        fixed(measure.epoch_s),
+        " ".join(fixed(epoch.epoch_s) for epoch in measure.trained) or UNKNOWN,
+        grouped(measure.images_per_s),
+        _share(measure.communication_share),
+        UNKNOWN if last is None or last.validation_loss is None else f"{last.validation_loss:.4f}",
+        _share(last.validation_accuracy if last else None, 2),
+        status_text(measure),
+        measure.error or "",
+    )
+
+
+def _identity(environment: Environment) -> tuple[tuple[str, str], ...]:
+    """What tells one environment from another, as rows."""
+    memory = environment.memory_bytes
+    packages = ", ".join(
+        f"{name} {version}" for name, version in sorted(environment.packages.items())
+    )
+    return (
+        ("host", environment.hostname),
+        ("processor", environment.processor),
+        ("cores", str(environment.cores)),
+        ("memory", UNKNOWN if memory is None else f"{memory / 2**30:.1f} GiB"),
+        ("operating system", environment.operating_system),
+        ("Python", environment.python),
+        ("PyTorch", environment.torch),
+        ("MPI", environment.mpi or "none"),
+        ("packages", packages),
+        ("Phalanx", environment.phalanx),
+        ("commit", environment.commit or UNKNOWN),
+    )
+
+
+def _times(value: float | None) -> str:
+    return UNKNOWN if value is None else f"{value:.2f}"
+
+
+def _share(value: float | None, decimals: int = 1) -> str:
+    return UNKNOWN if value is None else percent(value, decimals)
