@@ -1,0 +1,75 @@
+"""The command lines, word for word."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch.command import mpi_command, mpi_environment, mpi_job
+from phalanx.launch.installation import MpiInstallation
+from phalanx.launch.local import local_commands
+
+PROGRAM = ["python", "-m", "program"]
+
+
+def installed(vendor):
+    return MpiInstallation(vendor=vendor, version="1", mpiexec=Path("/bin/mpiexec"), source="path")
+
+
+@pytest.mark.parametrize(
+    ("vendor", "as_root", "words"),
+    [
+        ("openmpi", False, "--bind-to none --map-by :OVERSUBSCRIBE"),
+        ("openmpi", True, "--bind-to none --map-by :OVERSUBSCRIBE --allow-run-as-root"),
+        ("mpich", True, "-bind-to none"),
+        ("impi", True, ""),
+        ("other", True, ""),
+    ],
+)
+def test_command_lines(vendor, as_root, words):
+    command = mpi_command(installed(vendor), 3, PROGRAM, as_root=as_root)
+    assert command == ["/bin/mpiexec", *words.split(), "-n", "3", *PROGRAM]
+
+
+@pytest.mark.parametrize(
+    ("vendor", "ranks", "environment"),
+    [
+        ("openmpi", 2, {"OMPI_MCA_osc": "^ucx"}),
+        ("openmpi", 3, {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_mpi_yield_when_idle": "1"}),
+        ("mpich", 3, {}),
+        ("impi", 3, {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"}),
+        ("other", 3, {}),
+    ],
+)
+def test_environments_on_two_cores(vendor, ranks, environment):
+    assert mpi_environment(vendor, ranks, cores=2, environ={}) == environment
+
+
+def test_what_the_user_has_set_stays():
+    user = {"OMPI_MCA_osc": "rdma", "HOME": "/"}
+    assert mpi_environment("openmpi", 2, cores=2, environ=user) == {}
+
+
+@pytest.mark.parametrize(
+    ("vendor", "death_signal"),
+    [("openmpi", signal.SIGTERM), ("mpich", signal.SIGKILL), ("impi", signal.SIGKILL)],
+)
+def test_a_job_is_one_command(vendor, death_signal):
+    command = mpi_job(installed(vendor), 2, PROGRAM, cores=2, environ={})
+    assert command.words[-5:] == ("-n", "2", *PROGRAM)
+    assert command.death_signal == death_signal
+
+
+def test_local_ranks_know_who_they_are():
+    commands = local_commands(2, PROGRAM, environ={})
+    shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    assert [command.environment for command in commands] == [
+        shared | {"RANK": "0", "LOCAL_RANK": "0"},
+        shared | {"RANK": "1", "LOCAL_RANK": "1"},
+    ]
+    assert all(command.words == tuple(PROGRAM) for command in commands)
+
+
+def test_the_interface_that_the_user_chose_stays():
+    (command,) = local_commands(1, PROGRAM, environ={"GLOO_SOCKET_IFNAME": "eth0"})
+    assert "GLOO_SOCKET_IFNAME" not in command.environment

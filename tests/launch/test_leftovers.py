@@ -1,0 +1,56 @@
+"""What is taken away after a job, and above all what is not."""
+
+import mmap
+import os
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch.leftovers import (
+    SHARED_MEMORY,
+    abandoned_segments,
+    remove,
+    segment_or_session,
+    traces,
+)
+
+NEEDS_SHARED_MEMORY = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm")
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/dev/shm/sm_segment.host.0.fc6e0001.1", "/dev/shm/sm_segment.host.0.fc6e0001.1"),
+        ("/dev/shm/mpich_shm_53143c69_0", "/dev/shm/mpich_shm_53143c69_0"),
+        ("/dev/shm/Intel_MPI_XIsQNh", "/dev/shm/Intel_MPI_XIsQNh"),
+        ("/tmp/ompi.7/1/pmix-gds-shmem2.host-prterun-host-7@1.jobdata.7", "/tmp/ompi.7"),
+        ("/tmp/ompi.8/1/pmix-gds-shmem2.host-prterun-host-8@1.jobdata.8", None),  # another job's
+        ("/dev/shm/images-of-the-user.npy", None),
+        ("/dev/shm/folder/sm_segment.host.0.fc6e0001.1", None),
+        ("/home/user/sm_segment.host.0.fc6e0001.1", None),
+        ("/usr/lib/locale/C.utf8", None),
+    ],
+)
+def test_what_belongs_to_the_job_whose_launcher_is_process_7(file, expected):
+    found = segment_or_session(Path(file), {7})
+    assert found == (None if expected is None else Path(expected))
+
+
+def test_remove_is_content_with_what_is_gone(tmp_path):
+    (tmp_path / "session" / "0").mkdir(parents=True)
+    (tmp_path / "segment").write_bytes(b"x")
+    remove([tmp_path / "session", tmp_path / "segment", tmp_path / "never-was"])
+    assert list(tmp_path.iterdir()) == []
+
+
+@NEEDS_SHARED_MEMORY
+def test_a_segment_in_use_is_seen_and_is_not_abandoned():
+    segment = SHARED_MEMORY / f"mpich_shm_test_{os.getpid()}"
+    try:
+        segment.write_bytes(bytes(4096))
+        assert segment in abandoned_segments()
+        with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+            assert segment not in abandoned_segments()
+            assert traces([os.getpid()], []) == {segment}
+    finally:
+        segment.unlink()
