@@ -85,7 +85,8 @@ class _Bars:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        self._progress.stop()
+        if self._progress.tasks:  # else nothing was drawn, and stopping would end a line
+            self._progress.stop()
 
     def note(self, line: str) -> None:
         self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
