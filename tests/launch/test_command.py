@@ -10,6 +10,7 @@ from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.local import local_commands
 
 PROGRAM = ["python", "-m", "program"]
+OPENMPI = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"}
 
 
 def installed(vendor):
@@ -34,8 +35,8 @@ def test_command_lines(vendor, as_root, words):
 @pytest.mark.parametrize(
     ("vendor", "ranks", "environment"),
     [
-        ("openmpi", 2, {"OMPI_MCA_osc": "^ucx"}),
-        ("openmpi", 3, {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_mpi_yield_when_idle": "1"}),
+        ("openmpi", 2, OPENMPI),
+        ("openmpi", 3, OPENMPI | {"OMPI_MCA_mpi_yield_when_idle": "1"}),
         ("mpich", 3, {}),
         ("impi", 3, {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"}),
         ("other", 3, {}),
@@ -46,7 +47,7 @@ def test_environments_on_two_cores(vendor, ranks, environment):
 
 
 def test_what_the_user_has_set_stays():
-    user = {"OMPI_MCA_osc": "rdma", "HOME": "/"}
+    user = dict.fromkeys(OPENMPI, "mine") | {"HOME": "/"}
     assert mpi_environment("openmpi", 2, cores=2, environ=user) == {}
 
 
