@@ -1,6 +1,7 @@
 """Jobs of real processes: however they end, neither a process nor a file is left."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,8 +78,8 @@ def test_three_ranks_fit_on_fewer_cores(marker, log, tidy):
 def test_nothing_of_the_mpi_is_noisy(marker, log):
     with Job.start(mpi_ranks(2, marker, "finish"), log) as job:
         job.wait(30.0)
-    words = {"up", "rank", "0", "1", "is", "done"}
-    assert set(log.read_text().split()) <= words
+    rest = re.sub(r"up|rank [01] is done", "", log.read_text())  # Hydra may lose a line's end
+    assert rest.strip() == ""
 
 
 @pytest.mark.mpi

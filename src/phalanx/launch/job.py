@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,6 +23,7 @@ DEFAULT_GRACE_S = 5.0
 _LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks are gone and to tidy up
 _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
+_MAX_LOOKS = 10  # at a file in shared memory whose owner is not among our processes
 
 Step = Literal["ask", "kill ranks", "kill all"]
 
@@ -51,8 +53,7 @@ class Job:
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S
         self._traces: set[Path] = set()
-        self._started_at = time.monotonic()
-        self._next_look_at = self._started_at
+        self._looks_at: Counter[str] = Counter()
         self._finished = False
 
     @classmethod
@@ -139,13 +140,15 @@ class Job:
     def _look_for_traces(self, *, now: bool = False) -> None:
         """Remember the files of the ranks while they live: dead, they no longer tell.
 
-        Ranks make them at an unknown time, early: look again when a tenth more time has passed.
+        Asking all processes takes milliseconds, listing a folder microseconds: ask only while
+        there are names whose owner is unknown, and not for ever.
         """
-        time_s = time.monotonic()
-        if now or time_s >= self._next_look_at:
+        unknown = [name for name in leftovers.segment_names() if self._looks_at[name] < _MAX_LOOKS]
+        if unknown or now:
             launchers = {process.pid for process in self._processes}
             self._traces |= leftovers.traces(processes_with(self._token), launchers)
-            self._next_look_at = time_s + max(0.2, (time_s - self._started_at) / 10)
+            self._looks_at.update(unknown)
+            self._looks_at.update({path.name: _MAX_LOOKS for path in self._traces})
 
     def _finish(self) -> None:
         """All that we started has ended: end what that started in its turn."""

@@ -49,6 +49,14 @@ def is_segment(name: str) -> bool:
     return _SEGMENT_NAMES.fullmatch(name) is not None
 
 
+def segment_names() -> list[str]:
+    """Names of all MPI files in shared memory, whoever they belong to."""
+    try:
+        return [name for name in os.listdir(SHARED_MEMORY) if is_segment(name)]
+    except OSError:
+        return []
+
+
 def remove(paths: Iterable[Path]) -> None:
     """Delete what is still there."""
     for path in paths:
@@ -61,9 +69,7 @@ def remove(paths: Iterable[Path]) -> None:
 
 def abandoned_segments() -> list[Path]:
     """Our own segments that no process that we can see maps any more."""
-    if not SHARED_MEMORY.is_dir():
-        return []
-    own = [path for path in SHARED_MEMORY.iterdir() if is_segment(path.name) and _is_ours(path)]
+    own = [path for name in segment_names() if _is_ours(path := SHARED_MEMORY / name)]
     if not own:
         return []
     in_use = set().union(*(mapped_files(pid) for pid in process_ids()))

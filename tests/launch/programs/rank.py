@@ -28,6 +28,7 @@ def ignore_sigterm(rank: int) -> None:
 
 def fail(rank: int) -> None:
     if rank == 1:
+        time.sleep(0.2)  # at once, it would be gone before MPICH's file was seen to be its own
         raise RuntimeError("rank 1 has had enough")
     time.sleep(LONG_S)
 
