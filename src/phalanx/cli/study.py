@@ -17,7 +17,7 @@ from phalanx.study.execute import execute, open_study
 from phalanx.study.scaling import ScalingConfig, default_folder, plan
 from phalanx.train.run import RUNS, this_command
 
-app = App(help="Measure on this machine what to choose, and draw it.")
+app = App(name="study", help="Measure on this machine what to choose, and draw it.")
 
 
 @app.command
