@@ -10,6 +10,7 @@ from phalanx.records.schema import Run, Strategy
 from phalanx.report.measures import PARTS, RunMeasure
 
 TIMES = "\N{MULTIPLICATION SIGN}"
+SPOKEN = {"sequential": "the sequential program", "mpi": "MPI", "gloo": "Gloo"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,21 +44,25 @@ class Layout:
     def label(self) -> str:
         if self.strategy == "sequential":
             return f"sequential, {counted(self.threads, 'thread')}"
-        ranks = f"{self.strategy}, {counted(self.ranks, 'rank')}"
-        return ranks if self.threads == 1 else f"{ranks} {TIMES} {counted(self.threads, 'thread')}"
+        return f"{self.strategy}, {self.span}"
 
     @property
-    def short(self) -> str:
-        """For the axis of a chart: mpi 2, or mpi 2×4 with 4 threads a rank."""
-        if self.strategy == "sequential":
-            return f"sequential {self.threads}"
-        return f"{self.strategy} {self.ranks}" + (f"{TIMES}{self.threads}" * (self.threads > 1))
+    def width(self) -> str:
+        """For marks and axes: 2 ranks are 2, and 2×4 with 4 threads each."""
+        return f"{self.ranks}" if self.threads == 1 else f"{self.ranks}{TIMES}{self.threads}"
 
     @property
     def phrase(self) -> str:
-        """The label as it stands in a sentence: mpi on 2 ranks."""
-        preposition = "with" if self.strategy == "sequential" else "on"
-        return self.label.replace(",", f" {preposition}", 1)
+        """The layout in a sentence: MPI on 2 ranks."""
+        if self.strategy == "sequential":
+            return f"sequential with {counted(self.threads, 'thread')}"
+        return f"{SPOKEN[self.strategy]} on {self.span}"
+
+    @property
+    def span(self) -> str:
+        """4 ranks, or 2 ranks × 4 threads."""
+        ranks = counted(self.ranks, "rank")
+        return ranks if self.threads == 1 else f"{ranks} {TIMES} {counted(self.threads, 'thread')}"
 
     @property
     def batch_label(self) -> str:

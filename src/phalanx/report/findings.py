@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from phalanx.report.comparison import (
-    TIMES,
+    SPOKEN,
     Cell,
     Subject,
     counted,
@@ -26,12 +26,18 @@ SAME_WITHIN = 0.02  # times closer than this are called equal
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sentence:
+    label: str  # of the subject; empty when it is about the whole study
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Topic:
     """Sentences about one question, usually one a model, and the rule they were made by."""
 
     title: str
     rule: str
-    sentences: tuple[str, ...]
+    sentences: tuple[Sentence, ...]
 
 
 def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
@@ -39,18 +45,21 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
     by_subject = scaling_cells(measures.cells)
     labels = subject_labels(by_subject)
     topics = []
-    for title, rule, sentence in _QUESTIONS:
-        found = [sentence(labels[s].upper(), cells) for s, cells in by_subject.items()]
-        topics.append(Topic(title=title, rule=rule, sentences=tuple(t for t in found if t)))
-    trouble = not_completed(measures)
-    topics.append(
-        Topic(
-            title="Not completed",
-            rule="These runs are in no comparison; the table of runs has their errors.",
-            sentences=(trouble,) if trouble else (),
-        )
-    )
+    for title, rule, answer in _QUESTIONS:
+        found = [(labels[s].upper(), answer(cells)) for s, cells in by_subject.items()]
+        sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
+        topics.append(Topic(title=title, rule=rule, sentences=sentences))
+    topics.append(_not_completed_topic(measures))
     return tuple(topic for topic in topics if topic.sentences)
+
+
+def _not_completed_topic(measures: StudyMeasures) -> Topic:
+    text = not_completed(measures)
+    return Topic(
+        title="Not completed",
+        rule="These runs are in no comparison; the table of runs has their errors.",
+        sentences=(Sentence(label="", text=text),) if text else (),
+    )
 
 
 def headline(measures: StudyMeasures) -> str:
@@ -63,11 +72,11 @@ def headline(measures: StudyMeasures) -> str:
     cell = max(best, key=lambda cell: cell.speed_up or 0.0)
     label = labels[cell.subject].upper()
     if cell.speed_up is None:
-        return f"{label} trains an epoch in {seconds(cell.epoch_s)} on {cell.layout.phrase}"
+        return f"An epoch of the {label} takes {seconds(cell.epoch_s)}, {cell.layout.phrase}"
     if cell.speed_up <= 1 + SAME_WITHIN:
         return "Nothing tried here beats the sequential program with one thread"
-    gain = f"{cell.speed_up:.2f} times as fast as with one sequential thread"
-    return f"{cell.layout.phrase} trains the {label} {gain}"
+    gain = f"{cell.speed_up:.2f} times as fast as one sequential thread"
+    return _sentence(f"{cell.layout.phrase} trains the {label} {gain}").rstrip(".")
 
 
 def scaling_cells(cells: Sequence[Cell]) -> dict[Subject, list[Cell]]:
@@ -81,35 +90,36 @@ def scaling_cells(cells: Sequence[Cell]) -> dict[Subject, list[Cell]]:
     }
 
 
-def best_configuration(label: str, cells: Sequence[Cell]) -> str | None:
+def best_configuration(cells: Sequence[Cell]) -> str | None:
     best = min(cells, key=lambda cell: cell.epoch_s)
     rate = f"{seconds(best.epoch_s)} an epoch, {best.images_per_s:,.0f} images/s"
     if len(cells) == 1:
-        return f"{label}: {best.layout.phrase} takes {rate}."
-    start = f"{label}: {best.layout.phrase} is the fastest of {len(cells)} configurations, {rate}"
+        return _sentence(f"{best.layout.phrase} takes {rate}")
+    start = f"{best.layout.phrase} is the fastest of {len(cells)} configurations: {rate}"
     reference = sequential_reference(best, cells)
     if reference is None:
-        return f"{start}; no sequential run with 1 thread was completed to compare it with."
+        return _sentence(f"{start}; there is no sequential run with 1 thread to compare it with")
     if best is reference:
-        return f"{start}; neither threads nor ranks made the epoch shorter."
+        return _sentence(f"{start}; neither threads nor ranks made the epoch shorter")
     text = f"{start}, {best.speed_up:.2f} times as fast as the sequential program with 1 thread"
-    alone = min((c for c in cells if _sequential(c)), key=lambda cell: cell.epoch_s)
+    alone = min((cell for cell in cells if _sequential(cell)), key=lambda cell: cell.epoch_s)
     if best is not alone and alone is not reference:
         gain = alone.epoch_s / best.epoch_s
-        text += f" and {gain:.2f} times as fast as its best sequential run ({alone.layout.phrase})"
-    return f"{text}."
+        text += f" and {gain:.2f} times as fast as the best sequential run"
+        text += f" ({counted(alone.layout.threads, 'thread')})"
+    return _sentence(text)
 
 
-def communication_wall(label: str, cells: Sequence[Cell]) -> str | None:
+def communication_wall(cells: Sequence[Cell]) -> str | None:
     """The first number of ranks that does not shorten the epoch, or waits too much."""
     groups = {name: _same_threads(group) for name, group in _by_strategy(cells).items()}
     parts = [_wall(name, group) for name, group in groups.items() if len(group) > 1]
     if not parts:
         return None
-    return f"{label}: {'; '.join(parts)}."
+    return _sentence("; ".join(parts))
 
 
-def oversubscription(label: str, cells: Sequence[Cell]) -> str | None:
+def oversubscription(cells: Sequence[Cell]) -> str | None:
     """How much slower it gets when there are more threads than cores."""
     parts = []
     for strategy, group in _by_strategy(cells).items():
@@ -117,15 +127,18 @@ def oversubscription(label: str, cells: Sequence[Cell]) -> str | None:
         crowded = [cell for cell in group if cell.oversubscribed]
         if fitting and crowded:
             best = min(fitting, key=lambda cell: cell.epoch_s)
-            slower = [f"{_width(c)} {_slower(c.epoch_s / best.epoch_s)}" for c in crowded]
-            parts.append(f"{strategy} with {joined(slower)} than with {_width(best)}")
+            parts += [
+                f"{SPOKEN[strategy]} on {cell.layout.span} "
+                + _longer(cell.epoch_s / best.epoch_s, best.layout.span)
+                for cell in crowded
+            ]
     if not parts:
         return None
     cores = counted(min(cell.cores for cell in cells), "core")
-    return f"{label}, more threads than the {cores} of this machine: {'; '.join(parts)}."
+    return f"More threads than the {cores} of this machine: {'; '.join(parts)}."
 
 
-def accuracy_against_sequential(label: str, cells: Sequence[Cell]) -> str | None:
+def accuracy_against_sequential(cells: Sequence[Cell]) -> str | None:
     reference = sequential_reference(cells[0], cells)
     others = [cell for cell in cells if cell is not reference and cell.accuracy]
     if reference is None or reference.accuracy is None or not others:
@@ -135,7 +148,7 @@ def accuracy_against_sequential(label: str, cells: Sequence[Cell]) -> str | None
     low, high = min(g for g, _ in gaps), max(g for g, _ in gaps)
     widest, cell = max(gaps, key=lambda gap: abs(gap[0]))
     start = (
-        f"{label}: after {counted(reference.subject.epochs, 'epoch')} the sequential program "
+        f"After {counted(reference.subject.epochs, 'epoch')} the sequential program "
         f"reaches {percent(base.mean, 2)}"
     )
     between = f"{points(low)}" if low == high else f"between {points(low)} and {points(high)}"
@@ -149,15 +162,15 @@ def accuracy_against_sequential(label: str, cells: Sequence[Cell]) -> str | None
     return f"{start} ({spread}); {text}; {inside} of {len(others)} means lie within that spread."
 
 
-def mpi_or_gloo(label: str, cells: Sequence[Cell]) -> str | None:
+def mpi_or_gloo(cells: Sequence[Cell]) -> str | None:
     """Compared only where everything else is equal."""
     gloo = {_split(cell): cell for cell in cells if cell.layout.strategy == "gloo"}
     mpi = {_split(cell): cell for cell in cells if cell.layout.strategy == "mpi"}
     parts = []
     for split in sorted(set(mpi) & set(gloo)):
         gain = gloo[split].epoch_s / mpi[split].epoch_s
-        parts.append(f"{_gain(gain)} with {_width(mpi[split])}")
-    return f"{label}: mpi is {joined(parts)}." if parts else None
+        parts.append(f"{_gain(gain)} with {mpi[split].layout.span}")
+    return _sentence(f"MPI is {joined(parts)}") if parts else None
 
 
 def not_completed(measures: StudyMeasures) -> str | None:
@@ -191,18 +204,13 @@ def _wall(strategy: str, cells: Sequence[Cell]) -> str:
     for before, cell in pairwise(cells):
         share = cell.communication_share
         if cell.epoch_s >= before.epoch_s or (share is not None and share > WALL_SHARE):
-            facts = [
-                f"{seconds(before.epoch_s)} with {_width(before)}, {seconds(cell.epoch_s)} here"
-            ]
+            earlier = f"{seconds(before.epoch_s)} on {before.layout.span}"
+            facts = [f"{seconds(cell.epoch_s)}, against {earlier}"]
             facts += [] if share is None else [f"{percent(share, 0)} communication"]
-            return f"with {strategy} {_begins(cell, before)} ({', '.join(facts)})"
-    return f"with {strategy} more ranks pay up to {_width(cells[-1])}, the most that were tried"
-
-
-def _begins(cell: Cell, before: Cell) -> str:
-    if cell.oversubscribed and not before.oversubscribed:
-        return f"more ranks pay as long as there are cores, and no longer at {_width(cell)}"
-    return f"the wall begins at {_width(cell)}"
+            crowd = ", where ranks share cores" if cell.oversubscribed else ""
+            where = f"the wall stands at {cell.layout.span}{crowd}"
+            return f"with {SPOKEN[strategy]} {where} ({', '.join(facts)})"
+    return f"with {SPOKEN[strategy]} there is no wall up to {cells[-1].layout.span}"
 
 
 def _others(number: int) -> str:
@@ -213,6 +221,10 @@ def _others(number: int) -> str:
     )
 
 
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def _sequential(cell: Cell) -> bool:
     return cell.layout.strategy == "sequential"
 
@@ -221,26 +233,21 @@ def _split(cell: Cell) -> tuple[int, int]:
     return cell.layout.ranks, cell.layout.threads
 
 
-def _width(cell: Cell) -> str:
-    ranks = counted(cell.layout.ranks, "rank")
-    if cell.layout.threads == 1:
-        return ranks
-    return f"{ranks} {TIMES} {counted(cell.layout.threads, 'thread')}"
-
-
-def _slower(ratio: float) -> str:
+def _longer(ratio: float, span: str) -> str:
+    if ratio >= 2:
+        return f"takes {ratio:.1f} times as long as on {span}"
     if ratio >= 1:
-        return f"takes {percent(ratio - 1, 0)} longer"
-    return f"takes {percent(1 - ratio, 0)} less time"
+        return f"takes {percent(ratio - 1, 0)} longer than on {span}"
+    return f"takes {percent(1 - ratio, 0)} less time than on {span}"
 
 
 def _gain(ratio: float) -> str:
     if abs(ratio - 1) <= SAME_WITHIN:
-        return "as fast as gloo"
-    return f"{ratio:.2f} times as fast as gloo"
+        return "as fast as Gloo"
+    return f"{ratio:.2f} times as fast as Gloo"
 
 
-_QUESTIONS: tuple[tuple[str, str, Callable[[str, Sequence[Cell]], str | None]], ...] = (
+_QUESTIONS: tuple[tuple[str, str, Callable[[Sequence[Cell]], str | None]], ...] = (
     (
         "Best configuration",
         "The shortest median epoch; the first epoch is left out as warm-up where there are three.",
@@ -249,8 +256,7 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[str, Sequence[Cell]], str | None]], 
     (
         "Communication",
         "The wall is the first number of ranks that does not shorten the epoch, or whose "
-        "communication "
-        f"takes more than {percent(WALL_SHARE, 0)} of the training time.",
+        f"communication takes more than {percent(WALL_SHARE, 0)} of the training time.",
         communication_wall,
     ),
     (

@@ -91,7 +91,7 @@ def key_figure(material: Material) -> KeyFigure | None:
     if not material.cells:
         return None
     best = min(material.cells, key=lambda cell: cell.epoch_s)
-    rate = f"{seconds(best.epoch_s)} an epoch, {best.images_per_s:,.0f} images/s"
+    rate = f"{seconds(best.epoch_s)} an epoch"
     accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
     if best.speed_up is None:
         value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
@@ -155,9 +155,8 @@ def _inlined() -> dict[str, object]:
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     style = (folder / "report.css").read_text()
-    return {"policy": policy, "style": Markup(style)} | {
-        name: Markup(script) for name, script in scripts.items()
-    }
+    marked: dict[str, object] = {name: Markup(script) for name, script in scripts.items()}
+    return {"policy": policy, "style": Markup(style), **marked}
 
 
 def inside_script(source: str) -> str:

@@ -39,6 +39,11 @@ class Section:
     title: str
     rows: tuple[Row, ...]
 
+    @property
+    def single(self) -> bool:
+        """With one chart a row, rows stand beside one another."""
+        return all(len(row.panels) == 1 for row in self.rows)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Material:

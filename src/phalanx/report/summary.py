@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich import box
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.comparison import Cell, layout_of
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
-from phalanx.report.tables import status_text
-from phalanx.report.wording import UNKNOWN, fixed, grouped, percent
+from phalanx.report.tables import SAYS
+from phalanx.report.wording import UNKNOWN, fixed, grouped
 
 COLUMNS = (
     "model",
@@ -20,26 +21,33 @@ COLUMNS = (
     "ranks",
     "threads",
     "batch",
+    "seed",
     "epoch s",
     "images/s",
     "speed-up",
-    "comm.",
-    "accuracy",
+    "comm %",
+    "acc. %",
     "status",
 )
-NUMERIC = frozenset(COLUMNS[2:-1])
+WORDS = frozenset({"model", "strategy", "status"})
+ONLY_WHEN_VARIED = frozenset({"batch", "seed"})
 
 
 def summary_table(folder: Path) -> Table:
-    """The runs of a study or the one run in `folder`, a row each. Reads without colour.
+    """The runs of a study or the one run in `folder`, a row each; 80 columns are enough for it.
 
     Raises UserError when the records cannot be read.
     """
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in COLUMNS:
-        table.add_column(name, justify="right" if name in NUMERIC else "left", no_wrap=True)
-    for row in summary_rows(read_folder(folder)):
-        table.add_row(*(Text(value) for value in row))  # Text: brackets in it are no markup
+    rows = summary_rows(read_folder(folder))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    shown = [i for i, name in enumerate(COLUMNS) if _is_shown(name, {row[i] for row in rows})]
+    for i in shown:
+        justify: JustifyMethod = "left" if COLUMNS[i] in WORDS else "right"
+        table.add_column(
+            COLUMNS[i], justify=justify, overflow="fold", no_wrap=COLUMNS[i] not in WORDS
+        )
+    for row in rows:
+        table.add_row(*(Text(row[i]) for i in shown))  # Text: brackets in it are no markup
     return table
 
 
@@ -49,22 +57,31 @@ def summary_rows(measures: StudyMeasures) -> list[tuple[str, ...]]:
     return [_row(measure, cells.get(measure.name)) for measure in measures.runs]
 
 
+def _is_shown(column: str, values: set[str]) -> bool:
+    return column not in ONLY_WHEN_VARIED or len(values - {UNKNOWN}) > 1
+
+
 def _row(measure: RunMeasure, cell: Cell | None) -> tuple[str, ...]:
+    status = SAYS.get(measure.status, measure.status)
     if measure.run is None:
-        return (measure.name, *[UNKNOWN] * (len(COLUMNS) - 2), status_text(measure))
+        return (measure.name, *[UNKNOWN] * (len(COLUMNS) - 2), status)
     layout = layout_of(measure.run)
     accuracy = measure.trained[-1].validation_accuracy if measure.trained else None
-    share = measure.communication_share
     return (
         measure.run.setting.model,
         layout.strategy,
         str(layout.ranks),
         str(layout.threads),
         layout.batch_label,
+        str(measure.run.setting.seed),
         fixed(measure.epoch_s),
         grouped(measure.images_per_s),
         UNKNOWN if cell is None or cell.speed_up is None else f"{cell.speed_up:.2f}",
-        UNKNOWN if share is None else percent(share, 1),
-        UNKNOWN if accuracy is None else percent(accuracy, 2),
-        status_text(measure),
+        _percent(measure.communication_share, 1),
+        _percent(accuracy, 2),
+        status,
     )
+
+
+def _percent(share: float | None, decimals: int) -> str:
+    return UNKNOWN if share is None else f"{share * 100:.{decimals}f}"

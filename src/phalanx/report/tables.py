@@ -20,7 +20,7 @@ MARKS = {
     "planned": "\N{MIDDLE DOT}",
     "missing": "\N{MIDDLE DOT}",
 }
-SAYS = {"missing": "not run yet", "planned": "not run yet"}
+SAYS = {"missing": "not run", "planned": "not run"}
 
 
 @dataclass(frozen=True, kw_only=True)

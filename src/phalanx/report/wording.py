@@ -14,7 +14,7 @@ def seconds(value: float) -> str:
         return f"{value:,.0f} s"
     if value >= 10:
         return f"{value:.1f} s"
-    return f"{value:.2f} s" if value >= 1 else f"{value:.3g} s"
+    return f"{value:.2f} s" if value >= 1 else f"{value:#.3g} s"
 
 
 def fixed(value_s: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight, strategy_scales, worker_dash
+from phalanx.report.charts.look import faded_unless, highlight, strategy_scales, width_dash
 from phalanx.report.charts.rows import cell_rows
 from phalanx.report.charts.scaling import EPOCH_SOURCE, tooltip
 from phalanx.report.comparison import Cell, Layout
@@ -35,7 +35,7 @@ def batch_and_accuracy(cells: Sequence[Cell], name: str) -> Figure | None:
     rows = [row for row in cell_rows(swept) if row["accuracy"] is not None]
     if not rows:
         return None
-    axis = alt.Axis(format=".1%")
+    axis = alt.Axis(format=".1%", tickMinStep=0.001)
     scale = alt.Scale(zero=False)
     y = alt.Y("accuracy:Q", title="final validation accuracy", axis=axis, scale=scale)
     return figure(
@@ -74,7 +74,7 @@ def _lines(rows: Sequence[Row], y: alt.Y) -> AnyChart:
         x=x, y=y, color=strategy_scales(rows)["color"], opacity=faded_unless(picked)
     )
     lines = base.mark_line(strokeWidth=2).encode(
-        detail="configuration:N", strokeDash=worker_dash(rows)
+        detail="configuration:N", strokeDash=width_dash(rows)
     )
     marks = base.mark_point(size=85, filled=True, stroke="var(--surface)", strokeWidth=1.2)
     marks = marks.encode(shape=strategy_scales(rows)["shape"], tooltip=tooltip())

@@ -3,12 +3,14 @@ shapes and dashes say the same as the colours, for those who do not tell these a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.figure import Row
+from phalanx.report.charts.figure import Row, Value
+from phalanx.report.comparison import TIMES
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 STRATEGIES = ("sequential", "mpi", "gloo")
@@ -35,7 +37,7 @@ CONFIG: dict[str, Any] = {
         "labelPadding": 7,
         "titlePadding": 10,
     },
-    "axisX": {"grid": False, "labelFlush": False},
+    "axisX": {"grid": False, "labelFlush": False, "tickCount": 5},
     "axisY": {"domain": False, "tickCount": 5},
     "legend": {
         "orient": "top",
@@ -67,37 +69,69 @@ def strategy_scales(rows: Iterable[Row]) -> dict[str, Any]:
     }
 
 
-def worker_dash(rows: Iterable[Row]) -> alt.StrokeDash:
-    """A dash for each number of workers."""
-    domain = sorted({int(str(row["workers"])) for row in rows})
+def width_dash(rows: Iterable[Row]) -> alt.StrokeDash:
+    """A dash for each number of ranks and threads."""
+    order = {(row["workers"], row["ranks"]): str(row["width"]) for row in rows}
+    domain = [order[key] for key in sorted(order, key=_as_numbers)]
     dashes = [DASHES[i % len(DASHES)] for i in range(len(domain))]
     return alt.StrokeDash(
-        "workers:O", title=worker_title(rows), scale=alt.Scale(domain=domain, range=dashes)
+        "width:N",
+        title="ranks",
+        scale=alt.Scale(domain=domain, range=dashes),
+        legend=alt.Legend(symbolType="stroke", symbolSize=240, columns=4),
     )
+
+
+def _as_numbers(key: tuple[Value, Value]) -> tuple[int, int]:
+    return int(str(key[0])), int(str(key[1]))
 
 
 def worker_title(rows: Iterable[Row]) -> str:
     """What the number of workers counts in these rows."""
-    alone = {row["threads"] for row in rows if row["strategy"] == "sequential"}
-    spread = {row["threads"] for row in rows if row["strategy"] != "sequential"}
-    if spread - {1}:
-        return "ranks \N{MULTIPLICATION SIGN} threads"
-    if not spread:
+    rows = list(rows)
+    if any(row["strategy"] != "sequential" and row["threads"] != 1 for row in rows):
+        return f"ranks {TIMES} threads"
+    if all(row["strategy"] == "sequential" for row in rows):
         return "threads"
+    alone = {row["threads"] for row in rows if row["strategy"] == "sequential"}
     return "ranks (sequential: threads)" if alone - {1} else "ranks"
 
 
-def worker_axis(rows: Sequence[Row]) -> alt.X:
+def worker_axis(rows: Sequence[Row], field: str = "workers") -> alt.X:
     """Whole numbers only, at the values that occur."""
-    values = sorted({int(str(row["workers"])) for row in rows})
+    values = sorted({int(str(row["ranks" if field == "ranks" else "workers"])) for row in rows})
     wide = values[-1] / values[0] > LOG_FROM_RATIO
     scale = alt.Scale(type="log", base=2) if wide else alt.Scale(domain=[0.7, values[-1] + 0.3])
     return alt.X(
-        "workers:Q",
-        title=worker_title(rows),
+        f"{field}:Q",
+        title="ranks" if field == "ranks" else worker_title(rows),
         scale=scale,
         axis=alt.Axis(values=values, format="d"),
     )
+
+
+def time_scale(times_s: Sequence[float], *, from_zero: bool) -> alt.Scale:
+    """Linear, or logarithmic where the times are too far apart for that."""
+    if is_wide(times_s):
+        return alt.Scale(type="log", padding=12)
+    return alt.Scale(zero=from_zero) if from_zero else alt.Scale(zero=False, nice=False, padding=18)
+
+
+def time_axis(times_s: Sequence[float]) -> alt.Axis:
+    """On a logarithmic scale the usual 1, 2, 5, 10 instead of a line for every digit."""
+    if not is_wide(times_s):
+        return alt.Axis()
+    lowest, highest = (math.floor(math.log10(bound(times_s))) for bound in (min, max))
+    powers = range(lowest, highest + 1)
+    return alt.Axis(values=[digit * 10.0**power for power in powers for digit in (1, 2, 5)])
+
+
+def time_title(what: str, times_s: Sequence[float]) -> str:
+    return f"{what} (s, logarithmic)" if is_wide(times_s) else f"{what} (s)"
+
+
+def is_wide(values: Sequence[float]) -> bool:
+    return min(values) > 0 and max(values) / min(values) > LOG_FROM_RATIO
 
 
 def highlight(field: str, name: str) -> alt.Parameter:

@@ -32,7 +32,7 @@ def rank_accuracy(runs: Sequence[RunMeasure], name: str) -> Figure | None:
         "train_accuracy:Q",
         title="training accuracy",
         scale=alt.Scale(zero=False),
-        axis=alt.Axis(format=".1%"),
+        axis=alt.Axis(format=".1%", tickMinStep=0.001),
     )
     return _rank_figure(runs, name, "Training accuracy, rank by rank", y)
 
@@ -77,7 +77,8 @@ def _lines(rows: Sequence[Row], y: alt.Y, *, shown_first: str) -> AnyChart:
             **_rank_scales(rows),
         )
     )
-    lines = base.mark_line(strokeWidth=1.8)
+    lines = base.transform_calculate(dashed="datum.rank").mark_line(strokeWidth=1.8)
+    lines = lines.encode(strokeDash=_rank_dash(rows))
     return alt.layer(lines, base.mark_point(size=60, filled=True).add_params(shown, picked))
 
 
@@ -85,12 +86,17 @@ def _rank_scales(rows: Sequence[Row]) -> dict[str, Any]:
     ranks = sorted({int(str(row["rank"])) for row in rows})
     colours = [f"var(--rank-{rank % NUM_RANK_COLOURS})" for rank in ranks]
     shapes = [RANK_SHAPES[rank % len(RANK_SHAPES)] for rank in ranks]
-    dashes = [DASHES[rank % len(DASHES)] for rank in ranks]
     return {
         "color": alt.Color("rank:N", scale=alt.Scale(domain=ranks, range=colours)),
         "shape": alt.Shape("rank:N", scale=alt.Scale(domain=ranks, range=shapes)),
-        "strokeDash": alt.StrokeDash("rank:N", scale=alt.Scale(domain=ranks, range=dashes)),
     }
+
+
+def _rank_dash(rows: Sequence[Row]) -> alt.StrokeDash:
+    """A field of its own keeps it out of the legend, whose marks would be drawn dashed."""
+    ranks = sorted({int(str(row["rank"])) for row in rows})
+    dashes = [DASHES[rank % len(DASHES)] for rank in ranks]
+    return alt.StrokeDash("dashed:N", legend=None, scale=alt.Scale(domain=ranks, range=dashes))
 
 
 def _tooltip() -> list[alt.Tooltip]:

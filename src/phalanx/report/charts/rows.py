@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from statistics import fmean
 
 from phalanx.report.charts.figure import Row
 from phalanx.report.comparison import Cell, Layout, layout_of
-from phalanx.report.measures import PARTS, RunMeasure
+from phalanx.report.measures import PARTS, EpochMeasure, RunMeasure
 
 PART_LETTERS = {
     "data": "D",
@@ -24,6 +25,7 @@ def layout_row(layout: Layout) -> dict[str, str | int | float | bool | None]:
         "ranks": layout.ranks,
         "threads": layout.threads,
         "workers": layout.workers,
+        "width": layout.width,
         "batch_size": layout.batch_size,
         "batch": layout.batch_label,
         # Lines join what differs in the number of workers only.
@@ -42,6 +44,7 @@ def cell_rows(cells: Iterable[Cell]) -> list[Row]:
             "epoch_s_low": min(cell.epoch_times_s),
             "epoch_s_high": max(cell.epoch_times_s),
             "images_per_s": cell.images_per_s,
+            "cores": cell.cores,
             "speed_up": cell.speed_up,
             "efficiency": cell.efficiency,
             "communication_share": cell.communication_share,
@@ -55,24 +58,41 @@ def cell_rows(cells: Iterable[Cell]) -> list[Row]:
 
 
 def epoch_rows(runs: Iterable[RunMeasure]) -> list[Row]:
-    """One row an epoch of a run."""
+    """One row an epoch of a configuration, mean over its seeds. Runs that were not completed have
+    rows of their own."""
+    groups: dict[tuple[Layout, str], list[RunMeasure]] = {}
+    for measure in runs:
+        if measure.run and measure.trained:
+            own = "completed" if measure.status == "completed" else measure.name
+            groups.setdefault((layout_of(measure.run), own), []).append(measure)
     return [
         {
-            "run": measure.name,
-            **layout_row(layout_of(measure.run)),
-            "seed": measure.run.setting.seed,
-            "status": measure.status,
-            "epoch": epoch.epoch + 1,
-            "trained_s": epoch.trained_s,
-            "epoch_s": epoch.epoch_s,
-            "train_loss": epoch.train_loss,
-            "validation_loss": epoch.validation_loss,
-            "validation_accuracy": epoch.validation_accuracy,
+            "curve": group[0].name if len(group) == 1 else f"{layout.label}, {len(group)} runs",
+            **layout_row(layout),
+            "status": group[0].status,
+            "runs": len(group),
+            **_mean_epoch(epochs),
         }
-        for measure in runs
-        if measure.run
-        for epoch in measure.trained
+        for (layout, _), group in groups.items()
+        for epochs in zip(*(measure.trained for measure in group), strict=False)
     ]
+
+
+def _mean_epoch(epochs: Sequence[EpochMeasure]) -> dict[str, str | int | float | bool | None]:
+    """The same epoch of several runs."""
+    return {
+        "epoch": epochs[0].epoch + 1,
+        "trained_s": fmean(epoch.trained_s for epoch in epochs),
+        "epoch_s": fmean(epoch.epoch_s for epoch in epochs),
+        "train_loss": mean_known(epoch.train_loss for epoch in epochs),
+        "validation_loss": mean_known(epoch.validation_loss for epoch in epochs),
+        "validation_accuracy": mean_known(epoch.validation_accuracy for epoch in epochs),
+    }
+
+
+def mean_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def part_rows(cells: Iterable[Cell]) -> list[Row]:
@@ -85,7 +105,7 @@ def part_rows(cells: Iterable[Cell]) -> list[Row]:
             rows.append(
                 {
                     **layout_row(cell.layout),
-                    "short": cell.layout.short,
+                    "bar": f"{cell.layout.strategy} {cell.layout.width}",
                     "part": part,
                     "letter": PART_LETTERS[part],
                     "part_ms": part_s * 1e3,

@@ -8,18 +8,19 @@ import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
 from phalanx.report.charts.look import (
-    LOG_FROM_RATIO,
     faded_unless,
     highlight,
     strategy_scales,
+    time_axis,
+    time_scale,
+    time_title,
     worker_axis,
 )
 from phalanx.report.charts.rows import cell_rows
-from phalanx.report.comparison import Cell
+from phalanx.report.comparison import TIMES, Cell, counted
 
 EPOCH_SOURCE = "epoch events: train_s of the slowest rank"
 COMMUNICATION_SOURCE = "step events: communication_s; epoch events: train_s"
-SPREAD_WIDTH_PIXELS = 1.5
 
 
 def speed_up(cells: Sequence[Cell], name: str) -> Figure | None:
@@ -28,12 +29,12 @@ def speed_up(cells: Sequence[Cell], name: str) -> Figure | None:
         return None
     lines = _lines(rows, alt.Y("speed_up:Q", title="speed-up, T(1) \N{DIVISION SIGN} T(p)"))
     return figure(
-        alt.layer(_ideal(rows, "datum.workers", "ideal"), lines),
+        alt.layer(_core_limit(rows), _ideal(rows, "datum.workers"), lines),
         rows,
         name=name,
         title="Speed-up",
         caption="How many times as fast as the sequential program with one thread; "
-        "the grey line is the ideal.",
+        "the dashed line is the ideal.",
         source=EPOCH_SOURCE,
         runs=_runs(cells),
     )
@@ -45,11 +46,11 @@ def efficiency(cells: Sequence[Cell], name: str) -> Figure | None:
         return None
     lines = _lines(rows, alt.Y("efficiency:Q", title="efficiency", axis=alt.Axis(format="%")))
     return figure(
-        alt.layer(_ideal(rows, "1", "ideal"), lines),
+        alt.layer(_core_limit(rows), _ideal(rows, "1"), lines),
         rows,
         name=name,
         title="Efficiency",
-        caption="Speed-up divided by ranks \N{MULTIPLICATION SIGN} threads; 100 % is the ideal.",
+        caption=f"Speed-up divided by ranks {TIMES} threads; 100 % is the ideal.",
         source=EPOCH_SOURCE,
         runs=_runs(cells),
     )
@@ -60,21 +61,11 @@ def epoch_time(cells: Sequence[Cell], name: str) -> Figure | None:
     if not rows:
         return None
     times_s = [cell.epoch_s for cell in cells]
-    wide = max(times_s) / min(times_s) > LOG_FROM_RATIO
-    scale = alt.Scale(type="log") if wide else alt.Scale(zero=True)
-    y = alt.Y("epoch_s:Q", title="time of an epoch (s)", scale=scale)
-    spread = (
-        alt.Chart(table())
-        .mark_rule(strokeWidth=SPREAD_WIDTH_PIXELS)
-        .encode(
-            x=worker_axis(rows),
-            y=alt.Y("epoch_s_low:Q", scale=scale),
-            y2="epoch_s_high:Q",
-            color=strategy_scales(rows)["color"],
-        )
-    )
+    scale = time_scale(times_s, from_zero=True)
+    title = time_title("time of an epoch", times_s)
+    y = alt.Y("epoch_s:Q", title=title, scale=scale, axis=time_axis(times_s))
     return figure(
-        alt.layer(spread, _lines(rows, y)),
+        alt.layer(_core_limit(rows), _slowest_to_fastest(rows, scale), _lines(rows, y)),
         rows,
         name=name,
         title="Epoch time",
@@ -92,7 +83,7 @@ def communication_share(cells: Sequence[Cell], name: str) -> Figure | None:
     axis = alt.Axis(format="%")
     share = alt.Y("communication_share:Q", title="share of training time", axis=axis)
     return figure(
-        _lines(rows, share),
+        _lines(rows, share, "ranks"),
         rows,
         name=name,
         title="Share of communication",
@@ -102,30 +93,60 @@ def communication_share(cells: Sequence[Cell], name: str) -> Figure | None:
     )
 
 
-def _lines(rows: Sequence[Row], y: alt.Y) -> AnyChart:
-    """A line a strategy, over the number of workers, with a mark at every configuration."""
+def _lines(rows: Sequence[Row], y: alt.Y, over: str = "workers") -> AnyChart:
+    """A line a strategy, over `over`, with a mark at every configuration."""
     picked = highlight("strategy", "strategy_picked")
     base = alt.Chart(table()).encode(
-        x=worker_axis(rows),
+        x=worker_axis(rows, over),
         y=y,
         color=strategy_scales(rows)["color"],
         opacity=faded_unless(picked),
-        tooltip=tooltip(),
     )
-    lines = base.mark_line(strokeWidth=2).encode(detail="line:N", tooltip=alt.value(None))
-    marks = base.mark_point(size=85, filled=True, stroke="var(--surface)", strokeWidth=1.2)
-    marks = marks.encode(shape=strategy_scales(rows)["shape"])
-    return alt.layer(lines, marks.add_params(picked))
+    lines = base.mark_line(strokeWidth=2).encode(detail="line:N")
+    marks = base.mark_point(size=90, filled=True, stroke="var(--surface)", strokeWidth=1.2)
+    marks = marks.encode(shape=strategy_scales(rows)["shape"], tooltip=tooltip())
+    # Ranks with several threads stand where as many ranks with one thread do: tell them apart.
+    widths = base.transform_filter("datum.strategy != 'sequential'")
+    widths = widths.transform_filter("datum.threads > 1")
+    labels = widths.mark_text(align="right", dx=-9, dy=4, fontSize=11).encode(
+        text="width:N", color=alt.value("var(--ink-soft)")
+    )
+    return alt.layer(lines, marks.add_params(picked), labels)
 
 
-def _ideal(rows: Sequence[Row], y: str, label: str) -> AnyChart:
+def _slowest_to_fastest(rows: Sequence[Row], scale: alt.Scale) -> AnyChart:
+    bars = alt.Chart(table()).mark_rule(strokeWidth=1.5)
+    spread: AnyChart = bars.encode(
+        x=worker_axis(rows),
+        y=alt.Y("epoch_s_low:Q", scale=scale),
+        y2="epoch_s_high:Q",
+        color=strategy_scales(rows)["color"],
+    )
+    return spread
+
+
+def _core_limit(rows: Sequence[Row]) -> AnyChart:
+    """Where the cores end, when there are configurations beyond."""
+    beyond = alt.Chart(table()).transform_filter("datum.workers > datum.cores")
+    limit = beyond.transform_aggregate(cores="min(cores)")
+    text = counted(min(int(str(row["cores"])) for row in rows), "core")
+    x = worker_axis(rows, "cores")
+    rule = limit.mark_rule(color="var(--axis)", strokeWidth=1).encode(x=x)
+    label = limit.mark_text(align="center", baseline="bottom", dy=-5, fontSize=11).encode(
+        x=x, y=alt.value(0), text=alt.value(text), color=alt.value("var(--ink-soft)")
+    )
+    return alt.layer(rule, label)
+
+
+def _ideal(rows: Sequence[Row], y: str) -> AnyChart:
     """The ideal as a function of the number of workers."""
     base = alt.Chart(table()).transform_calculate(ideal=y)
     line = base.mark_line(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
     at_end = base.transform_filter(f"datum.workers == {max(int(str(r['workers'])) for r in rows)}")
+    at_end = at_end.transform_aggregate(groupby=["workers", "ideal"])
     text = at_end.mark_text(align="right", dx=-8, dy=-7, color="var(--ink-soft)", fontSize=12)
     where = {"x": worker_axis(rows), "y": alt.Y("ideal:Q")}
-    return alt.layer(line.encode(**where), text.encode(**where, text=alt.value(label)))
+    return alt.layer(line.encode(**where), text.encode(**where, text=alt.value("ideal")))
 
 
 def tooltip() -> list[alt.Tooltip]:

@@ -22,10 +22,10 @@ def step_parts(cells: Sequence[Cell], name: str) -> Figure | None:
     rows = part_rows(timed)
     if not rows:
         return None
-    order = list(dict.fromkeys(str(row["short"]) for row in rows))
+    order = list(dict.fromkeys(str(row["bar"]) for row in rows))
     picked = highlight("part", "part_picked")
     base = alt.Chart(table()).encode(
-        y=alt.Y("short:N", title=None, sort=order, axis=alt.Axis(domain=False)),
+        y=alt.Y("bar:N", title=None, sort=order, axis=alt.Axis(domain=False)),
         opacity=faded_unless(picked),
     )
     longest_ms = max(float(str(row["end_ms"])) for row in rows)
@@ -68,10 +68,12 @@ def _bars(base: alt.Chart) -> alt.Chart:
 def _fill() -> alt.Fill:
     colours = [f"var(--{part})" for part in PARTS]
     scale = alt.Scale(domain=list(PARTS), range=colours)
-    return alt.Fill("part:N", title=None, scale=scale, legend=alt.Legend(columns=3))
+    with_letter = "upper(slice(datum.label, 0, 1)) + '  ' + datum.label"
+    legend = alt.Legend(columns=2, labelExpr=with_letter)
+    return alt.Fill("part:N", title=None, scale=scale, legend=legend)
 
 
 def _ink() -> alt.Color:
     """What is readable on the fill. A channel of its own, so that it has a scale of its own."""
     colours = [f"var(--on-{part})" for part in PARTS]
-    return alt.Color("part:N", legend=None, scale=alt.Scale(domain=list(PARTS), range=colours))
+    return alt.Color("part:N", scale=alt.Scale(domain=list(PARTS), range=colours))
