@@ -28,6 +28,12 @@ def fetch(
 ) -> None:
     """Download a data set, verify it, and keep it; goes on where an earlier call stopped.
 
+    For example:
+
+        phalanx data fetch mnist
+
+        phalanx data fetch mnist --data-root data --timeout-s 60
+
     Parameters
     ----------
     name

@@ -23,7 +23,7 @@ def report(
 ) -> None:
     """Draw a study, or a single run, as one HTML page that needs no network.
 
-    Examples:
+    For example:
 
         phalanx report
 

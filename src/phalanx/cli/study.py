@@ -30,7 +30,7 @@ def scaling(
     Trains every model alone, over MPI and over Gloo, each run its own job. The same command given
     again goes on where it stopped.
 
-    Examples:
+    For example:
 
         phalanx study scaling
 

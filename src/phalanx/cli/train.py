@@ -20,7 +20,7 @@ def train(*, config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig()
     Phalanx starts the ranks itself; under mpirun, srun or torchrun it joins the ranks that these
     have started.
 
-    Examples:
+    For example:
 
         phalanx train
 

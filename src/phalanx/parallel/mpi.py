@@ -27,6 +27,7 @@ class MPI(Strategy):
         self._world = world
         self._method = method
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
+        self.library = world.library
         self._reducer: AllReducer | None = None
 
     def prepare(self, model: nn.Module) -> nn.Module:

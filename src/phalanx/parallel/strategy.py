@@ -21,6 +21,7 @@ class Strategy(ABC):
     size: int
     local_rank: int
     collective: str | None = None  # what carries the gradients, for the records
+    library: str | None = None  # the MPI library in use and its version
     communicated_bytes: int = 0  # gradient bytes that this rank has handed to all-reduce
 
     @abstractmethod

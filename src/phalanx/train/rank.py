@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 import traceback
 from pathlib import Path
 from types import FrameType
@@ -21,6 +22,9 @@ from phalanx.train.run import end_run
 from phalanx.train.session import Place, train
 
 EXIT_BAD_INPUT = 2
+# What is wrong with the options is found by all ranks at once, before they share a folder in
+# which only one could be the first to say so: the others leave rank 0 the time to end them.
+ECHO_DELAY_S = 2.0
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
@@ -68,6 +72,8 @@ def _fail(error: BaseException, rank: int, place: Place) -> NoReturn:
     failure = Failure(
         rank=rank, mendable=mendable, message=message, traceback=traceback.format_exc()
     )
+    if place.folder is None and rank > 0:
+        time.sleep(ECHO_DELAY_S)
     if place.folder is None or write_failure(place.folder, failure):
         where = "" if mendable else f"rank {rank}: "
         print(f"phalanx: {where}{message}", file=sys.stderr, flush=True)

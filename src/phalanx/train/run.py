@@ -65,6 +65,11 @@ def _ranks(config: TrainConfig, launched: Launched | None) -> int:
             f"{launched.launcher} started {launched.world_size} processes, and --strategy "
             "sequential uses one: take --strategy mpi or gloo, or start it without a launcher"
         )
+    if config.strategy == "mpi" and launched.launcher == "torchrun":
+        raise UserError(
+            "torchrun starts no MPI ranks, which --strategy mpi needs: start it with mpirun, or "
+            "without a launcher and with --ranks"
+        )
     return launched.world_size
 
 

@@ -53,7 +53,9 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     if place.keeps_run:
         place.folder = Path(strategy.share(str(config.run_dir or new_folder(config))))
         if strategy.rank == 0:
-            begin_run(place.folder, config, study="train", command=this_command(), mpi=None)
+            begin_run(
+                place.folder, config, study="train", command=this_command(), mpi=strategy.library
+            )
             print(f"{choice.reason}\n{title(config)}", flush=True)
         strategy.barrier()
     assert place.folder is not None, "named by the parent or by rank 0"

@@ -1,0 +1,22 @@
+"""A rank whose third step raises on the rank named by RAISING_RANK."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from phalanx.launch.detect import detect
+from phalanx.train import loop, rank
+
+stock = loop.update
+
+
+def update(work: Any, batch: Any, epoch: int, step: int, began: float) -> Any:
+    launched = detect(os.environ)
+    if step == 3 and launched is not None and launched.rank == int(os.environ["RAISING_RANK"]):
+        raise ZeroDivisionError("a fault made for a test")
+    return stock(work, batch, epoch, step, began)
+
+
+loop.update = update
+rank.run_started_by_phalanx(Path(sys.argv[1]))

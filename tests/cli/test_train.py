@@ -1,0 +1,228 @@
+"""`phalanx train` as its users meet it: real ranks, real records, real signals."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+from safetensors.torch import load_file
+
+from phalanx.errors import RunFailedError
+from phalanx.records.files import read_events, read_run
+from phalanx.records.schema import Epoch, Evaluation, Finished, Summary
+from phalanx.train.config import TrainConfig
+from phalanx.train.job import run_job
+from phalanx.train.run import complete
+from tests.cli.conftest import PHALANX, Phalanx
+
+pytestmark = pytest.mark.mpi
+
+SMALL = ("--dataset", "digits", "--train-samples", "1000", "--epochs", "2")
+
+
+def finished(folder: Path, rank: int = 0) -> Finished:
+    *_, last = read_events(folder / f"rank-{rank}.jsonl")
+    assert isinstance(last, Finished)
+    return last
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if str(folder) in (p.info["cmdline"] or [])]
+
+
+def wait_for_steps(folder: Path, count: int = 10) -> None:
+    path = folder / "rank-0.jsonl"
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.read_text().count('"step"') < count:
+        assert time.monotonic() < deadline, "no steps within a minute"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("words", ["sequential", "mpi --ranks 2", "gloo --ranks 3"])
+def test_a_run_leaves_whole_records(phalanx: Phalanx, tmp_path: Path, words: str) -> None:
+    folder = tmp_path / "run"
+    done = phalanx("train", *SMALL, "--run-dir", str(folder), "--strategy", *words.split())
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch ") == 2
+    run = read_run(folder)
+    assert run.outcome.status == "completed"
+    assert run.setting.global_batch_size == 128
+    events = [list(read_events(folder / f"rank-{r}.jsonl")) for r in range(run.setting.ranks)]
+    epochs = [e for rank in events for e in rank if isinstance(e, Epoch) and e.epoch == 1]
+    evaluations = [e for rank in events for e in rank if isinstance(e, Evaluation) and e.epoch == 1]
+    summary = [e for e in events[0] if isinstance(e, Summary)][-1]
+    assert sum(e.samples for e in epochs) == 1000
+    assert sum(e.samples for e in evaluations) == 10_000
+    hits = sum(e.correct for e in evaluations)
+    assert summary.validation_accuracy == pytest.approx(hits / 10_000)
+    digests = {finished(folder, rank).parameters_sha256 for rank in range(run.setting.ranks)}
+    assert len(digests) == 1, "ranks ended with different parameters"
+
+
+def test_the_command_in_the_record_makes_the_run_again(phalanx: Phalanx, tmp_path: Path) -> None:
+    words = ("train", *SMALL, "--strategy", "mpi", "--ranks", "2")
+    for name in ("first", "second"):
+        assert phalanx(*words, "--run-dir", str(tmp_path / name)).returncode == 0
+    first, second = (finished(tmp_path / name) for name in ("first", "second"))
+    assert first.parameters_sha256 == second.parameters_sha256
+
+
+def test_resuming_gives_the_parameters_of_an_uninterrupted_run(
+    phalanx: Phalanx, tmp_path: Path
+) -> None:
+    def train(name: str, *words: str) -> Path:
+        folder = tmp_path / name
+        done = phalanx("train", *SMALL, "--run-dir", str(folder), "--strategy", "mpi", *words)
+        assert done.returncode == 0, done.stderr
+        return folder
+
+    whole = train("whole", "--ranks", "2", "--checkpoint-dir", str(tmp_path / "a"))
+    first = str(tmp_path / "a" / "epoch-0001")
+    again = train("again", "--ranks", "2", "--resume", first)
+    assert finished(again).parameters_sha256 == finished(whole).parameters_sha256
+
+    train("more", "--ranks", "3", "--resume", first, "--checkpoint-dir", str(tmp_path / "b"))
+    expected, found = (
+        load_file(tmp_path / name / "epoch-0002" / "model.safetensors") for name in ("a", "b")
+    )
+    for name, tensor in expected.items():
+        assert (found[name] - tensor).abs().max() < 1e-4, name
+
+
+def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Path) -> None:
+    checkpoints = tmp_path / "checkpoints"
+    one_epoch = (*SMALL[:-1], "1", "--checkpoint-dir", str(checkpoints))
+    assert phalanx("train", *one_epoch).returncode == 0
+    done = phalanx("train", *SMALL, "--model", "rnn", "--resume", str(checkpoints))
+    assert done.returncode == 2
+    assert "is of model mlp, this run wants rnn: use --model mlp" in done.stderr
+    path = checkpoints / "epoch-0001" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    done = phalanx("train", *SMALL, "--resume", str(checkpoints))
+    assert done.returncode == 2
+    assert "model.safetensors has" in done.stderr
+
+
+@pytest.mark.parametrize("strategy", ["mpi", "gloo"])
+def test_ctrl_c_ends_all_ranks_and_keeps_the_records(tmp_path: Path, strategy: str) -> None:
+    folder = tmp_path / "run"
+    words = ["train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2"]
+    process = subprocess.Popen(
+        [PHALANX, *words, "--epochs", "500", "--run-dir", folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    wait_for_steps(folder)
+    assert len(processes_of(folder)) >= 3
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert stderr == b""
+    assert not processes_of(folder)
+    assert read_run(folder).outcome.status == "interrupted"
+    for rank in range(2):
+        assert list(read_events(folder / f"rank-{rank}.jsonl"))
+
+
+@pytest.mark.parametrize("strategy", ["mpi", "gloo"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_first_error_is_told_once_with_its_rank(
+    tmp_path: Path, strategy: str, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAISING_RANK", str(rank))
+    config, _ = complete(
+        TrainConfig(strategy=strategy, ranks=3, dataset="digits", train_samples=1000), None
+    )
+    program = [sys.executable, str(Path(__file__).parent / "programs" / "raising_rank.py")]
+    began = time.monotonic()
+    with pytest.raises(RunFailedError) as caught:
+        run_job(
+            config,
+            tmp_path / "run",
+            study="test",
+            command=["test"],
+            console=Console(quiet=True),
+            program=program,
+        )
+    assert time.monotonic() - began < 30
+    first_line = str(caught.value).splitlines()[0]
+    assert first_line == f"rank {rank} failed: ZeroDivisionError: a fault made for a test"
+    outcome = read_run(tmp_path / "run").outcome
+    assert (outcome.status, outcome.rank) == ("failed", rank)
+    assert (
+        "raising_rank.py" in json.loads((tmp_path / "run" / "error.json").read_text())["traceback"]
+    )
+    assert not processes_of(tmp_path / "run")
+
+
+@pytest.mark.parametrize("strategy", ["mpi", "gloo"])
+def test_a_killed_rank_ends_the_run(tmp_path: Path, strategy: str) -> None:
+    folder = tmp_path / "run"
+    words = ["train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2"]
+    process = subprocess.Popen(
+        [PHALANX, *words, "--epochs", "500", "--run-dir", folder],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_steps(folder)
+    started = next(iter(read_events(folder / "rank-1.jsonl")))
+    os.kill(started.process_id, signal.SIGKILL)  # type: ignore[union-attr]
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert stderr.startswith("phalanx: ")
+    assert read_run(folder).outcome.status == "failed"
+    assert not processes_of(folder)
+
+
+def test_ranks_that_mpiexec_started_join_each_other(tmp_path: Path) -> None:
+    launcher = [PHALANX.with_name("mpiexec"), "-n", "3"]
+    if PHALANX.with_name("ompi_info").exists():
+        launcher[1:1] = ["--allow-run-as-root", "--oversubscribe"]
+    done = subprocess.run(
+        [*launcher, PHALANX, "train", *SMALL, "--strategy", "mpi", "--run-dir", tmp_path / "run"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("epoch 2/2") == 1
+    run = read_run(tmp_path / "run")
+    assert run.outcome.status == "completed"
+    assert run.setting.ranks == 3
+    assert len({finished(tmp_path / "run", rank).parameters_sha256 for rank in range(3)}) == 1
+
+
+def test_the_live_line_on_a_terminal(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    words = ["train", "--dataset", "digits", "--epochs", "2", "--run-dir", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [PHALANX, *words, "--strategy", "mpi", "--ranks", "2"],
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "150"},
+    )
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end was closed: it has ended
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert process.wait(timeout=30) == 0
+    text = shown.decode()
+    assert "█" in text
+    assert "\x1b[2K" in text, "the line was not redrawn"
+    assert "images/s" in text
+    assert "communication" in text
