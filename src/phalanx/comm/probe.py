@@ -1,0 +1,75 @@
+"""A program for ranks that says how MPI is here: `mpiexec -n 2 python -m phalanx.comm.probe`.
+
+Rank 0 prints one JSON object. Where launcher and library are of different MPIs every process is
+a rank 0 of 1, and says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from typing import Any
+
+from phalanx.launch.orphan import end_with_parent
+
+_WINDOW_BYTES = 1 << 20
+
+
+def describe(mpi: Any) -> dict[str, object]:
+    """What this rank sees of `mpi`, the module mpi4py.MPI. Collective."""
+    return {
+        "world_size": mpi.COMM_WORLD.Get_size(),
+        "library": " ".join(mpi.Get_library_version().splitlines()[0].split(",")[0].split()),
+        "thread_level": _thread_level(mpi),
+        "shared_window_error": _shared_window_error(mpi),
+        "gpu_aware": _gpu_aware(mpi),
+    }
+
+
+def _thread_level(mpi: Any) -> str:
+    names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    levels = {getattr(mpi, f"THREAD_{name}"): name.lower() for name in names}
+    return levels[mpi.Query_thread()]
+
+
+def _shared_window_error(mpi: Any) -> str | None:
+    """None when what one rank writes is what the others read."""
+    node = mpi.COMM_WORLD.Split_type(mpi.COMM_TYPE_SHARED)
+    try:
+        own_bytes = _WINDOW_BYTES if node.Get_rank() == 0 else 0
+        window = mpi.Win.Allocate_shared(own_bytes, 1, comm=node)
+        memory, _ = window.Shared_query(0)
+        if node.Get_rank() == 0:
+            memory[_WINDOW_BYTES - 1] = 42
+        node.Barrier()
+        seen = memory[_WINDOW_BYTES - 1]
+        window.Free()
+    except mpi.Exception as error:
+        return str(error)
+    return None if seen == 42 else f"another rank reads {seen}, not 42"
+
+
+def _gpu_aware(mpi: Any) -> bool | None:
+    """Whether pointers to CUDA memory may be given to MPI; None when the library does not tell."""
+    info = mpi.COMM_WORLD.Get_info()
+    kinds = info.Get("mpi_memory_alloc_kinds")  # MPI 4.1
+    info.Free()
+    if kinds is not None and "cuda" in kinds:
+        return True
+    # An extension that all three MPIs have, and that mpi4py does not pass on.
+    query = getattr(ctypes.CDLL(mpi.__file__), "MPIX_Query_cuda_support", None)
+    return None if query is None else bool(query())
+
+
+def main() -> None:
+    """What each rank runs."""
+    end_with_parent()
+    from mpi4py import MPI
+
+    found = describe(MPI)
+    if MPI.COMM_WORLD.Get_rank() == 0:
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

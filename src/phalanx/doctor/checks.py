@@ -1,0 +1,28 @@
+"""The checks of `phalanx doctor`, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.doctor.data import check_data
+from phalanx.doctor.examine import Check
+from phalanx.doctor.gpu import check_gpu
+from phalanx.doctor.machine import check_cores, check_disk, check_leftovers, check_shared_memory
+from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
+from phalanx.doctor.software import check_python, check_report, check_torch
+
+
+def all_checks(ranks: int, runs: Path, data_root: Path | None) -> list[Check]:
+    """ranks: how many to start; runs: the folder that runs are written to."""
+    return [
+        Check(name="Python", run=check_python),
+        Check(name="PyTorch", run=check_torch, timeout_s=60.0),
+        Check(name="GPU", run=check_gpu, timeout_s=60.0),
+        Check(name="MPI", run=lambda: check_mpi(ranks), timeout_s=PROBE_TIMEOUT_S + 40.0),
+        Check(name="cores", run=lambda: check_cores(ranks)),
+        Check(name="shared memory", run=lambda: check_shared_memory(ranks)),
+        Check(name="leftovers", run=check_leftovers),
+        Check(name="data", run=lambda: check_data(data_root)),
+        Check(name="report", run=check_report),
+        Check(name="disk", run=lambda: check_disk(runs)),
+    ]

@@ -1,0 +1,45 @@
+"""Runs checks, one after the other, each within its time; a check that fails is a finding too."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from phalanx.doctor.finding import Finding, problem
+from phalanx.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """A name for when nothing comes back, what to run, and how long it may take."""
+
+    name: str
+    run: Callable[[], list[Finding]]
+    timeout_s: float = 30.0
+
+
+def examine(checks: Sequence[Check]) -> Iterator[Finding]:
+    """The findings of each check, as they come."""
+    for check in checks:
+        yield from _findings(check)
+
+
+def _findings(check: Check) -> list[Finding]:
+    """In a thread of its own, which is left behind when it does not come back in time."""
+    found: list[Finding] = []
+    thread = threading.Thread(target=lambda: found.extend(_guarded(check)), daemon=True)
+    thread.start()
+    thread.join(check.timeout_s)
+    if thread.is_alive():
+        return [problem(check.name, f"no answer within {check.timeout_s:g} s")]
+    return found
+
+
+def _guarded(check: Check) -> list[Finding]:
+    try:
+        return check.run()
+    except UserError as error:
+        return [problem(check.name, str(error))]
+    except Exception as error:  # noqa: BLE001  # whatever it is, the other checks go on
+        return [problem(check.name, f"{type(error).__name__}: {error}")]

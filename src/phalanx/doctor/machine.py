@@ -1,0 +1,98 @@
+"""Cores, shared memory, and the disk that runs are written to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from phalanx.doctor.finding import Finding, ok, problem, warning
+from phalanx.launch.cores import affinity_cores, usable_cores
+from phalanx.launch.leftovers import SHARED_MEMORY, abandoned_segments
+
+MIB = 1 << 20
+# Open MPI takes 16 MiB a rank, gradients and their copies the rest. Docker grants 64 MiB.
+_SEGMENT_BYTES = 16 * MIB
+_GRADIENT_BYTES = 64 * MIB
+_LOW_DISK_BYTES = 1024 * MIB
+_FULL_DISK_BYTES = 100 * MIB
+
+
+def check_cores(ranks: int) -> list[Finding]:
+    return [judge_cores(ranks, usable_cores(), affinity_cores(), os.cpu_count() or 1)]
+
+
+def judge_cores(ranks: int, usable: int, affinity: int, present: int) -> Finding:
+    """usable: after the container's quota; affinity: that this process may be put on."""
+    limits = []
+    if affinity < present:
+        limits.append(f"affinity leaves {affinity} of {present}")
+    if usable < affinity:
+        limits.append(f"the container's quota leaves {usable} of {affinity}")
+    detail = f"{usable} usable for {_count(ranks, 'rank')}"
+    detail += f" ({', '.join(limits)})" if limits else ""
+    if ranks > usable:
+        mend = f"--ranks {usable}, or accept that ranks wait for each other's core"
+        return warning("cores", detail, mend)
+    return ok("cores", f"{detail}, {_count(usable // ranks, 'thread')} each")
+
+
+def check_shared_memory(ranks: int) -> list[Finding]:
+    if not SHARED_MEMORY.is_dir():
+        return [ok("shared memory", f"no {SHARED_MEMORY} on this system")]
+    disk = shutil.disk_usage(SHARED_MEMORY)
+    return [judge_shared_memory(ranks, disk.total, disk.free)]
+
+
+def judge_shared_memory(ranks: int, total_bytes: int, free_bytes: int) -> Finding:
+    needed = ranks * _SEGMENT_BYTES + _GRADIENT_BYTES
+    detail = f"{_size(free_bytes)} of {_size(total_bytes)} free in {SHARED_MEMORY}"
+    if free_bytes >= needed:
+        return ok("shared memory", detail)
+    detail += f", {_count(ranks, 'rank')} may want {_size(needed)}"
+    if total_bytes < needed:
+        mend = f"mount -o remount,size=1g {SHARED_MEMORY}, or docker run --shm-size=1g"
+    else:
+        mend = f"remove what fills it: ls -l {SHARED_MEMORY}"
+    judge = problem if free_bytes < ranks * _SEGMENT_BYTES else warning
+    return judge("shared memory", detail, mend)
+
+
+def check_leftovers() -> list[Finding]:
+    return [judge_leftovers([(path, path.stat().st_size) for path in abandoned_segments()])]
+
+
+def judge_leftovers(segments: list[tuple[Path, int]]) -> Finding:
+    """segments: files that nobody uses any more, with their sizes in bytes."""
+    if not segments:
+        return ok("leftovers", "no files of killed jobs")
+    size = _size(sum(size_bytes for _, size_bytes in segments))
+    mend = f"rm {' '.join(str(path) for path, _ in segments)}"
+    return warning("leftovers", f"{_count(len(segments), 'file')} of killed jobs, {size}", mend)
+
+
+def check_disk(folder: Path) -> list[Finding]:
+    """folder: where runs are going to be written; it need not exist yet."""
+    there = next(path for path in [folder.resolve(), *folder.resolve().parents] if path.is_dir())
+    if not os.access(there, os.W_OK):
+        mend = "change to a folder of your own, or use --run-dir"
+        return [problem("disk", f"{there} cannot be written to", mend)]
+    return [judge_disk(folder, shutil.disk_usage(there).free)]
+
+
+def judge_disk(folder: Path, free_bytes: int) -> Finding:
+    detail = f"{_size(free_bytes)} free for {folder}/"
+    if free_bytes >= _LOW_DISK_BYTES:
+        return ok("disk", detail)
+    judge = problem if free_bytes < _FULL_DISK_BYTES else warning
+    return judge("disk", detail, "make room, or write elsewhere with --run-dir")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes >= 1024 * MIB:
+        return f"{num_bytes / (1024 * MIB):.1f} GiB"
+    return f"{num_bytes / MIB:.0f} MiB"

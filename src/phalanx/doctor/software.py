@@ -1,0 +1,74 @@
+"""Python, PyTorch, and what the report is drawn with."""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import re
+import sys
+from importlib.metadata import PackageNotFoundError, version
+
+from phalanx.doctor.finding import Finding, ok, problem, warning
+from phalanx.launch.cores import usable_cores
+
+OLDEST_PYTHON = (3, 11)
+OLDEST_TORCH = (2, 11)
+REPORT_PACKAGES = {"altair": "altair", "jinja2": "jinja2", "vl_convert": "vl-convert-python"}
+
+
+def check_python() -> list[Finding]:
+    detail = f"{platform.python_version()}, {sys.executable}"
+    if sys.version_info < OLDEST_PYTHON:
+        needed = ".".join(map(str, OLDEST_PYTHON))
+        mend = f"make an environment with Python {needed} or newer and install Phalanx there"
+        return [problem("Python", detail, mend)]
+    return [ok("Python", detail)]
+
+
+def check_torch() -> list[Finding]:
+    try:
+        installed = version("torch")
+    except PackageNotFoundError:
+        return [problem("PyTorch", "not installed", "pip install torch")]
+    if release(installed) < OLDEST_TORCH:
+        needed = ".".join(map(str, OLDEST_TORCH))
+        return [
+            problem(
+                "PyTorch", f"{installed} is too old", f"pip install --upgrade 'torch>={needed}'"
+            )
+        ]
+    return [_describe_torch(installed)]
+
+
+def _describe_torch(installed: str) -> Finding:
+    import torch
+
+    build = f"CUDA {torch.version.cuda} build" if torch.version.cuda else "CPU build"
+    threads, cores = torch.get_num_threads(), usable_cores()
+    detail = f"{installed}, {build}, {threads} threads"
+    if threads > cores:
+        return warning("PyTorch", f"{detail} on {cores} cores", f"export OMP_NUM_THREADS={cores}")
+    return ok("PyTorch", detail)
+
+
+def check_report() -> list[Finding]:
+    missing = [name for module, name in REPORT_PACKAGES.items() if not _can_import(module)]
+    if missing:
+        mend = f"pip install --force-reinstall {' '.join(missing)}"
+        return [problem("report", f"cannot be drawn without {', '.join(missing)}", mend)]
+    versions = ", ".join(f"{name} {version(name)}" for name in REPORT_PACKAGES.values())
+    return [ok("report", versions)]
+
+
+def release(version_text: str) -> tuple[int, ...]:
+    """`2.13.0+cpu` → (2, 13, 0)."""
+    found = re.match(r"\d+(\.\d+)*", version_text)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _can_import(module: str) -> bool:
+    try:
+        importlib.import_module(module)
+    except ImportError:
+        return False
+    return True
