@@ -153,7 +153,7 @@ def accuracy_against_sequential(cells: Sequence[Cell]) -> str | None:
     )
     between = f"{points(low)}" if low == high else f"between {points(low)} and {points(high)}"
     text = f"{_others(len(others))} from it by {between} percentage points"
-    if widest:
+    if widest and len(others) > 1:
         text += f" (the most: {cell.layout.phrase})"
     if base.seeds == 1:
         return f"{start}; {text}; with a single seed no spread can be given."

@@ -16,6 +16,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
 from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.look import CONFIG
+from phalanx.report.comparison import counted
 from phalanx.report.findings import findings, headline, scaling_cells
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.sections import Material, leading_row, materials, sections
@@ -26,7 +27,7 @@ from phalanx.report.tables import (
     executions,
     sources,
 )
-from phalanx.report.wording import percent, seconds
+from phalanx.report.wording import joined, percent, seconds
 
 PAGE_NAME = "report.html"
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"
@@ -75,6 +76,7 @@ def render(measures: StudyMeasures) -> str:
             topics=findings(measures),
             sections=parts,
             tables=_tables(measures),
+            machine=machine(measures),
             environment=environments(measures.runs),
             sources=sources((panel.label, panel.figure) for panel in panels),
             completed=sum(measure.status == "completed" for measure in measures.runs),
@@ -84,6 +86,13 @@ def render(measures: StudyMeasures) -> str:
             **_inlined(),
         )
     )
+
+
+def machine(measures: StudyMeasures) -> str:
+    """Processors and cores, in a few words."""
+    known = [measure.run.environment for measure in measures.runs if measure.run]
+    kinds = [f"{counted(e.cores, 'core')} of {e.processor}" for e in known]
+    return joined(list(dict.fromkeys(kinds)))
 
 
 def key_figure(material: Material) -> KeyFigure | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from phalanx.records.schema import Environment
 from phalanx.report.charts.figure import Figure
-from phalanx.report.comparison import Cell, Layout, layout_of, subject_labels
+from phalanx.report.comparison import Cell, Layout, Spread, layout_of, subject_labels
 from phalanx.report.measures import RunMeasure
-from phalanx.report.wording import UNKNOWN, fixed, grouped, percent
+from phalanx.report.wording import UNKNOWN, fixed, grouped, joined, percent
 
 MARKS = {
     "completed": "\N{CHECK MARK}",
@@ -37,7 +37,7 @@ class Table:
 def baselines(cells: Sequence[Cell]) -> Table:
     """The sequential program with different numbers of threads."""
     labels = subject_labels(cell.subject for cell in cells)
-    alone = [cell for cell in cells if cell.layout.strategy == "sequential"]
+    alone = [cell for cell in _by_batch(cells) if cell.layout.strategy == "sequential"]
     return _table(
         "Sequential baselines",
         "One process, no communication. One thread is the T(1) of every speed-up.",
@@ -64,10 +64,14 @@ def configurations(cells: Sequence[Cell]) -> Table:
     return _table(
         "Configurations",
         "Completed runs that differ only in their seed, together. Times are medians over epochs "
-        "and seeds; accuracy is the mean over seeds, with the worst and the best.",
-        "model|strategy|ranks#|threads#|batch#|epoch (s)#|fastest (s)#|slowest (s)#|images/s#"
-        "|speed-up#|efficiency#|communication#|accuracy#|worst#|best#|seeds#",
-        [(labels[cell.subject], *_layout(cell.layout), *_measures(cell)) for cell in cells],
+        "and seeds, with the fastest and the slowest epoch; accuracy is the mean over seeds, "
+        "with the worst and the best.",
+        "model|strategy|ranks#|threads#|batch#|epoch (s)#|from to (s)#|images/s#"
+        "|speed-up#|efficiency#|comm.#|accuracy#|over seeds#",
+        [
+            (labels[cell.subject], *_layout(cell.layout), *_measures(cell))
+            for cell in _by_batch(cells)
+        ],
     )
 
 
@@ -83,14 +87,19 @@ def executions(runs: Sequence[RunMeasure]) -> Table:
 
 
 def environments(runs: Sequence[RunMeasure]) -> Table:
-    """Where it ran; one row for each different value."""
+    """Where it ran; says so when that was not the same for all runs."""
     known = [measure.run.environment for measure in runs if measure.run]
-    distinct = list(dict.fromkeys(_identity(environment) for environment in known))
+    facts: dict[str, list[str]] = {}
+    for what, value in (fact for environment in known for fact in _facts(environment)):
+        if value not in facts.setdefault(what, []):
+            facts[what].append(value)
+    differ = [what for what, values in facts.items() if len(values) > 1]
+    note = f"Not the same for all runs: {joined(differ)}." if differ else ""
+    rows = [(what, "; ".join(values)) for what, values in facts.items()]
     loads = [e.load_average for e in known if e.load_average is not None]
-    rows = [row for identity in distinct for row in identity]
     if loads:
         rows.append(("load when runs began", f"{min(loads):.2f} to {max(loads):.2f}"))
-    return _table("Environment", "", "what|value", list(dict.fromkeys(rows)))
+    return _table("Environment", note, "what|value", rows)
 
 
 def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
@@ -128,20 +137,32 @@ def _layout(layout: Layout) -> tuple[str, ...]:
 
 
 def _measures(cell: Cell) -> tuple[str, ...]:
-    accuracy = cell.accuracy
     return (
         fixed(cell.epoch_s),
-        fixed(min(cell.epoch_times_s)),
-        fixed(max(cell.epoch_times_s)),
+        f"{fixed(min(cell.epoch_times_s))} {UNKNOWN} {fixed(max(cell.epoch_times_s))}",
         grouped(cell.images_per_s),
         _times(cell.speed_up),
         _share(cell.efficiency),
         _share(cell.communication_share),
-        _share(accuracy.mean if accuracy else None, 2),
-        _share(accuracy.low if accuracy else None, 2),
-        _share(accuracy.high if accuracy else None, 2),
-        str(accuracy.seeds) if accuracy else UNKNOWN,
+        _share(cell.accuracy.mean if cell.accuracy else None, 2),
+        _seeds(cell.accuracy),
     )
+
+
+def _seeds(accuracy: Spread | None) -> str:
+    if accuracy is None:
+        return UNKNOWN
+    if accuracy.seeds == 1:
+        return "1 seed"
+    span = f"{accuracy.low * 100:.2f} {UNKNOWN} {percent(accuracy.high, 2)}"
+    return f"{span}, {accuracy.seeds} seeds"
+
+
+def _by_batch(cells: Sequence[Cell]) -> list[Cell]:
+    """Subject after subject, in each batch after batch, in these the order of the plan."""
+    subjects = list(dict.fromkeys(cell.subject for cell in cells))
+    key = {subject: number for number, subject in enumerate(subjects)}
+    return sorted(cells, key=lambda cell: (key[cell.subject], cell.layout.batch_size))
 
 
 def _execution(measure: RunMeasure) -> tuple[str, ...]:
@@ -165,25 +186,23 @@ def _execution(measure: RunMeasure) -> tuple[str, ...]:
     )
 
 
-def _identity(environment: Environment) -> tuple[tuple[str, str], ...]:
-    """What tells one environment from another, as rows."""
+def _facts(environment: Environment) -> list[tuple[str, str]]:
     memory = environment.memory_bytes
-    packages = ", ".join(
-        f"{name} {version}" for name, version in sorted(environment.packages.items())
-    )
-    return (
+    packages = sorted(environment.packages.items())
+    facts = [
         ("host", environment.hostname),
         ("processor", environment.processor),
         ("cores", str(environment.cores)),
-        ("memory", UNKNOWN if memory is None else f"{memory / 2**30:.1f} GiB"),
+        ("memory", None if memory is None else f"{memory / 2**30:.1f} GiB"),
         ("operating system", environment.operating_system),
         ("Python", environment.python),
         ("PyTorch", environment.torch),
-        ("MPI", environment.mpi or "none"),
-        ("packages", packages),
+        ("MPI", environment.mpi),  # None where a run used none
+        ("packages", ", ".join(f"{name} {version}" for name, version in packages)),
         ("Phalanx", environment.phalanx),
-        ("commit", environment.commit or UNKNOWN),
-    )
+        ("commit", environment.commit),
+    ]
+    return [(what, value) for what, value in facts if value is not None]
 
 
 def _times(value: float | None) -> str:

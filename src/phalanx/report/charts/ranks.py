@@ -73,13 +73,13 @@ def _lines(rows: Sequence[Row], y: alt.Y, *, shown_first: str) -> AnyChart:
             x=alt.X("epoch:Q", title="epoch", axis=axis, scale=alt.Scale(zero=False, padding=12)),
             y=y,
             opacity=faded_unless(picked),
-            tooltip=_tooltip(),
             **_rank_scales(rows),
         )
     )
     lines = base.transform_calculate(dashed="datum.rank").mark_line(strokeWidth=1.8)
     lines = lines.encode(strokeDash=_rank_dash(rows))
-    return alt.layer(lines, base.mark_point(size=60, filled=True).add_params(shown, picked))
+    marks = base.mark_point(size=60, filled=True).encode(tooltip=_tooltip())
+    return alt.layer(lines, marks.add_params(shown, picked))
 
 
 def _rank_scales(rows: Sequence[Row]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def speed_up(cells: Sequence[Cell], name: str) -> Figure | None:
         return None
     lines = _lines(rows, alt.Y("speed_up:Q", title="speed-up, T(1) \N{DIVISION SIGN} T(p)"))
     return figure(
-        alt.layer(_core_limit(rows), _ideal(rows, "datum.workers"), lines),
+        alt.layer(*_core_limit(rows), _ideal(rows, "datum.workers"), lines),
         rows,
         name=name,
         title="Speed-up",
@@ -46,7 +46,7 @@ def efficiency(cells: Sequence[Cell], name: str) -> Figure | None:
         return None
     lines = _lines(rows, alt.Y("efficiency:Q", title="efficiency", axis=alt.Axis(format="%")))
     return figure(
-        alt.layer(_core_limit(rows), _ideal(rows, "1"), lines),
+        alt.layer(*_core_limit(rows), _ideal(rows, "1"), lines),
         rows,
         name=name,
         title="Efficiency",
@@ -65,7 +65,7 @@ def epoch_time(cells: Sequence[Cell], name: str) -> Figure | None:
     title = time_title("time of an epoch", times_s)
     y = alt.Y("epoch_s:Q", title=title, scale=scale, axis=time_axis(times_s))
     return figure(
-        alt.layer(_core_limit(rows), _slowest_to_fastest(rows, scale), _lines(rows, y)),
+        alt.layer(*_core_limit(rows), _slowest_to_fastest(rows, scale), _lines(rows, y)),
         rows,
         name=name,
         title="Epoch time",
@@ -82,8 +82,9 @@ def communication_share(cells: Sequence[Cell], name: str) -> Figure | None:
         return None
     axis = alt.Axis(format="%")
     share = alt.Y("communication_share:Q", title="share of training time", axis=axis)
+    base = alt.Chart(table()).encode(x=worker_axis(rows, "ranks"), y=share)
     return figure(
-        _lines(rows, share, "ranks"),
+        _joined_marks(base, rows, "strategy:N"),
         rows,
         name=name,
         title="Share of communication",
@@ -93,25 +94,28 @@ def communication_share(cells: Sequence[Cell], name: str) -> Figure | None:
     )
 
 
-def _lines(rows: Sequence[Row], y: alt.Y, over: str = "workers") -> AnyChart:
-    """A line a strategy, over `over`, with a mark at every configuration."""
+def _lines(rows: Sequence[Row], y: alt.Y) -> AnyChart:
+    """A line a strategy, over the number of workers, with a mark at every configuration."""
+    base = alt.Chart(table()).encode(x=worker_axis(rows), y=y)
+    lines = _joined_marks(base, rows, "line:N")
+    several = [row for row in rows if row["strategy"] != "sequential" and row["threads"] != 1]
+    if not several:
+        return lines
+    # Ranks with several threads stand where as many ranks with one thread do: tell them apart.
+    labels = base.transform_filter("datum.strategy != 'sequential' && datum.threads > 1")
+    labels = labels.mark_text(align="right", dx=-9, dy=4, fontSize=11)
+    labels = labels.encode(text="width:N", color=alt.value("var(--ink-soft)"))
+    return alt.layer(lines, labels)
+
+
+def _joined_marks(base: alt.Chart, rows: Sequence[Row], joined: str) -> AnyChart:
+    """Marks with tooltips, and lines through those that have the field `joined` in common."""
     picked = highlight("strategy", "strategy_picked")
-    base = alt.Chart(table()).encode(
-        x=worker_axis(rows, over),
-        y=y,
-        color=strategy_scales(rows)["color"],
-        opacity=faded_unless(picked),
-    )
-    lines = base.mark_line(strokeWidth=2).encode(detail="line:N")
+    base = base.encode(color=strategy_scales(rows)["color"], opacity=faded_unless(picked))
+    lines = base.mark_line(strokeWidth=2).encode(detail=joined)
     marks = base.mark_point(size=90, filled=True, stroke="var(--surface)", strokeWidth=1.2)
     marks = marks.encode(shape=strategy_scales(rows)["shape"], tooltip=tooltip())
-    # Ranks with several threads stand where as many ranks with one thread do: tell them apart.
-    widths = base.transform_filter("datum.strategy != 'sequential'")
-    widths = widths.transform_filter("datum.threads > 1")
-    labels = widths.mark_text(align="right", dx=-9, dy=4, fontSize=11).encode(
-        text="width:N", color=alt.value("var(--ink-soft)")
-    )
-    return alt.layer(lines, marks.add_params(picked), labels)
+    return alt.layer(lines, marks.add_params(picked))
 
 
 def _slowest_to_fastest(rows: Sequence[Row], scale: alt.Scale) -> AnyChart:
@@ -125,8 +129,10 @@ def _slowest_to_fastest(rows: Sequence[Row], scale: alt.Scale) -> AnyChart:
     return spread
 
 
-def _core_limit(rows: Sequence[Row]) -> AnyChart:
+def _core_limit(rows: Sequence[Row]) -> list[AnyChart]:
     """Where the cores end, when there are configurations beyond."""
+    if not any(int(str(row["workers"])) > int(str(row["cores"])) for row in rows):
+        return []
     beyond = alt.Chart(table()).transform_filter("datum.workers > datum.cores")
     limit = beyond.transform_aggregate(cores="min(cores)")
     text = counted(min(int(str(row["cores"])) for row in rows), "core")
@@ -135,7 +141,7 @@ def _core_limit(rows: Sequence[Row]) -> AnyChart:
     label = limit.mark_text(align="center", baseline="bottom", dy=-5, fontSize=11).encode(
         x=x, y=alt.value(0), text=alt.value(text), color=alt.value("var(--ink-soft)")
     )
-    return alt.layer(rule, label)
+    return [alt.layer(rule, label)]
 
 
 def _ideal(rows: Sequence[Row], y: str) -> AnyChart:

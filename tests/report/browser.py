@@ -1,0 +1,108 @@
+"""A headless Chromium for the tests of the page; it never fetches a driver or a browser."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from selenium.webdriver import Chrome
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+
+CHROMIUM = Path("/usr/bin/chromium")
+DRIVER = Path("/usr/bin/chromedriver")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+DRAWN_WITHIN_S = 60.0
+
+
+def is_installed() -> bool:
+    return CHROMIUM.exists() and DRIVER.exists()
+
+
+@contextmanager
+def browser(profile: Path, downloads: Path) -> Iterator[Chrome]:
+    options = Options()
+    options.binary_location = str(CHROMIUM)
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    chrome = Chrome(options=options, service=Service(str(DRIVER)))
+    try:
+        behaviour = {"behavior": "allow", "downloadPath": str(downloads)}
+        chrome.execute_cdp_cmd("Browser.setDownloadBehavior", behaviour)
+        yield chrome
+    finally:
+        chrome.quit()
+
+
+def show(chrome: Chrome, page: Path, *, width: int, scheme: str, media: str = "") -> None:
+    """Open `page` and wait until every chart is drawn."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    emulate(chrome, scheme=scheme, media=media)
+    chrome.get(page.as_uri())
+    deadline = time.monotonic() + DRAWN_WITHIN_S
+    while run(chrome, "document.documentElement.dataset.drawn") != "all":
+        assert time.monotonic() < deadline, f"not drawn: {chrome.get_log('browser')}"
+        time.sleep(0.05)
+
+
+def emulate(chrome: Chrome, *, scheme: str, media: str = "") -> None:
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
+
+
+def run(chrome: Chrome, expression: str) -> Any:
+    """The value of a JavaScript expression; a promise is awaited."""
+    answer = chrome.execute_cdp_cmd(
+        "Runtime.evaluate",
+        {"expression": f"({expression})", "awaitPromise": True, "returnByValue": True},
+    )
+    assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+    return answer["result"].get("value")
+
+
+def requested(chrome: Chrome) -> list[str]:
+    """Addresses that pages opened from disk have asked for since the last call."""
+    messages = [json.loads(entry["message"])["message"] for entry in chrome.get_log("performance")]
+    requests = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    ours = [request for request in requests if request["documentURL"].startswith("file:")]
+    return [str(request["request"]["url"]) for request in ours]
+
+
+def take_screenshot(chrome: Chrome, path: Path) -> None:
+    """The whole page, however long."""
+    clip = {
+        "x": 0,
+        "y": 0,
+        "width": run(chrome, "document.documentElement.clientWidth"),
+        "height": run(chrome, "document.documentElement.scrollHeight"),
+        "scale": 1,
+    }
+    options = {"captureBeyondViewport": True, "clip": clip}
+    shot = chrome.execute_cdp_cmd("Page.captureScreenshot", options)
+    path.write_bytes(base64.b64decode(shot["data"]))
+
+
+def downloaded(folder: Path, name: str) -> bytes:
+    """What was saved under `name`, once it is whole."""
+    deadline = time.monotonic() + 20
+    while not (folder / name).exists():
+        assert time.monotonic() < deadline, f"{name} was not saved: {list(folder.iterdir())}"
+        time.sleep(0.05)
+    return (folder / name).read_bytes()

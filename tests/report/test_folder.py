@@ -1,0 +1,92 @@
+"""Reading result folders: whole, incomplete and damaged."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.records.files import rank_file
+from phalanx.report.folder import newest_folder, read_folder
+from tests.report.made_study import Job, make_run, make_study
+
+
+def test_every_run_of_the_plan_has_a_status(troubled: Path) -> None:
+    status = {run.name: run.status for run in read_folder(troubled).runs}
+    assert list(status.values()) == ["completed"] * 3 + ["failed", "interrupted", "missing"]
+
+
+def test_a_run_that_was_cut_in_a_line_keeps_its_whole_epochs(troubled: Path) -> None:
+    cut = read_folder(troubled).runs[4]
+    assert cut.status == "interrupted"
+    assert [epoch.epoch for epoch in cut.trained] == [0, 1]
+    assert cut.trained[-1].validation_loss is None  # what the cut line of rank 1 held
+
+
+def test_only_completed_runs_are_compared(troubled: Path) -> None:
+    assert [cell.layout.label for cell in read_folder(troubled).cells] == [
+        "sequential, 1 thread",
+        "mpi, 1 rank",
+        "mpi, 2 ranks",
+    ]
+
+
+def test_a_single_run_is_a_study_of_one(alone: Path) -> None:
+    measures = read_folder(alone)
+    assert (measures.study.kind, len(measures.runs)) == ("train", 1)
+    assert measures.study.command == "phalanx train --model cnn --strategy mpi --seed 0"
+
+
+def test_a_folder_of_loose_runs(tmp_path: Path) -> None:
+    for ranks in (1, 2):
+        make_run(tmp_path / f"run-{ranks}", Job("mlp", "mpi", ranks=ranks))
+    assert [run.status for run in read_folder(tmp_path).runs] == ["completed"] * 2
+
+
+def test_a_damaged_run_of_a_study_is_shown_not_fatal(tmp_path: Path) -> None:
+    jobs = [Job("mlp", "sequential"), Job("mlp", "mpi", ranks=2), Job("mlp", "gloo", ranks=2)]
+    folder = make_study(tmp_path / "s", jobs)
+    (folder / jobs[1].name / "run.json").write_text("{")
+    rank_file(folder / jobs[2].name, 1).unlink()
+    damaged = read_folder(folder).runs[1:]
+    assert [run.status for run in damaged] == ["damaged", "damaged"]
+    assert "run.json is damaged" in str(damaged[0].error)
+    assert "no records of ranks [1]" in str(damaged[1].error)
+
+
+def test_a_line_in_the_middle_that_is_no_record(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", Job("mlp", "sequential"))
+    lines = rank_file(folder, 0).read_text().splitlines(keepends=True)
+    rank_file(folder, 0).write_text("".join([lines[0], "nonsense\n", *lines[1:]]))
+    with pytest.raises(UserError, match="line 2 is not a record"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("{", "study.json is damaged"), ('{"schema": 99}', "study.json")],
+)
+def test_a_damaged_study(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "study.json").write_text(content)
+    with pytest.raises(UserError, match=message):
+        read_folder(tmp_path)
+
+
+def test_folders_without_records(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"neither study\.json nor run\.json"):
+        read_folder(tmp_path)
+    with pytest.raises(UserError, match="is not a folder"):
+        read_folder(tmp_path / "nowhere")
+
+
+def test_the_newest_study_or_run(tmp_path: Path, alone: Path) -> None:
+    with pytest.raises(UserError, match="no study or run under"):
+        newest_folder(tmp_path)
+    study = make_study(tmp_path / "study", [Job("mlp", "sequential")])
+    run = shutil.copytree(alone, tmp_path / "train" / "run")
+    os.utime(study / "study.json", (1000, 1000))
+    os.utime(run / "run.json", (2000, 2000))
+    assert newest_folder(tmp_path) == run
+    os.utime(study / "study.json", (3000, 3000))
+    assert newest_folder(tmp_path) == study

@@ -1,0 +1,161 @@
+"""Measures against numbers computed by hand."""
+
+import pytest
+
+from phalanx.records.schema import Epoch, Evaluation, Event, Outcome, Started, Step
+from phalanx.report.measures import PARTS, RankMeasure, measure_rank, measure_run, timed_epochs
+from tests.report.made_study import Job, run_of
+
+
+def started(rank: int = 0) -> Started:
+    return Started(
+        at_s=0.0,
+        rank=rank,
+        hostname="example",
+        process_id=1,
+        local_rank=rank,
+        threads=1,
+        startup_s=1.0,
+        parameters=10,
+        train_samples=7,
+        validation_samples=3,
+    )
+
+
+def step(epoch: int, communication_s: float = 0.0, forward_s: float = 0.2) -> Step:
+    return Step(
+        at_s=0.0,
+        epoch=epoch,
+        step=0,
+        samples=1,
+        loss_sum=0.0,
+        data_s=0.1,
+        forward_s=forward_s,
+        backward_s=0.3,
+        communication_s=communication_s,
+        optimizer_s=0.4,
+    )
+
+
+def epoch(
+    number: int, train_s: float, samples: int = 1, loss_sum: float = 0.0, correct: int = 0
+) -> Epoch:
+    return Epoch(
+        at_s=0.0,
+        epoch=number,
+        train_s=train_s,
+        samples=samples,
+        loss_sum=loss_sum,
+        correct=correct,
+        communicated_bytes=0,
+    )
+
+
+def evaluation(number: int, samples: int, loss_sum: float, correct: int) -> Evaluation:
+    return Evaluation(
+        at_s=0.0,
+        epoch=number,
+        evaluation_s=0.0,
+        samples=samples,
+        loss_sum=loss_sum,
+        correct=correct,
+    )
+
+
+def ranks(*events: list[Event]) -> dict[int, RankMeasure]:
+    return {rank: measure_rank([started(rank), *listed]) for rank, listed in enumerate(events)}
+
+
+def test_an_epoch_takes_as_long_as_its_slowest_rank() -> None:
+    run = measure_run(
+        run_of(Job("mlp", "mpi", ranks=2), "s"), ranks([epoch(0, 2.0)], [epoch(0, 3.0)])
+    )
+    assert [e.epoch_s for e in run.epochs] == [3.0]
+
+
+def test_uneven_ranks_weigh_by_their_samples() -> None:
+    run = measure_run(
+        run_of(Job("mlp", "mpi", ranks=2), "s"),
+        ranks(
+            [epoch(0, 1.0, 4, 8.0, 2), evaluation(0, 2, 1.0, 1)],
+            [epoch(0, 1.0, 3, 6.0, 3), evaluation(0, 1, 2.0, 1)],
+        ),
+    )
+    only = run.epochs[0]
+    assert (only.train_loss, only.train_accuracy) == (14.0 / 7, 5 / 7)
+    assert (only.validation_loss, only.validation_accuracy) == (1.0, 2 / 3)
+    assert run.images_per_s == 7.0
+
+
+@pytest.mark.parametrize(
+    ("epochs", "timed"), [([], ()), ([0], (0,)), ([0, 1], (0, 1)), ([0, 1, 2], (1, 2))]
+)
+def test_the_first_epoch_is_warm_up_from_three_on(epochs: list[int], timed: list[int]) -> None:
+    assert timed_epochs(epochs) == timed
+
+
+def test_median_without_warm_up_and_raw_times_kept() -> None:
+    times_s = [9.0, 1.0, 2.0, 6.0]
+    run = measure_run(
+        run_of(Job("mlp", "sequential"), "s"),
+        ranks([epoch(number, time_s) for number, time_s in enumerate(times_s)]),
+    )
+    assert run.epoch_s == 2.0
+    assert [e.epoch_s for e in run.epochs] == times_s
+    assert [e.trained_s for e in run.epochs] == [9.0, 10.0, 12.0, 18.0]
+
+
+def test_communication_share_is_the_mean_over_ranks() -> None:
+    run = measure_run(
+        run_of(Job("mlp", "mpi", ranks=2), "s"),
+        ranks(
+            [step(0, communication_s=1.0), epoch(0, 4.0)],
+            [step(0, communication_s=3.0), epoch(0, 4.0)],
+        ),
+    )
+    assert run.communication_share == (0.25 + 0.75) / 2
+
+
+def test_mean_step_over_ranks_and_steps() -> None:
+    run = measure_run(
+        run_of(Job("mlp", "mpi", ranks=2), "s"),
+        ranks(
+            [step(0, 1.0, forward_s=0.2), step(0, 2.0, forward_s=0.4), epoch(0, 4.0)],
+            [step(0, 3.0, forward_s=0.6), step(0, 2.0, forward_s=0.8), epoch(0, 4.0)],
+        ),
+    )
+    assert run.step_parts_s == pytest.approx((0.1, 0.5, 0.3, 2.0, 0.4))
+    assert PARTS == ("data", "forward", "backward", "communication", "optimizer")
+
+
+def test_the_evaluation_before_the_first_epoch_takes_no_training_time() -> None:
+    run = measure_run(
+        run_of(Job("mlp", "sequential"), "s"),
+        ranks([evaluation(-1, 2, 4.0, 0), epoch(0, 1.0), evaluation(0, 2, 1.0, 2)]),
+    )
+    assert [(e.epoch, e.trained_s, e.validation_loss) for e in run.epochs] == [
+        (-1, 0.0, 2.0),
+        (0, 1.0, 0.5),
+    ]
+    assert [e.epoch for e in run.trained] == [0]
+
+
+def test_an_epoch_counts_when_every_rank_has_finished_it() -> None:
+    run = measure_run(
+        run_of(Job("mlp", "mpi", ranks=2), "s"),
+        ranks([epoch(0, 1.0), epoch(1, 1.0)], [epoch(0, 1.0)]),
+    )
+    assert [e.epoch for e in run.epochs] == [0]
+
+
+def test_steps_of_an_epoch_that_was_begun_again_count_once() -> None:
+    events = [step(0, 9.0), started(), step(0, 1.0), epoch(0, 2.0)]
+    assert measure_rank(events).epochs[0].steps == 1
+    assert measure_rank(events).epochs[0].parts_s[PARTS.index("communication")] == 1.0
+
+
+def test_the_error_names_its_rank() -> None:
+    outcome = Outcome(status="failed", error="RuntimeError: lost", rank=2)
+    run = measure_run(run_of(Job("mlp", "mpi", outcome=outcome), "s"), {})
+    assert (run.status, run.error) == ("failed", "rank 2: RuntimeError: lost")
+    assert run.epoch_s is None

@@ -1,0 +1,35 @@
+"""The table on the terminal."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from phalanx.report.summary import summary_table
+
+
+def printed(folder: Path, width: int = 80) -> list[str]:
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(summary_table(folder))
+    return capture.get().splitlines()
+
+
+def test_numbers_stand_in_columns_of_80(alone: Path) -> None:
+    head, _, row = printed(alone)
+    assert " ".join(head.split()) == (
+        "model strategy ranks threads epoch s images/s speed-up comm % acc. % status"
+    )
+    assert row.split()[:4] == ["cnn", "mpi", "2", "1"]
+    assert row.split()[-1] == "completed"
+    assert row.index("2") == head.index("ranks") + len("ranks") - 1, "set to the right"
+
+
+def test_every_run_has_a_row_with_its_status(troubled: Path) -> None:
+    text = "\n".join(printed(troubled, width=120))
+    for word in ("completed", "failed", "interrupted", "not run"):
+        assert word in text
+
+
+def test_batch_and_seed_are_shown_only_when_there_are_several(full: Path, alone: Path) -> None:
+    assert {"batch", "seed"} <= set(printed(full, width=120)[0].split())
+    assert not {"batch", "seed"} & set(printed(alone, width=120)[0].split())
