@@ -82,20 +82,20 @@ def train_epoch(work: Work, epoch: int) -> tuple[int, float, int, float]:
         world_size=work.strategy.size,
     )
     step = epoch * len(batches)
-    predictions: list[Tensor] = []
+    outputs: list[Tensor] = []
     seen: list[Tensor] = []
     loss_sum = communication_s = 0.0
     ready_at = time.perf_counter()
     for batch in batches:
-        event, predicted, ready_at = update(work, batch, epoch, step, ready_at)
-        predictions.append(predicted)
+        event, logits, ready_at = update(work, batch, epoch, step, ready_at)
+        outputs.append(logits)
         seen.append(batch.indices)
         loss_sum += event.loss_sum
         communication_s += event.communication_s
         work.writer.add(event)
         step += 1
     indices = torch.cat(seen)
-    hits = torch.cat(predictions) == work.dataset.train_labels[indices]
+    hits = torch.cat(outputs).argmax(1) == work.dataset.train_labels[indices]
     return len(indices), loss_sum, int(hits.sum()), communication_s
 
 
@@ -105,7 +105,7 @@ def update(
     """One step of the optimizer on this rank's part of a global batch.
 
     began: `time.perf_counter()` at which the previous step ended.
-    Returns: the record, the predicted classes (n,), and the time at which the step ended.
+    Returns: the record, the logits (n, classes), and the time at which the step ended.
     """
     data, clock = work.dataset, time.perf_counter
     num_samples = len(batch.indices)
@@ -122,7 +122,6 @@ def update(
     computed = work.strategy.backward(loss, batch.global_size)
     reduced = clock()
     work.optimizer.step()
-    predicted = logits.detach().argmax(1)[:num_samples]
     loss_sum = loss.item()
     ended = clock()
     event = Step(
@@ -137,7 +136,7 @@ def update(
         communication_s=reduced - computed,
         optimizer_s=ended - reduced,
     )
-    return event, predicted, ended
+    return event, logits.detach()[:num_samples], ended
 
 
 @torch.inference_mode()

@@ -24,6 +24,7 @@ from phalanx.train.environment import process_age_s
 from phalanx.train.join import join
 from phalanx.train.loop import Work, run_epoch
 from phalanx.train.manifest import Manifest
+from phalanx.train.memory import keep_freed_memory
 from phalanx.train.metrics import RankTotals, epoch_line, summarize
 from phalanx.train.optimizer import make_optimizer
 from phalanx.train.run import begin_run, complete, end_run, new_folder, this_command, title
@@ -49,6 +50,7 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
         config, choice = complete(config, launched)
     assert config.threads is not None, "the run's record holds a complete configuration"
     torch.set_num_threads(config.threads)
+    keep_freed_memory()
     strategy = join(config, launched)
     if place.keeps_run:
         place.folder = Path(strategy.share(str(config.run_dir or new_folder(config))))

@@ -1,0 +1,228 @@
+"""Phalanx's training against a bare PyTorch loop over the same batches, in turn, in one run.
+
+    python benchmarks/training.py            # about five minutes on two cores
+
+Measured on two ranks of one node, one thread each, in rounds; a round times one epoch of each:
+
+    bare        PyTorch alone on rank 0: cross entropy, backward, fused Adam; no Phalanx
+    bare half   the same with half the batch: what two perfect ranks would take for a step
+    half both   the same on both ranks at once, which share cache and memory but nothing else
+    sequential  phalanx's loop, all its measuring and recording included, on rank 0
+    mpi 1       the same over MPI, on rank 0 alone
+    mpi, gloo   two ranks, the same global batch
+
+Reported with the spread over the rounds: sequential ÷ bare and mpi 1 ÷ sequential, the overhead;
+the speed-up of two ranks over `bare`; and its share of the model's own limit, bare ÷ bare half.
+Raw times, commit and machine go to benchmarks/results/training.json.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+import torch.distributed as dist
+from mpi4py.MPI import COMM_SELF, COMM_WORLD
+from torch.nn import functional as F
+
+from phalanx.comm.world import World
+from phalanx.data.dataset import Dataset, load_dataset
+from phalanx.data.sampler import epoch_order
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+from phalanx.launch.job import Job
+from phalanx.models.build import build_model
+from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.files import EventWriter, rank_file, write_atomically
+from phalanx.train.config import TrainConfig
+from phalanx.train.environment import describe_environment
+from phalanx.train.loop import Work, train_epoch
+from phalanx.train.memory import keep_freed_memory
+from phalanx.train.optimizer import make_optimizer
+
+BATCH = 128
+SAMPLES = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
+ROUNDS = 9
+RESULTS = Path(__file__).parent / "results" / "training.json"
+Epoch = Callable[[], None]
+
+
+def bare_loop(name: str, data: Dataset, samples: int, batch_size: int, steps: int) -> Epoch:
+    """One epoch as a PyTorch user writes it by hand; always `steps` updates."""
+    model = build_model(name, seed=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+
+    def epoch() -> None:
+        order = epoch_order(samples, 0, 0)
+        for step in range(steps):
+            indices = order[step * batch_size : (step + 1) * batch_size]
+            images, labels = data.train_images[indices], data.train_labels[indices]
+            optimizer.zero_grad()
+            F.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+    return epoch
+
+
+def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> Epoch:
+    """One epoch of phalanx's own loop, events written to disk as in any run."""
+    model = build_model(name, seed=0)
+    config = TrainConfig(model=name)  # type: ignore[arg-type]
+    work = Work(
+        strategy=strategy,
+        model=model,
+        module=strategy.prepare(model),
+        optimizer=make_optimizer(config, model, config.lr),
+        dataset=data,
+        global_batch_size=BATCH,
+        seed=0,
+        writer=EventWriter(rank_file(folder, strategy.rank)),
+        began_at=time.perf_counter(),
+    )
+
+    def epoch() -> None:
+        train_epoch(work, 0)
+
+    return epoch
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One thing to time; `alone`: on rank 0 while rank 1 sleeps."""
+
+    name: str
+    alone: bool
+    epoch: Epoch
+
+
+def timed(cell: Cell, rank: int) -> float:
+    """Seconds of one epoch on this rank; the others wait asleep."""
+    quiet_barrier()
+    began = time.perf_counter()
+    if rank == 0 or not cell.alone:
+        cell.epoch()
+    ended = time.perf_counter()
+    quiet_barrier()
+    return ended - began
+
+
+def quiet_barrier() -> None:
+    """A barrier that leaves the core to the rank that is being timed."""
+    request = COMM_WORLD.Ibarrier()
+    while not request.Test():
+        time.sleep(1e-3)
+
+
+def measure(name: str, world: World, gloo: Gloo, folder: Path) -> dict[str, list[float]]:
+    """Seconds a step, by cell, one value a round."""
+    samples = SAMPLES[name]
+    data = load_dataset("auto", train_samples=samples)
+    steps = samples // BATCH
+    data = Dataset(**{**vars(data), "train_labels": data.train_labels[: steps * BATCH]})
+    alone = World(COMM_SELF, timeout_s=60)
+    strategies = {"sequential": Sequential(), "mpi 1": MPI(alone), "mpi": MPI(world), "gloo": gloo}
+    cells = [
+        Cell("bare", True, bare_loop(name, data, steps * BATCH, BATCH, steps)),
+        Cell("bare half", True, bare_loop(name, data, steps * BATCH, BATCH // 2, steps)),
+        Cell("half both", False, bare_loop(name, data, steps * BATCH, BATCH // 2, steps)),
+        *(
+            Cell(
+                label, label in ("sequential", "mpi 1"), phalanx_loop(name, data, s, folder / label)
+            )
+            for label, s in strategies.items()
+        ),
+    ]
+    times: dict[str, list[float]] = {cell.name: [] for cell in cells}
+    for round_number in range(ROUNDS + 1):
+        for cell in cells:
+            seconds = timed(cell, world.rank)
+            if round_number > 0:  # the first round warms up
+                times[cell.name].append(seconds / steps)
+    return times
+
+
+def rank_main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    keep_freed_memory()  # the bare loop gains by it too
+    world = World.create(timeout_s=600)
+    store = dist.FileStore(str(folder / "meeting"), world.size)
+    gloo = Gloo(rank=world.rank, size=world.size, local_rank=world.rank, store=store, timeout_s=600)
+    for name in SAMPLES:
+        times = measure(name, world, gloo, folder / name)
+        if world.rank == 0:
+            (folder / f"{name}.json").write_text(json.dumps(times))
+    world.barrier()
+    gloo.close()
+
+
+def report(times: dict[str, dict[str, list[float]]]) -> None:
+    """The table; every ratio is of values of the same round, then the median over rounds."""
+
+    def ratio(name: str, above: str, below: str) -> str:
+        values = [a / b for a, b in zip(times[name][above], times[name][below], strict=True)]
+        low, _, high = statistics.quantiles(values, n=4)
+        return f"{statistics.median(values):6.3f} [{low:.3f} {high:.3f}]"
+
+    print("median [quartiles] over", ROUNDS, "rounds")
+    for title, above, below in (
+        ("sequential ÷ bare", "sequential", "bare"),
+        ("mpi 1 ÷ sequential", "mpi 1", "sequential"),
+        ("limit: bare ÷ bare half", "bare", "bare half"),
+        ("speed-up mpi 2", "bare", "mpi"),
+        ("speed-up gloo 2", "bare", "gloo"),
+        ("mpi's share of the limit", "bare half", "mpi"),
+        ("the machine's own share", "bare half", "half both"),
+        ("mpi against gloo", "gloo", "mpi"),
+    ):
+        cells = "  ".join(f"{name} {ratio(name, above, below)}" for name in times)
+        print(f"{title:25} {cells}")
+    for name, cells in times.items():
+        medians = "  ".join(f"{k} {statistics.median(v) * 1e3:.3f}" for k, v in cells.items())
+        print(f"ms a step, {name}: {medians}")
+
+
+def main() -> None:
+    mpi = find_mpi(os.environ)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        command = mpi_job(
+            mpi,
+            2,
+            [sys.executable, __file__, "rank", str(folder)],
+            cores=usable_cores(),
+            environ=os.environ,
+        )
+        with Job.start([command], folder / "log") as job:
+            while (code := job.poll()) is None:
+                time.sleep(0.5)
+        if code:
+            sys.exit((folder / "log").read_text())
+        times = {model: json.loads((folder / f"{model}.json").read_text()) for model in SAMPLES}
+    report(times)
+    document: dict[str, Any] = {
+        "command": "python benchmarks/training.py",
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": msgspec.to_builtins(describe_environment(str(mpi))),
+        "seconds_a_step": times,
+    }
+    write_atomically(RESULTS, json.dumps(document, indent=1).encode())
+    print(f"raw times: {RESULTS}")
+
+
+if __name__ == "__main__":
+    rank_main(Path(sys.argv[2])) if sys.argv[1:2] == ["rank"] else main()
