@@ -66,7 +66,7 @@ def configurations(cells: Sequence[Cell]) -> Table:
         "Completed runs that differ only in their seed, together. Times are medians over epochs "
         "and seeds, with the fastest and the slowest epoch; accuracy is the mean over seeds, "
         "with the worst and the best.",
-        "model|strategy|ranks#|threads#|batch#|epoch (s)#|from to (s)#|images/s#"
+        "model|strategy|ranks#|threads#|batch#|epoch (s)#|range (s)#|images/s#"
         "|speed-up#|efficiency#|comm.#|accuracy#|over seeds#",
         [
             (labels[cell.subject], *_layout(cell.layout), *_measures(cell))
@@ -80,8 +80,8 @@ def executions(runs: Sequence[RunMeasure]) -> Table:
     return _table(
         "Runs",
         "Epoch times in the order they were run; the first is warm-up where there are three.",
-        "run|strategy|ranks#|threads#|batch#|seed#|start-up (s)#|epoch (s)#|epochs (s)#"
-        "|images/s#|communication#|loss#|accuracy#|status|error",
+        "run|status|strategy|ranks#|threads#|batch#|seed#|epoch (s)#|images/s#|comm.#"
+        "|loss#|accuracy#|start-up (s)#|epochs (s)#|error",
         [_execution(measure) for measure in runs],
     )
 
@@ -172,16 +172,16 @@ def _execution(measure: RunMeasure) -> tuple[str, ...]:
     startups = [rank.started.startup_s for rank in measure.ranks.values() if rank.started]
     return (
         measure.name,
+        status_text(measure),
         *layout,
         str(setting.seed) if setting else UNKNOWN,
-        fixed(max(startups, default=None)),
         fixed(measure.epoch_s),
-        " ".join(fixed(epoch.epoch_s) for epoch in measure.trained) or UNKNOWN,
         grouped(measure.images_per_s),
         _share(measure.communication_share),
         UNKNOWN if last is None or last.validation_loss is None else f"{last.validation_loss:.4f}",
         _share(last.validation_accuracy if last else None, 2),
-        status_text(measure),
+        fixed(max(startups, default=None)),
+        " ".join(fixed(epoch.epoch_s) for epoch in measure.trained) or UNKNOWN,
         measure.error or "",
     )
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
 from phalanx.report.charts.look import (
-    DASHES,
     NUM_RANK_COLOURS,
     RANK_SHAPES,
     faded_unless,
@@ -73,30 +71,22 @@ def _lines(rows: Sequence[Row], y: alt.Y, *, shown_first: str) -> AnyChart:
             x=alt.X("epoch:Q", title="epoch", axis=axis, scale=alt.Scale(zero=False, padding=12)),
             y=y,
             opacity=faded_unless(picked),
-            **_rank_scales(rows),
         )
     )
-    lines = base.transform_calculate(dashed="datum.rank").mark_line(strokeWidth=1.8)
-    lines = lines.encode(strokeDash=_rank_dash(rows))
-    marks = base.mark_point(size=60, filled=True).encode(tooltip=_tooltip())
-    return alt.layer(lines, marks.add_params(shown, picked))
+    colour, shape = _rank_scales(rows)
+    base = base.encode(color=colour)
+    marks = base.mark_point(size=65, filled=True).encode(shape=shape, tooltip=_tooltip())
+    return alt.layer(base.mark_line(strokeWidth=1.8), marks.add_params(shown, picked))
 
 
-def _rank_scales(rows: Sequence[Row]) -> dict[str, Any]:
+def _rank_scales(rows: Sequence[Row]) -> tuple[alt.Color, alt.Shape]:
     ranks = sorted({int(str(row["rank"])) for row in rows})
     colours = [f"var(--rank-{rank % NUM_RANK_COLOURS})" for rank in ranks]
     shapes = [RANK_SHAPES[rank % len(RANK_SHAPES)] for rank in ranks]
-    return {
-        "color": alt.Color("rank:N", scale=alt.Scale(domain=ranks, range=colours)),
-        "shape": alt.Shape("rank:N", scale=alt.Scale(domain=ranks, range=shapes)),
-    }
-
-
-def _rank_dash(rows: Sequence[Row]) -> alt.StrokeDash:
-    """A field of its own keeps it out of the legend, whose marks would be drawn dashed."""
-    ranks = sorted({int(str(row["rank"])) for row in rows})
-    dashes = [DASHES[rank % len(DASHES)] for rank in ranks]
-    return alt.StrokeDash("dashed:N", legend=None, scale=alt.Scale(domain=ranks, range=dashes))
+    return (
+        alt.Color("rank:N", scale=alt.Scale(domain=ranks, range=colours)),
+        alt.Shape("rank:N", scale=alt.Scale(domain=ranks, range=shapes)),
+    )
 
 
 def _tooltip() -> list[alt.Tooltip]:
