@@ -2,15 +2,14 @@
 
 from pathlib import Path
 
-from phalanx.report.findings import (
+from phalanx.report.answers import (
     accuracy_against_sequential,
     best_configuration,
     communication_wall,
-    findings,
-    headline,
     mpi_or_gloo,
     oversubscription,
 )
+from phalanx.report.findings import findings, headline
 from phalanx.report.folder import read_folder
 from tests.report.made_study import Job, make_study
 from tests.report.test_comparison import cells, compare, measured
@@ -126,12 +125,14 @@ def test_mpi_against_gloo_only_where_all_else_is_equal() -> None:
 
 
 def test_runs_that_were_not_completed_are_counted_and_named(troubled: Path) -> None:
-    *_, last = findings(read_folder(troubled))
+    last = findings(read_folder(troubled))[-1]
     assert last.title == "Not completed"
     assert last.sentences[0].text == (
         "3 of 6 runs: 1 failed, 1 interrupted and 1 missing (mlp-mpi-r3-b128-s0, "
         "mlp-gloo-r2-b128-s0 and mlp-gloo-r4-b128-s0)."
     )
+    assert [s.label for s in last.sentences[1:]] == ["mlp-mpi-r3-b128-s0"]
+    assert last.sentences[1].text.startswith("rank 2: RuntimeError:")
 
 
 def test_headlines(full: Path, alone: Path, tmp_path: Path) -> None:

@@ -100,12 +100,13 @@ def key_figure(material: Material) -> KeyFigure | None:
     if not material.cells:
         return None
     best = min(material.cells, key=lambda cell: cell.epoch_s)
-    rate = f"{seconds(best.epoch_s)} an epoch"
     accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
     if best.speed_up is None:
         value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
+        rate = f"{best.images_per_s:,.0f} images/s"
     else:
         value, meaning = f"{best.speed_up:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
+        rate = f"{seconds(best.epoch_s)} an epoch"
     return KeyFigure(label=material.label, value=value, meaning=meaning, beside=rate + accuracy)
 
 

@@ -58,7 +58,7 @@ def efficiency(cells: Sequence[Cell], name: str) -> Figure | None:
 
 def epoch_time(cells: Sequence[Cell], name: str) -> Figure | None:
     rows = cell_rows(cells)
-    if not rows:
+    if len(rows) < 2:
         return None
     times_s = [cell.epoch_s for cell in cells]
     scale = time_scale(times_s, from_zero=True)
@@ -78,7 +78,7 @@ def epoch_time(cells: Sequence[Cell], name: str) -> Figure | None:
 def communication_share(cells: Sequence[Cell], name: str) -> Figure | None:
     spread = [cell for cell in cells if cell.layout.strategy != "sequential"]
     rows = [row for row in cell_rows(spread) if row["communication_share"] is not None]
-    if not rows:
+    if len(rows) < 2:
         return None
     axis = alt.Axis(format="%")
     share = alt.Y("communication_share:Q", title="share of training time", axis=axis)
