@@ -3,13 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 PHALANX = Path(sys.executable).with_name("phalanx")
 Phalanx = Callable[..., subprocess.CompletedProcess[str]]
+Started = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -27,3 +29,20 @@ def phalanx(tmp_path: Path) -> Phalanx:
         )
 
     return run
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Started]:
+    """Starts `phalanx` with words and lets it run; it is gone when the test ends."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, **options: Any) -> subprocess.Popen[str]:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+        process = subprocess.Popen([PHALANX, *words], cwd=tmp_path, text=True, **options)
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        process.kill()  # its ranks end with it
+        process.communicate()

@@ -20,7 +20,7 @@ from phalanx.records.schema import Epoch, Evaluation, Finished, Summary
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
-from tests.cli.conftest import PHALANX, Phalanx
+from tests.cli.conftest import PHALANX, Phalanx, Started
 
 pytestmark = pytest.mark.mpi
 
@@ -111,20 +111,18 @@ def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Pa
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "gloo"])
-def test_ctrl_c_ends_all_ranks_and_keeps_the_records(tmp_path: Path, strategy: str) -> None:
+def test_ctrl_c_ends_all_ranks_and_keeps_the_records(
+    started: Started, tmp_path: Path, strategy: str
+) -> None:
     folder = tmp_path / "run"
-    words = ["train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2"]
-    process = subprocess.Popen(
-        [PHALANX, *words, "--epochs", "500", "--run-dir", folder],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    words = ("train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2")
+    process = started(*words, "--epochs", "500", "--run-dir", str(folder))
     wait_for_steps(folder)
     assert len(processes_of(folder)) >= 3
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert stderr == b""
+    assert stderr == ""
     assert not processes_of(folder)
     assert read_run(folder).outcome.status == "interrupted"
     for rank in range(2):
@@ -163,18 +161,13 @@ def test_the_first_error_is_told_once_with_its_rank(
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "gloo"])
-def test_a_killed_rank_ends_the_run(tmp_path: Path, strategy: str) -> None:
+def test_a_killed_rank_ends_the_run(started: Started, tmp_path: Path, strategy: str) -> None:
     folder = tmp_path / "run"
-    words = ["train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2"]
-    process = subprocess.Popen(
-        [PHALANX, *words, "--epochs", "500", "--run-dir", folder],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ("train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2")
+    process = started(*words, "--epochs", "500", "--run-dir", str(folder))
     wait_for_steps(folder)
-    started = next(iter(read_events(folder / "rank-1.jsonl")))
-    os.kill(started.process_id, signal.SIGKILL)  # type: ignore[union-attr]
+    first = next(iter(read_events(folder / "rank-1.jsonl")))
+    os.kill(first.process_id, signal.SIGKILL)  # type: ignore[union-attr]
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
     assert stderr.startswith("phalanx: ")
@@ -200,11 +193,12 @@ def test_ranks_that_mpiexec_started_join_each_other(tmp_path: Path) -> None:
     assert len({finished(tmp_path / "run", rank).parameters_sha256 for rank in range(3)}) == 1
 
 
-def test_the_live_line_on_a_terminal(tmp_path: Path) -> None:
+def test_the_live_line_on_a_terminal(started: Started, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     words = ["train", "--dataset", "digits", "--epochs", "2", "--run-dir", str(tmp_path / "run")]
-    process = subprocess.Popen(
-        [PHALANX, *words, "--strategy", "mpi", "--ranks", "2"],
+    process = started(
+        *words,
+        *("--strategy", "mpi", "--ranks", "2"),
         stdout=theirs,
         stderr=theirs,
         env={**os.environ, "TERM": "xterm", "COLUMNS": "150"},

@@ -33,6 +33,9 @@ class ScalingConfig:
     threads: tuple[int, ...] | None = None
     """Numbers of threads for sequential. Default: 1, 2, 4 … up to the cores."""
 
+    threads_per_rank: int = 1
+    """Compute threads of each rank of mpi and gloo."""
+
     batch_sizes: tuple[int, ...] = (DEFAULT_BATCH_SIZE,)
     """Global batch sizes; each is a study of its own within the report."""
 
@@ -102,7 +105,7 @@ def layouts(study: ScalingConfig, cores: int) -> Iterator[tuple[Strategy, int, i
                 yield strategy, 1, threads
         else:
             for ranks in study.ranks or powers_of_two(2 * cores):
-                yield strategy, ranks, max(1, cores // ranks)
+                yield strategy, ranks, study.threads_per_rank
 
 
 def powers_of_two(largest: int) -> list[int]:
