@@ -1,8 +1,9 @@
 """Phalanx's training against a bare PyTorch loop over the same batches, in turn, in one run.
 
-    python benchmarks/training.py            # about five minutes on two cores
+    python benchmarks/training.py [MODEL ...]     # all three: about four minutes on two cores
 
-Measured on two ranks of one node, one thread each, in rounds; a round times one epoch of each:
+Measured on two ranks of one node, one thread each, in rounds. A round runs one epoch of each cell,
+and what counts is its median step, which a hiccup of a shared machine does not move:
 
     bare        PyTorch alone on rank 0: cross entropy, backward, fused Adam; no Phalanx
     bare half   the same with half the batch: what two perfect ranks would take for a step
@@ -18,6 +19,7 @@ Raw times, commit and machine go to benchmarks/results/training.json.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -49,17 +51,19 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter, rank_file, write_atomically
+from phalanx.records.schema import Event, Step
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.loop import Work, train_epoch
 from phalanx.train.memory import keep_freed_memory
 from phalanx.train.optimizer import make_optimizer
+from phalanx.train.progress import step_s
 
 BATCH = 128
 SAMPLES = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
 ROUNDS = 9
 RESULTS = Path(__file__).parent / "results" / "training.json"
-Epoch = Callable[[], None]
+Epoch = Callable[[], list[float]]  # runs one; seconds of each step
 
 
 def bare_loop(name: str, data: Dataset, samples: int, batch_size: int, steps: int) -> Epoch:
@@ -67,7 +71,8 @@ def bare_loop(name: str, data: Dataset, samples: int, batch_size: int, steps: in
     model = build_model(name, seed=0)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
-    def epoch() -> None:
+    def epoch() -> list[float]:
+        ends = [time.perf_counter()]
         order = epoch_order(samples, 0, 0)
         for step in range(steps):
             indices = order[step * batch_size : (step + 1) * batch_size]
@@ -75,6 +80,8 @@ def bare_loop(name: str, data: Dataset, samples: int, batch_size: int, steps: in
             optimizer.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             optimizer.step()
+            ends.append(time.perf_counter())
+        return [end - begin for begin, end in itertools.pairwise(ends)]
 
     return epoch
 
@@ -83,6 +90,7 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     """One epoch of phalanx's own loop, events written to disk as in any run."""
     model = build_model(name, seed=0)
     config = TrainConfig(model=name)  # type: ignore[arg-type]
+    writer = KeepingWriter(rank_file(folder, strategy.rank))
     work = Work(
         strategy=strategy,
         model=model,
@@ -91,14 +99,29 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
         dataset=data,
         global_batch_size=BATCH,
         seed=0,
-        writer=EventWriter(rank_file(folder, strategy.rank)),
+        writer=writer,
         began_at=time.perf_counter(),
     )
 
-    def epoch() -> None:
+    def epoch() -> list[float]:
+        writer.steps.clear()
         train_epoch(work, 0)
+        return [step_s(step) for step in writer.steps]
 
     return epoch
+
+
+class KeepingWriter(EventWriter):
+    """Writes events like any run, and keeps the steps."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.steps: list[Step] = []
+
+    def add(self, event: Event) -> None:
+        super().add(event)
+        if isinstance(event, Step):
+            self.steps.append(event)
 
 
 @dataclass(frozen=True)
@@ -111,14 +134,11 @@ class Cell:
 
 
 def timed(cell: Cell, rank: int) -> float:
-    """Seconds of one epoch on this rank; the others wait asleep."""
+    """Seconds of the median step of one epoch on this rank; the others wait asleep."""
     quiet_barrier()
-    began = time.perf_counter()
-    if rank == 0 or not cell.alone:
-        cell.epoch()
-    ended = time.perf_counter()
+    steps = cell.epoch() if rank == 0 or not cell.alone else [0.0]
     quiet_barrier()
-    return ended - began
+    return statistics.median(steps)
 
 
 def quiet_barrier() -> None:
@@ -150,19 +170,20 @@ def measure(name: str, world: World, gloo: Gloo, folder: Path) -> dict[str, list
     times: dict[str, list[float]] = {cell.name: [] for cell in cells}
     for round_number in range(ROUNDS + 1):
         for cell in cells:
-            seconds = timed(cell, world.rank)
+            step_time_s = timed(cell, world.rank)
             if round_number > 0:  # the first round warms up
-                times[cell.name].append(seconds / steps)
+                times[cell.name].append(step_time_s)
     return times
 
 
-def rank_main(folder: Path) -> None:
+def rank_main(folder: Path, models: list[str]) -> None:
     torch.set_num_threads(1)
+
     keep_freed_memory()  # the bare loop gains by it too
     world = World.create(timeout_s=600)
     store = dist.FileStore(str(folder / "meeting"), world.size)
     gloo = Gloo(rank=world.rank, size=world.size, local_rank=world.rank, store=store, timeout_s=600)
-    for name in SAMPLES:
+    for name in models:
         times = measure(name, world, gloo, folder / name)
         if world.rank == 0:
             (folder / f"{name}.json").write_text(json.dumps(times))
@@ -196,14 +217,14 @@ def report(times: dict[str, dict[str, list[float]]]) -> None:
         print(f"ms a step, {name}: {medians}")
 
 
-def main() -> None:
+def main(models: list[str]) -> None:
     mpi = find_mpi(os.environ)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = mpi_job(
             mpi,
             2,
-            [sys.executable, __file__, "rank", str(folder)],
+            [sys.executable, __file__, "rank", str(folder), *models],
             cores=usable_cores(),
             environ=os.environ,
         )
@@ -212,17 +233,20 @@ def main() -> None:
                 time.sleep(0.5)
         if code:
             sys.exit((folder / "log").read_text())
-        times = {model: json.loads((folder / f"{model}.json").read_text()) for model in SAMPLES}
+        times = {model: json.loads((folder / f"{model}.json").read_text()) for model in models}
     report(times)
     document: dict[str, Any] = {
-        "command": "python benchmarks/training.py",
+        "command": f"python benchmarks/training.py {' '.join(models)}",
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": msgspec.to_builtins(describe_environment(str(mpi))),
-        "seconds_a_step": times,
+        "seconds_of_the_median_step_by_round": times,
     }
     write_atomically(RESULTS, json.dumps(document, indent=1).encode())
     print(f"raw times: {RESULTS}")
 
 
 if __name__ == "__main__":
-    rank_main(Path(sys.argv[2])) if sys.argv[1:2] == ["rank"] else main()
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]), sys.argv[3:])
+    else:
+        main(sys.argv[1:] or list(SAMPLES))

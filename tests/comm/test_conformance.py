@@ -1,5 +1,6 @@
 """The same routine on 1, 2, 3 and 4 ranks of whatever MPI this environment has."""
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ def test_a_timeout_names_who_is_missing(
     output = ranks.mpi(3, programs("late.py"), collective, "1", may_fail=True)
     for rank in (0, 2):
         assert f"rank {rank} says: rank {rank} waited 1 s in" in output
-    assert output.count("for rank 1\n") == 2
+    # no more than the name of the collective and the rank: some launchers join lines
+    assert len(re.findall(r"waited 1 s in [a-z\- ()]+ for rank 1(?!\d|,)", output)) == 2
     assert collective in output
     assert time.monotonic() - began < 30

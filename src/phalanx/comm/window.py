@@ -1,4 +1,4 @@
-"""Memory that the ranks of a node share: a part for each rank, all parts readable by all."""
+"""Memory that the ranks of a node share, and a barrier in it."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from numpy.typing import DTypeLike, NDArray
 from phalanx.comm.wait import WaitPolicy, wait_until
 
 CACHE_LINE_BYTES = 64
-_FLAG_STRIDE = CACHE_LINE_BYTES // 8  # in 8-byte counters
 
 
 class Window:
-    """One (n,) array a rank, in a shared segment of the node, with a barrier that costs one store
-    and p loads.
+    """For each rank of the node an array that all its ranks can read and write.
 
-    Every rank owns one cache line with a counter that only it writes; the barrier is passed when
-    all counters have reached its number. Collective to make and to close.
+    The barrier costs one store and p loads: every rank owns a cache line with a counter that only
+    it writes, and the barrier is passed when all counters have reached its number. Making and
+    closing a window is collective.
     """
 
     def __init__(
@@ -31,31 +30,30 @@ class Window:
         policy: WaitPolicy,
         timeout_s: float,
     ) -> None:
+        """num_elements: of this rank's own array; it may differ from rank to rank."""
         from mpi4py import MPI
 
         self.rank: int = node.Get_rank()
         self.size: int = node.Get_size()
         self._policy, self._timeout_s = policy, timeout_s
-        data_bytes = num_elements * np.dtype(dtype).itemsize
-        padded_bytes = -(-data_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
-        self._window = MPI.Win.Allocate_shared(CACHE_LINE_BYTES + padded_bytes, comm=node)
+        num_bytes = CACHE_LINE_BYTES + num_elements * np.dtype(dtype).itemsize
+        # Whole lines: the next rank's counter begins where this rank's memory ends.
+        num_bytes = -(-num_bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        self._window = MPI.Win.Allocate_shared(num_bytes, comm=node)
         self._window.Lock_all()
-        segments: list[Any] = [self._window.Shared_query(r)[0] for r in range(self.size)]
+        segments: list[Any] = [self._window.Shared_query(rank)[0] for rank in range(self.size)]
+        counts = node.allgather(num_elements)
         self._counters = [memoryview(s)[:CACHE_LINE_BYTES].cast("B").cast("q") for s in segments]
-        self.parts: list[NDArray[Any]] = [
-            np.frombuffer(s, dtype=dtype, offset=CACHE_LINE_BYTES, count=num_elements)
-            for s in segments
+        self.arrays: list[NDArray[Any]] = [
+            np.frombuffer(segment, dtype=dtype, offset=CACHE_LINE_BYTES, count=count)
+            for segment, count in zip(segments, counts, strict=True)
         ]
         self._passed = 0
-        self.mine[:] = 0  # touched by its owner first: on the owner's memory
+        self.arrays[self.rank][:] = 0  # touched by its owner first: on the owner's memory
         self._counters[self.rank][0] = 0
         self._window.Sync()
         node.Barrier()
         self._window.Sync()
-
-    @property
-    def mine(self) -> NDArray[Any]:
-        return self.parts[self.rank]
 
     def barrier(self, name: str) -> None:
         """Wait until every rank of the node is here; what they wrote before is then visible.
@@ -76,8 +74,9 @@ class Window:
         self._window.Sync()
 
     def close(self) -> None:
+        """Give the memory back; arrays of it must not be used any more."""
         self._window.Unlock_all()
-        self.parts.clear()
+        self.arrays.clear()
         self._counters.clear()
         self._window.Free()
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from phalanx.comm.layout import share_of
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankBatch:
@@ -62,8 +64,8 @@ def shard(start: int, stop: int, rank: int, world_size: int) -> range:
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not one of {world_size} ranks")
-    size = stop - start
-    return range(start + size * rank // world_size, start + size * (rank + 1) // world_size)
+    share = share_of(rank, world_size, stop - start)
+    return range(start + share.start, start + share.stop)
 
 
 def num_batches(num_samples: int, global_batch_size: int) -> int:

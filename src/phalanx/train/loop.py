@@ -112,7 +112,9 @@ def update(
     # A rank that got nothing of a small last batch takes part with a borrowed sample that counts
     # for nothing, so that its collectives happen all the same.
     indices = batch.indices if num_samples else torch.zeros(1, dtype=torch.int64)
-    images, labels = data.train_images[indices], data.train_labels[indices]
+    # Not `train_images[indices]`: that takes more than twice as long for the same bytes.
+    images = data.train_images.index_select(0, indices)
+    labels = data.train_labels.index_select(0, indices)
     loaded = clock()
     logits = work.module(images)
     loss = F.cross_entropy(logits, labels, reduction="sum")

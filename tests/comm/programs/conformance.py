@@ -6,10 +6,15 @@ from phalanx.comm.reducer import make_reducer
 from phalanx.comm.world import World
 
 SIZES = [1, 2, 7, 1000, 100_003]
+LAYOUTS = [[1], [2, 0, 1], [7, 1000], [1, 99_999, 40_000, 3]]  # elements of the parts
 
 
 def values(rank: int, size: int, dtype: str) -> np.ndarray:
     return np.random.default_rng([rank, size]).standard_normal(size).astype(dtype)
+
+
+def parts_of(rank: int, layout: list[int], dtype: str) -> list[np.ndarray]:
+    return np.split(values(rank, sum(layout), dtype), np.cumsum(layout)[:-1])
 
 
 def in_rank_order(world: World, size: int, dtype: str) -> np.ndarray:
@@ -19,22 +24,21 @@ def in_rank_order(world: World, size: int, dtype: str) -> np.ndarray:
     return total
 
 
-def check_all_reduce(world: World, method: str, size: int, dtype: str) -> None:
-    reducer = make_reducer(world, size, dtype, method)
-    assert reducer.name == (method if method != "auto" or world.size > 1 else "library")
-    expected = in_rank_order(world, size, dtype)
+def check_all_reduce(world: World, method: str, layout: list[int], dtype: str) -> None:
+    reducer = make_reducer(world, layout, dtype, method)
+    assert reducer.name == ("library" if method == "library" or world.size == 1 else "shared")
+    expected = in_rank_order(world, sum(layout), dtype)
+    parts = parts_of(world.rank, layout, dtype)
     first = None
     for _ in range(3):
-        reducer.buffer[:] = values(world.rank, size, dtype)
-        half = size // 2
-        reducer.all_reduce(0, half)
-        assert np.array_equal(reducer.buffer[half:], values(world.rank, size, dtype)[half:])
-        reducer.all_reduce(half, size)
-        np.testing.assert_allclose(reducer.buffer, expected, rtol=1e-5, atol=1e-6)
-        if method == "shared":
-            assert reducer.buffer.tobytes() == expected.tobytes(), "summed in another order"
-        first = first if first is not None else reducer.buffer.tobytes()
-        assert reducer.buffer.tobytes() == first, "other bits in another run"
+        reducer.all_reduce(parts)
+        np.testing.assert_allclose(reducer.total, expected, rtol=1e-5, atol=1e-6)
+        if reducer.name == "shared":
+            assert reducer.total.tobytes() == expected.tobytes(), "summed in another order"
+        first = first or reducer.total.tobytes()
+        assert reducer.total.tobytes() == first, "other bits in another run"
+    for part, given in zip(parts, parts_of(world.rank, layout, dtype), strict=True):
+        assert np.array_equal(part, given), "what was given was changed"
     world.barrier()
     reducer.close()
 
@@ -55,10 +59,10 @@ def check_the_rest(world: World) -> None:
 
 def main() -> None:
     world = World.create(timeout_s=30)
-    for method in ("shared", "library"):
+    for method in ("auto", "library"):
         for dtype in ("float32", "float64"):
-            for size in SIZES:
-                check_all_reduce(world, method, size, dtype)
+            for layout in LAYOUTS:
+                check_all_reduce(world, method, layout, dtype)
     check_the_rest(world)
     world.close()
     print(f"rank {world.rank} of {world.size} is done", flush=True)

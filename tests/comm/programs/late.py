@@ -14,7 +14,7 @@ from phalanx.comm.wait import WaitTimeoutError
 from phalanx.comm.world import World
 
 world = World.create(timeout_s=1.0)
-reducer = make_reducer(world, 1000, np.float32, "shared")
+reducer = make_reducer(world, [1000], np.float32, "shared")
 if world.rank == int(sys.argv[2]):
     time.sleep(6)
     os._exit(0)
@@ -22,7 +22,7 @@ try:
     if sys.argv[1] == "barrier":
         world.barrier("the barrier of the epoch")
     else:
-        reducer.all_reduce(0, 1000)
+        reducer.all_reduce([np.ones(1000, np.float32)])
 except WaitTimeoutError as error:
     print(f"rank {world.rank} says: {error}", flush=True)
 time.sleep(4)  # keep the launcher from ending the others before they have spoken

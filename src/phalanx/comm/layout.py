@@ -1,0 +1,53 @@
+"""Where parts lie in a flat vector, and how the vector is shared among ranks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Elements [begin, end) of part number `part`; they lie at [offset, …) of the flat vector."""
+
+    part: int
+    begin: int
+    end: int
+    offset: int
+
+    @property
+    def stop(self) -> int:
+        """Where the piece ends in the flat vector."""
+        return self.offset + self.end - self.begin
+
+
+def share_of(rank: int, size: int, num_elements: int) -> range:
+    """The contiguous share of `rank` in [0, num_elements); shares differ by at most one."""
+    return range(num_elements * rank // size, num_elements * (rank + 1) // size)
+
+
+def starts_of(sizes: Sequence[int]) -> list[int]:
+    """Where each of the consecutive parts of `sizes` elements starts, and the total as the last."""
+    starts = [0]
+    for size in sizes:
+        starts.append(starts[-1] + size)
+    return starts
+
+
+def pieces_of(sizes: Sequence[int], share: range, largest: int) -> list[Piece]:
+    """The pieces of consecutive parts of `sizes` elements that make up `share` of the whole, each
+    of at most `largest` elements."""
+    pieces = []
+    for part, start in enumerate(starts_of(sizes)[:-1]):
+        first = max(share.start, start)
+        last = min(share.stop, start + sizes[part])
+        for at in range(first, last, largest):
+            stop = min(at + largest, last)
+            pieces.append(Piece(part, at - start, stop - start, at))
+    return pieces
+
+
+def chunks(num_elements: int, largest: int) -> Iterator[slice]:
+    """Cut [0, num_elements) into slices of at most `largest` elements."""
+    for start in range(0, num_elements, largest):
+        yield slice(start, min(start + largest, num_elements))
