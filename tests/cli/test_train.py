@@ -110,16 +110,19 @@ def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Pa
     assert "model.safetensors has" in done.stderr
 
 
-@pytest.mark.parametrize("strategy", ["mpi", "gloo"])
+@pytest.mark.parametrize(
+    ("strategy", "request_to_end"),
+    [("mpi", signal.SIGINT), ("gloo", signal.SIGINT), ("mpi", signal.SIGTERM)],
+)
 def test_ctrl_c_ends_all_ranks_and_keeps_the_records(
-    started: Started, tmp_path: Path, strategy: str
+    started: Started, tmp_path: Path, strategy: str, request_to_end: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
     words = ("train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2")
     process = started(*words, "--epochs", "500", "--run-dir", str(folder))
     wait_for_steps(folder)
     assert len(processes_of(folder)) >= 3
-    process.send_signal(signal.SIGINT)
+    process.send_signal(request_to_end)
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert stderr == ""

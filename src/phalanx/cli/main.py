@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -29,6 +30,8 @@ app.command("phalanx.cli.doctor:doctor", name="doctor", help="Examine this machi
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the `phalanx` command; ends the process with its exit code."""
+    # A batch system's request to end is as good as Ctrl-C: ranks are ended, records kept.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app(words, exit_on_error=False, print_error=False)
     except (UserError, CycloptsError) as error:
