@@ -58,6 +58,7 @@ from phalanx.train.loop import Work, train_epoch
 from phalanx.train.memory import keep_freed_memory
 from phalanx.train.optimizer import make_optimizer
 from phalanx.train.progress import step_s
+from phalanx.train.schedule import Schedule
 
 BATCH = 128
 SAMPLES = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
@@ -96,6 +97,7 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
         model=model,
         module=strategy.prepare(model),
         optimizer=make_optimizer(config, model, config.lr),
+        schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
         dataset=data,
         global_batch_size=BATCH,
         seed=0,

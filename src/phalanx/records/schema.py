@@ -17,6 +17,7 @@ SCHEMA_VERSION = 1
 Strategy = Literal["sequential", "mpi", "gloo"]
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
+LearningRateSchedule = Literal["constant", "cosine"]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +30,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     threads: int  # compute threads of each rank
     global_batch_size: int
     epochs: int
-    learning_rate: float  # as used, after the rule
+    learning_rate: float  # at its highest, after the rule
     learning_rate_rule: LearningRateRule
+    learning_rate_schedule: LearningRateSchedule = "constant"
     optimizer: str
     seed: int
     dtype: str

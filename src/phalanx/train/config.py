@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.records.schema import LearningRateRule, Strategy
+from phalanx.records.schema import LearningRateRule, LearningRateSchedule, Strategy
 
 ModelName = Literal["mlp", "cnn", "rnn"]
 DatasetName = Literal["auto", "digits", "mnist"]
@@ -54,10 +54,13 @@ class TrainConfig:
     """Samples an update on each rank; the global batch then grows with the ranks."""
 
     lr: float = 1e-3
-    """Learning rate, for the default batch of 128."""
+    """Learning rate of the first step, for the default batch of 128."""
 
     lr_rule: LearningRateRule = "none"
     """How the learning rate follows the global batch: `none`, `linear` or `sqrt` of batch ÷ 128."""
+
+    lr_schedule: LearningRateSchedule = "cosine"
+    """How it goes on from there: `cosine` falls to nothing by the last step, or `constant`."""
 
     optimizer: OptimizerName = "adam"
     """The update rule."""

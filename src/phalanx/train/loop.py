@@ -16,6 +16,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import Epoch, Evaluation, Step
 from phalanx.train.metrics import RankTotals
+from phalanx.train.schedule import Schedule
 
 EVALUATION_BATCH_SIZE = 500
 
@@ -28,6 +29,7 @@ class Work:
     model: nn.Module
     module: nn.Module  # what the strategy made of the model; called in the forward pass
     optimizer: Optimizer
+    schedule: Schedule
     dataset: Dataset
     global_batch_size: int
     seed: int
@@ -123,6 +125,8 @@ def update(
     forwarded = clock()
     computed = work.strategy.backward(loss, batch.global_size)
     reduced = clock()
+    for group in work.optimizer.param_groups:
+        group["lr"] = work.schedule.at(step)
     work.optimizer.step()
     loss_sum = loss.item()
     ended = clock()

@@ -88,6 +88,7 @@ def setting_of(config: TrainConfig) -> Setting:
         epochs=config.epochs,
         learning_rate=config.learning_rate(global_batch_size),
         learning_rate_rule=config.lr_rule,
+        learning_rate_schedule=config.lr_schedule,
         optimizer=config.optimizer,
         seed=config.seed,
         dtype=config.dtype,
@@ -143,7 +144,8 @@ def title(config: TrainConfig) -> str:
         f"{setting.model} on {setting.dataset}: {setting.strategy}, "
         f"{ranks}{_count(setting.threads, 'thread')}, "
         f"global batch {setting.global_batch_size}, {setting.optimizer}, "
-        f"learning rate {setting.learning_rate:g} (rule: {setting.learning_rate_rule})"
+        f"learning rate {setting.learning_rate:g} "
+        f"(rule: {setting.learning_rate_rule}, schedule: {setting.learning_rate_schedule})"
     )
 
 

@@ -13,6 +13,7 @@ import torch
 
 from phalanx import __version__
 from phalanx.data.dataset import load_dataset
+from phalanx.data.sampler import num_batches
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.parallel.strategy import Strategy
@@ -28,6 +29,7 @@ from phalanx.train.memory import keep_freed_memory
 from phalanx.train.metrics import RankTotals, epoch_line, summarize
 from phalanx.train.optimizer import make_optimizer
 from phalanx.train.run import begin_run, complete, end_run, new_folder, this_command, title
+from phalanx.train.schedule import Schedule
 
 
 @dataclass
@@ -89,7 +91,12 @@ def _prepare(
     )
     model = build_model(config.model, seed=config.seed, dtype=dtype)
     global_batch_size = config.global_batch_size(strategy.size)
-    optimizer = make_optimizer(config, model, config.learning_rate(global_batch_size))
+    schedule = Schedule(
+        kind=config.lr_schedule,
+        peak=config.learning_rate(global_batch_size),
+        num_steps=config.epochs * num_batches(len(dataset.train_labels), global_batch_size),
+    )
+    optimizer = make_optimizer(config, model, schedule.peak)
     epochs_done = 0
     if config.resume:
         epochs_done = load_checkpoint(config.resume, model, optimizer).epochs_done
@@ -98,6 +105,7 @@ def _prepare(
         model=model,
         module=strategy.prepare(model),
         optimizer=optimizer,
+        schedule=schedule,
         dataset=dataset,
         global_batch_size=global_batch_size,
         seed=config.seed,

@@ -20,6 +20,7 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.join import RENDEZVOUS, join
 from phalanx.train.loop import Work, run_epoch
 from phalanx.train.optimizer import make_optimizer
+from phalanx.train.schedule import Schedule
 
 BATCH = 30
 SAMPLES = 49 * BATCH + 2  # fifty steps, of which the last has fewer samples than four ranks
@@ -51,6 +52,7 @@ def run(config: TrainConfig, folder: Path) -> None:
         model=model,
         module=strategy.prepare(model),  # gives all ranks the weights of rank 0
         optimizer=make_optimizer(config, model, config.lr),
+        schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=50),
         dataset=samples(dtype),
         global_batch_size=BATCH,
         seed=config.seed,
