@@ -92,7 +92,7 @@ def make_reducer(
     if method == "library":
         return LibraryReducer(world, sizes, dtype)
     needed_bytes = sum(sizes) * np.dtype(dtype).itemsize * (world.local_size + 1)
-    obstacle = world.share(_obstacle(world, needed_bytes))
+    obstacle = world.share(obstacle_to_sharing(world, needed_bytes))
     if obstacle is None:
         return SharedReducer(world, sizes, dtype)
     if method == "shared":
@@ -100,7 +100,8 @@ def make_reducer(
     return LibraryReducer(world, sizes, dtype)
 
 
-def _obstacle(world: World, needed_bytes: int, folder: str = "/dev/shm") -> str | None:
+def obstacle_to_sharing(world: World, needed_bytes: int, folder: str = "/dev/shm") -> str | None:
+    """Why the ranks cannot sum in shared memory of so many bytes; None when they can."""
     if not world.on_one_node:
         return f"the ranks are on several nodes ({world.local_size} of {world.size} on this one)"
     if world.size == 1:
