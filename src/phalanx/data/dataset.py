@@ -11,7 +11,14 @@ from torch import Tensor
 
 from phalanx.data.arrays import Arrays, Bytes
 from phalanx.data.cache import cached
-from phalanx.data.catalog import NUM_TRAIN_SAMPLES, Choice, Name, digits_file, resolve
+from phalanx.data.catalog import (
+    NUM_TRAIN_SAMPLES,
+    NUM_VALIDATION_SAMPLES,
+    Choice,
+    Name,
+    digits_file,
+    resolve,
+)
 from phalanx.data.mnist import read_mnist
 from phalanx.errors import UserError
 
@@ -41,28 +48,33 @@ def load_dataset(
     *,
     dtype: torch.dtype = torch.float32,
     train_samples: int | None = None,
+    validation_samples: int | None = None,
 ) -> Dataset:
     """Read `auto`, `mnist` or `digits`; see `catalog.resolve` for what `auto` takes.
 
-    dtype: of the images. train_samples: keep the first so many for training; None keeps all.
+    dtype: of the images. train_samples, validation_samples: keep the first so many; None keeps all.
     Raises: UserError when the data is missing, truncated or damaged, or has fewer samples.
     """
     choice = resolve(name, data_root)
-    if train_samples is not None and not 1 <= train_samples <= NUM_TRAIN_SAMPLES:
-        raise UserError(
-            f"--train-samples must be 1 to {NUM_TRAIN_SAMPLES} for {choice.name}, "
-            f"not {train_samples}"
-        )
+    _check("--train-samples", choice, train_samples, NUM_TRAIN_SAMPLES)
+    _check("--validation-samples", choice, validation_samples, NUM_VALIDATION_SAMPLES)
     arrays = _read(choice)
     mean, deviation = _NORMALISATION[choice.name]
     return Dataset(
         name=choice.name,
         train_images=_normalised(arrays.train_images[:train_samples], mean, deviation, dtype),
         train_labels=_labels(arrays.train_labels[:train_samples]),
-        validation_images=_normalised(arrays.validation_images, mean, deviation, dtype),
-        validation_labels=_labels(arrays.validation_labels),
+        validation_images=_normalised(
+            arrays.validation_images[:validation_samples], mean, deviation, dtype
+        ),
+        validation_labels=_labels(arrays.validation_labels[:validation_samples]),
         reason=choice.reason,
     )
+
+
+def _check(option: str, choice: Choice, wanted: int | None, largest: int) -> None:
+    if wanted is not None and not 1 <= wanted <= largest:
+        raise UserError(f"{option} must be 1 to {largest} for {choice.name}, not {wanted}")
 
 
 def _read(choice: Choice) -> Arrays:

@@ -13,7 +13,8 @@ from phalanx.errors import UserError
 from phalanx.records.schema import Strategy
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, ModelName, TrainConfig
 
-QUICK_EPOCHS, QUICK_SAMPLES = 3, 8_192
+QUICK_EPOCHS = 3
+QUICK_TRAIN_SAMPLES, QUICK_VALIDATION_SAMPLES = 8_192, 2_000
 FULL_EPOCHS = 5
 
 
@@ -43,13 +44,16 @@ class ScalingConfig:
     """Every run is repeated with each seed; several give the spread of the accuracy."""
 
     full: bool = False
-    """All training samples and 5 epochs, instead of 8,192 samples and 3 epochs."""
+    """All samples and 5 epochs, instead of 3 epochs of 8,192 samples, judged by 2,000."""
 
     epochs: int | None = None
     """Passes over the training data. Default: 3, or 5 with --full."""
 
     train_samples: int | None = None
     """Training samples of an epoch. Default: 8,192, or all with --full."""
+
+    validation_samples: int | None = None
+    """Validation samples that each epoch is judged by. Default: 2,000, or all with --full."""
 
     dataset: DatasetName = "auto"
     """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
@@ -121,7 +125,7 @@ def _planned(
     batch_size: int,
     seed: int,
 ) -> PlannedRun:
-    quick_samples = None if study.full else QUICK_SAMPLES
+    quick = not study.full
     config = TrainConfig(
         model=model,
         dataset=study.dataset,
@@ -129,11 +133,13 @@ def _planned(
         strategy=strategy,
         ranks=ranks,
         threads=threads,
-        epochs=study.epochs or (FULL_EPOCHS if study.full else QUICK_EPOCHS),
+        epochs=study.epochs or (QUICK_EPOCHS if quick else FULL_EPOCHS),
         batch_size=batch_size,
         lr=study.lr,
         seed=seed,
-        train_samples=study.train_samples or quick_samples,
+        train_samples=study.train_samples or (QUICK_TRAIN_SAMPLES if quick else None),
+        validation_samples=study.validation_samples
+        or (QUICK_VALIDATION_SAMPLES if quick else None),
         timeout_s=study.timeout_s,
     )
     config.global_batch_size(ranks)

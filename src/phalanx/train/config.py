@@ -80,6 +80,9 @@ class TrainConfig:
     train_samples: int | None = None
     """Train on the first so many samples only. Default: all."""
 
+    validation_samples: int | None = None
+    """Evaluate on the first so many validation samples only. Default: all."""
+
     checkpoint_dir: Path | None = None
     """Where a checkpoint is written after every epoch. Default: none is written."""
 
@@ -93,7 +96,7 @@ class TrainConfig:
     """Give up when ranks have waited this long for each other, and say who is missing."""
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "threads", "batch_size", "per_rank_batch_size", "train_samples"):
+        for name in ("ranks", "threads", "batch_size", "per_rank_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{_option(name)} must be at least 1, not {value}")

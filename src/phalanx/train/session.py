@@ -87,7 +87,11 @@ def _prepare(
     assert config.threads is not None, "the run's record holds a complete configuration"
     dtype = getattr(torch, config.dtype)
     dataset = load_dataset(
-        config.dataset, config.data_root, dtype=dtype, train_samples=config.train_samples
+        config.dataset,
+        config.data_root,
+        dtype=dtype,
+        train_samples=config.train_samples,
+        validation_samples=config.validation_samples,
     )
     model = build_model(config.model, seed=config.seed, dtype=dtype)
     global_batch_size = config.global_batch_size(strategy.size)
