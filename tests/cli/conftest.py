@@ -1,6 +1,7 @@
 """The installed command itself, started as a user starts it."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,8 @@ def phalanx(tmp_path: Path) -> Phalanx:
 def started(tmp_path: Path) -> Iterator[Started]:
     """Starts `phalanx` with words and lets it run; it is gone when the test ends."""
     processes: list[subprocess.Popen[str]] = []
+    # A shell in the background has its children ignore Ctrl-C, and theirs, and so on.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(*words: str, **options: Any) -> subprocess.Popen[str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
@@ -46,3 +49,4 @@ def started(tmp_path: Path) -> Iterator[Started]:
     for process in processes:
         process.kill()  # its ranks end with it
         process.communicate()
+    signal.signal(signal.SIGINT, before)
