@@ -37,7 +37,6 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
-from mpi4py.MPI import COMM_SELF, COMM_WORLD
 from torch.nn import functional as F
 
 from phalanx.comm.world import World
@@ -139,6 +138,8 @@ class Cell:
 
 def timed(cell: Cell, rank: int) -> dict[str, float]:
     """Seconds of the median step of one epoch on this rank, by name; the others wait asleep."""
+    from mpi4py.MPI import COMM_WORLD  # in ranks alone: importing it initialises MPI
+
     quiet_barrier()
     steps = cell.epoch() if rank == 0 or not cell.alone else [0.0]
     quiet_barrier()
@@ -151,6 +152,8 @@ def timed(cell: Cell, rank: int) -> dict[str, float]:
 
 def quiet_barrier() -> None:
     """A barrier that leaves the core to the rank that is being timed."""
+    from mpi4py.MPI import COMM_WORLD
+
     request = COMM_WORLD.Ibarrier()
     while not request.Test():
         time.sleep(1e-3)
@@ -158,6 +161,8 @@ def quiet_barrier() -> None:
 
 def measure(name: str, world: World, gloo: Gloo, folder: Path) -> dict[str, list[float]]:
     """Seconds a step, by cell, one value a round."""
+    from mpi4py.MPI import COMM_SELF
+
     samples = SAMPLES[name]
     data = load_dataset("auto", train_samples=samples)
     steps = samples // BATCH
