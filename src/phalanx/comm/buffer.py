@@ -1,0 +1,61 @@
+"""A place in memory that collectives read and write, wherever it came from."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.comm.dtypes import DTYPES, UINT8, DType
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """`count` elements of `dtype`, one after the other, from `address` on.
+
+    The address is of this process. `owner` is what must stay alive while the buffer is in use.
+    """
+
+    address: int
+    count: int
+    dtype: DType
+    owner: object = None
+
+    @classmethod
+    def of(cls, array: NDArray[Any]) -> Buffer:
+        """Of a C-contiguous NumPy array; raises ValueError for any other."""
+        if not array.flags.c_contiguous:
+            raise ValueError("the array must be C-contiguous")
+        return cls(array.ctypes.data, array.size, DTYPES[array.dtype.name], array)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.count * self.dtype.itemsize
+
+    def part(self, start: int, stop: int) -> Buffer:
+        """Elements [start, stop)."""
+        address = self.address + start * self.dtype.itemsize
+        return Buffer(address, stop - start, self.dtype, self.owner)
+
+    def bytes(self) -> NDArray[np.uint8]:
+        """(num_bytes,) view of the memory."""
+        if not self.num_bytes:
+            return np.empty(0, np.uint8)
+        memory = (ctypes.c_ubyte * self.num_bytes).from_address(self.address)
+        return np.frombuffer(memory, np.uint8)
+
+    def array(self) -> NDArray[Any]:
+        """(count,) view in NumPy's type of the elements.
+
+        Raises: TypeError when NumPy has none (bfloat16, opaque types).
+        """
+        if self.dtype.numpy is None:
+            raise TypeError(f"NumPy has no {self.dtype.name}")
+        return self.bytes().view(self.dtype.numpy)
+
+    def opaque(self) -> Buffer:
+        """The same memory as plain bytes."""
+        return Buffer(self.address, self.num_bytes, UINT8, self.owner)

@@ -1,0 +1,16 @@
+"""What ends a collective that cannot be finished."""
+
+from __future__ import annotations
+
+from phalanx.comm.wait import WaitTimeoutError
+
+__all__ = ["MismatchError", "PeerFailedError", "WaitTimeoutError"]
+
+
+class MismatchError(RuntimeError):
+    """Ranks called different collectives, or the same one with other counts, dtypes, operations
+    or roots; the message says which rank did what."""
+
+
+class PeerFailedError(RuntimeError):
+    """Another rank has failed and will not come; the message carries its reason."""
