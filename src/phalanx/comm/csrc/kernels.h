@@ -1,0 +1,105 @@
+/* Loops over elements and flags in shared memory: pointers and counts only.
+ *
+ * No MPI and no PyTorch in here, so it outlives their ABIs. reduce.c knows elements, node.c knows
+ * the ranks of a node, module.c hands both to Python. array_kernels.py says the same in NumPy. */
+#ifndef PHALANX_KERNELS_H
+#define PHALANX_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The numbers of comm/dtypes.py. */
+enum dtype {
+    FLOAT32, FLOAT64, FLOAT16, BFLOAT16,
+    INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64,
+    BOOL, COMPLEX64, COMPLEX128, OPAQUE, NUM_DTYPES
+};
+enum op { SUM, PRODUCT, MIN, MAX, BAND, BOR, BXOR, NUM_OPS };
+
+extern const size_t ITEMSIZE[NUM_DTYPES];
+
+/* Whether elements of `dtype` have the reduction `op`. */
+int has_reduction(int dtype, int op);
+
+/* outputs[*][i] = terms[0][i] op terms[1][i] op …, in this order, divided by `divisor`.
+ * An output may be a term; otherwise memory must not overlap. Half types are summed in float32
+ * and rounded once. */
+void reduce_terms(void *const *outputs, int num_outputs, const void *const *terms, int num_terms,
+                  size_t count, int dtype, int op, double divisor);
+
+/* What the shared memory of a node's ranks has room for. */
+enum {
+    MAX_RANKS = 1024,
+    INLINE_BYTES = 8192,     /* up to here an all-reduce is one barrier */
+    SLOT_BYTES = 1 << 18,    /* of one chunk of a vector, for each rank */
+    NUM_SLOTS = 3,
+    NUM_SEGMENTS = 256,      /* of memory of its own that a rank may show to the others */
+    REASON_BYTES = 448
+};
+
+/* The numbers by which Python names them. */
+enum kind {
+    BARRIER = 1, ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, GATHER,
+    SCATTER
+};
+
+enum status { DONE, TIMED_OUT, MISMATCH, PEER_FAILED, PEER_DIED, INTERRUPTED, NO_MEMORY };
+
+typedef struct node node;
+
+/* Bytes of shared memory that `size` ranks need; zeroed when the first one joins. */
+size_t node_bytes(int size);
+
+/* This rank's side of the memory at `control`; NULL without memory. */
+node *node_join(void *control, int rank, int size, int spins, int yields);
+void node_leave(node *self);
+
+/* Once all have joined: from now on waits notice when a peer's process is gone. */
+void node_watch(node *self);
+
+/* Called now and then in long waits; non-zero ends the wait with INTERRUPTED. */
+typedef int (*interrupted)(void);
+void node_naps(long ns);
+
+/* Collectives: every rank calls the same ones in the same order. They return a `status`. */
+int node_barrier(node *self, double timeout_s, interrupted check);
+
+/* root: -1 for every rank to get the result. */
+int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, double divisor,
+                    int root, double timeout_s, interrupted check);
+
+/* parts: one pointer a rank; counts: elements of each part. */
+int node_reduce_scatter(node *self, void *output, void *const *parts, const size_t *counts,
+                        int dtype, int op, double divisor, double timeout_s, interrupted check);
+
+/* outputs: one pointer a rank; bytes: of each rank's part. */
+int node_all_gather(node *self, void *const *outputs, const size_t *bytes, const void *part,
+                    int dtype, double timeout_s, interrupted check);
+int node_broadcast(node *self, void *buffer, size_t bytes, int dtype, int root, double timeout_s,
+                   interrupted check);
+/* bytes_out: expected from each rank; bytes_in: for each rank; they may be any.
+ * kind: ALL_TO_ALL, or GATHER and SCATTER, in which most of them are 0. */
+int node_all_to_all(node *self, int kind, void *const *outputs, const size_t *bytes_out,
+                    void *const *parts, const size_t *bytes_in, int dtype, int root,
+                    double timeout_s, interrupted check);
+
+/* Show `bytes` of memory behind file descriptor `fd` to the others; its number, or -1. */
+int node_share(node *self, int fd, size_t bytes, void *address);
+void node_unshare(node *self, int segment);
+
+/* Tell the others why this rank cannot go on. */
+void node_fail(node *self, const char *reason);
+
+/* What `peer` published last: how far it is, and the call it is in. */
+typedef struct {
+    uint64_t phase;
+    uint64_t fingerprint;
+    uint64_t count;
+    int failed;
+    const char *reason;
+} peer_state;
+peer_state node_peer(node *self, int peer);
+uint64_t node_phase(node *self);
+uint64_t node_awaited(node *self);
+
+#endif

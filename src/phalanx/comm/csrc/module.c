@@ -1,0 +1,365 @@
+/* The kernels as functions of Python. Addresses come as integers; calls give up the GIL. */
+#define Py_LIMITED_API 0x030b0000
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "kernels.h"
+
+#define CAPSULE "phalanx.comm.node"
+
+typedef PyObject *const *arguments;
+
+/* Called in long waits of any node: lets MPI go on with messages that are on their way. */
+static PyObject *progress_hook = NULL;
+
+static int look_up(void)
+{
+    PyGILState_STATE state = PyGILState_Ensure();
+    int stop = PyErr_CheckSignals();
+    if (!stop && progress_hook) {
+        PyObject *result = PyObject_CallNoArgs(progress_hook);
+        stop = result ? 0 : -1;
+        Py_XDECREF(result);
+    }
+    PyGILState_Release(state);
+    return stop;
+}
+
+/* in_long_waits(callable or None) */
+static PyObject *py_in_long_waits(PyObject *module, PyObject *hook)
+{
+    (void)module;
+    Py_XDECREF(progress_hook);
+    progress_hook = hook == Py_None ? NULL : Py_NewRef(hook);
+    node_naps(hook == Py_None ? 20 * 1000 * 1000 : 500 * 1000);
+    Py_RETURN_NONE;
+}
+
+/* NULL with the exception of the signal's handler, else the status. */
+static PyObject *answer(int status)
+{
+    return status == INTERRUPTED ? NULL : PyLong_FromLong(status);
+}
+
+static node *node_from(PyObject *capsule) { return PyCapsule_GetPointer(capsule, CAPSULE); }
+static void *address_from(PyObject *number) { return PyLong_AsVoidPtr(number); }
+static int int_from(PyObject *number) { return (int)PyLong_AsLong(number); }
+
+static int has(Py_ssize_t given, Py_ssize_t wanted)
+{
+    if (given != wanted)
+        PyErr_Format(PyExc_TypeError, "%zd arguments given, %zd wanted", given, wanted);
+    return given == wanted;
+}
+
+/* A sequence of at most MAX_RANKS integers; how many there are, or -1. */
+static int addresses_from(PyObject *sequence, void **addresses)
+{
+    Py_ssize_t n = PySequence_Size(sequence);
+    if (n > MAX_RANKS)
+        PyErr_Format(PyExc_ValueError, "%zd ranks are more than %d", n, MAX_RANKS);
+    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++) {
+        PyObject *item = PySequence_GetItem(sequence, i);
+        addresses[i] = item ? PyLong_AsVoidPtr(item) : NULL;
+        Py_XDECREF(item);
+    }
+    return PyErr_Occurred() ? -1 : (int)n;
+}
+
+static int sizes_from(PyObject *sequence, size_t *sizes)
+{
+    Py_ssize_t n = PySequence_Size(sequence);
+    if (n > MAX_RANKS)
+        PyErr_Format(PyExc_ValueError, "%zd ranks are more than %d", n, MAX_RANKS);
+    for (Py_ssize_t i = 0; i < n && !PyErr_Occurred(); i++) {
+        PyObject *item = PySequence_GetItem(sequence, i);
+        sizes[i] = item ? PyLong_AsSize_t(item) : 0;
+        Py_XDECREF(item);
+    }
+    return PyErr_Occurred() ? -1 : (int)n;
+}
+
+#define WITHOUT_GIL(CALL)                                                                       \
+    do {                                                                                        \
+        Py_BEGIN_ALLOW_THREADS CALL;                                                            \
+        Py_END_ALLOW_THREADS                                                                    \
+    } while (0)
+
+/* reduce_terms(outputs, terms, count, dtype, op, divisor) */
+static PyObject *py_reduce_terms(PyObject *module, arguments a, Py_ssize_t n)
+{
+    void *outputs[MAX_RANKS], *terms[MAX_RANKS];
+    (void)module;
+    if (!has(n, 6))
+        return NULL;
+    int num_outputs = addresses_from(a[0], outputs), num_terms = addresses_from(a[1], terms);
+    size_t count = PyLong_AsSize_t(a[2]);
+    int dtype = int_from(a[3]), op = int_from(a[4]);
+    double divisor = PyFloat_AsDouble(a[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (num_outputs < 1 || num_terms < 1 || !has_reduction(dtype, op)) {
+        PyErr_Format(PyExc_ValueError, "%d outputs, %d terms, dtype %d, operation %d", num_outputs,
+                     num_terms, dtype, op);
+        return NULL;
+    }
+    WITHOUT_GIL(reduce_terms(outputs, num_outputs, (const void *const *)terms, num_terms, count,
+                             dtype, op, divisor));
+    Py_RETURN_NONE;
+}
+
+static void leave(PyObject *capsule)
+{
+    node *self = node_from(capsule);
+    if (self)
+        node_leave(self);
+}
+
+/* join(control, rank, size, spins, yields) */
+static PyObject *py_join(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 5))
+        return NULL;
+    void *control = address_from(a[0]);
+    int rank = int_from(a[1]), size = int_from(a[2]), spins = int_from(a[3]);
+    int yields = int_from(a[4]);
+    if (PyErr_Occurred())
+        return NULL;
+    if (size < 1 || size > MAX_RANKS || rank < 0 || rank >= size) {
+        PyErr_Format(PyExc_ValueError, "rank %d of %d; at most %d", rank, size, MAX_RANKS);
+        return NULL;
+    }
+    node *self = node_join(control, rank, size, spins, yields);
+    return self ? PyCapsule_New(self, CAPSULE, leave) : PyErr_NoMemory();
+}
+
+/* watch(node) */
+static PyObject *py_watch(PyObject *module, PyObject *capsule)
+{
+    (void)module;
+    node *self = node_from(capsule);
+    if (!self)
+        return NULL;
+    node_watch(self);
+    Py_RETURN_NONE;
+}
+
+/* barrier(node, timeout_s) */
+static PyObject *py_barrier(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2))
+        return NULL;
+    node *self = node_from(a[0]);
+    double timeout_s = PyFloat_AsDouble(a[1]);
+    int status;
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(status = node_barrier(self, timeout_s, look_up));
+    return answer(status);
+}
+
+/* all_reduce(node, address, count, dtype, op, divisor, root, timeout_s) */
+static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 8))
+        return NULL;
+    node *self = node_from(a[0]);
+    void *buffer = address_from(a[1]);
+    size_t count = PyLong_AsSize_t(a[2]);
+    int dtype = int_from(a[3]), op = int_from(a[4]), root = int_from(a[6]);
+    double divisor = PyFloat_AsDouble(a[5]), timeout_s = PyFloat_AsDouble(a[7]);
+    int status;
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(status = node_all_reduce(self, buffer, count, dtype, op, divisor, root, timeout_s,
+                                         look_up));
+    return answer(status);
+}
+
+/* reduce_scatter(node, output, parts, counts, dtype, op, divisor, timeout_s) */
+static PyObject *py_reduce_scatter(PyObject *module, arguments a, Py_ssize_t n)
+{
+    void *parts[MAX_RANKS];
+    size_t counts[MAX_RANKS];
+    (void)module;
+    if (!has(n, 8))
+        return NULL;
+    node *self = node_from(a[0]);
+    void *output = address_from(a[1]);
+    if (addresses_from(a[2], parts) < 0 || sizes_from(a[3], counts) < 0)
+        return NULL;
+    int dtype = int_from(a[4]), op = int_from(a[5]), status;
+    double divisor = PyFloat_AsDouble(a[6]), timeout_s = PyFloat_AsDouble(a[7]);
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(status = node_reduce_scatter(self, output, parts, counts, dtype, op, divisor,
+                                             timeout_s, look_up));
+    return answer(status);
+}
+
+/* all_gather(node, outputs, bytes, part, dtype, timeout_s) */
+static PyObject *py_all_gather(PyObject *module, arguments a, Py_ssize_t n)
+{
+    void *outputs[MAX_RANKS];
+    size_t bytes[MAX_RANKS];
+    (void)module;
+    if (!has(n, 6))
+        return NULL;
+    node *self = node_from(a[0]);
+    if (addresses_from(a[1], outputs) < 0 || sizes_from(a[2], bytes) < 0)
+        return NULL;
+    void *part = address_from(a[3]);
+    int dtype = int_from(a[4]), status;
+    double timeout_s = PyFloat_AsDouble(a[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(status = node_all_gather(self, outputs, bytes, part, dtype, timeout_s,
+                                         look_up));
+    return answer(status);
+}
+
+/* broadcast(node, address, bytes, dtype, root, timeout_s) */
+static PyObject *py_broadcast(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 6))
+        return NULL;
+    node *self = node_from(a[0]);
+    void *buffer = address_from(a[1]);
+    size_t bytes = PyLong_AsSize_t(a[2]);
+    int dtype = int_from(a[3]), root = int_from(a[4]), status;
+    double timeout_s = PyFloat_AsDouble(a[5]);
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(status = node_broadcast(self, buffer, bytes, dtype, root, timeout_s,
+                                        look_up));
+    return answer(status);
+}
+
+/* all_to_all(node, kind, outputs, bytes_out, parts, bytes_in, dtype, root, timeout_s) */
+static PyObject *py_all_to_all(PyObject *module, arguments a, Py_ssize_t n)
+{
+    void *outputs[MAX_RANKS], *parts[MAX_RANKS];
+    size_t bytes_out[MAX_RANKS], bytes_in[MAX_RANKS];
+    (void)module;
+    if (!has(n, 9))
+        return NULL;
+    node *self = node_from(a[0]);
+    if (addresses_from(a[2], outputs) < 0 || sizes_from(a[3], bytes_out) < 0 ||
+        addresses_from(a[4], parts) < 0 || sizes_from(a[5], bytes_in) < 0)
+        return NULL;
+    int kind = int_from(a[1]), dtype = int_from(a[6]), root = int_from(a[7]), status;
+    double timeout_s = PyFloat_AsDouble(a[8]);
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(status = node_all_to_all(self, kind, outputs, bytes_out, parts, bytes_in, dtype,
+                                         root, timeout_s, look_up));
+    return answer(status);
+}
+
+/* share(node, fd, bytes, address) -> number of the segment, or -1 */
+static PyObject *py_share(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 4))
+        return NULL;
+    node *self = node_from(a[0]);
+    int fd = int_from(a[1]);
+    size_t bytes = PyLong_AsSize_t(a[2]);
+    void *address = address_from(a[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyLong_FromLong(node_share(self, fd, bytes, address));
+}
+
+/* unshare(node, number) */
+static PyObject *py_unshare(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2))
+        return NULL;
+    node *self = node_from(a[0]);
+    int number = int_from(a[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    node_unshare(self, number);
+    Py_RETURN_NONE;
+}
+
+/* fail(node, reason) */
+static PyObject *py_fail(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2))
+        return NULL;
+    node *self = node_from(a[0]);
+    PyObject *text = self ? PyUnicode_AsUTF8String(a[1]) : NULL;
+    if (!text)
+        return NULL;
+    node_fail(self, PyBytes_AsString(text));
+    Py_DECREF(text);
+    Py_RETURN_NONE;
+}
+
+/* progress(node) -> (phase published, phase waited for last) */
+static PyObject *py_progress(PyObject *module, PyObject *capsule)
+{
+    (void)module;
+    node *self = node_from(capsule);
+    if (!self)
+        return NULL;
+    return Py_BuildValue("(KK)", (unsigned long long)node_phase(self),
+                         (unsigned long long)node_awaited(self));
+}
+
+/* peer(node, rank) -> (phase, fingerprint, count, failed, reason) */
+static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2))
+        return NULL;
+    node *self = node_from(a[0]);
+    int rank = int_from(a[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    peer_state state = node_peer(self, rank);
+    return Py_BuildValue("(KKKis)", (unsigned long long)state.phase,
+                         (unsigned long long)state.fingerprint, (unsigned long long)state.count,
+                         state.failed, state.reason);
+}
+
+/* node_bytes(size) */
+static PyObject *py_node_bytes(PyObject *module, PyObject *size)
+{
+    (void)module;
+    long n = PyLong_AsLong(size);
+    return PyErr_Occurred() ? NULL : PyLong_FromSize_t(node_bytes((int)n));
+}
+
+#define FAST(NAME) {#NAME, (PyCFunction)(void (*)(void))py_##NAME, METH_FASTCALL, NULL}
+#define ONE(NAME) {#NAME, py_##NAME, METH_O, NULL}
+
+static PyMethodDef methods[] = {
+    FAST(reduce_terms), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
+    FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
+    FAST(unshare), FAST(fail), ONE(progress), FAST(peer), {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "_kernels", "Loops and flags in C; see kernels.h.", 0, methods,
+    NULL, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernels(void)
+{
+    PyObject *module = PyModule_Create(&definition);
+    if (module && PyModule_AddIntConstant(module, "INLINE_BYTES", INLINE_BYTES) == 0 &&
+        PyModule_AddIntConstant(module, "SLOT_BYTES", SLOT_BYTES) == 0 &&
+        PyModule_AddIntConstant(module, "MAX_RANKS", MAX_RANKS) == 0)
+        return module;
+    Py_XDECREF(module);
+    return NULL;
+}

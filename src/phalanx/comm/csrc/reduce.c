@@ -1,0 +1,259 @@
+/* Element by element: several vectors become one. */
+#include "kernels.h"
+
+#include <string.h>
+
+/* One loop, compiled for several widths of vectors; the processor's is chosen when it is loaded. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
+#else
+#define WIDE
+#endif
+/* Equal addresses are allowed, so `restrict` would lie; no iteration reads another's result. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+enum { BLOCK_BYTES = 8192, BLOCK_FLOATS = BLOCK_BYTES / sizeof(float) };
+
+const size_t ITEMSIZE[NUM_DTYPES] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8, 1, 8, 16, 1};
+
+typedef void (*binary)(void *out, const void *a, const void *b, size_t n);
+
+#define BINARY(NAME, TYPE, EXPRESSION)                                                          \
+    WIDE static void NAME(void *out_, const void *a_, const void *b_, size_t n)                 \
+    {                                                                                           \
+        TYPE *out = out_;                                                                       \
+        const TYPE *a = a_, *b = b_;                                                            \
+        INDEPENDENT                                                                             \
+        for (size_t i = 0; i < n; i++) {                                                        \
+            TYPE x = a[i], y = b[i];                                                            \
+            out[i] = (EXPRESSION);                                                              \
+        }                                                                                       \
+    }
+
+/* A NaN on either side is the result. */
+#define FLOATING(NAME, TYPE)                                                                    \
+    BINARY(sum_##NAME, TYPE, x + y)                                                             \
+    BINARY(product_##NAME, TYPE, x *y)                                                          \
+    BINARY(min_##NAME, TYPE, x < y || x != x ? x : y)                                           \
+    BINARY(max_##NAME, TYPE, x > y || x != x ? x : y)
+/* Unsigned arithmetic wraps round where signed would be undefined; the bits are the same. */
+#define INTEGER(NAME, TYPE, UNSIGNED)                                                           \
+    BINARY(sum_##NAME, TYPE, (TYPE)((UNSIGNED)x + (UNSIGNED)y))                                 \
+    BINARY(product_##NAME, TYPE, (TYPE)((UNSIGNED)(1U * (UNSIGNED)x) * (UNSIGNED)y))            \
+    BINARY(min_##NAME, TYPE, x < y ? x : y)                                                     \
+    BINARY(max_##NAME, TYPE, x > y ? x : y)                                                     \
+    BINARY(band_##NAME, TYPE, (TYPE)(x & y))                                                    \
+    BINARY(bor_##NAME, TYPE, (TYPE)(x | y))                                                     \
+    BINARY(bxor_##NAME, TYPE, (TYPE)(x ^ y))
+
+FLOATING(f32, float)
+FLOATING(f64, double)
+INTEGER(i8, int8_t, uint8_t)
+INTEGER(i16, int16_t, uint32_t)
+INTEGER(i32, int32_t, uint32_t)
+INTEGER(i64, int64_t, uint64_t)
+INTEGER(u8, uint8_t, uint8_t)
+INTEGER(u16, uint16_t, uint32_t)
+INTEGER(u32, uint32_t, uint32_t)
+INTEGER(u64, uint64_t, uint64_t)
+BINARY(and_bool, uint8_t, (uint8_t)((x != 0) & (y != 0)))
+BINARY(or_bool, uint8_t, (uint8_t)((x != 0) | (y != 0)))
+BINARY(xor_bool, uint8_t, (uint8_t)((x != 0) ^ (y != 0)))
+
+#define COMPLEX_PRODUCT(NAME, TYPE)                                                             \
+    static void product_##NAME(void *out_, const void *a_, const void *b_, size_t n)            \
+    {                                                                                           \
+        TYPE *out = out_;                                                                       \
+        const TYPE *a = a_, *b = b_;                                                            \
+        for (size_t i = 0; i < 2 * n; i += 2) {                                                 \
+            TYPE real = a[i] * b[i] - a[i + 1] * b[i + 1];                                      \
+            TYPE imaginary = a[i] * b[i + 1] + a[i + 1] * b[i];                                 \
+            out[i] = real;                                                                      \
+            out[i + 1] = imaginary;                                                             \
+        }                                                                                       \
+    }
+COMPLEX_PRODUCT(c64, float)
+COMPLEX_PRODUCT(c128, double)
+static void sum_c64(void *out, const void *a, const void *b, size_t n) { sum_f32(out, a, b, 2 * n); }
+static void sum_c128(void *out, const void *a, const void *b, size_t n) { sum_f64(out, a, b, 2 * n); }
+
+#define FLOATING_ROW(NAME) {sum_##NAME, product_##NAME, min_##NAME, max_##NAME, NULL, NULL, NULL}
+#define INTEGER_ROW(NAME)                                                                       \
+    {sum_##NAME, product_##NAME, min_##NAME, max_##NAME, band_##NAME, bor_##NAME, bxor_##NAME}
+
+/* The half types reduce in float32. */
+static const binary BINARIES[NUM_DTYPES][NUM_OPS] = {
+    [FLOAT32] = FLOATING_ROW(f32), [FLOAT64] = FLOATING_ROW(f64),
+    [FLOAT16] = FLOATING_ROW(f32), [BFLOAT16] = FLOATING_ROW(f32),
+    [INT8] = INTEGER_ROW(i8), [INT16] = INTEGER_ROW(i16),
+    [INT32] = INTEGER_ROW(i32), [INT64] = INTEGER_ROW(i64),
+    [UINT8] = INTEGER_ROW(u8), [UINT16] = INTEGER_ROW(u16),
+    [UINT32] = INTEGER_ROW(u32), [UINT64] = INTEGER_ROW(u64),
+    [BOOL] = {NULL, and_bool, and_bool, or_bool, and_bool, or_bool, xor_bool},
+    [COMPLEX64] = {sum_c64, product_c64, NULL, NULL, NULL, NULL, NULL},
+    [COMPLEX128] = {sum_c128, product_c128, NULL, NULL, NULL, NULL, NULL},
+};
+
+int has_reduction(int dtype, int op)
+{
+    return dtype >= 0 && dtype < NUM_DTYPES && op >= 0 && op < NUM_OPS && BINARIES[dtype][op];
+}
+
+/* ---- half types ---- */
+
+static inline float float_of(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t bits_of(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+WIDE static void widen_bf16(float *out, const uint16_t *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = float_of((uint32_t)in[i] << 16);
+}
+
+/* To the nearest, ties to even; a NaN stays one. */
+WIDE static void narrow_bf16(uint16_t *out, const float *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(in[i]);
+        uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+        out[i] = (uint16_t)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16) | 0x40 : rounded);
+    }
+}
+
+WIDE static void widen_f16(float *out, const uint16_t *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t magnitude = (uint32_t)(in[i] & 0x7fff) << 13;
+        /* Multiplied into place, so that small numbers without a leading one come right too. */
+        uint32_t finite = bits_of(float_of(magnitude) * 0x1p112f);
+        uint32_t special = magnitude | 0x7f800000;
+        uint32_t value = magnitude >= 0x0f800000 ? special : finite;
+        out[i] = float_of(value | (uint32_t)(in[i] & 0x8000) << 16);
+    }
+}
+
+WIDE static void narrow_f16(uint16_t *out, const float *in, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = bits_of(in[i]), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+        uint32_t normal = (magnitude - 0x38000000 + 0xfff + (magnitude >> 13 & 1)) >> 13;
+        /* Below the smallest normal number the sum's last bit is the half's last bit. */
+        uint32_t small = bits_of(float_of(magnitude) + 0.5f) - 0x3f000000;
+        uint32_t large = magnitude > 0x7f800000 ? 0x7e00 : 0x7c00;
+        uint32_t value = magnitude < 0x38800000 ? small : magnitude >= 0x477ff000 ? large : normal;
+        out[i] = (uint16_t)(sign | value);
+    }
+}
+
+static void widen(float *out, const void *in, size_t n, int dtype)
+{
+    (dtype == BFLOAT16 ? widen_bf16 : widen_f16)(out, in, n);
+}
+
+static void narrow(void *out, const float *in, size_t n, int dtype)
+{
+    (dtype == BFLOAT16 ? narrow_bf16 : narrow_f16)(out, in, n);
+}
+
+/* ---- division ---- */
+
+#define DIVIDE(NAME, TYPE, DIVISOR_TYPE)                                                        \
+    WIDE static void divide_##NAME(void *values_, size_t n, double divisor_)                    \
+    {                                                                                           \
+        TYPE *values = values_;                                                                 \
+        DIVISOR_TYPE divisor = (DIVISOR_TYPE)divisor_;                                          \
+        for (size_t i = 0; i < n; i++)                                                          \
+            values[i] = (TYPE)(values[i] / divisor);                                            \
+    }
+DIVIDE(f32, float, float)
+DIVIDE(f64, double, double)
+DIVIDE(i8, int8_t, int64_t)
+DIVIDE(i16, int16_t, int64_t)
+DIVIDE(i32, int32_t, int64_t)
+DIVIDE(i64, int64_t, int64_t)
+DIVIDE(u8, uint8_t, uint64_t)
+DIVIDE(u16, uint16_t, uint64_t)
+DIVIDE(u32, uint32_t, uint64_t)
+DIVIDE(u64, uint64_t, uint64_t)
+
+static void divide(void *values, size_t n, int dtype, double divisor)
+{
+    static void (*const loops[NUM_DTYPES])(void *, size_t, double) = {
+        [FLOAT32] = divide_f32, [FLOAT64] = divide_f64,
+        [FLOAT16] = divide_f32, [BFLOAT16] = divide_f32,
+        [INT8] = divide_i8, [INT16] = divide_i16, [INT32] = divide_i32, [INT64] = divide_i64,
+        [UINT8] = divide_u8, [UINT16] = divide_u16, [UINT32] = divide_u32, [UINT64] = divide_u64,
+        [COMPLEX64] = divide_f32, [COMPLEX128] = divide_f64,
+    };
+    if (loops[dtype])
+        loops[dtype](values, dtype == COMPLEX64 || dtype == COMPLEX128 ? 2 * n : n, divisor);
+}
+
+/* ---- several terms ---- */
+
+/* A block at a time, so that what is between the first term and the outputs stays in the
+ * nearest cache. */
+static void reduce_halves(void *output, const char *const *terms, int num_terms, size_t n,
+                          int dtype, int op, double divisor)
+{
+    float sum[BLOCK_FLOATS], term[BLOCK_FLOATS];
+    widen(sum, terms[0], n, dtype);
+    for (int k = 1; k < num_terms; k++) {
+        widen(term, terms[k], n, dtype);
+        BINARIES[dtype][op](sum, sum, term, n);
+    }
+    if (divisor != 1.0)
+        divide(sum, n, dtype, divisor);
+    narrow(output, sum, n, dtype);
+}
+
+static void reduce_wholes(void *output, const char *const *terms, int num_terms, size_t n,
+                          int dtype, int op, double divisor)
+{
+    char between[BLOCK_BYTES] __attribute__((aligned(64)));
+    binary loop = BINARIES[dtype][op];
+    const void *sum = terms[0];
+    for (int k = 1; k < num_terms; k++) {
+        void *out = k == num_terms - 1 ? output : between;
+        loop(out, sum, terms[k], n);
+        sum = out;
+    }
+    if (num_terms == 1 && output != terms[0])
+        memcpy(output, terms[0], n * ITEMSIZE[dtype]);
+    if (divisor != 1.0)
+        divide(output, n, dtype, divisor);
+}
+
+void reduce_terms(void *const *outputs, int num_outputs, const void *const *terms, int num_terms,
+                  size_t count, int dtype, int op, double divisor)
+{
+    size_t itemsize = ITEMSIZE[dtype];
+    int half = dtype == FLOAT16 || dtype == BFLOAT16;
+    size_t block = half ? BLOCK_FLOATS : BLOCK_BYTES / itemsize;
+    const char *here[MAX_RANKS];
+    for (size_t start = 0; start < count; start += block) {
+        size_t n = count - start < block ? count - start : block;
+        size_t at = start * itemsize;
+        for (int k = 0; k < num_terms; k++)
+            here[k] = (const char *)terms[k] + at;
+        char *output = (char *)outputs[0] + at;
+        (half ? reduce_halves : reduce_wholes)(output, here, num_terms, n, dtype, op, divisor);
+        for (int k = 1; k < num_outputs; k++)
+            memcpy((char *)outputs[k] + at, output, n * itemsize);
+    }
+}

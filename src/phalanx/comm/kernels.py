@@ -1,0 +1,41 @@
+"""Which kernels are used: those in C where they were built, else array operations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from types import ModuleType
+
+from phalanx.comm import array_kernels
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import ReduceOp
+
+VARIABLE = "PHALANX_KERNELS"  # "arrays": do without the C kernels
+
+
+def compiled() -> ModuleType | None:
+    """The module in C; None when it was not built, or is not wanted."""
+    if os.environ.get(VARIABLE) == "arrays":
+        return None
+    try:
+        from phalanx.comm import _kernels
+    except ImportError:
+        return None
+    module: ModuleType = _kernels
+    return module
+
+
+def reduce_terms(
+    terms: Sequence[Buffer], output: Buffer, op: ReduceOp, divisor: float = 1.0
+) -> None:
+    """output[i] = terms[0][i] op terms[1][i] op …, in this order, divided by `divisor`.
+
+    terms, output: of one dtype and count; `output` may be one of the terms. Half types are summed
+    in float32 and rounded once.
+    """
+    module = compiled()
+    if module is None:
+        array_kernels.reduce_terms(terms, output, op, divisor)
+        return
+    addresses = [term.address for term in terms]
+    module.reduce_terms([output.address], addresses, output.count, output.dtype.code, op, divisor)

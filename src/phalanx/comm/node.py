@@ -1,0 +1,314 @@
+"""Collectives among the ranks of one node, through memory that they share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from phalanx.comm import kernels
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
+from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.memory import SharedMemory, share_within
+from phalanx.comm.wait import WaitPolicy
+
+_DONE, _TIMED_OUT, _MISMATCH, _PEER_FAILED, _PEER_DIED, _INTERRUPTED, _NO_MEMORY = range(7)
+_KINDS = (
+    *("nothing", "barrier", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"),
+    *("all_to_all", "gather", "scatter"),
+)
+_ALL_TO_ALL, _GATHER, _SCATTER = 7, 8, 9
+_BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
+
+
+class Node:
+    """The ranks of a group that is on one node, as seen from one of them.
+
+    The same calls as those of `Group`, which documents them. Buffers from `allocate` are reduced
+    where they lie; all others go through shared memory in chunks that stay in cache. Every call is
+    compared with those of the other ranks before anything is moved.
+    """
+
+    def __init__(
+        self, memory: SharedMemory, module: Any, node: Any, policy: WaitPolicy, name: str
+    ) -> None:
+        self.rank: int = node.Get_rank()
+        self.size: int = node.Get_size()
+        self.name = name
+        self.timeout_s = 0.0
+        self._memory, self._module = memory, module
+        self._node = module.join(
+            memory.address, self.rank, self.size, policy.spins, policy.yields
+        )
+        node.Barrier()
+        module.watch(self._node)
+        self._all_reduce, self._barrier = module.all_reduce, module.barrier
+
+    @classmethod
+    def join(cls, node: Any, *, policy: WaitPolicy, name: str, timeout_s: float) -> Node | None:
+        """Collective over the communicator `node`. None, on all of its ranks, where they cannot
+        share memory or have no kernels."""
+        module = kernels.compiled()
+        size = node.Get_size()
+        usable = module is not None and 1 < size <= module.MAX_RANKS
+        if not all(node.allgather(usable)) or module is None:
+            return None
+        memory = share_within(node, module.node_bytes(size))
+        if memory is None:
+            return None
+        joined = cls(memory, module, node, policy, name)
+        joined.timeout_s = timeout_s
+        return joined
+
+    def allocate(self, num_elements: int, dtype: DTypeLike) -> NDArray[Any]:
+        """(num_elements,) zeros in memory that the other ranks can see: collectives of this group
+        take no copy of it. It is given back with the last array of it. Not collective.
+
+        Raises: OSError when the system has no more memory.
+        """
+        num_bytes = max(1, num_elements * np.dtype(dtype).itemsize)
+        memory = SharedMemory.create(num_bytes)
+        array = memory.array()
+        self.show(memory.descriptor, memory.address, num_bytes, array, keep=memory)
+        return array[: num_elements * np.dtype(dtype).itemsize].view(dtype)
+
+    def show(
+        self, descriptor: int, address: int, num_bytes: int, owner: object, keep: object = None
+    ) -> bool:
+        """Let the others see the memory of this process at `address`, which is that of file
+        `descriptor`, until `owner` is gone; False when too many pieces are shown already."""
+        number = self._module.share(self._node, descriptor, num_bytes, address)
+        if number < 0:
+            return False
+        weakref.finalize(owner, _unshare, self._module, self._node, number, keep)
+        return True
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        status = self._barrier(self._node, self.timeout_s if timeout_s is None else timeout_s)
+        if status:
+            self._raise(status)
+
+    def all_reduce(
+        self,
+        buffer: Buffer,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        status = self._all_reduce(
+            self._node,
+            buffer.address,
+            buffer.count,
+            buffer.dtype.code,
+            op,
+            divisor,
+            -1,
+            self.timeout_s if timeout_s is None else timeout_s,
+        )
+        if status:
+            self._raise(status)
+
+    def reduce(
+        self,
+        buffer: Buffer,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        root: int,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        status = self._all_reduce(
+            self._node,
+            buffer.address,
+            buffer.count,
+            buffer.dtype.code,
+            op,
+            divisor,
+            root,
+            self._timeout(timeout_s),
+        )
+        self._check(status)
+
+    def reduce_scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        status = self._module.reduce_scatter(
+            self._node,
+            output.address,
+            [part.address for part in parts],
+            [part.count for part in parts],
+            output.dtype.code,
+            op,
+            divisor,
+            self._timeout(timeout_s),
+        )
+        self._check(status)
+
+    def all_gather(
+        self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
+    ) -> None:
+        status = self._module.all_gather(
+            self._node,
+            [output.address for output in outputs],
+            [output.num_bytes for output in outputs],
+            part.address,
+            part.dtype.code,
+            self._timeout(timeout_s),
+        )
+        self._check(status)
+
+    def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
+        status = self._module.broadcast(
+            self._node,
+            buffer.address,
+            buffer.num_bytes,
+            buffer.dtype.code,
+            root,
+            self._timeout(timeout_s),
+        )
+        self._check(status)
+
+    def all_to_all(
+        self,
+        outputs: Sequence[Buffer],
+        parts: Sequence[Buffer],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        dtype = (*outputs, *parts)[0].dtype
+        self._exchange(_ALL_TO_ALL, list(outputs), list(parts), dtype, 0, timeout_s)
+
+    def gather(
+        self,
+        outputs: Sequence[Buffer] | None,
+        part: Buffer,
+        *,
+        root: int,
+        timeout_s: float | None = None,
+    ) -> None:
+        nothing = part.part(0, 0)
+        parts = [part if rank == root else nothing for rank in range(self.size)]
+        received = list(outputs) if outputs is not None else [nothing] * self.size
+        self._exchange(_GATHER, received, parts, part.dtype, root, timeout_s)
+
+    def scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer] | None,
+        *,
+        root: int,
+        timeout_s: float | None = None,
+    ) -> None:
+        nothing = output.part(0, 0)
+        outputs = [output if rank == root else nothing for rank in range(self.size)]
+        sent = list(parts) if parts is not None else [nothing] * self.size
+        self._exchange(_SCATTER, outputs, sent, output.dtype, root, timeout_s)
+
+    def fail(self, reason: str) -> None:
+        self._module.fail(self._node, reason)
+
+    def _exchange(
+        self,
+        kind: int,
+        outputs: list[Buffer],
+        parts: list[Buffer],
+        dtype: DType,
+        root: int,
+        timeout_s: float | None,
+    ) -> None:
+        status = self._module.all_to_all(
+            self._node,
+            kind,
+            [output.address for output in outputs],
+            [output.num_bytes for output in outputs],
+            [part.address for part in parts],
+            [part.num_bytes for part in parts],
+            dtype.code,
+            root,
+            self._timeout(timeout_s),
+        )
+        self._check(status)
+
+    def _timeout(self, timeout_s: float | None) -> float:
+        return self.timeout_s if timeout_s is None else timeout_s
+
+    def _check(self, status: int) -> None:
+        if status:
+            self._raise(status)
+
+    def _raise(self, status: int) -> NoReturn:
+        """Say what ended the call, and make sure that nobody waits for this rank."""
+        error = self._error(status)
+        if status != _PEER_FAILED:
+            self._module.fail(self._node, str(error))
+        raise error
+
+    def _error(self, status: int) -> Exception:
+        if status == _MISMATCH:
+            return MismatchError(self._calls())
+        if status == _PEER_FAILED:
+            failed = [rank for rank in range(self.size) if rank != self.rank and self._peer(rank)[3]]
+            return PeerFailedError(f"rank {failed[0]} failed: {self._peer(failed[0])[4]}")
+        if status == _NO_MEMORY:
+            return MemoryError("the memory of another rank could not be mapped")
+        published, awaited = self._module.progress(self._node)
+        missing = [rank for rank in range(self.size) if self._peer(rank)[0] < awaited]
+        names = "rank " + ", ".join(map(str, missing))
+        if status == _PEER_DIED:
+            return PeerFailedError(f"{names}: its process is gone")
+        return WaitTimeoutError(names)
+
+    def _peer(self, rank: int) -> tuple[int, int, int, int, str]:
+        state: tuple[int, int, int, int, str] = self._module.peer(self._node, rank)
+        return state
+
+    def _calls(self) -> str:
+        """Who called what, those who called the same together."""
+        callers: dict[str, list[int]] = {}
+        for rank in range(self.size):
+            _, fingerprint, count, _, _ = self._peer(rank)
+            callers.setdefault(describe_call(fingerprint, count), []).append(rank)
+        if len(callers) == 1:
+            return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
+        return ", ".join(
+            f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} called {call}"
+            for call, ranks in callers.items()
+        )
+
+
+def describe_call(fingerprint: int, count: int) -> str:
+    """The call that a rank published, in words."""
+    kind, op, code = fingerprint & 0xFF, fingerprint >> 8 & 0xFF, fingerprint >> 16 & 0xFF
+    root = fingerprint >> 32
+    name = _KINDS[kind]
+    dtype = _BY_CODE[code].name if code in _BY_CODE else "bytes"
+    words = [] if name == "barrier" else [dtype]
+    if name in ("all_reduce", "reduce"):
+        words.append(f"{count} elements")
+    if name == "broadcast":
+        words.append(f"{count // _BY_CODE[code].itemsize if code in _BY_CODE else count} elements")
+    if name in ("all_gather", "reduce_scatter"):
+        words.append(f"layout {count & 0xFFFF:04x}")
+    if name in ("all_reduce", "reduce", "reduce_scatter"):
+        words.append(ReduceOp(op).name)
+    if name in ("reduce", "broadcast", "gather", "scatter"):
+        words.append(f"root {root}")
+    return f"{name}({', '.join(words)})"
+
+
+def _unshare(module: Any, node: Any, number: int, keep: object) -> None:
+    module.unshare(node, number)
+    del keep
+
+
