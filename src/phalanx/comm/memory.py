@@ -17,6 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 
+HUGE_PAGE_BYTES = 2 * 2**20
+
+
 class SharedMemory:
     """`num_bytes` of zeroed memory. It lives as long as this object or an array of it."""
 
@@ -24,6 +27,9 @@ class SharedMemory:
         self.descriptor = descriptor
         self.num_bytes = num_bytes
         self._map = mmap.mmap(descriptor, num_bytes)
+        if num_bytes >= HUGE_PAGE_BYTES:
+            with contextlib.suppress(OSError, AttributeError):
+                self._map.madvise(mmap.MADV_HUGEPAGE)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
 
     @classmethod

@@ -41,9 +41,7 @@ class Node:
         self.name = name
         self.timeout_s = 0.0
         self._memory, self._module = memory, module
-        self._node = module.join(
-            memory.address, self.rank, self.size, policy.spins, policy.yields
-        )
+        self._node = module.join(memory.address, self.rank, self.size, policy.spins, policy.yields)
         node.Barrier()
         module.watch(self._node)
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
@@ -258,7 +256,9 @@ class Node:
         if status == _MISMATCH:
             return MismatchError(self._calls())
         if status == _PEER_FAILED:
-            failed = [rank for rank in range(self.size) if rank != self.rank and self._peer(rank)[3]]
+            failed = [
+                rank for rank in range(self.size) if rank != self.rank and self._peer(rank)[3]
+            ]
             return PeerFailedError(f"rank {failed[0]} failed: {self._peer(failed[0])[4]}")
         if status == _NO_MEMORY:
             return MemoryError("the memory of another rank could not be mapped")
@@ -310,5 +310,3 @@ def describe_call(fingerprint: int, count: int) -> str:
 def _unshare(module: Any, node: Any, number: int, keep: object) -> None:
     module.unshare(node, number)
     del keep
-
-

@@ -31,7 +31,7 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
 enum {
     MAX_RANKS = 1024,
     INLINE_BYTES = 8192,     /* up to here an all-reduce is one barrier */
-    SLOT_BYTES = 1 << 18,    /* of one chunk of a vector, for each rank */
+    SLOT_BYTES = 1 << 17,    /* of one chunk of a vector, for each rank */
     NUM_SLOTS = 3,
     NUM_SEGMENTS = 256,      /* of memory of its own that a rank may show to the others */
     REASON_BYTES = 448

@@ -468,6 +468,10 @@ static char *address_in(node *self, int peer, uint32_t segment, uint64_t offset)
     if (fd < 0)
         return NULL;
     void *address = mmap(NULL, there->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+#ifdef MADV_HUGEPAGE
+    if (address != MAP_FAILED)
+        madvise(address, there->bytes, MADV_HUGEPAGE); /* where the system has them */
+#endif
     close(fd);
     if (address == MAP_FAILED)
         return NULL;
