@@ -6,15 +6,17 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from phalanx.records.collectives import AnyBenchEvent, Bench
 from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
 
-_Document = TypeVar("_Document", Run, Study)
+_Document = TypeVar("_Document", Run, Study, Bench)
+_Line = TypeVar("_Line")
 
 
 def rank_file(folder: Path, rank: int) -> Path:
@@ -63,6 +65,10 @@ def write_study(folder: Path, study: Study) -> None:
     write_atomically(folder / "study.json", _readable(study))
 
 
+def write_bench(folder: Path, bench: Bench) -> None:
+    write_atomically(folder / "bench.json", _readable(bench))
+
+
 def read_run(folder: Path) -> Run:
     """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
     return _read(folder / "run.json", Run)
@@ -73,22 +79,32 @@ def read_study(folder: Path) -> Study:
     return _read(folder / "study.json", Study)
 
 
+def read_bench(folder: Path) -> Bench:
+    """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
+    return _read(folder / "bench.json", Bench)
+
+
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """Yield the events of one rank. A last line that was cut short is left out: it is what a
     killed process leaves behind. Any other damage raises ValueError with the line's number."""
     yield from EventTail(path).read_new()
 
 
-class EventTail:
+def read_bench_events(path: Path) -> Iterator[AnyBenchEvent]:
+    """The same for the file of a rank that measured collectives."""
+    yield from BenchTail(path).read_new()
+
+
+class _Tail(Generic[_Line]):
     """Reads a rank's file while it grows."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, decoder: msgspec.json.Decoder[Any]) -> None:
         self._path = path
         self._position = 0
         self._line_number = 0
-        self._decoder = msgspec.json.Decoder(AnyEvent)
+        self._decoder = decoder
 
-    def read_new(self) -> Iterator[AnyEvent]:
+    def read_new(self) -> Iterator[_Line]:
         """Yield the whole lines that were added since the last call; none if there is no file."""
         if not self._path.exists():
             return
@@ -101,13 +117,27 @@ class EventTail:
                 self._line_number += 1
                 yield self._decode(line)
 
-    def _decode(self, line: bytes) -> AnyEvent:
+    def _decode(self, line: bytes) -> _Line:
         try:
-            event: AnyEvent = self._decoder.decode(line)
+            event: _Line = self._decoder.decode(line)
         except msgspec.DecodeError as error:
             message = f"{self._path} line {self._line_number} is not a record: {error}"
             raise ValueError(message) from error
         return event
+
+
+class EventTail(_Tail[AnyEvent]):
+    """The file of a rank that trains."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, msgspec.json.Decoder(AnyEvent))
+
+
+class BenchTail(_Tail[AnyBenchEvent]):
+    """The file of a rank that measures collectives."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, msgspec.json.Decoder(AnyBenchEvent))
 
 
 class EventWriter:
@@ -140,7 +170,7 @@ class EventWriter:
             self._file.close()
 
 
-def _readable(document: Run | Study | Failure) -> bytes:
+def _readable(document: Run | Study | Bench | Failure) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 

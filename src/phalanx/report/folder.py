@@ -48,7 +48,10 @@ def newest_folder(root: Path) -> Path:
 
     Raises UserError when there is none.
     """
-    documents = [*root.glob("*/study.json"), *root.glob("*/run.json"), *root.glob("*/*/run.json")]
+    names = ("study.json", "run.json", "bench.json")
+    documents = [
+        path for name in names for depth in ("*", "*/*") for path in root.glob(f"{depth}/{name}")
+    ]
     documents = [path for path in documents if not (path.parents[1] / "study.json").exists()]
     if not documents:
         raise UserError(

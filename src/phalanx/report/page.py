@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
 from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.look import CONFIG
-from phalanx.report.comparison import counted
+from phalanx.report.collectives.folder import holds_benches
+from phalanx.report.collectives.page import collectives_content
+from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.findings import findings, headline, scaling_cells
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.sections import Material, leading_row, materials, sections
@@ -27,29 +28,22 @@ from phalanx.report.tables import (
     executions,
     sources,
 )
-from phalanx.report.wording import joined, percent, seconds
+from phalanx.report.wording import percent, seconds
 
 PAGE_NAME = "report.html"
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"
 
 
-@dataclass(frozen=True, kw_only=True)
-class KeyFigure:
-    """A number for the first screen, with what it means."""
-
-    label: str
-    value: str
-    meaning: str
-    beside: str
-
-
 def write_report(folder: Path, output: Path | None = None) -> Path:
-    """Draw the page of a study or run and return its path (`<folder>/report.html` by default).
+    """Draw the page of a study, a run or measured collectives and return its path
+    (`<folder>/report.html` by default).
 
     Raises UserError when the records cannot be read or the page cannot be written.
     """
     path = output or folder / PAGE_NAME
-    page = render(read_folder(folder))
+    collectives = holds_benches(folder)
+    content = collectives_content(folder) if collectives else study_content(read_folder(folder))
+    page = render(content)
     try:
         write_atomically(path, page.encode())
     except OSError as error:
@@ -57,42 +51,50 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
     return path
 
 
-def render(measures: StudyMeasures) -> str:
+def render(content: Content) -> str:
     """The page as text."""
-    drawn_from = materials(measures)
-    leading = leading_row(drawn_from)
-    parts = sections(drawn_from, without=leading[0] if leading else None)
-    rows = [*([leading[1]] if leading else []), *(row for part in parts for row in part.rows)]
-    panels = [panel for row in rows for panel in row.panels]
+    panels = content.panels
     return (
         _template_environment()
         .get_template("report.html")
         .render(
-            study=measures.study,
-            headline=headline(measures),
-            key_figures=[figure for m in drawn_from if (figure := key_figure(m))],
-            leading=leading[1] if leading else None,
-            num_subjects=len(drawn_from),
-            topics=findings(measures),
-            sections=parts,
-            tables=_tables(measures),
-            machine=machine(measures),
-            environment=environments(measures.runs),
+            content=content,
             sources=sources((panel.label, panel.figure) for panel in panels),
-            completed=sum(measure.status == "completed" for measure in measures.runs),
-            total=len(measures.runs),
-            batch_sizes=sorted({group[0].layout.batch_label for group in _groups(measures)}),
             data=page_data([panel.figure for panel in panels]),
             **_inlined(),
         )
     )
 
 
-def machine(measures: StudyMeasures) -> str:
-    """Processors and cores, in a few words."""
+def study_content(measures: StudyMeasures) -> Content:
+    """What the page of a study or of a run shows."""
+    drawn_from = materials(measures)
+    leading = leading_row(drawn_from)
     known = [measure.run.environment for measure in measures.runs if measure.run]
-    kinds = [f"{counted(e.cores, 'core')} of {e.processor}" for e in known]
-    return joined(list(dict.fromkeys(kinds)))
+    return Content(
+        title=measures.study.study,
+        kind=measures.study.kind,
+        started_at=measures.study.started_at,
+        command=measures.study.command,
+        headline=headline(measures),
+        lead=_lead(measures, machine(known)),
+        key_figures=[figure for m in drawn_from if (figure := key_figure(m))],
+        leading=leading[1] if leading else None,
+        topics=findings(measures),
+        sections=sections(drawn_from, without=leading[0] if leading else None),
+        tables=_tables(measures),
+        environment=environments(known),
+        num_subjects=len(drawn_from),
+    )
+
+
+def _lead(measures: StudyMeasures, where: str) -> str:
+    completed = sum(measure.status == "completed" for measure in measures.runs)
+    batches = sorted({cells[0].layout.batch_label for cells in _groups(measures)})
+    parts = [f"{completed} of {len(measures.runs)} runs completed"]
+    parts += [f"batch {' and '.join(batches)}"] if batches else []
+    parts += [where] if where else []
+    return f"{', '.join(parts)}."
 
 
 def key_figure(material: Material) -> KeyFigure | None:

@@ -38,7 +38,7 @@ def baselines(cells: Sequence[Cell]) -> Table:
     """The sequential program with different numbers of threads."""
     labels = subject_labels(cell.subject for cell in cells)
     alone = [cell for cell in _by_batch(cells) if cell.layout.strategy == "sequential"]
-    return _table(
+    return make_table(
         "Sequential baselines",
         "One process, no communication. One thread is the T(1) of every speed-up.",
         "model|batch#|threads#|epoch (s)#|images/s#|speed-up#|efficiency#|accuracy#",
@@ -61,7 +61,7 @@ def baselines(cells: Sequence[Cell]) -> Table:
 def configurations(cells: Sequence[Cell]) -> Table:
     """Every configuration over its seeds."""
     labels = subject_labels(cell.subject for cell in cells)
-    return _table(
+    return make_table(
         "Configurations",
         "Completed runs that differ only in their seed, together. Times are medians over epochs "
         "and seeds, with the fastest and the slowest epoch; accuracy is the mean over seeds, "
@@ -77,7 +77,7 @@ def configurations(cells: Sequence[Cell]) -> Table:
 
 def executions(runs: Sequence[RunMeasure]) -> Table:
     """Every run of the plan, with what became of it."""
-    return _table(
+    return make_table(
         "Runs",
         "Epoch times in the order they were run; the first is warm-up where there are three.",
         "run|status|strategy|ranks#|threads#|batch#|seed#|epoch (s)#|images/s#|comm.#"
@@ -86,9 +86,8 @@ def executions(runs: Sequence[RunMeasure]) -> Table:
     )
 
 
-def environments(runs: Sequence[RunMeasure]) -> Table:
+def environments(known: Sequence[Environment]) -> Table:
     """Where it ran; says so when that was not the same for all runs."""
-    known = [measure.run.environment for measure in runs if measure.run]
     facts: dict[str, list[str]] = {}
     for what, value in (fact for environment in known for fact in _facts(environment)):
         if value not in facts.setdefault(what, []):
@@ -99,12 +98,12 @@ def environments(runs: Sequence[RunMeasure]) -> Table:
     loads = [e.load_average for e in known if e.load_average is not None]
     if loads:
         rows.append(("load when runs began", f"{min(loads):.2f} to {max(loads):.2f}"))
-    return _table("Environment", note, "what|value", rows)
+    return make_table("Environment", note, "what|value", rows)
 
 
 def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
     """Which records each chart was drawn from; `figures` come with the label of their subject."""
-    return _table(
+    return make_table(
         "Sources",
         "Every run is a folder with run.json and a rank-<r>.jsonl for each rank.",
         "chart|events and fields|run folders",
@@ -120,8 +119,8 @@ def status_text(measure: RunMeasure) -> str:
     return f"{MARKS[measure.status]} {SAYS.get(measure.status, measure.status)}"
 
 
-def _table(title: str, note: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Table:
-    """`columns`: names with | between them; those that end in # hold numbers."""
+def make_table(title: str, note: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Table:
+    """A table; `columns`: names with | between them; those that end in # hold numbers."""
     names = columns.split("|")
     return Table(
         title=title,

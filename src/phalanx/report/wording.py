@@ -42,3 +42,36 @@ def joined(parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def microseconds(value_s: float | None) -> str:
+    """A time for a column of microseconds, with three digits or more: 0.87, 10.6, 1,204."""
+    if value_s is None:
+        return UNKNOWN
+    value = value_s * 1e6
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def duration(value_s: float) -> str:
+    """A short time in the unit that suits it: 870 ns, 10.6 µs, 1.20 ms, 2.50 s."""
+    for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if value_s >= unit:
+            return f"{three_digits(value_s / unit)} {name}"
+    return f"{value_s * 1e9:.0f} ns"
+
+
+def three_digits(value: float) -> str:
+    """3.14, 31.4, 314, 3,142."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def size(num_bytes: int) -> str:
+    """Bytes as on the command line, where a KB is 1024: 4 B, 64 KB, 25 MB, and 1,000 B."""
+    for unit, name in ((2**30, "GB"), (2**20, "MB"), (2**10, "KB")):
+        if num_bytes >= unit and num_bytes % (unit // 4) == 0:
+            return f"{num_bytes / unit:g} {name}"
+    return f"{num_bytes:,} B"

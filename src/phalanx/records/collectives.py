@@ -1,0 +1,109 @@
+"""What `phalanx bench collectives` leaves: `bench.json`, and a `rank-<r>.jsonl` for each rank.
+
+Raw times stand in the files of the ranks that measured them; medians and bandwidths are computed by
+whoever reads them. Times in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome
+
+Collective = Literal[
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"
+]
+Kernel = Literal["copy", "add"]
+
+
+class BenchSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """All that decides what was measured, after every default was filled in."""
+
+    ranks: int
+    collectives: list[Collective]
+    paths: list[str]
+    sizes_bytes: list[int]  # as asked for; a rank's buffer is a whole number of elements
+    dtype: str
+    op: str
+
+
+class Bench(msgspec.Struct, frozen=True, kw_only=True):
+    """`bench.json`: configuration, environment, outcome."""
+
+    schema: int = SCHEMA_VERSION
+    bench: str  # name of the folder
+    command: str  # makes this measurement again
+    config: dict[str, object]
+    setting: BenchSetting
+    environment: Environment
+    outcome: Outcome
+    started_at: str  # ISO 8601, UTC
+    ended_at: str | None = None
+
+
+class Joined(Event, frozen=True, kw_only=True, tag="joined"):
+    """A rank found the others."""
+
+    rank: int
+    hostname: str
+    process_id: int
+    library: str  # the MPI library's own words
+    engine: str  # how Phalanx itself sums here: in C or in NumPy
+    startup_s: float
+
+
+class PathState(Event, frozen=True, kw_only=True, tag="path"):
+    """Whether a path can carry a collective here; written by rank 0 for all."""
+
+    path: str  # as on the command line
+    label: str  # for people: `Open MPI` where the path is `mpi`
+    collective: Collective
+    obstacle: str | None  # why it is not measured
+
+
+class Calls(Event, frozen=True, kw_only=True, tag="calls"):
+    """Calls of one path in one round, as this rank saw them. Other paths come in between rounds."""
+
+    collective: Collective
+    path: str
+    count: int  # elements of the larger of a rank's two buffers
+    bytes: int
+    round: int
+    times_s: list[float]  # one a call, each begun together with the other ranks
+    wrong: int  # elements of this rank's results that were not what they must be
+
+
+class Traffic(Event, frozen=True, kw_only=True, tag="traffic"):
+    """Passes over this rank's own memory while every rank does the same."""
+
+    kernel: Kernel
+    working_set_bytes: int  # that this rank touches in a pass
+    traffic_bytes: int  # read and written by this rank in a pass
+    times_s: list[float]  # of one pass
+
+
+class RoundTrips(Event, frozen=True, kw_only=True, tag="round_trips"):
+    """A flag in shared memory, from rank 0 to rank 1 and back."""
+
+    means: str  # through which code
+    times_s: list[float]  # of one round trip, each the mean of many
+
+
+class Progressed(Event, frozen=True, kw_only=True, tag="progress"):
+    """What rank 0 is about to do; for the line on the terminal."""
+
+    done: int
+    total: int
+    doing: str
+
+
+class Measured(Event, frozen=True, kw_only=True, tag="measured"):
+    """The last line of a rank that came to the end."""
+
+    wrong: int  # over everything
+    peak_memory_bytes: int
+
+
+AnyBenchEvent = Joined | PathState | Calls | Traffic | RoundTrips | Progressed | Measured

@@ -1,0 +1,1 @@
+"""Collectives that were measured: records → measures → findings, charts, tables."""

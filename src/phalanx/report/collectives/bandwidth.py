@@ -1,0 +1,105 @@
+"""Bandwidths and floors of collectives, from sizes and times. Pure.
+
+For a collective over p ranks whose larger buffer holds n bytes on each of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from phalanx.records.collectives import Collective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What counts for one collective, as functions of the number of ranks; bytes in units of n."""
+
+    bus_factor: Callable[[int], float]
+    traffic: Callable[[int], float]
+    """Read and written by all ranks together, each reading the others' buffers where they lie."""
+    touched: Callable[[int], float]
+    """Of anybody's memory, by one rank for it."""
+
+
+def _always(value: float) -> Callable[[int], float]:
+    return lambda _: value
+
+
+_RULES: dict[Collective, Rule] = {
+    "all_reduce": Rule(  # every buffer is read once and written once
+        bus_factor=lambda p: 2 * (p - 1) / p, traffic=lambda p: 2 * p, touched=_always(1)
+    ),
+    "reduce_scatter": Rule(  # all inputs are read, each rank's n/p is written
+        bus_factor=lambda p: (p - 1) / p, traffic=lambda p: p + 1, touched=lambda p: 1 + 1 / p
+    ),
+    "all_gather": Rule(  # each rank reads all parts and writes its n
+        bus_factor=lambda p: (p - 1) / p, traffic=lambda p: 2 * p, touched=lambda p: 1 + 1 / p
+    ),
+    "all_to_all": Rule(
+        bus_factor=lambda p: (p - 1) / p, traffic=lambda p: 2 * p, touched=_always(2)
+    ),
+    "broadcast": Rule(bus_factor=_always(1), traffic=lambda p: 2 * (p - 1), touched=_always(1)),
+    "barrier": Rule(bus_factor=_always(0), traffic=_always(0), touched=_always(0)),
+}
+
+
+def algorithm_bandwidth(num_bytes: int, seconds: float) -> float:
+    """Bytes per second: n ÷ time."""
+    return num_bytes / seconds
+
+
+def bus_bandwidth(collective: Collective, ranks: int, num_bytes: int, seconds: float) -> float:
+    """Bytes per second that a link would have to carry, as defined by nccl-tests."""
+    return algorithm_bandwidth(num_bytes, seconds) * _RULES[collective].bus_factor(ranks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What this machine can do while all ranks are at it."""
+
+    copy: Mapping[int, float]  # bytes/s of all ranks, by bytes that each touches in a pass
+    add: Mapping[int, float]
+    round_trip_s: float | None  # of a flag; None when ranks share no memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floor:
+    """The least time that a collective can take through shared memory."""
+
+    traffic_s: float
+    flags_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.traffic_s + self.flags_s
+
+
+def floor_of(collective: Collective, ranks: int, num_bytes: int, machine: Machine) -> Floor | None:
+    """Bytes that must move ÷ the bandwidth of copying at that working set, and the flags by which
+    ranks learn that they may read: there and back, or one way for a barrier.
+
+    None when the machine was not measured, or there is nobody to talk to.
+    """
+    if ranks < 2 or machine.round_trip_s is None or (num_bytes and not machine.copy):
+        return None
+    flags_s = machine.round_trip_s * (0.5 if collective == "barrier" else 1.0)
+    if not num_bytes:
+        return Floor(traffic_s=0.0, flags_s=flags_s)
+    touched = _RULES[collective].touched(ranks) * num_bytes
+    traffic = _RULES[collective].traffic(ranks) * num_bytes
+    return Floor(traffic_s=traffic / interpolated(machine.copy, touched), flags_s=flags_s)
+
+
+def interpolated(curve: Mapping[int, float], at: float) -> float:
+    """The value of a curve between its points, both axes logarithmic; flat beyond its ends."""
+    points: Sequence[tuple[int, float]] = sorted(curve.items())
+    if at <= points[0][0]:
+        return points[0][1]
+    for (low, below), (high, above) in pairwise(points):
+        if at <= high:
+            share = math.log(at / low) / math.log(high / low)
+            return math.exp((1 - share) * math.log(below) + share * math.log(above))
+    return points[-1][1]

@@ -1,0 +1,124 @@
+"""The paths of one measurement and collective beside each other, size by size. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from phalanx.records.collectives import Collective
+from phalanx.report.collectives.measures import BenchMeasure, Point
+
+SPOKEN: dict[Collective, str] = {
+    "all_reduce": "all-reduce",
+    "reduce_scatter": "reduce-scatter",
+    "all_gather": "all-gather",
+    "broadcast": "broadcast",
+    "all_to_all": "all-to-all",
+    "barrier": "barrier",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What charts, tables and sentences compare within: one run, one collective."""
+
+    label: str
+    measure: BenchMeasure
+    collective: Collective
+    points: tuple[Point, ...]
+
+    @property
+    def ranks(self) -> int:
+        return self.points[0].ranks
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(sorted({point.num_bytes for point in self.points}))
+
+    def at(self, num_bytes: int) -> tuple[Point, ...]:
+        """The paths at one size, the fastest first."""
+        found = [point for point in self.points if point.num_bytes == num_bytes]
+        return tuple(sorted(found, key=lambda point: point.median_s))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duel:
+    """The fastest of our paths against the fastest of the others, in one run."""
+
+    num_bytes: int
+    ours: Point
+    theirs: Point
+
+    @property
+    def gain(self) -> float:
+        """How many times as fast ours is."""
+        return self.theirs.median_s / self.ours.median_s
+
+
+def subjects(measures: Sequence[BenchMeasure]) -> tuple[Subject, ...]:
+    """In the order of the collectives, and of the measurements within each."""
+    found = [
+        (collective, measure, points)
+        for collective in SPOKEN
+        for measure in measures
+        if (points := tuple(p for p in measure.points if p.collective == collective))
+    ]
+    runs = [measure for _, measure, _ in found]
+    return tuple(
+        Subject(
+            label=_label(collective, measure, runs),
+            measure=measure,
+            collective=collective,
+            points=points,
+        )
+        for collective, measure, points in found
+    )
+
+
+def duels(subject: Subject) -> tuple[Duel, ...]:
+    """By increasing size; only where both sides were measured."""
+    made = []
+    for num_bytes in subject.sizes:
+        points = subject.at(num_bytes)
+        ours = next((point for point in points if point.is_ours), None)
+        theirs = next((point for point in points if not point.is_ours), None)
+        if ours and theirs:
+            made.append(Duel(num_bytes=num_bytes, ours=ours, theirs=theirs))
+    return tuple(made)
+
+
+def reigns(subject: Subject) -> list[tuple[str, int, int]]:
+    """(label of the fastest path, first size, last size), by increasing size."""
+    winners = [(subject.at(num_bytes)[0].label, num_bytes) for num_bytes in subject.sizes]
+    made = []
+    for label, group in groupby(winners, key=lambda winner: winner[0]):
+        sizes = [num_bytes for _, num_bytes in group]
+        made.append((label, sizes[0], sizes[-1]))
+    return made
+
+
+def labels_in_order(points: Iterable[Point]) -> list[str]:
+    """The paths' labels in the order in which they were asked for."""
+    return list(dict.fromkeys(point.label for point in points))
+
+
+def _label(collective: Collective, measure: BenchMeasure, runs: Sequence[BenchMeasure]) -> str:
+    """The collective, and what tells this run from the others."""
+    parts = [SPOKEN[collective]]
+    if len({run.mpi for run in runs}) > 1:
+        parts.append(measure.mpi)
+    settings = [run.bench.setting for run in runs if run.bench]
+    if measure.bench and len({setting.ranks for setting in settings}) > 1:
+        parts.append(f"{measure.bench.setting.ranks} ranks")
+    if measure.bench and len({(s.dtype, s.op) for s in settings}) > 1:
+        parts.append(f"{measure.bench.setting.dtype} {measure.bench.setting.op}")
+    label = ", ".join(parts)
+    names = {run.name for run in runs}
+    told_apart = len({(r.mpi, _words(r)) for r in runs}) == len(names)
+    return label if told_apart else f"{label}, {measure.name}"
+
+
+def _words(measure: BenchMeasure) -> str:
+    setting = measure.bench.setting if measure.bench else None
+    return f"{setting.ranks} {setting.dtype} {setting.op}" if setting else ""

@@ -1,0 +1,44 @@
+"""Reads a folder of measured collectives: one measurement, or several beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.errors import UserError
+from phalanx.records.files import rank_file, read_bench, read_bench_events
+from phalanx.report.collectives.measures import BenchMeasure, measure_bench
+
+
+def holds_benches(folder: Path) -> bool:
+    return bool(_bench_folders(folder))
+
+
+def read_benches(folder: Path) -> tuple[BenchMeasure, ...]:
+    """Every measurement in `folder`, or that it is itself, by name.
+
+    Of several, a damaged one is an entry with its error. Raises UserError when there is none, or
+    the only one cannot be read.
+    """
+    folders = _bench_folders(folder)
+    if not folders:
+        raise UserError(f"{folder} holds no bench.json, nor folders with one")
+    measures = tuple(_read(path) for path in folders)
+    if len(measures) == 1 and measures[0].status == "damaged":
+        raise UserError(measures[0].error or f"{folder} is damaged")
+    return measures
+
+
+def _bench_folders(folder: Path) -> list[Path]:
+    if (folder / "bench.json").exists():
+        return [folder]
+    return sorted(path.parent for path in folder.glob("*/bench.json"))
+
+
+def _read(folder: Path) -> BenchMeasure:
+    try:
+        bench = read_bench(folder)
+        files = [rank_file(folder, rank) for rank in range(bench.setting.ranks)]
+        ranks = [list(read_bench_events(file)) for file in files]
+    except (ValueError, OSError) as error:
+        return BenchMeasure(name=folder.name, status="damaged", error=str(error))
+    return measure_bench(bench, ranks)

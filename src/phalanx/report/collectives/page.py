@@ -1,0 +1,99 @@
+"""The parts of a page of measured collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from phalanx.report.charts.figure import Figure
+from phalanx.report.collectives.charts import bandwidth, call_time, times_floor, times_slower
+from phalanx.report.collectives.comparison import SPOKEN, Subject, duels, subjects
+from phalanx.report.collectives.findings import findings, headline, told_duel
+from phalanx.report.collectives.folder import read_benches
+from phalanx.report.collectives.measures import BenchMeasure
+from phalanx.report.collectives.tables import machine_tables, results, runs_table
+from phalanx.report.comparison import counted
+from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.sections import Panel, Row, Section
+from phalanx.report.tables import environments
+from phalanx.report.wording import duration, joined, size
+
+Draw = Callable[[Subject, str], Figure | None]
+
+LEADING: tuple[str, Draw] = ("time", call_time)
+SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
+    ("against", "Against the others", (("slower", times_slower),)),
+    ("memory", "Against the machine", (("bandwidth", bandwidth), ("floor", times_floor))),
+)
+
+
+def collectives_content(folder: Path) -> Content:
+    """Raises: UserError when the records cannot be read."""
+    measures = read_benches(folder)
+    drawn_from = subjects(measures)
+    benches = [measure.bench for measure in measures if measure.bench]
+    return Content(
+        title=measures[0].name if len(measures) == 1 else folder.name,
+        kind="collectives",
+        started_at=min((bench.started_at for bench in benches), default=""),
+        command="\n".join(bench.command for bench in benches),
+        headline=headline(drawn_from),
+        lead=_lead(measures),
+        key_figures=[figure for s in drawn_from if (figure := key_figure(s))],
+        leading=_row(*LEADING, drawn_from),
+        topics=findings(drawn_from, measures),
+        sections=tuple(_sections(drawn_from)),
+        tables=[*results(drawn_from), *machine_tables(measures), runs_table(measures)],
+        environment=environments([bench.environment for bench in benches]),
+        num_subjects=len(drawn_from),
+    )
+
+
+def key_figure(subject: Subject) -> KeyFigure | None:
+    """Ours against the best of the others, at 1 MB or near it."""
+    duel = told_duel(subject)
+    if duel is None:
+        return None
+    where = f" at {size(duel.num_bytes)}" if duel.num_bytes else ""
+    least = min(duels(subject), key=lambda d: d.gain)
+    beside = f"{duration(duel.ours.median_s)} against {duration(duel.theirs.median_s)}"
+    if len(subject.sizes) > 1:
+        beside += f"; at least {least.gain:.1f}\N{MULTIPLICATION SIGN} ({size(least.num_bytes)})"
+    return KeyFigure(
+        label=f"{subject.label[0].upper()}{subject.label[1:]}",
+        value=f"{duel.gain:.1f}\N{MULTIPLICATION SIGN}",
+        meaning=f"as fast as {duel.theirs.label}{where}",
+        beside=beside,
+    )
+
+
+def _lead(measures: Sequence[BenchMeasure]) -> str:
+    benches = [measure.bench for measure in measures if measure.bench]
+    what = joined(list(dict.fromkeys(SPOKEN[c] for b in benches for c in b.setting.collectives)))
+    types = joined(list(dict.fromkeys(f"{b.setting.dtype} {b.setting.op}" for b in benches)))
+    ranks = joined(list(dict.fromkeys(counted(b.setting.ranks, "rank") for b in benches)))
+    libraries = joined(list(dict.fromkeys(measure.mpi for measure in measures if measure.bench)))
+    calls = sum(len(point.times_s) for measure in measures for point in measure.points)
+    where = machine([bench.environment for bench in benches])
+    return f"{what}, {types}, {ranks}, {libraries}; {calls:,} timed calls; {where}."
+
+
+def _sections(drawn_from: Sequence[Subject]) -> list[Section]:
+    made = []
+    for name, title, charts in SECTIONS:
+        rows = tuple(row for chart in charts if (row := _row(*chart, drawn_from)))
+        if rows:
+            made.append(Section(name=name, title=title, rows=rows))
+    return made
+
+
+def _row(chart: str, draw: Draw, drawn_from: Sequence[Subject]) -> Row | None:
+    panels = []
+    for number, subject in enumerate(drawn_from, 1):
+        if drawn := draw(subject, f"{chart}-{number}"):
+            label = f"{subject.label[0].upper()}{subject.label[1:]}"
+            panels.append(Panel(label=label, figure=drawn))
+    if not panels:
+        return None
+    first = panels[0].figure
+    return Row(title=first.title, caption=first.caption, panels=tuple(panels))

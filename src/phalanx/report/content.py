@@ -1,0 +1,54 @@
+"""What a page is filled with, whatever was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phalanx.records.schema import Environment
+from phalanx.report.comparison import counted
+from phalanx.report.findings import Topic
+from phalanx.report.sections import Panel, Row, Section
+from phalanx.report.tables import Table
+from phalanx.report.wording import joined
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFigure:
+    """A number for the first screen, with what it means."""
+
+    label: str
+    value: str
+    meaning: str
+    beside: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """Everything that the template shows, in its order."""
+
+    title: str
+    kind: str
+    started_at: str  # ISO 8601, UTC
+    headline: str
+    lead: str
+    key_figures: Sequence[KeyFigure]
+    leading: Row | None
+    topics: Sequence[Topic]
+    sections: Sequence[Section]
+    tables: Sequence[Table]
+    command: str
+    environment: Table
+    num_subjects: int
+
+    @property
+    def panels(self) -> list[Panel]:
+        """All charts, from the top."""
+        rows = [row for part in self.sections for row in part.rows]
+        return [panel for row in [self.leading, *rows] if row for panel in row.panels]
+
+
+def machine(environments: Sequence[Environment]) -> str:
+    """Processors and cores, in a few words."""
+    kinds = [f"{counted(e.cores, 'core')} of {e.processor}" for e in environments]
+    return joined(list(dict.fromkeys(kinds)))
