@@ -45,7 +45,7 @@ class Buffer:
         if not self.num_bytes:
             return np.empty(0, np.uint8)
         memory = (ctypes.c_ubyte * self.num_bytes).from_address(self.address)
-        return np.frombuffer(memory, np.uint8)
+        return np.ctypeslib.as_array(memory)
 
     def array(self) -> NDArray[Any]:
         """(count,) view in NumPy's type of the elements.

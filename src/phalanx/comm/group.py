@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Sequence
+from types import TracebackType
 from typing import Any, Protocol
 
+import numpy as np
+
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.call import (
+    Call,
+    check_gathered,
+    check_members,
+    check_one_each,
+    check_rank,
+    counts_of,
+    given,
+    only,
+)
+from phalanx.comm.check import compare_calls
+from phalanx.comm.collectives.dissemination import barrier
+from phalanx.comm.communicators import Communicators, communicator_of
+from phalanx.comm.dtypes import ReduceOp, check_operation
+from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.messages import TAGS, MessageRequest, MessageTransport
+from phalanx.comm.network import Network
+from phalanx.comm.transport import Members
+from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.watch import Watch
+
+CHECK = "PHALANX_CHECK"  # "1": every collective is compared among the ranks before it is made
+
+# On the communicator for notices, beside the tag of the notices themselves.
+CHECK_TAG, FIRST_SUBGROUP_TAG = 1, 2
 
 
 class Request(Protocol):
@@ -29,8 +58,9 @@ class Group:
     calls block until this rank's part is done (its buffers may be used again), except `send` and
     `receive`. Ranks are numbered within the group; `members[rank]` is the rank in the world.
 
-    Reductions are made in the order of the ranks: the same bits on every rank and in every run.
-    Half types are summed in float32 and rounded once.
+    Reductions are made in a fixed order, that of the ranks unless another algorithm was asked
+    for: the same bits on every rank and in every run. Half types are summed in float32 and
+    rounded once.
 
     Every wait ends after `timeout_s` (of the call, else of the group) with a `WaitTimeoutError`:
     "rank 0 waited 300 s in all_reduce number 17 of group world for rank 2". A call that another
@@ -48,7 +78,47 @@ class Group:
     sequence: int
     """How many collectives this rank has begun here."""
 
-    def barrier(self, *, timeout_s: float | None = None) -> None: ...
+    def __init__(
+        self,
+        communicator: Any,
+        *,
+        name: str,
+        members: tuple[int, ...],
+        nodes: tuple[int, ...],
+        policy: WaitPolicy,
+        timeout_s: float,
+        check: bool | None = None,
+        parent: Watch | None = None,
+    ) -> None:
+        """communicator: of the members, in their order; it is not used afterwards. nodes: the
+        number of each rank's node. check None: as the environment says. Collective."""
+        self.name, self.members, self.nodes = name, members, nodes
+        self.timeout_s, self.policy = timeout_s, policy
+        self.check = os.environ.get(CHECK, "0") not in ("", "0") if check is None else check
+        self.sequence = 0
+        self._communicators = Communicators(communicator, policy, timeout_s, name)
+        self.rank: int = self._communicators.collectives.Get_rank()
+        self.size: int = self._communicators.collectives.Get_size()
+        self._watch = Watch(
+            self._communicators.notices,
+            group=name,
+            members=members,
+            policy=policy,
+            timeout_s=timeout_s,
+            parent=parent,
+        )
+        self._transport = MessageTransport(self._communicators.collectives, self._watch)
+        self._set_up = MessageTransport(self._communicators.notices, self._watch)
+        self._network = Network(self._transport, nodes)
+        self._node: Any = None  # the same calls through shared memory, where all members have it
+        self._broken: BaseException | None = None
+        self._closed = False
+        self._running = _Running(self)
+
+    def barrier(self, *, name: str = "barrier", timeout_s: float | None = None) -> None:
+        """Return when every rank has come. name: what errors call it."""
+        with self._begin(Call(name), timeout_s) as route:
+            route.barrier(timeout_s=timeout_s)
 
     def all_reduce(
         self,
@@ -60,6 +130,10 @@ class Group:
     ) -> None:
         """Reduce `buffer` over all ranks, in place. The result is divided by `divisor` before it
         is rounded to the dtype (integers: towards zero)."""
+        check_operation(buffer.dtype, op)
+        call = Call("all_reduce", buffer.dtype, (buffer.count,), op, divisor=divisor)
+        with self._begin(call, timeout_s) as route:
+            route.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
 
     def reduce(
         self,
@@ -71,14 +145,28 @@ class Group:
         timeout_s: float | None = None,
     ) -> None:
         """The same, for `root` alone; elsewhere `buffer` keeps its values."""
+        check_operation(buffer.dtype, op)
+        check_rank(root, self.size, "root")
+        call = Call("reduce", buffer.dtype, (buffer.count,), op, root, divisor)
+        with self._begin(call, timeout_s) as route:
+            route.reduce(buffer, op, root=root, divisor=divisor, timeout_s=timeout_s)
 
-    def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None: ...
+    def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
+        """`buffer` of every rank becomes that of `root`."""
+        check_rank(root, self.size, "root")
+        call = Call("broadcast", buffer.dtype, (buffer.count,), root=root)
+        with self._begin(call, timeout_s) as route:
+            route.broadcast(buffer, root=root, timeout_s=timeout_s)
 
     def all_gather(
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
         """outputs[rank] becomes that rank's `part`; counts may differ between ranks, and every
         rank passes the same list of counts. `part` may be outputs[own rank] itself."""
+        check_gathered(outputs, part, self.rank, self.size)
+        call = Call("all_gather", part.dtype, counts_of(outputs))
+        with self._begin(call, timeout_s) as route:
+            route.all_gather(outputs, part, timeout_s=timeout_s)
 
     def reduce_scatter(
         self,
@@ -91,6 +179,11 @@ class Group:
     ) -> None:
         """`output` becomes the reduction of what all ranks have at parts[own rank]. `parts` are
         not changed, unless `output` is one of them; counts may differ between parts."""
+        check_operation(output.dtype, op)
+        check_gathered(parts, output, self.rank, self.size)
+        call = Call("reduce_scatter", output.dtype, counts_of(parts), op, divisor=divisor)
+        with self._begin(call, timeout_s) as route:
+            route.reduce_scatter(output, parts, op, divisor=divisor, timeout_s=timeout_s)
 
     def all_to_all(
         self,
@@ -100,6 +193,12 @@ class Group:
         timeout_s: float | None = None,
     ) -> None:
         """outputs[peer] becomes what `peer` has at parts[own rank]; any counts, also 0."""
+        check_one_each(outputs, self.size)
+        check_gathered(parts, outputs[self.rank], self.rank, self.size)
+        sent, expected = counts_of(parts), counts_of(outputs)
+        call = Call("all_to_all", parts[0].dtype, sent=sent, expected=expected)
+        with self._begin(call, timeout_s) as route:
+            route.all_to_all(outputs, parts, timeout_s=timeout_s)
 
     def gather(
         self,
@@ -110,6 +209,16 @@ class Group:
         timeout_s: float | None = None,
     ) -> None:
         """outputs: on `root` one buffer a rank, None elsewhere."""
+        check_rank(root, self.size, "root")
+        expected: tuple[int, ...] = ()
+        if self.rank == root:
+            outputs = given(outputs, "outputs")
+            check_gathered(outputs, part, root, self.size)
+            expected = counts_of(outputs)
+        sent = only(part.count, root, self.size)
+        call = Call("gather", part.dtype, root=root, sent=sent, expected=expected)
+        with self._begin(call, timeout_s) as route:
+            route.gather(outputs, part, root=root, timeout_s=timeout_s)
 
     def scatter(
         self,
@@ -120,27 +229,133 @@ class Group:
         timeout_s: float | None = None,
     ) -> None:
         """parts: on `root` one buffer a rank, None elsewhere."""
+        check_rank(root, self.size, "root")
+        sent: tuple[int, ...] = ()
+        if self.rank == root:
+            parts = given(parts, "parts")
+            check_gathered(parts, output, root, self.size)
+            sent = counts_of(parts)
+        expected = only(output.count, root, self.size)
+        call = Call("scatter", output.dtype, root=root, sent=sent, expected=expected)
+        with self._begin(call, timeout_s) as route:
+            route.scatter(output, parts, root=root, timeout_s=timeout_s)
 
     def send(self, buffer: Buffer, *, dest: int, tag: int = 0) -> Request:
         """Begin to send; `buffer` must not change until the request is done."""
-        raise NotImplementedError
+        check_rank(dest, self.size, "dest")
+        self._check_usable()
+        request = MessageRequest(self._watch, self._communicators.messages, tag)
+        request.send(buffer, dest)
+        return request
 
     def receive(self, buffer: Buffer, *, source: int | None, tag: int = 0) -> Request:
         """Begin to receive; source None: whoever sends first."""
-        raise NotImplementedError
+        if source is not None:
+            check_rank(source, self.size, "source")
+        self._check_usable()
+        request = MessageRequest(self._watch, self._communicators.messages, tag)
+        request.receive(buffer, source)
+        return request
 
     def subgroup(self, members: Sequence[int], *, name: str, tag: int = 0) -> Group:
         """A group of some of the ranks of this one, in the order given. Called by its members
         only; members of groups made at the same time need different tags."""
-        raise NotImplementedError
+        check_members(members, self.rank, self.size)
+        self._check_usable()
+        self._watch.activity = f"making the subgroup {name}"
+        # First come together with a timeout; what MPI then does has none, but need not wait.
+        self._set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
+        barrier(Members(self._set_up, members))
+        communicator = communicator_of(self._communicators.notices, members, tag)
+        group = Group(
+            communicator,
+            name=name,
+            members=tuple(self.members[rank] for rank in members),
+            nodes=tuple(self.nodes[rank] for rank in members),
+            policy=self.policy,
+            timeout_s=self.timeout_s,
+            check=self.check,
+            parent=self._watch,
+        )
+        communicator.Free()
+        return group
 
     def share(self, value: Any, *, root: int = 0) -> Any:
         """Every rank gets root's object, pickled: for set-up only."""
-        raise NotImplementedError
+        text = pickle.dumps(value) if self.rank == root else b""
+        length = np.array([len(text)])
+        self.broadcast(Buffer.of(length), root=root)
+        memory = np.zeros(length[0], np.uint8)
+        if self.rank == root:
+            memory[:] = np.frombuffer(text, np.uint8)
+        self.broadcast(Buffer.of(memory), root=root)
+        return pickle.loads(memory.tobytes())
 
     def fail(self, reason: str) -> None:
         """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`."""
+        if self._node is not None:
+            self._node.fail(reason)
+        self._watch.tell_failure(reason)
+        self._broken = self._broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
 
     def close(self) -> None:
         """Give back communicators and memory. By every member; does not wait for the others
         longer than freeing a communicator takes."""
+        if self._closed:
+            return
+        self._closed = True
+        self._watch.close()
+        self._communicators.close()
+
+    def _begin(self, call: Call, timeout_s: float | None) -> _Running:
+        """Number the collective and, in debug mode, compare it with what the others call."""
+        self._check_usable()
+        self.sequence += 1
+        self._transport.tag = self.sequence
+        self._watch.activity = f"{call.name} number {self.sequence}"
+        self._running.timeout_s = timeout_s
+        if self.check and self.size > 1:
+            with self._running:
+                self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
+                compare_calls(self._set_up, call, self._watch.text_of)
+        return self._running
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"group {self.name} is closed")
+        if self._broken is not None:
+            raise PeerFailedError(f"group {self.name} cannot be used any more: {self._broken}")
+
+
+class _Running:
+    """One collective at a time: gives the way it goes, and breaks the group when it fails."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self.timeout_s: float | None = None
+
+    def __enter__(self) -> Any:
+        group = self._group
+        return group._network if group._node is None else group._node
+
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        error: BaseException | None,
+        __: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._name_collective(error)
+            self._group._broken = error
+
+    def _name_collective(self, error: BaseException) -> None:
+        """Errors of a part that does not know the group: say where they happened."""
+        group = self._group
+        if isinstance(error, MismatchError):
+            error.args = (f"collective number {group.sequence} of group {group.name}: {error}",)
+        elif isinstance(error, WaitTimeoutError) and group._node is not None:
+            timeout_s = group.timeout_s if self.timeout_s is None else self.timeout_s
+            error.args = (
+                f"rank {group.rank} waited {timeout_s:g} s in {group._watch.activity} "
+                f"of group {group.name} for {error}",
+            )

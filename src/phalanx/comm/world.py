@@ -13,7 +13,9 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.comm.wait import WaitPolicy, wait_until
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.group import Group
+from phalanx.comm.wait import WaitPolicy
 from phalanx.launch.cores import usable_cores
 
 Object = TypeVar("Object")
@@ -33,7 +35,6 @@ class World:
     def __init__(self, communicator: Any, *, timeout_s: float) -> None:
         self._mpi = _mpi()
         self._comm = communicator.Dup()
-        self._notices = communicator.Dup()
         self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.timeout_s = timeout_s
         self.rank: int = self._comm.Get_rank()
@@ -42,13 +43,26 @@ class World:
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
         self.policy = WaitPolicy.for_node(self.local_size, usable_cores())
+        self.group = Group(
+            self._comm,
+            name="world",
+            members=tuple(range(self.size)),
+            nodes=self._nodes(),
+            policy=self.policy,
+            timeout_s=timeout_s,
+        )
 
     @classmethod
     def create(cls, *, timeout_s: float = 300.0) -> World:
         """Initialise MPI, if nobody has yet, and join the ranks that its launcher started."""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        return cls(_mpi().COMM_WORLD, timeout_s=timeout_s)
+        mpi = _mpi()
+        if mpi.Is_finalized():
+            raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
+        if not mpi.Is_initialized():
+            mpi.Init_thread()
+        return cls(mpi.COMM_WORLD, timeout_s=timeout_s)
 
     @property
     def on_one_node(self) -> bool:
@@ -61,66 +75,44 @@ class World:
         return text.splitlines()[0].split(",")[0].strip(" \0")
 
     def barrier(self, name: str = "barrier") -> None:
-        self._finish(self._comm.Ibarrier(), name)
+        """name: what a timeout calls it."""
+        self.group.barrier(name=name)
 
     def broadcast(self, buffer: NDArray[Any], *, root: int = 0) -> None:
         """Fill `buffer` on every rank with that of `root`, in place; same size and dtype."""
-        for part in _chunks(buffer):
-            self._finish(self._comm.Ibcast(part, root=root), "broadcast")
+        self.group.broadcast(Buffer.of(buffer), root=root)
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
-        """Sum `buffer` over all ranks, in place, by the MPI library's own algorithm."""
-        for part in _chunks(buffer):
-            request = self._comm.Iallreduce(self._mpi.IN_PLACE, part, op=self._mpi.SUM)
-            self._finish(request, "all-reduce")
+        """Sum `buffer` over all ranks, in place."""
+        self.group.all_reduce(Buffer.of(buffer))
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64] | None:
         """On `root` the (size, n) array of every rank's (n,) `values`, None elsewhere."""
-        all_values = np.empty((self.size, *values.shape)) if self.rank == root else None
-        self._finish(self._comm.Igather(values, all_values, root=root), "gather")
+        part = Buffer.of(values)
+        if self.rank != root:
+            self.group.gather(None, part, root=root)
+            return None
+        all_values = np.empty((self.size, *values.shape))
+        self.group.gather([Buffer.of(row) for row in all_values], part, root=root)
         return all_values
 
     def share(self, value: Object, *, root: int = 0) -> Object:
         """Every rank gets `root`'s object. Pickled: for set-up, between ranks that trust each
         other anyway because they run the same program."""
-        shared: Object = self._comm.bcast(value, root=root)
+        shared: Object = self.group.share(value, root=root)
         return shared
 
     def close(self) -> None:
         """Free the communicators. Collective."""
-        for communicator in (self.node, self._notices, self._comm):
-            communicator.Free()
+        self.group.close()
+        self.node.Free()
+        self._comm.Free()
 
-    def _finish(self, request: Any, name: str) -> None:
-        wait_until(
-            request.Test,
-            self.policy,
-            timeout_s=self.timeout_s,
-            on_timeout=lambda: (
-                f"rank {self.rank} waited {self.timeout_s:g} s in {name} for {self._missing()}"
-            ),
-        )
-
-    def _missing(self, grace_s: float = 2.0) -> str:
-        """Who is not waiting too. Ranks that time out in the same collective tell each other so;
-        one that stays silent is somewhere else, or gone."""
-        silent = set(range(self.size)) - {self.rank}
-        notices = [self._notices.isend(self.rank, dest=peer) for peer in silent]
-
-        def heard_all() -> bool:
-            while silent and self._notices.iprobe():
-                silent.discard(self._notices.recv())
-            return not silent
-
-        try:
-            wait_until(heard_all, self.policy, timeout_s=grace_s, on_timeout=lambda: "")
-        except TimeoutError:
-            return "rank " + ", ".join(map(str, sorted(silent)))
-        finally:
-            for notice in notices:
-                if not notice.Test():
-                    notice.Free()  # the peer is gone or busy; MPI ends the sending by itself
-        return "the network: every rank is waiting"
+    def _nodes(self) -> tuple[int, ...]:
+        """The number of each rank's node, in the order of their first ranks."""
+        leaders = self._comm.allgather(self.node.bcast(self.rank))
+        numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
+        return tuple(numbers[leader] for leader in leaders)
 
 
 def abort(exit_code: int) -> NoReturn:
@@ -130,16 +122,6 @@ def abort(exit_code: int) -> NoReturn:
     if initialized and initialized.Is_initialized() and not initialized.Is_finalized():
         initialized.COMM_WORLD.Abort(exit_code)
     os._exit(exit_code)
-
-
-MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
-
-
-def _chunks(buffer: NDArray[Any]) -> list[NDArray[Any]]:
-    flat = buffer.reshape(-1)
-    if not np.shares_memory(flat, buffer) and buffer.size:
-        raise ValueError("the buffer must be contiguous")
-    return [flat[i : i + MAX_COUNT] for i in range(0, flat.size, MAX_COUNT)]
 
 
 def _mpi() -> Any:

@@ -1,0 +1,155 @@
+"""Collectives in one or two rounds: every rank talks to every other at the same time.
+
+Reductions are made by one owner of each element, in the order of the ranks: the same bits as a
+loop over the ranks would give, on every rank and in every run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.comm.array_kernels import copy
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.kernels import reduce_terms
+from phalanx.comm.layout import chunks, share_of
+from phalanx.comm.transport import Transport, scratch
+
+SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside itself
+
+
+def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+    """Reduce `buffer` over all ranks, in place: every rank reduces its share and hands it out.
+
+    buffer: (n,), the same n and dtype on every rank; n need not divide by p.
+    Cost:   2 rounds of p-1 messages of n/p elements: 2·latency + 2(p-1)/p · bytes/bandwidth on a
+            network where every pair has its own way, and min(n, SEGMENT_BYTES) bytes of memory.
+    Source: the "pairwise exchange" of Thakur, Rabenseifner & Gropp 2005,
+            doi:10.1177/1094342005051521.
+    """
+    for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // buffer.dtype.itemsize)):
+        shares = shares_of(buffer.part(segment.start, segment.stop), transport.size)
+        reduce_scatter(transport, shares[transport.rank], shares, op, divisor)
+        all_gather(transport, shares, shares[transport.rank])
+
+
+def all_reduce_short(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+    """Reduce `buffer` over all ranks, in place: every rank gets all vectors and reduces them.
+
+    buffer: (n,), the same n and dtype on every rank.
+    Cost:   1 round of p-1 messages of n elements: latency + (p-1) · bytes/bandwidth, p·n elements
+            reduced by each rank.
+    """
+    terms = [scratch(buffer.count, buffer.dtype) for _ in range(transport.size)]
+    all_gather(transport, terms, buffer)
+    reduce_terms(terms, buffer, op, divisor)
+
+
+def reduce(
+    transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float, *, root: int
+) -> None:
+    """Reduce `buffer` over all ranks, into that of `root`; elsewhere it keeps its values.
+
+    Cost: p-1 messages of n elements into one rank: latency + (p-1) · bytes/bandwidth.
+    """
+    for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // buffer.dtype.itemsize)):
+        part = buffer.part(segment.start, segment.stop)
+        if transport.rank != root:
+            transport.exchange([(part, root)], [])
+            continue
+        terms = [
+            part if rank == root else scratch(part.count, part.dtype)
+            for rank in range(transport.size)
+        ]
+        transport.exchange([], _of_others(transport, terms))
+        reduce_terms(terms, part, op, divisor)
+
+
+def reduce_scatter(
+    transport: Transport,
+    output: Buffer,
+    parts: Sequence[Buffer],
+    op: ReduceOp,
+    divisor: float,
+) -> None:
+    """`output` becomes the reduction of parts[own rank] of all ranks, in the order of the ranks.
+
+    parts: one a rank, of any counts, the same list on every rank; only `output`, which may be
+           parts[own rank], is written.
+    Cost:  p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
+    """
+    own = transport.rank
+    terms = [
+        parts[own] if rank == own else scratch(output.count, output.dtype)
+        for rank in range(transport.size)
+    ]
+    # Empty parts need no message: every rank knows that they are empty.
+    sends = [(part, rank) for part, rank in _of_others(transport, parts) if part.count]
+    transport.exchange(sends, _of_others(transport, terms) if output.count else [])
+    reduce_terms(terms, output, op, divisor)
+
+
+def all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) -> None:
+    """outputs[rank] becomes that rank's `part`.
+
+    outputs: one a rank, of any counts, the same counts on every rank; outputs[own rank] may be
+             `part` itself.
+    Cost:    p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
+    """
+    own = transport.rank
+    receives = [(output, rank) for output, rank in _of_others(transport, outputs) if output.count]
+    sends = [(part, rank) for rank in range(transport.size) if rank != own and part.count]
+    transport.exchange(sends, receives)
+    copy(part, outputs[own])
+
+
+def all_to_all(transport: Transport, outputs: Sequence[Buffer], parts: Sequence[Buffer]) -> None:
+    """outputs[peer] becomes what `peer` has at parts[own rank].
+
+    Cost: p-1 messages at the same time: latency + bytes/bandwidth.
+    """
+    transport.exchange(_of_others(transport, parts), _of_others(transport, outputs))
+    copy(parts[transport.rank], outputs[transport.rank])
+
+
+def gather(
+    transport: Transport, outputs: Sequence[Buffer] | None, part: Buffer, *, root: int
+) -> None:
+    """outputs[rank] of `root` becomes that rank's `part`.
+
+    Cost: p-1 messages into one rank: latency + bytes of all/bandwidth.
+    """
+    if transport.rank != root:
+        transport.exchange([(part, root)], [])
+        return
+    assert outputs is not None, "the root has outputs"
+    transport.exchange([], _of_others(transport, outputs))
+    copy(part, outputs[root])
+
+
+def scatter(
+    transport: Transport, output: Buffer, parts: Sequence[Buffer] | None, *, root: int
+) -> None:
+    """`output` becomes what `root` has at parts[own rank].
+
+    Cost: p-1 messages out of one rank: latency + bytes of all/bandwidth.
+    """
+    if transport.rank != root:
+        transport.exchange([], [(output, root)])
+        return
+    assert parts is not None, "the root has parts"
+    transport.exchange(_of_others(transport, parts), [])
+    copy(parts[root], output)
+
+
+def shares_of(buffer: Buffer, size: int) -> list[Buffer]:
+    """`buffer` cut into a share a rank."""
+    shares = (share_of(rank, size, buffer.count) for rank in range(size))
+    return [buffer.part(share.start, share.stop) for share in shares]
+
+
+def _of_others(transport: Transport, buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:
+    """Each rank's buffer but the own; each rank begins with the one after it, so that not all
+    begin with rank 0."""
+    ranks = [(transport.rank + i) % transport.size for i in range(1, transport.size)]
+    return [(buffers[rank], rank) for rank in ranks]

@@ -1,0 +1,185 @@
+"""Buffers as messages of MPI, awaited with a timeout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.errors import MismatchError
+from phalanx.comm.transport import Messages
+from phalanx.comm.watch import Watch
+
+# Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
+MAX_BYTES = 2**30
+TAGS = 2**15  # the fewest that MPI grants
+HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
+
+
+class MessageTransport:
+    """Exchanges among the ranks of a communicator, for algorithms.
+
+    All messages of a collective carry its number as their tag.
+    """
+
+    def __init__(self, communicator: Any, watch: Watch) -> None:
+        self.communicator, self.watch = communicator, watch
+        self.rank: int = communicator.Get_rank()
+        self.size: int = communicator.Get_size()
+        self.tag = 0
+        self.timeout_s: float | None = None
+        self._abandoned: list[Pending] = []
+
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        pending = Pending(self.watch)
+        tag = self.tag % TAGS
+        for buffer, source in receives:
+            pending.receive(self.communicator, buffer, source, tag)
+        for buffer, dest in sends:
+            pending.send(self.communicator, buffer, dest, tag)
+        self.finish(pending)
+
+    def finish(self, pending: Pending) -> None:
+        """Raises: what ended the wait; messages under way are then called back."""
+        try:
+            self.watch.until(pending.test, self.timeout_s)
+        except BaseException:
+            pending.abandon()
+            self._abandoned.append(pending)  # MPI may still read or write the buffers
+            raise
+
+
+class Pending:
+    """Messages on their way, of one exchange."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._receives: list[tuple[Any, int, Buffer]] = []
+        self._sends: list[tuple[Any, Buffer]] = []
+        self._status = _mpi().Status()
+        self.source: int | None = None
+
+    def send(self, communicator: Any, buffer: Buffer, dest: int, tag: int) -> None:
+        for piece in pieces_of(buffer):
+            request = communicator.Isend(memory_of(piece), dest, tag)
+            self._sends.append((request, piece))
+
+    def receive(self, communicator: Any, buffer: Buffer, source: int, tag: int) -> None:
+        for piece in pieces_of(buffer):
+            request = communicator.Irecv(memory_of(piece), source, tag)
+            self._receives.append((request, piece.num_bytes, piece))
+
+    def test(self, activity: str | None = None) -> bool:
+        """Whether all are done; moves them on. activity: for errors; None: that of the watch.
+
+        Raises: MismatchError when a message is longer or shorter than its buffer.
+        """
+        while self._receives:
+            request, num_bytes, _ = self._receives[0]
+            length = self._length_of(request)
+            if length is None:
+                return False
+            if length != num_bytes:
+                got = "more" if length > num_bytes else f"{length}"
+                raise MismatchError(
+                    f"rank {self._watch.rank} in {activity or self._watch.activity} expected "
+                    f"{num_bytes} bytes from rank {self._status.Get_source()} and got {got}{HINT}"
+                )
+            self.source = self._status.Get_source()
+            del self._receives[0]
+        while self._sends:
+            if not self._sends[0][0].Test():
+                return False
+            del self._sends[0]
+        return True
+
+    def abandon(self) -> None:
+        """Call back what has not arrived; what was sent is left to MPI."""
+        for request, _, _ in self._receives:
+            if request:
+                request.Cancel()
+                request.Free()
+        for request, _ in self._sends:
+            if request:
+                request.Free()
+
+    def _length_of(self, request: Any) -> int | None:
+        """Bytes of a message that has come, None while it has not."""
+        mpi = _mpi()
+        try:
+            return int(self._status.Get_count()) if request.Test(self._status) else None
+        except mpi.Exception as error:
+            if error.Get_error_class() == mpi.ERR_TRUNCATE:
+                return MAX_BYTES + 1  # than which no buffer is longer
+            raise
+
+
+class MessageRequest:
+    """A message that the user sends or receives."""
+
+    def __init__(self, watch: Watch, communicator: Any, tag: int) -> None:
+        self._watch, self._communicator, self._tag = watch, communicator, tag
+        self._pending = Pending(watch)
+        self._later: Sequence[Buffer] = ()
+        self._activity, self._whom = "", ""
+        self.source: int | None = None
+
+    def send(self, buffer: Buffer, dest: int) -> None:
+        self._whom = f"rank {self._watch.text_of(dest)}"
+        self._activity = f"send to {self._whom}, tag {self._tag},"
+        self._pending.send(self._communicator, buffer, dest, self._tag)
+
+    def receive(self, buffer: Buffer, source: int | None) -> None:
+        """Of a long message from anybody the first piece says where the others will come from."""
+        self._whom = "any rank" if source is None else f"rank {self._watch.text_of(source)}"
+        self._activity = f"receive from {self._whom}, tag {self._tag},"
+        if source is None:
+            first, *self._later = pieces_of(buffer)
+            self._pending.receive(self._communicator, first, _mpi().ANY_SOURCE, self._tag)
+        else:
+            self._pending.receive(self._communicator, buffer, source, self._tag)
+
+    def test(self) -> bool:
+        """Whether it is done; moves it on.
+
+        Raises: MismatchError when the message is longer or shorter than the buffer.
+        """
+        while self._pending.test(self._activity):
+            self.source = self._pending.source
+            if not self._later:
+                return True
+            assert self.source is not None, "the first piece has come"
+            for piece in self._later:
+                self._pending.receive(self._communicator, piece, self.source, self._tag)
+            self._later = ()
+        return False
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Raises: WaitTimeoutError naming the peer; PeerFailedError; MismatchError."""
+        before, self._watch.activity = self._watch.activity, self._activity
+        try:
+            self._watch.until(self.test, timeout_s, whom=lambda: self._whom)
+        finally:
+            self._watch.activity = before
+
+
+def pieces_of(buffer: Buffer) -> Sequence[Buffer]:
+    """`buffer` as messages: at least one, none of more than MAX_BYTES bytes."""
+    if buffer.num_bytes <= MAX_BYTES:
+        return (buffer,)
+    whole = buffer.opaque()
+    return [
+        whole.part(start, min(start + MAX_BYTES, whole.count))
+        for start in range(0, whole.count, MAX_BYTES)
+    ]
+
+
+def memory_of(buffer: Buffer) -> Any:
+    """For mpi4py: so many bytes."""
+    return _mpi().buffer.fromaddress(buffer.address, buffer.num_bytes)
+
+
+def _mpi() -> Any:
+    from mpi4py import MPI
+
+    return MPI

@@ -1,0 +1,99 @@
+"""The collectives of a group on messages: each by the algorithm that suits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives import direct, dissemination, tree
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.messages import MessageTransport
+
+
+class Network:
+    """The same calls as those of `Group`, which documents them."""
+
+    def __init__(self, transport: MessageTransport, nodes: tuple[int, ...]) -> None:
+        """nodes: the number of each rank's node."""
+        self._transport, self._nodes = transport, nodes
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        self._transport.timeout_s = timeout_s
+        dissemination.barrier(self._transport)
+
+    def all_reduce(
+        self,
+        buffer: Buffer,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._transport.timeout_s = timeout_s
+        direct.all_reduce(self._transport, buffer, op, divisor)
+
+    def reduce(
+        self,
+        buffer: Buffer,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        root: int,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._transport.timeout_s = timeout_s
+        direct.reduce(self._transport, buffer, op, divisor, root=root)
+
+    def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
+        self._transport.timeout_s = timeout_s
+        tree.broadcast(self._transport, buffer, root=root)
+
+    def all_gather(
+        self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
+    ) -> None:
+        self._transport.timeout_s = timeout_s
+        direct.all_gather(self._transport, outputs, part)
+
+    def reduce_scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._transport.timeout_s = timeout_s
+        direct.reduce_scatter(self._transport, output, parts, op, divisor)
+
+    def all_to_all(
+        self,
+        outputs: Sequence[Buffer],
+        parts: Sequence[Buffer],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._transport.timeout_s = timeout_s
+        direct.all_to_all(self._transport, outputs, parts)
+
+    def gather(
+        self,
+        outputs: Sequence[Buffer] | None,
+        part: Buffer,
+        *,
+        root: int,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._transport.timeout_s = timeout_s
+        direct.gather(self._transport, outputs, part, root=root)
+
+    def scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer] | None,
+        *,
+        root: int,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._transport.timeout_s = timeout_s
+        direct.scatter(self._transport, output, parts, root=root)

@@ -1,0 +1,172 @@
+"""What a rank does while it waits for others: listen for bad news, and find out who is missing.
+
+Every group has a communicator for notices. Waiting ranks look at it about once a millisecond, so a
+wait that is short costs nothing, and a rank that waits answers for itself when it is asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.comm.errors import PeerFailedError
+from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
+
+LOOK_EVERY_S = 1e-3
+NOTICE_TAG = 0
+GRACE_S = 2.0  # that the others have to answer
+
+# What a notice begins with; what follows is text.
+_ASKS, _WAITS, _FAILED = b"?", b"w", b"f"
+
+
+class Watch:
+    """The waits of one rank in one group.
+
+    `activity` is what the rank is doing, such as "all_reduce number 17".
+    """
+
+    def __init__(
+        self,
+        notices: Any,
+        *,
+        group: str,
+        members: tuple[int, ...],
+        policy: WaitPolicy,
+        timeout_s: float,
+        parent: Watch | None = None,
+    ) -> None:
+        """notices: a communicator of the group, whose NOTICE_TAG is used for nothing else; parent:
+        of the group that this one was made from; failures of members there end waits here."""
+        self._notices, self._group, self._members = notices, group, members
+        self._policy, self._parent = policy, parent
+        self.rank: int = notices.Get_rank()
+        self.activity = "set-up"
+        self.timeout_s = timeout_s
+        self.failed: dict[int, str] = {}
+        """Ranks in the world, and why they failed."""
+        self._waiting: dict[int, str] = {}
+        self._looked_at = 0.0
+        self._sent: list[Any] = []
+
+    def until(
+        self,
+        ready: Callable[[], bool],
+        timeout_s: float | None = None,
+        *,
+        whom: Callable[[], str] | None = None,
+    ) -> None:
+        """Return as soon as `ready()` is true.
+
+        whom: names who is waited for; None: ask the others who is there.
+        Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError.
+        """
+        if ready():
+            return
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        wait_until(
+            lambda: ready() or self._look(),
+            self._policy,
+            timeout_s=timeout_s,
+            on_timeout=lambda: (
+                f"rank {self.rank} waited {timeout_s:g} s in {self.activity} "
+                f"of group {self._group} for {(whom or self._missing)()}"
+            ),
+        )
+
+    def tell_failure(self, reason: str) -> None:
+        """Let every other member know that this rank cannot go on."""
+        for peer in range(len(self._members)):
+            if peer != self.rank:
+                self._tell(peer, _FAILED, reason)
+
+    def text_of(self, rank: int) -> str:
+        """A rank of the group, as people know it."""
+        in_world = self._members[rank]
+        return f"{rank}" if in_world == rank else f"{rank} (world {in_world})"
+
+    def close(self) -> None:
+        """Forget notices that are still on their way; MPI ends the sending by itself."""
+        for request, _ in self._sent:
+            if not request.Test():
+                request.Free()
+        self._sent.clear()
+
+    def _look(self) -> bool:
+        """Read what others say, not more often than makes sense; always False."""
+        now = time.monotonic()
+        if now - self._looked_at > LOOK_EVERY_S:
+            self._looked_at = now
+            self.read_notices()
+        return False
+
+    def read_notices(self) -> None:
+        """Raises: PeerFailedError when a member, or a member of the parent, has failed."""
+        self._receive_all()
+        self._raise_failure(self.failed)
+        if self._parent is not None:
+            self._parent._receive_all()
+            mine = {r: text for r, text in self._parent.failed.items() if r in self._members}
+            self._raise_failure(mine)
+
+    def _raise_failure(self, failed: dict[int, str]) -> None:
+        for rank, reason in failed.items():
+            raise PeerFailedError(f"rank {rank} failed: {reason}")
+
+    def _receive_all(self) -> None:
+        if self._parent is not None:
+            self._parent._receive_all()
+        while self._notices.Iprobe(tag=NOTICE_TAG, status=(status := _status())):
+            memory = bytearray(status.Get_count())
+            self._notices.Recv(memory, source=status.Get_source(), tag=NOTICE_TAG)
+            self._take(status.Get_source(), bytes(memory))
+
+    def _take(self, source: int, notice: bytes) -> None:
+        kind, text = notice[:1], notice[1:].decode()
+        if kind == _FAILED:
+            self.failed[self._members[source]] = text
+            return
+        self._waiting[source] = text
+        if kind == _ASKS:
+            self._tell(source, _WAITS, self.activity)
+
+    def _tell(self, peer: int, kind: bytes, text: str) -> None:
+        notice = kind + text.encode()
+        self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
+        self._sent.append((self._notices.Isend(notice, peer, NOTICE_TAG), notice))
+
+    def _missing(self) -> str:
+        """Who is not waiting in the same collective. A rank that waits answers, whatever it waits
+        for; one that stays silent computes, or is gone."""
+        others = [rank for rank in range(len(self._members)) if rank != self.rank]
+        self._waiting = {r: text for r, text in self._waiting.items() if text == self.activity}
+        for peer in others:
+            self._tell(peer, _ASKS, self.activity)
+
+        def heard_all() -> bool:
+            self._receive_all()
+            return all(peer in self._waiting for peer in others)
+
+        with contextlib.suppress(WaitTimeoutError):
+            wait_until(heard_all, self._policy, timeout_s=GRACE_S, on_timeout=lambda: "")
+        self._raise_failure(self.failed)
+        return self._who(others)
+
+    def _who(self, others: list[int]) -> str:
+        missing = [rank for rank in others if rank not in self._waiting]
+        if missing:
+            return "rank " + ", ".join(self.text_of(rank) for rank in missing)
+        elsewhere = [rank for rank in others if self._waiting[rank] != self.activity]
+        if elsewhere:
+            return "rank " + ", ".join(
+                f"{self.text_of(rank)}, which is in {self._waiting[rank]}" for rank in elsewhere
+            )
+        return "the network: every rank is waiting"
+
+
+def _status() -> Any:
+    from mpi4py import MPI
+
+    return MPI.Status()
