@@ -24,6 +24,7 @@ app = App(
 app.command("phalanx.cli.data:app", name="data", help="List the data sets, fetch MNIST.")
 app.command("phalanx.cli.train:train", name="train")
 app.command("phalanx.cli.study:app", name="study", help="Measure on this machine what to choose.")
+app.command("phalanx.cli.bench:app", name="bench", help="Measure what Phalanx is made of.")
 app.command("phalanx.cli.report:report", name="report")
 app.command("phalanx.cli.doctor:doctor", name="doctor", help="Examine this machine.")
 

@@ -50,7 +50,6 @@ class Joined(Event, frozen=True, kw_only=True, tag="joined"):
     hostname: str
     process_id: int
     library: str  # the MPI library's own words
-    engine: str  # how Phalanx itself sums here: in C or in NumPy
     startup_s: float
 
 

@@ -13,7 +13,7 @@ from phalanx.report.wording import duration, joined, percent, size
 TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
 FLOOR_FROM_BYTES = 2**20
 HEADLINE_BYTES = 2**20
-SAME_WITHIN = 0.02  # times closer than this are called equal
+SAME_WITHIN = 0.05  # times closer than this are called equal
 
 
 def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> tuple[Topic, ...]:

@@ -1,0 +1,127 @@
+"""The options of `phalanx bench collectives`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from phalanx.bench.sizes import DEFAULT_SIZES, parse_sizes
+from phalanx.comm.dtypes import DTYPES, ReduceOp, check_operation
+from phalanx.errors import UserError
+from phalanx.records.collectives import Collective
+
+DTypeName = Literal[
+    "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8"
+]
+OpName = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
+PathName = Literal["window", "phalanx", "torch", "mpi", "gloo", "nccl", "ring", "tree", "halving"]
+
+COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
+PATHS: tuple[PathName, ...] = get_args(PathName)
+DEFAULT_PATHS: tuple[PathName, ...] = ("window", "phalanx", "torch", "mpi", "gloo", "nccl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectivesConfig:
+    """What to measure. The defaults take about a minute and a half on two cores."""
+
+    ranks: int = 2
+    """How many ranks to start on this node."""
+
+    collectives: tuple[str, ...] = ("all_reduce",)
+    """all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, barrier, or all."""
+
+    sizes: tuple[str, ...] | None = None
+    """Bytes of a rank's buffer, such as 64KB,1MB,25MB. Default: 4 B, 16 B … 64 MB."""
+
+    dtype: DTypeName = "float32"
+    """Type of the elements."""
+
+    op: OpName = "sum"
+    """Reduce operation, where there is one."""
+
+    paths: tuple[str, ...] | None = None
+    """What to compare: window (Phalanx, buffers in shared memory), phalanx (Phalanx, private
+    buffers), torch (torch.distributed on backend mpi), mpi (the MPI library itself), gloo, nccl,
+    and ring, tree, halving (Phalanx on messages). Default: the first six."""
+
+    repeats: int | None = None
+    """Calls of each path at each size. Default: as many as the time allows, 10 to 400."""
+
+    seconds: float = 60.0
+    """Time for all calls together; what must be measured at least may take longer."""
+
+    output: Path | None = None
+    """Folder of the records. Default: a new one under runs/bench."""
+
+    timeout_s: float = 120.0
+    """A measurement whose ranks have waited this long for each other has failed."""
+
+    def __post_init__(self) -> None:
+        if self.ranks < 1:
+            raise UserError(f"--ranks must be at least 1, not {self.ranks}")
+        if self.repeats is not None and self.repeats < 1:
+            raise UserError(f"--repeats must be at least 1, not {self.repeats}")
+        for name in ("seconds", "timeout_s"):
+            if not getattr(self, name) > 0:
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} must be more than 0, not {getattr(self, name):g}")
+        _ = self.chosen_collectives, self.chosen_paths, self.sizes_bytes
+        try:
+            check_operation(DTYPES[self.dtype], self.reduce_op)
+        except TypeError as error:
+            raise UserError(f"--op {self.op} --dtype {self.dtype}: {error}") from error
+
+    @property
+    def chosen_collectives(self) -> tuple[Collective, ...]:
+        names = _names("collectives", self.collectives, (*COLLECTIVES, "all"))
+        return COLLECTIVES if "all" in names else tuple(c for c in COLLECTIVES if c in names)
+
+    @property
+    def chosen_paths(self) -> tuple[PathName, ...]:
+        if self.paths is None:
+            return DEFAULT_PATHS
+        names = _names("paths", self.paths, (*PATHS, "all"))
+        return PATHS if "all" in names else tuple(path for path in PATHS if path in names)
+
+    @property
+    def sizes_bytes(self) -> tuple[int, ...]:
+        return DEFAULT_SIZES if self.sizes is None else parse_sizes(self.sizes)
+
+    @property
+    def reduce_op(self) -> ReduceOp:
+        return ReduceOp[self.op.upper()]
+
+    @property
+    def title(self) -> str:
+        """What is about to be measured, as the first line of a log."""
+        what = ", ".join(self.chosen_collectives)
+        ranks = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
+        return f"{what} on {ranks}, {self.dtype} {self.op}: {', '.join(self.chosen_paths)}"
+
+    def as_record(self) -> dict[str, Any]:
+        record = asdict(self)
+        record["output"] = None if self.output is None else str(self.output)
+        return record
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> CollectivesConfig:
+        """Options as they came back from a document: lists for tuples, text for paths."""
+        known = {field.name for field in fields(cls)}
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in record.items()
+        }
+        if values.get("output") is not None:
+            values["output"] = Path(str(values["output"]))
+        return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def _names(option: str, words: tuple[str, ...], known: tuple[str, ...]) -> list[str]:
+    """The words of an option, also those with commas between."""
+    names = [name for word in words for name in word.split(",") if name]
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        what = f"{unknown[0]} is none of" if unknown else "needs at least one of"
+        raise UserError(f"--{option} {what} {', '.join(known)}")
+    return names

@@ -1,0 +1,113 @@
+"""One case on all paths, in turn, every call begun together and its result checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from phalanx.bench.paths.path import Memory, Path, Prepared, Terms
+from phalanx.bench.pattern import Pattern
+from phalanx.bench.plan import Case, schedule, turns
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.group import Group
+
+WARM_UP_CALLS = 2  # the first finds the path's own buffers untouched; the second is timed for costs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """The calls of one path in one round."""
+
+    path: str
+    round: int
+    times_s: list[float]
+    wrong: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    seconds: float  # for all paths of a case
+    repeats: int | None
+
+
+def prepare(
+    case: Case, paths: Sequence[Path], group: Group, private: Memory
+) -> tuple[dict[str, Prepared], dict[str, str]]:
+    """The paths that can carry `case`, and why the others cannot. Collective.
+
+    A path must fail on all ranks alike; if it fails on some, all leave it out.
+    """
+    prepared: dict[str, Prepared] = {}
+    obstacles: dict[str, str] = {}
+    for path in paths:
+        reason, made = "", None
+        try:
+            made = path.prepare(case, private)
+            if made.put:
+                made.put()
+            made.call()
+        except Exception as error:  # noqa: BLE001  # whatever it cannot do, the others go on
+            reason = _one_line(error)
+        if everywhere(group, not reason) and made:
+            prepared[path.name] = made
+        else:
+            obstacles[path.name] = reason or "it fails on another rank"
+    return prepared, obstacles
+
+
+def measure(
+    case: Case,
+    prepared: Mapping[str, Prepared],
+    group: Group,
+    barrier: Callable[[], None],
+    terms: Terms,
+    budget: Budget,
+) -> Iterator[Turn]:
+    """Every turn of every path; all ranks make the same."""
+    pattern = Pattern(case, rank=terms.rank, ranks=terms.ranks, dtype=terms.dtype, op=terms.op)
+    costs_s = {}
+    for name, made in prepared.items():
+        began = time.perf_counter()
+        calls(made, pattern, barrier, range(WARM_UP_CALLS))
+        costs_s[name] = (time.perf_counter() - began) / WARM_UP_CALLS
+    # Rank 0's clock decides, so that all make the same number of calls.
+    plan = group.share(schedule(costs_s, budget_s=budget.seconds, repeats=budget.repeats))
+    for number, path in turns(list(prepared), plan.rounds):
+        # The first call of a turn finds in the cache what the path before has left there.
+        times_s, wrong = calls(prepared[path], pattern, barrier, range(plan.calls[path] + 1))
+        yield Turn(path=path, round=number, times_s=times_s[1:], wrong=wrong)
+
+
+def calls(
+    made: Prepared, pattern: Pattern, barrier: Callable[[], None], numbers: range
+) -> tuple[list[float], int]:
+    """(seconds of each call, wrong elements of all of them)."""
+    times_s, wrong = [], 0
+    for number in numbers:
+        pattern.fill(made.memory.input, number)
+        if made.put:
+            made.put()
+        barrier()
+        began = time.perf_counter()
+        made.call()
+        times_s.append(time.perf_counter() - began)
+        if made.get:
+            made.get()
+        wrong += pattern.wrong(made.memory.output, number)
+    return times_s, wrong
+
+
+def everywhere(group: Group, well: bool) -> bool:
+    """Whether all ranks say so. Collective."""
+    word = np.array([well], np.int32)
+    group.all_reduce(Buffer.of(word), ReduceOp.MIN)
+    return bool(word[0])
+
+
+def _one_line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

@@ -1,0 +1,1 @@
+"""The ways in which a collective can be carried, a family a file."""

@@ -1,0 +1,84 @@
+"""Phalanx's own collectives, called as the library offers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.bench.config import PathName
+from phalanx.bench.paths.path import Array, Memory, Prepared, Terms
+from phalanx.bench.plan import Case
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.group import Group
+
+
+class EnginePath:
+    """Private buffers through a group."""
+
+    def __init__(self, name: PathName, label: str, group: Group, terms: Terms) -> None:
+        self.name, self.label = name, label
+        self._group, self._terms = group, terms
+
+    def prepare(self, case: Case, private: Memory) -> Prepared:
+        return Prepared(memory=private, call=engine_call(self._group, case, private, self._terms))
+
+    def close(self) -> None: ...
+
+
+class WindowPath:
+    """Buffers in memory that the other ranks of the node can see: nothing is copied."""
+
+    def __init__(
+        self,
+        name: PathName,
+        label: str,
+        group: Group,
+        terms: Terms,
+        allocate: Callable[[int, Any], Array],
+    ) -> None:
+        """allocate: (elements, NumPy's type) → an array of shared memory."""
+        self.name, self.label = name, label
+        self._group, self._terms, self._allocate = group, terms, allocate
+
+    def prepare(self, case: Case, private: Memory) -> Prepared:
+        given = self._allocate(private.input.size, private.input.dtype)
+        result = given
+        if private.output is not private.input:
+            result = self._allocate(private.output.size, private.output.dtype)
+        memory = Memory(input=given, output=result)
+        return Prepared(memory=memory, call=engine_call(self._group, case, memory, self._terms))
+
+    def close(self) -> None: ...
+
+
+def engine_call(group: Group, case: Case, memory: Memory, terms: Terms) -> Callable[[], object]:
+    """The collective of `case` on `memory`, as one call without arguments."""
+    given, result = buffer_of(memory.input, terms), buffer_of(memory.output, terms)
+    op = terms.op
+    match case.collective:
+        case "all_reduce":
+            return lambda: group.all_reduce(given, op)
+        case "broadcast":
+            return lambda: group.broadcast(given, root=0)
+        case "all_gather":
+            outputs = parts_of(result, group.size)
+            return lambda: group.all_gather(outputs, given)
+        case "reduce_scatter":
+            parts = parts_of(given, group.size)
+            return lambda: group.reduce_scatter(result, parts, op)
+        case "all_to_all":
+            outputs, parts = parts_of(result, group.size), parts_of(given, group.size)
+            return lambda: group.all_to_all(outputs, parts)
+        case "barrier":
+            return group.barrier
+
+
+def buffer_of(array: Array, terms: Terms) -> Buffer:
+    """Of the terms' type, also where NumPy has none and stores something else."""
+    return Buffer(array.ctypes.data, array.size, terms.dtype, array)
+
+
+def parts_of(buffer: Buffer, parts: int) -> list[Buffer]:
+    """Equal parts, one a rank."""
+    size = buffer.count // parts
+    return [buffer.part(number * size, (number + 1) * size) for number in range(parts)]

@@ -1,0 +1,80 @@
+"""The MPI library's own collectives: one blocking call, nothing of ours in between."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from phalanx.bench.config import PathName
+from phalanx.bench.paths.path import Memory, Prepared, Terms
+from phalanx.bench.plan import Case
+from phalanx.comm.dtypes import ReduceOp
+
+_OPS = {
+    ReduceOp.SUM: "SUM",
+    ReduceOp.PRODUCT: "PROD",
+    ReduceOp.MIN: "MIN",
+    ReduceOp.MAX: "MAX",
+    ReduceOp.BAND: "BAND",
+    ReduceOp.BOR: "BOR",
+    ReduceOp.BXOR: "BXOR",
+}
+
+
+class LibraryPath:
+    """Through an mpi4py communicator over all ranks."""
+
+    name: PathName = "mpi"
+
+    def __init__(self, communicator: Any, label: str, terms: Terms) -> None:
+        self.label = label
+        self._comm, self._terms = communicator.Dup(), terms
+        self._mpi = sys.modules[type(communicator).__module__]  # where it came from
+
+    def prepare(self, case: Case, private: Memory) -> Prepared:
+        if case.collective in ("all_reduce", "reduce_scatter"):
+            self._refuse_unknown_types()
+        return Prepared(memory=private, call=self._call(case, private))
+
+    def close(self) -> None:
+        self._comm.Free()
+
+    def _refuse_unknown_types(self) -> None:
+        if self._terms.dtype.name == "bfloat16":
+            raise NotImplementedError(f"{self.label} has no bfloat16")
+
+    def _call(self, case: Case, memory: Memory) -> Callable[[], object]:
+        comm, given, result = self._comm, self._typed(memory.input), self._typed(memory.output)
+        op = getattr(self._mpi, _OPS[self._terms.op])
+        in_place = self._mpi.IN_PLACE
+        match case.collective:
+            case "all_reduce":
+                return lambda: comm.Allreduce(in_place, given, op)
+            case "broadcast":
+                return lambda: comm.Bcast(given, 0)
+            case "all_gather":
+                return lambda: comm.Allgather(given, result)
+            case "reduce_scatter":
+                return lambda: comm.Reduce_scatter_block(given, result, op)
+            case "all_to_all":
+                return lambda: comm.Alltoall(given, result)
+            case "barrier":
+                barrier: Callable[[], object] = comm.Barrier
+                return barrier
+
+    def _typed(self, array: Any) -> Any:
+        """Buffer and type, so that mpi4py need not find out in every call."""
+        kind = self._mpi_type()
+        return array if kind is None else [array, kind]
+
+    def _mpi_type(self) -> Any:
+        names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16_T"}
+        found = getattr(self._mpi, names.get(self._terms.dtype.name, ""), None)
+        return found if found is not None and found != self._mpi.DATATYPE_NULL else None
+
+
+def vendor_of(library: str) -> str:
+    """`Open MPI` from `Open MPI v5.0.11`, and so on."""
+    known = {"Open MPI": "Open MPI", "MPICH": "MPICH", "Intel": "Intel MPI"}
+    return next((name for start, name in known.items() if library.startswith(start)), "MPI")

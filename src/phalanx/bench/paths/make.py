@@ -1,0 +1,62 @@
+"""All paths of a measurement, made in one order on every rank."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from phalanx.bench.config import CollectivesConfig, PathName
+from phalanx.bench.paths.engine import EnginePath, WindowPath
+from phalanx.bench.paths.library import LibraryPath, vendor_of
+from phalanx.bench.paths.path import MissingPath, Path, Terms
+from phalanx.comm.world import World
+
+if TYPE_CHECKING:
+    from phalanx.bench.paths.torch_groups import TorchGroups
+
+ENGINE_LABELS: dict[PathName, str] = {
+    "window": "phalanx window",
+    "phalanx": "phalanx",
+    "ring": "phalanx ring",
+    "tree": "phalanx tree",
+    "halving": "phalanx halving",
+}
+_TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")
+
+
+class Paths:
+    """Making and closing them is collective."""
+
+    def __init__(self, config: CollectivesConfig, world: World, terms: Terms) -> None:
+        self._world, self._terms = world, terms
+        self._timeout_s = config.timeout_s
+        self._torch: TorchGroups | None = None
+        chosen = config.chosen_paths
+        if any(name in _TORCH for name in chosen):
+            self._start_torch()
+        self.all: list[Path] = [self._make(name) for name in chosen]
+
+    def close(self) -> None:
+        for path in reversed(self.all):
+            path.close()
+        if self._torch is not None:
+            self._torch.close()
+
+    def _start_torch(self) -> None:
+        from phalanx.bench.paths.torch_groups import TorchGroups, start_store
+
+        store = start_store(self._terms, self._world.group.share, self._timeout_s)
+        self._torch = TorchGroups(store, self._terms, self._timeout_s)
+
+    def _make(self, name: PathName) -> Path:
+        if name in _TORCH:
+            assert self._torch is not None, "started above"
+            return self._torch.path(name, self._world.local_rank)
+        if name == "mpi":
+            label = vendor_of(self._world.library)
+            return LibraryPath(self._world.node, label, self._terms)
+        label, group = ENGINE_LABELS[name], self._world.group
+        if name == "phalanx":
+            return EnginePath(name, label, group, self._terms)
+        if name == "window" and hasattr(group, "allocate"):
+            return WindowPath(name, label, group, self._terms, group.allocate)
+        return MissingPath(name, label, "the engine does not offer it yet")

@@ -1,0 +1,86 @@
+"""What a way of carrying a collective must offer to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.bench.config import PathName
+from phalanx.bench.pattern import input_count, is_in_place, output_count, storage_type
+from phalanx.bench.plan import Case
+from phalanx.comm.dtypes import DType, ReduceOp
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What holds for the whole measurement."""
+
+    rank: int
+    ranks: int
+    dtype: DType
+    op: ReduceOp
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The buffers of one case; `output` is `input` where the collective works in place."""
+
+    input: Array
+    output: Array
+
+    @classmethod
+    def private(cls, case: Case, terms: Terms) -> Memory:
+        """Of this process alone."""
+        element = storage_type(terms.dtype)
+        given = np.zeros(input_count(case, terms.ranks), element)
+        if is_in_place(case):
+            return cls(input=given, output=given)
+        return cls(input=given, output=np.zeros(output_count(case, terms.ranks), element))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """One case, ready to be called again and again."""
+
+    memory: Memory
+    call: Callable[[], object]
+    """What is timed."""
+    put: Callable[[], object] | None = None
+    """Brings the input from `memory` to where the call reads it, if that is elsewhere."""
+    get: Callable[[], object] | None = None
+    """Brings the output back to `memory`."""
+    close: Callable[[], object] | None = None
+
+
+class Path(Protocol):
+    """Making and closing one is collective, and so are all its calls."""
+
+    name: PathName
+    label: str
+
+    def prepare(self, case: Case, private: Memory) -> Prepared:
+        """private: this process's own buffers, which all paths use that need no others.
+
+        Raises: NotImplementedError with the reason when the path cannot carry the collective, on
+        every rank alike.
+        """
+
+    def close(self) -> None: ...
+
+
+class MissingPath:
+    """A path that cannot be used here, with the reason."""
+
+    def __init__(self, name: PathName, label: str, reason: str) -> None:
+        self.name, self.label, self._reason = name, label, reason
+
+    def prepare(self, case: Case, private: Memory) -> Prepared:
+        raise NotImplementedError(self._reason)
+
+    def close(self) -> None: ...

@@ -1,0 +1,72 @@
+"""What is measured, in which order, how often. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from phalanx.records.collectives import Collective
+
+ROUNDS = 8
+MOST_CALLS = 400  # of a path at a size: enough for a 99th percentile
+FEWEST_CALLS = 10
+
+# Cut into one part a rank, so their buffers hold a multiple of the ranks.
+_IN_PARTS = frozenset({"reduce_scatter", "all_gather", "all_to_all"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One collective on one size of buffer."""
+
+    collective: Collective
+    count: int  # elements of the larger of a rank's two buffers
+    num_bytes: int
+
+
+def cases(
+    collectives: Sequence[Collective], sizes_bytes: Sequence[int], *, itemsize: int, ranks: int
+) -> list[Case]:
+    """Sizes are rounded up to what can be cut into whole elements, one part a rank."""
+    made = []
+    for collective in collectives:
+        if collective == "barrier":
+            made.append(Case(collective=collective, count=0, num_bytes=0))
+            continue
+        unit = ranks if collective in _IN_PARTS else 1
+        counts = sorted({-(-size // (itemsize * unit)) * unit for size in sizes_bytes})
+        made += [Case(collective=collective, count=n, num_bytes=n * itemsize) for n in counts]
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """`rounds` rounds; in each every path makes its calls, one path after the other."""
+
+    rounds: int
+    calls: Mapping[str, int]  # of each path in a round
+
+
+def schedule(costs_s: Mapping[str, float], *, budget_s: float, repeats: int | None) -> Schedule:
+    """Every path gets an equal share of the time, so that none of them is measured by less.
+
+    costs_s: seconds of a call of each path, with filling and checking the buffers.
+    """
+    if repeats is not None:
+        rounds = min(ROUNDS, repeats)
+        return Schedule(rounds=rounds, calls=dict.fromkeys(costs_s, -(-repeats // rounds)))
+    share_s = budget_s / max(1, len(costs_s))
+    wanted = {path: share_s / max(cost_s, 1e-9) for path, cost_s in costs_s.items()}
+    rounds = ROUNDS if all(number >= ROUNDS for number in wanted.values()) else FEWEST_CALLS // 2
+    lowest = -(-FEWEST_CALLS // rounds)
+    highest = MOST_CALLS // rounds
+    calls = {path: min(max(int(n) // rounds, lowest), highest) for path, n in wanted.items()}
+    return Schedule(rounds=rounds, calls=calls)
+
+
+def turns(paths: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """(round, path): every round begins with another path, so that none is always the first."""
+    for number in range(rounds):
+        shift = number % max(1, len(paths))
+        for path in (*paths[shift:], *paths[:shift]):
+            yield number, path

@@ -1,0 +1,181 @@
+"""The work of a rank: find the others, measure the machine, then every case on every path."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path as Folder
+
+from phalanx.bench.config import CollectivesConfig
+from phalanx.bench.floor import measure_memory, measure_round_trips, working_sets
+from phalanx.bench.measure import Budget, measure, prepare
+from phalanx.bench.meeting import Meeting
+from phalanx.bench.paths.make import Paths
+from phalanx.bench.paths.path import Memory, Terms
+from phalanx.bench.plan import Case, cases
+from phalanx.comm.dtypes import DTYPES
+from phalanx.comm.world import World
+from phalanx.records.collectives import (
+    Calls,
+    Joined,
+    Kernel,
+    Measured,
+    PathState,
+    Progressed,
+    RoundTrips,
+    Traffic,
+)
+from phalanx.records.files import EventWriter, rank_file
+from phalanx.train.environment import process_age_s
+
+KERNELS: tuple[Kernel, ...] = ("copy", "add")
+
+
+class Session:
+    """One rank's part. Its records are complete, or `close` is never reached."""
+
+    def __init__(self, config: CollectivesConfig, folder: Folder, world: World) -> None:
+        self._config, self._world, self._group = config, world, world.group
+        self._terms = Terms(
+            rank=world.rank, ranks=world.size, dtype=DTYPES[config.dtype], op=config.reduce_op
+        )
+        self._meeting = Meeting(world)
+        self._began = time.monotonic()
+        self._writer = EventWriter(rank_file(folder, world.rank))
+        self._wrong = 0
+        self._declared: set[tuple[str, str]] = set()
+
+    def run(self) -> None:
+        """Everything. Collective."""
+        planned = cases(
+            self._config.chosen_collectives,
+            self._config.sizes_bytes,
+            itemsize=self._terms.dtype.itemsize,
+            ranks=self._terms.ranks,
+        )
+        paths = Paths(self._config, self._world, self._terms)
+        self._join()
+        gc.disable()  # a collection in the middle of a call would be counted as the path's
+        self._measure_machine(max(case.num_bytes for case in planned), len(planned))
+        budget = Budget(seconds=self._config.seconds / len(planned), repeats=self._config.repeats)
+        for number, case in enumerate(planned, 1):
+            self._progress(number, len(planned) + 1, case)
+            self._measure_case(case, paths, budget)
+        gc.enable()
+        self._group.barrier()
+        paths.close()
+
+    def close(self) -> None:
+        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        unit = 1 if sys.platform == "darwin" else 1024
+        self._writer.add(
+            Measured(at_s=self._now(), wrong=self._wrong, peak_memory_bytes=kilobytes * unit)
+        )
+        self._writer.close()
+
+    def _join(self) -> None:
+        self._writer.add(
+            Joined(
+                at_s=self._now(),
+                rank=self._world.rank,
+                hostname=self._world.hostname,
+                process_id=os.getpid(),
+                library=self._world.library,
+                startup_s=process_age_s(),
+            )
+        )
+        self._writer.flush()
+
+    def _measure_machine(self, largest_bytes: int, num_cases: int) -> None:
+        self._progress(0, num_cases + 1, None)
+        if self._world.size > 1:
+            self._measure_flags()
+        for working_set in working_sets(largest_bytes):
+            for name in KERNELS:
+                times_s = list(
+                    measure_memory(name, working_set, self._group, self._meeting.barrier)
+                )
+                self._writer.add(
+                    Traffic(
+                        at_s=self._now(),
+                        kernel=name,
+                        working_set_bytes=working_set,
+                        traffic_bytes=working_set,
+                        times_s=rounded(times_s),
+                    )
+                )
+
+    def _measure_flags(self) -> None:
+        barrier = self._meeting.pair() if self._world.rank < 2 else None
+        if barrier:
+            times_s = list(measure_round_trips(barrier))
+            self._writer.add(
+                RoundTrips(
+                    at_s=self._now(),
+                    means=f"barriers of ranks 0 and 1, {self._meeting.words}",
+                    times_s=rounded(times_s),
+                )
+            )
+        self._group.barrier()
+
+    def _measure_case(self, case: Case, paths: Paths, budget: Budget) -> None:
+        private = Memory.private(case, self._terms)
+        prepared, obstacles = prepare(case, paths.all, self._group, private)
+        self._declare(case, paths, obstacles)
+        meeting = self._meeting
+        for turn in measure(case, prepared, self._group, meeting.barrier, self._terms, budget):
+            self._wrong += turn.wrong
+            self._writer.add(
+                Calls(
+                    at_s=self._now(),
+                    collective=case.collective,
+                    path=turn.path,
+                    count=case.count,
+                    bytes=case.num_bytes,
+                    round=turn.round,
+                    times_s=rounded(turn.times_s),
+                    wrong=turn.wrong,
+                )
+            )
+        self._group.barrier()
+        for made in prepared.values():
+            if made.close:
+                made.close()
+
+    def _declare(self, case: Case, paths: Paths, obstacles: dict[str, str]) -> None:
+        """What each path can and cannot do, once a collective, or when it changes."""
+        for path in paths.all:
+            key = path.name, f"{case.collective} {obstacles.get(path.name)}"
+            if self._world.rank or key in self._declared:
+                continue
+            self._declared.add(key)
+            self._writer.add(
+                PathState(
+                    at_s=self._now(),
+                    path=path.name,
+                    label=path.label,
+                    collective=case.collective,
+                    obstacle=obstacles.get(path.name),
+                )
+            )
+
+    def _progress(self, done: int, total: int, case: Case | None) -> None:
+        if self._world.rank:
+            return
+        doing = "memory and flags of this machine"
+        if case is not None:
+            doing = f"{case.collective} {case.num_bytes}"
+        self._writer.add(Progressed(at_s=self._now(), done=done, total=total, doing=doing))
+        self._writer.flush()
+
+    def _now(self) -> float:
+        return round(time.monotonic() - self._began, 6)
+
+
+def rounded(times_s: Sequence[float]) -> list[float]:
+    """To a tenth of a nanosecond: what a clock tells, in half the bytes."""
+    return [round(seconds, 10) for seconds in times_s]

@@ -1,0 +1,73 @@
+"""`phalanx bench`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.console import Console
+
+from phalanx.bench.config import CollectivesConfig
+from phalanx.bench.job import new_folder, run_bench
+from phalanx.errors import RunFailedError, UserError
+from phalanx.launch.detect import detect
+from phalanx.report.collectives.folder import read_benches
+from phalanx.report.collectives.summary import as_json, show
+from phalanx.report.page import write_report
+from phalanx.train.run import this_command
+
+app = App(name="bench", help="Measure what Phalanx is made of, against the others.")
+
+
+@app.command
+def collectives(
+    *,
+    config: Annotated[  # frozen, so it may be a default
+        CollectivesConfig, Parameter(name="*", consume_multiple=True)
+    ] = CollectivesConfig(),  # noqa: B008
+    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+) -> None:
+    """How fast are collectives here: Phalanx, the MPI library, Gloo and NCCL side by side?
+
+    All paths are measured in one job of ranks, in turn, with every result checked; and beside them
+    what this machine's memory and flags allow. Ends with a table, findings and a page.
+
+    For example:
+
+        phalanx bench collectives
+
+        phalanx bench collectives --sizes 64KB,1MB,25MB --ranks 4
+
+        phalanx bench collectives --collectives all --paths phalanx,mpi --json
+
+    Parameters
+    ----------
+    json_
+        Print the results as JSON on standard output; all else goes to standard error.
+    """
+    launched = detect(os.environ)
+    if launched:
+        raise UserError(
+            f"{launched.launcher} has started this process, and phalanx bench starts its ranks "
+            f"itself: phalanx bench collectives --ranks {launched.world_size}"
+        )
+    console = Console(highlight=False, soft_wrap=True, stderr=json_)
+    folder = config.output or new_folder(config)
+    console.print(f"{config.title}\nrecords in {folder}", markup=False)
+    try:
+        run_bench(config, folder, command=this_command(), console=console)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; records kept in {folder}", markup=False)
+        raise
+    (measure,) = read_benches(folder)
+    if json_:
+        json.dump(as_json(measure), sys.stdout, indent=1)
+        print()
+    else:
+        show(measure, console)
+    console.print(f"report: {write_report(folder)}", markup=False)
+    if wrong := sum(point.wrong for point in measure.points):
+        raise RunFailedError(f"{wrong:,} elements of results were wrong; the table says whose")
