@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Sequence
 from types import ModuleType
@@ -18,11 +19,9 @@ def compiled() -> ModuleType | None:
     if os.environ.get(VARIABLE) == "arrays":
         return None
     try:
-        from phalanx.comm import _kernels
+        return importlib.import_module("phalanx.comm._kernels")
     except ImportError:
         return None
-    module: ModuleType = _kernels
-    return module
 
 
 def reduce_terms(

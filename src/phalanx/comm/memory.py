@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-
 HUGE_PAGE_BYTES = 2 * 2**20
 
 
@@ -68,8 +67,8 @@ class SharedMemory:
 def share_within(node: Any, num_bytes: int) -> SharedMemory | None:
     """One piece of memory for all ranks of the communicator `node`; None, on all of them, where
     that cannot be had. Collective."""
-    memory = None
-    where = None
+    memory: SharedMemory | None = None
+    where: tuple[int, int] | None = None
     if node.Get_rank() == 0:
         with contextlib.suppress(OSError, AttributeError):
             memory = SharedMemory.create(num_bytes)
@@ -77,6 +76,7 @@ def share_within(node: Any, num_bytes: int) -> SharedMemory | None:
     where = node.bcast(where)
     if memory is None and where is not None:
         with contextlib.suppress(OSError):
-            memory = SharedMemory.attach(*where, num_bytes)
+            process, descriptor = where
+            memory = SharedMemory.attach(process, descriptor, num_bytes)
     everywhere = all(node.allgather(memory is not None))
     return memory if everywhere else None

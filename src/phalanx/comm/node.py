@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
@@ -23,6 +24,18 @@ _KINDS = (
 )
 _ALL_TO_ALL, _GATHER, _SCATTER = 7, 8, 9
 _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
+
+
+@dataclass(frozen=True)
+class _Peer:
+    """What a rank has published."""
+
+    phase: int
+    fingerprint: int
+    count: int
+    failed: int
+    dead: int
+    reason: str
 
 
 class Node:
@@ -256,29 +269,29 @@ class Node:
         if status == _MISMATCH:
             return MismatchError(self._calls())
         if status == _PEER_FAILED:
-            failed = [
-                rank for rank in range(self.size) if rank != self.rank and self._peer(rank)[3]
-            ]
-            return PeerFailedError(f"rank {failed[0]} failed: {self._peer(failed[0])[4]}")
+            rank = self._ranks(lambda peer: peer.failed)[0]
+            return PeerFailedError(f"rank {rank} failed: {self._peer(rank).reason}")
+        if status == _PEER_DIED:
+            names = ", ".join(map(str, self._ranks(lambda peer: peer.dead)))
+            return PeerFailedError(f"rank {names} failed: its process is gone")
         if status == _NO_MEMORY:
             return MemoryError("the memory of another rank could not be mapped")
-        published, awaited = self._module.progress(self._node)
-        missing = [rank for rank in range(self.size) if self._peer(rank)[0] < awaited]
-        names = "rank " + ", ".join(map(str, missing))
-        if status == _PEER_DIED:
-            return PeerFailedError(f"{names}: its process is gone")
-        return WaitTimeoutError(names)
+        _, awaited = self._module.progress(self._node)
+        missing = self._ranks(lambda peer: peer.phase < awaited)
+        return WaitTimeoutError("rank " + ", ".join(map(str, missing)))
 
-    def _peer(self, rank: int) -> tuple[int, int, int, int, str]:
-        state: tuple[int, int, int, int, str] = self._module.peer(self._node, rank)
-        return state
+    def _ranks(self, chosen: Callable[[_Peer], bool | int]) -> list[int]:
+        return [r for r in range(self.size) if r != self.rank and chosen(self._peer(r))]
+
+    def _peer(self, rank: int) -> _Peer:
+        return _Peer(*self._module.peer(self._node, rank))
 
     def _calls(self) -> str:
         """Who called what, those who called the same together."""
         callers: dict[str, list[int]] = {}
         for rank in range(self.size):
-            _, fingerprint, count, _, _ = self._peer(rank)
-            callers.setdefault(describe_call(fingerprint, count), []).append(rank)
+            peer = self._peer(rank)
+            callers.setdefault(describe_call(peer.fingerprint, peer.count), []).append(rank)
         if len(callers) == 1:
             return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
         return ", ".join(

@@ -95,7 +95,7 @@ typedef struct {
     uint64_t phase;
     uint64_t fingerprint;
     uint64_t count;
-    int failed;
+    int failed, dead;
     const char *reason;
 } peer_state;
 peer_state node_peer(node *self, int peer);

@@ -315,7 +315,7 @@ static PyObject *py_progress(PyObject *module, PyObject *capsule)
                          (unsigned long long)node_awaited(self));
 }
 
-/* peer(node, rank) -> (phase, fingerprint, count, failed, reason) */
+/* peer(node, rank) -> (phase, fingerprint, count, failed, dead, reason) */
 static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
@@ -326,9 +326,9 @@ static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
     if (PyErr_Occurred())
         return NULL;
     peer_state state = node_peer(self, rank);
-    return Py_BuildValue("(KKKis)", (unsigned long long)state.phase,
+    return Py_BuildValue("(KKKiis)", (unsigned long long)state.phase,
                          (unsigned long long)state.fingerprint, (unsigned long long)state.count,
-                         state.failed, state.reason);
+                         state.failed, state.dead, state.reason);
 }
 
 /* node_bytes(size) */

@@ -201,12 +201,35 @@ static int there(line *peer, uint64_t phase)
     return atomic_load_explicit(&peer->phase, memory_order_acquire) >= phase;
 }
 
+/* A process that has ended stays visible until its parent has asked how. */
+static int ended(long pid)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t length = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    text[length < 0 ? 0 : length] = 0;
+    const char *state = strrchr(text, ')'); /* "12 (python3) S …" */
+    return state && strlen(state) > 2 && (state[2] == 'Z' || state[2] == 'X');
+}
+
 static int gone(node *self, int peer)
 {
-    return kill((pid_t)self->abouts[peer].pid, 0) && errno == ESRCH;
+    long pid = (long)self->abouts[peer].pid;
+    return (kill((pid_t)pid, 0) && errno == ESRCH) || ended(pid);
 }
 
 static int dead(node *self, int peer) { return self->watched[peer] && gone(self, peer); }
+
+static int any_dead(node *self)
+{
+    for (int peer = 0; peer < self->size; peer++)
+        if (dead(self, peer))
+            return 1;
+    return 0;
+}
 
 void node_watch(node *self)
 {
@@ -216,10 +239,12 @@ void node_watch(node *self)
 
 static int failure(node *self, int peer)
 {
+    if (dead(self, peer))
+        return PEER_DIED;
     for (int rank = 0; rank < self->size; rank++)
         if (rank != self->rank && atomic_load(&self->lines[rank].failed))
-            return PEER_FAILED;
-    return dead(self, peer) ? PEER_DIED : DONE;
+            return any_dead(self) ? PEER_DIED : PEER_FAILED; /* perhaps that is what it says */
+    return DONE;
 }
 
 static int sleep_until(node *self, int peer, uint64_t phase)
@@ -725,7 +750,7 @@ peer_state node_peer(node *self, int peer)
     line *line = &self->lines[peer];
     call *theirs = call_of(self, peer);
     return (peer_state){atomic_load(&line->phase), theirs->fingerprint, theirs->count,
-                        (int)atomic_load(&line->failed), self->abouts[peer].reason};
+                        (int)atomic_load(&line->failed), dead(self, peer), self->abouts[peer].reason};
 }
 
 uint64_t node_phase(node *self) { return self->phase; }

@@ -1,0 +1,85 @@
+"""What the ranks of a node see when one of them is killed, stuck or gives up."""
+
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
+from phalanx.comm.kernels import compiled
+from phalanx.comm.node import Node
+from phalanx.comm.wait import WaitPolicy
+from tests.comm.local_ranks import Pipes, run_ranks
+
+pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels were built")
+
+KILLED = 1
+
+
+def join(pipes: Pipes, timeout_s: float) -> Node:
+    policy = WaitPolicy.for_node(3, 2)
+    node = Node.join(pipes, policy=policy, name="test", timeout_s=timeout_s)
+    assert node is not None
+    node.all_reduce(Buffer.of(np.ones(100_000, np.float32)))
+    return node
+
+
+def is_killed(pipes: Pipes, said: Connection) -> None:
+    node = join(pipes, timeout_s=30)
+    if pipes.Get_rank() == KILLED:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        node.all_reduce(Buffer.of(np.ones(100_000, np.float32)))
+    except PeerFailedError as error:
+        said.send(f"{error}; after {'less' if time.monotonic() - began < 5 else 'more'} than 5 s")
+
+
+def is_stuck(pipes: Pipes, said: Connection) -> None:
+    node = join(pipes, timeout_s=0.5)
+    if pipes.Get_rank() == KILLED:
+        time.sleep(3)
+        return
+    try:
+        node.barrier()
+    except WaitTimeoutError as error:
+        said.send(f"timeout: {error}")
+    except PeerFailedError as error:  # of the other rank's timeout
+        said.send(f"timeout: {str(error).split(': ')[1]}")
+
+
+def gives_up(pipes: Pipes, said: Connection) -> None:
+    node = join(pipes, timeout_s=30)
+    if pipes.Get_rank() == KILLED:
+        node.fail("ValueError: no such luck")
+        return
+    try:
+        node.barrier()
+    except PeerFailedError as error:
+        said.send(str(error))
+
+
+def segments() -> set[str]:
+    return set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+
+
+def test_a_killed_rank_is_named_and_leaves_no_memory() -> None:
+    before = segments()
+    said = run_ranks(3, is_killed)
+    assert said[0] == said[2] == "rank 1 failed: its process is gone; after less than 5 s"
+    assert segments() <= before
+
+
+def test_a_stuck_rank_is_named() -> None:
+    said = run_ranks(3, is_stuck)
+    assert said[0] == said[2] == "timeout: rank 1"
+
+
+def test_a_rank_that_gives_up_tells_the_others_why() -> None:
+    said = run_ranks(3, gives_up)
+    assert said[0] == said[2] == "rank 1 failed: ValueError: no such luck"

@@ -1,0 +1,44 @@
+"""Collectives through shared memory: values, order, and what ends them."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phalanx.comm.kernels import compiled
+from phalanx.comm.node import describe_call
+from tests.conftest import Ranks
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(compiled() is None, reason="no C kernels were built"),
+]
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_every_collective(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
+    output = ranks.mpi(count, programs("node.py"), "values", "order")
+    assert len(re.findall(rf"rank \d of {count} is done", output)) == count
+
+
+def test_different_calls_are_found_on_every_rank(
+    ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    output = ranks.mpi(2, programs("node.py"), "mismatch")
+    for said in (
+        "count: rank 0 called all_reduce(float32, 10 elements, SUM), "
+        "rank 1 called all_reduce(float32, 11 elements, SUM)",
+        "large: rank 0 called all_reduce(float32, 50000 elements, SUM), rank 1 called",
+        "dtype: rank 0 called all_reduce(float32, 8 elements, SUM), "
+        "rank 1 called all_reduce(float64, 8 elements, SUM)",
+        "kind: rank 0 called all_reduce(float32, 8 elements, SUM), rank 1 called barrier()",
+        "operation: rank 0 called all_reduce(float32, 8 elements, SUM), "
+        "rank 1 called all_reduce(float32, 8 elements, MAX)",
+    ):
+        assert output.count(said) == 2, f"{said}\n{output}"
+
+
+def test_calls_are_described_in_words() -> None:
+    assert describe_call(1, 0) == "barrier()"
+    assert describe_call(6 | 1 << 16 | 3 << 32, 80) == "broadcast(float64, 10 elements, root 3)"
