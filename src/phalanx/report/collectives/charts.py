@@ -8,32 +8,23 @@ import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
 from phalanx.report.charts.look import faded_unless, highlight
-from phalanx.report.collectives.bandwidth import bus_bandwidth
-from phalanx.report.collectives.comparison import Subject
-from phalanx.report.collectives.measures import Point
-from phalanx.report.collectives.tables import GIGABYTE, in_order
+from phalanx.report.collectives.comparison import Subject, first_collective
+from phalanx.report.collectives.look import (
+    log_scale,
+    path_colour,
+    path_shape,
+    paths_in_order,
+    powers_of_ten,
+    size_axis,
+    tooltip,
+)
+from phalanx.report.collectives.rows import rows_of
+from phalanx.report.collectives.tables import GIGABYTE
 from phalanx.report.comparison import TIMES
 from phalanx.report.wording import size
 
-SHAPES = {
-    "window": "circle",
-    "phalanx": "square",
-    "torch": "diamond",
-    "mpi": "triangle-up",
-    "gloo": "triangle-down",
-    "nccl": "cross",
-    "ring": "triangle-right",
-    "tree": "triangle-left",
-    "halving": "stroke",
-}
 SOURCE = "calls events of all ranks: times_s, the slowest rank of each call"
 FLOOR_SOURCE = f"{SOURCE}; traffic and round_trips events"
-# 4 B, 64 KB, 1 MB
-SIZE_WORDS = (
-    "datum.value >= 1073741824 ? datum.value / 1073741824 + ' GB' : "
-    "datum.value >= 1048576 ? datum.value / 1048576 + ' MB' : "
-    "datum.value >= 1024 ? datum.value / 1024 + ' KB' : datum.value + ' B'"
-)
 
 
 def call_time(subject: Subject, name: str) -> Figure | None:
@@ -48,7 +39,12 @@ def call_time(subject: Subject, name: str) -> Figure | None:
             source=SOURCE,
             runs=[subject.measure.name],
         )
-    y = alt.Y("median_us:Q", title="time of a call (µs, logarithmic)", scale=_log(), axis=_tens())
+    y = alt.Y(
+        "median_us:Q",
+        title="time of a call (µs, logarithmic)",
+        scale=log_scale(),
+        axis=powers_of_ten(),
+    )
     return figure(
         alt.layer(*_floor(rows, "floor_us", y), *_spread(rows), _lines(rows, y)),
         rows,
@@ -90,7 +86,7 @@ def times_slower(subject: Subject, name: str) -> Figure | None:
     base = alt.Chart(table()).transform_filter("!datum.ours && datum.slower != null")
     bars = base.mark_bar(cornerRadiusEnd=2).encode(
         x=x,
-        xOffset=alt.XOffset("path:N", sort=_order(rows)),
+        xOffset=alt.XOffset("path:N", sort=paths_in_order(rows)),
         y=alt.Y(
             "slower:Q",
             title=f"{TIMES} the time of the fastest of Phalanx",
@@ -99,9 +95,9 @@ def times_slower(subject: Subject, name: str) -> Figure | None:
             axis=alt.Axis(values=[0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]),
         ),
         y2=alt.datum(1),
-        color=_colour(rows),
+        color=path_colour(rows),
         opacity=faded_unless(picked),
-        tooltip=_tooltip(),
+        tooltip=tooltip(),
     )
     one = alt.Chart(table()).mark_rule(color="var(--axis)").encode(y=alt.datum(1))
     return figure(
@@ -124,7 +120,7 @@ def times_floor(subject: Subject, name: str) -> Figure | None:
     y = alt.Y(
         "times_floor:Q",
         title=f"{TIMES} the floor (logarithmic)",
-        scale=_log(),
+        scale=log_scale(),
         axis=alt.Axis(values=[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]),
     )
     one = alt.Chart(table()).mark_rule(color="var(--ideal)", strokeDash=[4, 4])
@@ -141,53 +137,52 @@ def times_floor(subject: Subject, name: str) -> Figure | None:
     )
 
 
-def rows_of(subject: Subject) -> list[Row]:
-    """A row for each path and size."""
-    return [_row(subject, point) for n in subject.sizes for point in in_order(subject, n)]
-
-
-def _row(subject: Subject, point: Point) -> Row:
-    best = next((p for p in subject.at(point.num_bytes) if p.is_ours), None)
-    floor_s = point.floor.seconds if point.floor else None
-    return {
-        "path": point.label,
-        "key": point.path,
-        "ours": point.is_ours,
-        "bytes": point.num_bytes,
-        "size": size(point.num_bytes),
-        "count": point.count,
-        "calls": len(point.times_s),
-        "min_us": point.minimum_s * 1e6,
-        "median_us": point.median_s * 1e6,
-        "p99_us": point.p99_s * 1e6,
-        "algbw": _in_gigabytes(point.algorithm_bandwidth),
-        "busbw": _in_gigabytes(point.bus_bandwidth),
-        "wrong": point.wrong,
-        "slower": point.median_s / best.median_s if best else None,
-        "floor_us": None if floor_s is None else floor_s * 1e6,
-        "floor_busbw": _floor_bandwidth(point, floor_s),
-        "times_floor": point.times_floor,
-    }
-
-
-def _floor_bandwidth(point: Point, floor_s: float | None) -> float | None:
-    if floor_s is None or not point.num_bytes:
+def memory(subject: Subject, name: str) -> Figure | None:
+    """What the paths are measured against; once for each run."""
+    machine = subject.measure.machine
+    if len(machine.copy) < 2 or subject.collective != first_collective(subject.measure):
         return None
-    return bus_bandwidth(point.collective, point.ranks, point.num_bytes, floor_s) / GIGABYTE
-
-
-def _in_gigabytes(bytes_per_s: float | None) -> float | None:
-    return None if bytes_per_s is None else bytes_per_s / GIGABYTE
+    rows: list[Row] = [
+        {"pass": kernel, "bytes": working_set, "size": size(working_set), "rate": rate / GIGABYTE}
+        for kernel, curve in (("copying", machine.copy), ("adding", machine.add))
+        for working_set, rate in sorted(curve.items())
+    ]
+    colours = alt.Scale(domain=["copying", "adding"], range=["var(--rank-3)", "var(--rank-5)"])
+    shapes = alt.Scale(domain=["copying", "adding"], range=["circle", "square"])
+    base = alt.Chart(table()).encode(
+        x=size_axis(rows, "memory that a rank touches (logarithmic)"),
+        y=alt.Y("rate:Q", title="all ranks together (GB/s)", scale=alt.Scale(zero=True)),
+        color=alt.Color("pass:N", title=None, scale=colours),
+    )
+    exact = [
+        alt.Tooltip("pass:N"),
+        alt.Tooltip("size:N"),
+        alt.Tooltip("rate:Q", title="GB/s", format=",.1f"),
+    ]
+    marks = base.mark_point(size=60, filled=True).encode(
+        shape=alt.Shape("pass:N", title=None, scale=shapes), tooltip=exact
+    )
+    return figure(
+        alt.layer(base.mark_line(strokeWidth=2), marks),
+        rows,
+        name=name,
+        title="This machine's memory",
+        caption="Bytes read and written, every rank on memory of its own, all at once; the floor "
+        "is computed from copying.",
+        source="traffic events of all ranks: traffic_bytes, times_s",
+        runs=[subject.measure.name],
+        height_pixels=330,
+    )
 
 
 def _lines(rows: Sequence[Row], y: alt.Y) -> AnyChart:
     """A line a path, with a mark at every size."""
     picked = highlight("path", "path_picked")
     base = alt.Chart(table()).encode(
-        x=_size_axis(rows), y=y, color=_colour(rows), opacity=faded_unless(picked)
+        x=size_axis(rows), y=y, color=path_colour(rows), opacity=faded_unless(picked)
     )
     marks = base.mark_point(size=60, filled=True, stroke="var(--surface)", strokeWidth=1)
-    marks = marks.encode(shape=_shape(rows), tooltip=_tooltip())
+    marks = marks.encode(shape=path_shape(rows), tooltip=tooltip())
     return alt.layer(base.mark_line(strokeWidth=2), marks.add_params(picked))
 
 
@@ -195,10 +190,10 @@ def _spread(rows: Sequence[Row]) -> list[AnyChart]:
     bars = alt.Chart(table()).mark_rule(strokeWidth=1.2, opacity=0.45)
     return [
         bars.encode(
-            x=_size_axis(rows),
-            y=alt.Y("min_us:Q", scale=_log()),
+            x=size_axis(rows),
+            y=alt.Y("min_us:Q", scale=log_scale()),
             y2="p99_us:Q",
-            color=_colour(rows),
+            color=path_colour(rows),
         )
     ]
 
@@ -208,7 +203,7 @@ def _floor(rows: Sequence[Row], field: str, y: alt.Y) -> list[AnyChart]:
     if all(row[field] is None for row in rows):
         return []
     base = alt.Chart(table()).transform_aggregate(floor=f"min({field})", groupby=["bytes"])
-    where = {"x": _size_axis(rows), "y": alt.Y("floor:Q", title=y["title"], scale=y["scale"])}
+    where = {"x": size_axis(rows), "y": alt.Y("floor:Q", title=y["title"], scale=y["scale"])}
     line = base.mark_line(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5, clip=True)
     last = base.transform_filter(f"datum.bytes == {max(int(str(r['bytes'])) for r in rows)}")
     text = last.mark_text(align="right", dx=-6, dy=12, color="var(--ink-soft)", fontSize=12)
@@ -218,70 +213,11 @@ def _floor(rows: Sequence[Row], field: str, y: alt.Y) -> list[AnyChart]:
 def _bars(rows: Sequence[Row]) -> AnyChart:
     """One bar a path, for a collective without a size."""
     base = alt.Chart(table()).encode(
-        y=alt.Y("path:N", sort=_order(rows), title=None),
+        y=alt.Y("path:N", sort=paths_in_order(rows), title=None),
         x=alt.X("median_us:Q", title="time of a call (µs)"),
     )
     bars = base.mark_bar(cornerRadiusEnd=2).encode(
-        color=_colour(rows, legend=False), tooltip=_tooltip()
+        color=path_colour(rows, legend=False), tooltip=tooltip()
     )
     text = base.mark_text(align="left", dx=5, color="var(--ink-soft)")
     return alt.layer(bars, text.encode(text=alt.Text("median_us:Q", format=",.3~r")))
-
-
-def _size_axis(rows: Sequence[Row]) -> alt.X:
-    sizes = sorted({int(str(row["bytes"])) for row in rows})
-    return alt.X(
-        "bytes:Q",
-        title="size of a rank's buffer (logarithmic)",
-        scale=alt.Scale(type="log", base=2, padding=12, nice=False),
-        axis=alt.Axis(values=sizes, labelExpr=SIZE_WORDS, labelOverlap=True, grid=False),
-    )
-
-
-def _log() -> alt.Scale:
-    return alt.Scale(type="log", padding=10)
-
-
-def _tens() -> alt.Axis:
-    """Powers of ten as plain numbers, others without a word."""
-    return alt.Axis(values=[10.0**power for power in range(-1, 8)], format="~r")
-
-
-def _order(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(str(row["path"]) for row in rows))
-
-
-def _keys(rows: Sequence[Row]) -> dict[str, str]:
-    return {str(row["path"]): str(row["key"]) for row in rows}
-
-
-def _colour(rows: Sequence[Row], *, legend: bool = True) -> alt.Color:
-    keys = _keys(rows)
-    scale = alt.Scale(domain=list(keys), range=[f"var(--path-{key})" for key in keys.values()])
-    if not legend:
-        return alt.Color("path:N", scale=scale, legend=None)
-    return alt.Color("path:N", title=None, scale=scale, legend=alt.Legend(columns=4))
-
-
-def _shape(rows: Sequence[Row]) -> alt.Shape:
-    keys = _keys(rows)
-    shapes = [SHAPES.get(key, "circle") for key in keys.values()]
-    scale = alt.Scale(domain=list(keys), range=shapes)
-    return alt.Shape("path:N", title=None, scale=scale, legend=alt.Legend(columns=4))
-
-
-def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("path:N"),
-        alt.Tooltip("size:N"),
-        alt.Tooltip("count:Q", format=",d"),
-        alt.Tooltip("calls:Q", format=",d"),
-        alt.Tooltip("min_us:Q", title="min (µs)", format=",.4~r"),
-        alt.Tooltip("median_us:Q", title="median (µs)", format=",.4~r"),
-        alt.Tooltip("p99_us:Q", title="p99 (µs)", format=",.4~r"),
-        alt.Tooltip("algbw:Q", title="algbw (GB/s)", format=",.3~f"),
-        alt.Tooltip("busbw:Q", title="busbw (GB/s)", format=",.3~f"),
-        alt.Tooltip("times_floor:Q", title=f"{TIMES} floor", format=",.3~r"),
-        alt.Tooltip("slower:Q", title=f"{TIMES} Phalanx", format=",.3~r"),
-        alt.Tooltip("wrong:Q", format=",d"),
-    ]

@@ -29,6 +29,11 @@ class Subject:
     points: tuple[Point, ...]
 
     @property
+    def title(self) -> str:
+        """The label as the beginning of a line: the first letter only, names keep theirs."""
+        return f"{self.label[0].upper()}{self.label[1:]}"
+
+    @property
     def ranks(self) -> int:
         return self.points[0].ranks
 
@@ -74,6 +79,12 @@ def subjects(measures: Sequence[BenchMeasure]) -> tuple[Subject, ...]:
         )
         for collective, measure, points in found
     )
+
+
+def first_collective(measure: BenchMeasure) -> Collective | None:
+    """The first of those that were measured, in the order of the page."""
+    found = {point.collective for point in measure.points}
+    return next((collective for collective in SPOKEN if collective in found), None)
 
 
 def duels(subject: Subject) -> tuple[Duel, ...]:

@@ -1,30 +1,33 @@
-"""Sentences about measured collectives: who wins, by how much, how far from the floor. Pure."""
+"""Sentences about measured collectives: what a reader should take away. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from phalanx.report.answers import sentence
-from phalanx.report.collectives.comparison import SPOKEN, Duel, Subject, duels, reigns
-from phalanx.report.collectives.measures import BenchMeasure, Point
+from phalanx.report.collectives.answers import (
+    best_against_rest,
+    compared,
+    crossings,
+    distance_from_floor,
+    of_size,
+    private_tensors,
+    told_duel,
+)
+from phalanx.report.collectives.comparison import SPOKEN, Subject
+from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.findings import Sentence, Topic
-from phalanx.report.wording import duration, joined, percent, size
-
-TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
-FLOOR_FROM_BYTES = 2**20
-HEADLINE_BYTES = 2**20
-SAME_WITHIN = 0.05  # times closer than this are called equal
+from phalanx.report.wording import duration, size
 
 
 def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
     topics = []
     for title, rule, answer in _QUESTIONS:
-        found = [(subject.label, answer(subject)) for subject in subjects]
-        sentences = tuple(Sentence(label=_upper(label), text=t) for label, t in found if t)
+        found = [(subject.title, answer(subject)) for subject in subjects]
+        sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
-    topics.append(_missing(measures))
-    topics.append(_not_completed(measures))
+    topics += [_correctness(subjects), _missing(measures), _not_completed(measures)]
     return tuple(topic for topic in topics if topic.sentences)
 
 
@@ -47,99 +50,26 @@ def headline(subjects: Sequence[Subject]) -> str:
     return sentence(f"{what} {where}: {duel.ours.label} is {compared(duel)}").rstrip(".")
 
 
-def told_duel(subject: Subject) -> Duel | None:
-    """The duel at 1 MB, or at the size nearest to it."""
-    return min(duels(subject), key=lambda d: abs(d.num_bytes - HEADLINE_BYTES), default=None)
-
-
-def compared(duel: Duel) -> str:
-    """5.1 times as fast as Open MPI."""
-    if abs(duel.gain - 1) <= SAME_WITHIN:
-        return f"as fast as {duel.theirs.label}"
-    if duel.gain > 1:
-        return f"{duel.gain:.1f} times as fast as {duel.theirs.label}"
-    return f"{1 / duel.gain:.1f} times slower than {duel.theirs.label}"
-
-
-def best_against_rest(subject: Subject) -> str | None:
-    told = _told(duels(subject))
-    if not told:
-        return None
-    parts = [
-        f"{_at(duel.num_bytes)}{duel.ours.label} takes {duration(duel.ours.median_s)}, "
-        f"{compared(duel)} ({duration(duel.theirs.median_s)})"
-        for duel in told
-    ]
-    return sentence("; ".join(parts))
-
-
-def crossings(subject: Subject) -> str | None:
-    """Who is the fastest from which size to which."""
-    if subject.sizes == (0,) or len({point.path for point in subject.points}) < 2:
-        return None
-    parts = reigns(subject)
-    if len(parts) == 1:
-        return sentence(f"{parts[0][0]} is the fastest at every size")
-    told = [f"{label} {_span(low, high)}" for label, low, high in parts]
-    return sentence(f"the fastest is {joined(told)}")
-
-
-def private_tensors(subject: Subject) -> str | None:
-    """torch.distributed on our backend against its others, tensors where PyTorch put them."""
-    ours = {p.num_bytes: p for p in subject.points if p.path == "torch"}
-    gloo = {p.num_bytes: p for p in subject.points if p.path == "gloo"}
-    gains = {n: gloo[n].median_s / ours[n].median_s for n in sorted(set(ours) & set(gloo))}
-    if not gains:
-        return None
-    lowest, highest = min(gains, key=lambda n: gains[n]), max(gains, key=lambda n: gains[n])
-    text = f"dist.{subject.collective} on backend mpi is {gains[lowest]:.1f}"
-    if lowest == highest:
-        return sentence(f"{text} times as fast as on Gloo")
-    return sentence(
-        f"{text} ({size(lowest)}) to {gains[highest]:.1f} ({size(highest)}) times as fast as on "
-        "Gloo"
-    )
-
-
-def distance_from_floor(subject: Subject) -> str | None:
-    """The fastest path against what memory and flags of this machine allow."""
-    large = [subject.at(n)[0] for n in subject.sizes if n >= FLOOR_FROM_BYTES]
-    best = large or [subject.at(n)[0] for n in subject.sizes][-1:]
-    ratios = [(p.times_floor, p) for p in best if p.times_floor is not None]
-    if not ratios:
-        return None
-    low, high = min(ratios, key=_ratio), max(ratios, key=_ratio)
-    what = joined(list(dict.fromkeys(point.label for point in best)))
-    if not high[1].num_bytes:
-        return sentence(f"{what} takes {high[0]:.2f} times the floor")
-    where = (
-        f"from {size(best[0].num_bytes)} up" if len(best) > 1 else f"at {size(best[0].num_bytes)}"
-    )
-    if len(ratios) == 1:
-        reached = percent(1 / high[0], 0)
-        return sentence(f"{where} {what} takes {high[0]:.2f} times the floor ({reached} of it)")
-    return sentence(
-        f"{where} {what} takes {low[0]:.2f} to {high[0]:.2f} times the floor "
-        f"(the most at {size(high[1].num_bytes)}: {percent(1 / high[0], 0)} of it is reached)"
-    )
-
-
-def correctness(subject: Subject) -> str:
+def _correctness(subjects: Sequence[Subject]) -> Topic:
     """Whether every result was right."""
-    calls = sum(len(point.times_s) for point in subject.points)
-    bad = [point for point in subject.points if point.wrong]
-    if not bad:
-        return f"All results of {calls:,} timed calls were right, every element on every rank."
-    told = [f"{p.label}{_of(p.num_bytes)} ({p.wrong:,} elements)" for p in bad]
-    return sentence(f"wrong results: {joined(told)}")
-
-
-def _told(found: Sequence[Duel]) -> list[Duel]:
-    """At the smallest and the largest size, and at those of TOLD_SIZES that are there."""
-    if not found:
-        return []
-    ends = {found[0].num_bytes, found[-1].num_bytes}
-    return [duel for duel in found if duel.num_bytes in ends or duel.num_bytes in TOLD_SIZES]
+    points = [(subject, point) for subject in subjects for point in subject.points]
+    calls = sum(len(point.times_s) for _, point in points)
+    told = [
+        Sentence(
+            label=subject.title,
+            text=sentence(f"{p.label}{of_size(p.num_bytes)}: {p.wrong:,} wrong elements"),
+        )
+        for subject, p in points
+        if p.wrong
+    ]
+    if not told and calls:
+        text = f"All results of {calls:,} timed calls were right, every element on every rank."
+        told = [Sentence(label="", text=text)]
+    return Topic(
+        title="Correctness",
+        rule="Buffers are rewritten before every call, results checked after it.",
+        sentences=tuple(told),
+    )
 
 
 def _missing(measures: Sequence[BenchMeasure]) -> Topic:
@@ -174,29 +104,8 @@ def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
 
 def _alone(subject: Subject) -> str:
     fastest = subject.at(subject.sizes[-1])[0]
-    what = f"{SPOKEN[subject.collective]}{_of(fastest.num_bytes)} on {subject.ranks} ranks"
+    what = f"{SPOKEN[subject.collective]}{of_size(fastest.num_bytes)} on {subject.ranks} ranks"
     return sentence(f"{what}: {duration(fastest.median_s)} with {fastest.label}").rstrip(".")
-
-
-def _ratio(pair: tuple[float, Point]) -> float:
-    return pair[0]
-
-
-def _at(num_bytes: int) -> str:
-    return f"at {size(num_bytes)} " if num_bytes else ""
-
-
-def _of(num_bytes: int) -> str:
-    return f" of {size(num_bytes)}" if num_bytes else ""
-
-
-def _span(low: int, high: int) -> str:
-    return f"at {size(low)}" if low == high else f"from {size(low)} to {size(high)}"
-
-
-def _upper(label: str) -> str:
-    """All-reduce, Open MPI 5.0.11: the first letter only, names keep theirs."""
-    return f"{label[0].upper()}{label[1:]}"
 
 
 _QUESTIONS: tuple[tuple[str, str, Callable[[Subject], str | None]], ...] = (
@@ -221,10 +130,5 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Subject], str | None]], ...] = (
         "The floor: the bytes that must move ÷ the bandwidth of copying at that working set, and "
         "a flag's way there and back, all measured in the same run.",
         distance_from_floor,
-    ),
-    (
-        "Correctness",
-        "Buffers are rewritten before every call, results checked after it.",
-        correctness,
     ),
 )

@@ -6,9 +6,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
-from phalanx.report.collectives.charts import bandwidth, call_time, times_floor, times_slower
+from phalanx.report.collectives.answers import told_duel
+from phalanx.report.collectives.charts import (
+    bandwidth,
+    call_time,
+    memory,
+    times_floor,
+    times_slower,
+)
 from phalanx.report.collectives.comparison import SPOKEN, Subject, duels, subjects
-from phalanx.report.collectives.findings import findings, headline, told_duel
+from phalanx.report.collectives.findings import findings, headline
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.collectives.tables import machine_tables, results, runs_table
@@ -22,8 +29,16 @@ Draw = Callable[[Subject, str], Figure | None]
 
 LEADING: tuple[str, Draw] = ("time", call_time)
 SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
-    ("against", "Against the others", (("slower", times_slower),)),
-    ("memory", "Against the machine", (("bandwidth", bandwidth), ("floor", times_floor))),
+    (
+        "sizes",
+        "Against the others, and against the machine",
+        (
+            ("slower", times_slower),
+            ("bandwidth", bandwidth),
+            ("floor", times_floor),
+            ("memory", memory),
+        ),
+    ),
 )
 
 
@@ -60,7 +75,7 @@ def key_figure(subject: Subject) -> KeyFigure | None:
     if len(subject.sizes) > 1:
         beside += f"; at least {least.gain:.1f}\N{MULTIPLICATION SIGN} ({size(least.num_bytes)})"
     return KeyFigure(
-        label=f"{subject.label[0].upper()}{subject.label[1:]}",
+        label=subject.title,
         value=f"{duel.gain:.1f}\N{MULTIPLICATION SIGN}",
         meaning=f"as fast as {duel.theirs.label}{where}",
         beside=beside,
@@ -91,8 +106,7 @@ def _row(chart: str, draw: Draw, drawn_from: Sequence[Subject]) -> Row | None:
     panels = []
     for number, subject in enumerate(drawn_from, 1):
         if drawn := draw(subject, f"{chart}-{number}"):
-            label = f"{subject.label[0].upper()}{subject.label[1:]}"
-            panels.append(Panel(label=label, figure=drawn))
+            panels.append(Panel(label=subject.title, figure=drawn))
     if not panels:
         return None
     first = panels[0].figure

@@ -24,13 +24,18 @@ ONLY_WHEN_WIDE = frozenset({"type", "op"})  # the same in every row; the title h
 def show(measure: BenchMeasure, console: Console) -> None:
     """Print the tables of all collectives and the findings."""
     drawn_from = subjects([measure])
+    titles = {subject.title for subject in drawn_from}
     wide = console.width >= WIDE_COLUMNS
     for subject in drawn_from:
         console.print(Text(title(subject), style="bold"))
         console.print(table_of(subject, wide=wide))
     console.print(machine_line(measure), markup=False)
-    for line in finding_lines(drawn_from, [measure]):
-        console.print(line, markup=False)
+    for topic in findings(drawn_from, [measure]):
+        console.print(Text(f"{topic.title}", style="bold"))
+        for sentence in topic.sentences:
+            # With one collective its name would begin every line.
+            label = "" if len(drawn_from) == 1 and sentence.label in titles else sentence.label
+            console.print(f"  {label + ': ' if label else ''}{sentence.text}", markup=False)
 
 
 def title(subject: Subject) -> str:

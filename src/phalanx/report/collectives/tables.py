@@ -17,7 +17,7 @@ def results(subjects: Sequence[Subject]) -> list[Table]:
     """A table for each subject, in the columns of nccl-tests."""
     return [
         make_table(
-            f"{subject.label[0].upper()}{subject.label[1:]}",
+            subject.title,
             "Time of a call: its slowest rank's. Bandwidths in GB/s of 10⁹ bytes, from the median, "
             f"as nccl-tests defines them. {subject.points[0].ranks} ranks.",
             COLUMNS,

@@ -1,0 +1,123 @@
+"""One sentence a question, about the paths of one collective in one run. Pure.
+
+An answer is None where the records have nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.report.answers import sentence
+from phalanx.report.collectives.comparison import Duel, Subject, duels, reigns
+from phalanx.report.collectives.measures import Point
+from phalanx.report.wording import duration, joined, percent, size
+
+TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
+FLOOR_FROM_BYTES = 2**20
+HEADLINE_BYTES = 2**20
+SAME_WITHIN = 0.05  # times closer than this are called equal
+
+
+def best_against_rest(subject: Subject) -> str | None:
+    told = _told(duels(subject))
+    if not told:
+        return None
+    parts = [
+        f"{_at(duel.num_bytes)}{duel.ours.label} takes {duration(duel.ours.median_s)}, "
+        f"{compared(duel)} ({duration(duel.theirs.median_s)})"
+        for duel in told
+    ]
+    return sentence("; ".join(parts))
+
+
+def told_duel(subject: Subject) -> Duel | None:
+    """The duel at 1 MB, or at the size nearest to it."""
+    return min(duels(subject), key=lambda d: abs(d.num_bytes - HEADLINE_BYTES), default=None)
+
+
+def compared(duel: Duel) -> str:
+    """5.1 times as fast as Open MPI."""
+    if abs(duel.gain - 1) <= SAME_WITHIN:
+        return f"as fast as {duel.theirs.label}"
+    if duel.gain > 1:
+        return f"{duel.gain:.1f} times as fast as {duel.theirs.label}"
+    return f"{1 / duel.gain:.1f} times slower than {duel.theirs.label}"
+
+
+def crossings(subject: Subject) -> str | None:
+    """Who is the fastest from which size to which."""
+    if subject.sizes == (0,) or len({point.path for point in subject.points}) < 2:
+        return None
+    parts = reigns(subject)
+    if len(parts) == 1:
+        return sentence(f"{parts[0][0]} is the fastest at every size")
+    told = [f"{label} {_span(low, high)}" for label, low, high in parts]
+    return sentence(f"the fastest is {joined(told)}")
+
+
+def private_tensors(subject: Subject) -> str | None:
+    """torch.distributed on our backend against its others, tensors where PyTorch put them."""
+    ours = {p.num_bytes: p for p in subject.points if p.path == "torch"}
+    gloo = {p.num_bytes: p for p in subject.points if p.path == "gloo"}
+    gains = {n: gloo[n].median_s / ours[n].median_s for n in sorted(set(ours) & set(gloo))}
+    if not gains:
+        return None
+    lowest, highest = min(gains, key=lambda n: gains[n]), max(gains, key=lambda n: gains[n])
+    text = f"dist.{subject.collective} on backend mpi is {gains[lowest]:.1f}"
+    if lowest == highest:
+        return sentence(f"{text} times as fast as on Gloo")
+    return sentence(
+        f"{text} ({size(lowest)}) to {gains[highest]:.1f} ({size(highest)}) times as fast as on "
+        "Gloo"
+    )
+
+
+def distance_from_floor(subject: Subject) -> str | None:
+    """The fastest path, of Phalanx if it has one, against what memory and flags allow."""
+    sizes = [n for n in subject.sizes if n >= FLOOR_FROM_BYTES] or subject.sizes[-1:]
+    best = [_fastest_of_ours(subject, n) for n in sizes]
+    found = [(point.times_floor, point) for point in best if point.times_floor is not None]
+    if not found:
+        return None
+    low, high = min(found, key=_ratio), max(found, key=_ratio)
+    labels = {point.label for point in best}
+    what = labels.pop() if len(labels) == 1 else "the fastest path of Phalanx"
+    if not high[1].num_bytes:
+        return sentence(f"{what} takes {high[0]:.2f} times the floor")
+    reached = f"{percent(1 / high[0], 0)} of the floor's speed"
+    if len(found) == 1:
+        where = f"at {size(high[1].num_bytes)}"
+        return sentence(f"{where} {what} takes {high[0]:.2f} times the floor: {reached}")
+    return sentence(
+        f"from {size(best[0].num_bytes)} up {what} takes {low[0]:.2f} to {high[0]:.2f} times the "
+        f"floor (the most at {size(high[1].num_bytes)}: {reached})"
+    )
+
+
+def _fastest_of_ours(subject: Subject, num_bytes: int) -> Point:
+    points = subject.at(num_bytes)
+    return next((point for point in points if point.is_ours), points[0])
+
+
+def _told(found: Sequence[Duel]) -> list[Duel]:
+    """At the smallest and the largest size, and at those of TOLD_SIZES that are there."""
+    if not found:
+        return []
+    ends = {found[0].num_bytes, found[-1].num_bytes}
+    return [duel for duel in found if duel.num_bytes in ends or duel.num_bytes in TOLD_SIZES]
+
+
+def _ratio(pair: tuple[float, Point]) -> float:
+    return pair[0]
+
+
+def _at(num_bytes: int) -> str:
+    return f"at {size(num_bytes)} " if num_bytes else ""
+
+
+def of_size(num_bytes: int) -> str:
+    return f" of {size(num_bytes)}" if num_bytes else ""
+
+
+def _span(low: int, high: int) -> str:
+    return f"at {size(low)}" if low == high else f"from {size(low)} to {size(high)}"
