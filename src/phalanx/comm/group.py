@@ -28,6 +28,8 @@ from phalanx.comm.dtypes import ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.messages import TAGS, MessageRequest, MessageTransport
 from phalanx.comm.network import Network
+from phalanx.comm.node import Node
+from phalanx.comm.select import Asked, asked_for
 from phalanx.comm.transport import Members
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.watch import Watch
@@ -109,14 +111,25 @@ class Group:
         )
         self._transport = MessageTransport(self._communicators.collectives, self._watch)
         self._set_up = MessageTransport(self._communicators.notices, self._watch)
+        self._asked = asked_for(os.environ)
         self._network = Network(self._transport, nodes)
-        self._node: Any = None  # the same calls through shared memory, where all members have it
+        # The same calls through shared memory, where all members have it.
+        self._node = self._join_node()
+        self._fast = None if self.check or self._asked not in ("auto", "shared") else self._node
         self._broken: BaseException | None = None
         self._closed = False
         self._running = _Running(self)
 
     def barrier(self, *, name: str = "barrier", timeout_s: float | None = None) -> None:
         """Return when every rank has come. name: what errors call it."""
+        if self._fast is not None:
+            self.sequence += 1
+            try:
+                self._fast.barrier(timeout_s=timeout_s)
+            except BaseException as error:
+                self._end(Call(name), timeout_s, error)
+                raise
+            return
         with self._begin(Call(name), timeout_s) as route:
             route.barrier(timeout_s=timeout_s)
 
@@ -126,14 +139,34 @@ class Group:
         op: ReduceOp = ReduceOp.SUM,
         *,
         divisor: float = 1.0,
+        algorithm: Asked | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Reduce `buffer` over all ranks, in place. The result is divided by `divisor` before it
-        is rounded to the dtype (integers: towards zero)."""
+        is rounded to the dtype (integers: towards zero).
+
+        algorithm: the same on every rank; None: as the environment says.
+        """
+        if self._fast is not None and algorithm is None:
+            # Microseconds count here; the kernel checks what is checked below.
+            self.sequence += 1
+            try:
+                self._fast.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
+            except BaseException as error:
+                self._end(Call("all_reduce", buffer.dtype), timeout_s, error)
+                check_operation(buffer.dtype, op)  # the kernel has no words for it
+                raise
+            return
+        asked = algorithm or self._asked
         check_operation(buffer.dtype, op)
         call = Call("all_reduce", buffer.dtype, (buffer.count,), op, divisor=divisor)
-        with self._begin(call, timeout_s) as route:
-            route.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
+        with self._begin(call, timeout_s):
+            if self._node is not None and asked in ("auto", "shared"):
+                self._node.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
+                return
+            self._network.all_reduce(
+                buffer, op, divisor=divisor, algorithm=asked, timeout_s=timeout_s
+            )
 
     def reduce(
         self,
@@ -244,6 +277,7 @@ class Group:
         """Begin to send; `buffer` must not change until the request is done."""
         check_rank(dest, self.size, "dest")
         self._check_usable()
+        self._expect_messages()
         request = MessageRequest(self._watch, self._communicators.messages, tag)
         request.send(buffer, dest)
         return request
@@ -253,6 +287,7 @@ class Group:
         if source is not None:
             check_rank(source, self.size, "source")
         self._check_usable()
+        self._expect_messages()
         request = MessageRequest(self._watch, self._communicators.messages, tag)
         request.receive(buffer, source)
         return request
@@ -297,6 +332,7 @@ class Group:
             self._node.fail(reason)
         self._watch.tell_failure(reason)
         self._broken = self._broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
+        self._fast = None
 
     def close(self) -> None:
         """Give back communicators and memory. By every member; does not wait for the others
@@ -304,6 +340,7 @@ class Group:
         if self._closed:
             return
         self._closed = True
+        self._fast = self._node = None
         self._watch.close()
         self._communicators.close()
 
@@ -319,6 +356,31 @@ class Group:
                 self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
                 compare_calls(self._set_up, call, self._watch.text_of)
         return self._running
+
+    def _join_node(self) -> Node | None:
+        if self.size == 1 or len(set(self.nodes)) > 1:
+            return None
+        communicator = self._communicators.notices
+        return Node.join(communicator, policy=self.policy, name=self.name, timeout_s=self.timeout_s)
+
+    def _expect_messages(self) -> None:
+        if self._node is not None:
+            self._node.keep_messages_moving()
+
+    def _end(self, call: Call, timeout_s: float | None, error: BaseException) -> None:
+        """The fast way has failed: do what a context of `_begin` does then."""
+        self._watch.activity = f"{call.name} number {self.sequence}"
+        self._running.timeout_s = timeout_s
+        if isinstance(error, TypeError):
+            self.sequence -= 1  # not begun
+        else:
+            self._running.__exit__(type(error), error, None)
+
+    def _break(self, error: BaseException) -> None:
+        """The group cannot go on after this; those who wait in shared memory are told."""
+        self._broken, self._fast = error, None
+        if self._node is not None and not isinstance(error, PeerFailedError):
+            self._node.fail(str(error) or type(error).__name__)
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -346,7 +408,7 @@ class _Running:
     ) -> None:
         if error is not None:
             self._name_collective(error)
-            self._group._broken = error
+            self._group._break(error)
 
     def _name_collective(self, error: BaseException) -> None:
         """Errors of a part that does not know the group: say where they happened."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -53,6 +53,7 @@ class Node:
         self.size: int = node.Get_size()
         self.name = name
         self.timeout_s = 0.0
+        self._moves_messages = False
         self._memory, self._module = memory, module
         self._node = module.join(memory.address, self.rank, self.size, policy.spins, policy.yields)
         node.Barrier()
@@ -101,7 +102,7 @@ class Node:
     def barrier(self, *, timeout_s: float | None = None) -> None:
         status = self._barrier(self._node, self.timeout_s if timeout_s is None else timeout_s)
         if status:
-            self._raise(status)
+            raise self._error(status)
 
     def all_reduce(
         self,
@@ -122,7 +123,7 @@ class Node:
             self.timeout_s if timeout_s is None else timeout_s,
         )
         if status:
-            self._raise(status)
+            raise self._error(status)
 
     def reduce(
         self,
@@ -226,6 +227,13 @@ class Node:
         sent = list(parts) if parts is not None else [nothing] * self.size
         self._exchange(_SCATTER, outputs, sent, output.dtype, root, timeout_s)
 
+    def keep_messages_moving(self) -> None:
+        """From now on long waits of this process give MPI the time to go on with messages: it
+        moves them only while it is called, and a rank may wait here for one who waits for them."""
+        if not self._moves_messages:
+            self._moves_messages = True
+            self._module.in_long_waits(_poke_mpi)
+
     def fail(self, reason: str) -> None:
         self._module.fail(self._node, reason)
 
@@ -256,14 +264,7 @@ class Node:
 
     def _check(self, status: int) -> None:
         if status:
-            self._raise(status)
-
-    def _raise(self, status: int) -> NoReturn:
-        """Say what ended the call, and make sure that nobody waits for this rank."""
-        error = self._error(status)
-        if status != _PEER_FAILED:
-            self._module.fail(self._node, str(error))
-        raise error
+            raise self._error(status)
 
     def _error(self, status: int) -> Exception:
         if status == _MISMATCH:
@@ -318,6 +319,13 @@ def describe_call(fingerprint: int, count: int) -> str:
     if name in ("reduce", "broadcast", "gather", "scatter"):
         words.append(f"root {root}")
     return f"{name}({', '.join(words)})"
+
+
+def _poke_mpi() -> None:
+    from mpi4py import MPI
+
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.COMM_SELF.Iprobe()
 
 
 def _unshare(module: Any, node: Any, number: int, keep: object) -> None:

@@ -223,10 +223,16 @@ static int gone(node *self, int peer)
 
 static int dead(node *self, int peer) { return self->watched[peer] && gone(self, peer); }
 
-static int any_dead(node *self)
+/* Gone without having said why. */
+static int died(node *self, int peer)
+{
+    return !atomic_load(&self->lines[peer].failed) && dead(self, peer);
+}
+
+static int any_died(node *self)
 {
     for (int peer = 0; peer < self->size; peer++)
-        if (dead(self, peer))
+        if (died(self, peer))
             return 1;
     return 0;
 }
@@ -239,11 +245,11 @@ void node_watch(node *self)
 
 static int failure(node *self, int peer)
 {
-    if (dead(self, peer))
+    if (died(self, peer))
         return PEER_DIED;
     for (int rank = 0; rank < self->size; rank++)
         if (rank != self->rank && atomic_load(&self->lines[rank].failed))
-            return any_dead(self) ? PEER_DIED : PEER_FAILED; /* perhaps that is what it says */
+            return any_died(self) ? PEER_DIED : PEER_FAILED; /* perhaps that is what it says */
     return DONE;
 }
 
@@ -379,9 +385,7 @@ typedef struct {
     double divisor;
 } reduction;
 
-/* Elements [first, last) of rank's share in `count` elements; whole cache lines but for the last,
- * so that two ranks do not write the same line. */
-static size_t share_begin(int rank, int size, size_t count, size_t itemsize)
+size_t share_begin(int rank, int size, size_t count, size_t itemsize)
 {
     size_t per_line = itemsize < CACHE_LINE ? CACHE_LINE / itemsize : 1;
     size_t lines = (count + per_line - 1) / per_line;
@@ -750,8 +754,20 @@ peer_state node_peer(node *self, int peer)
     line *line = &self->lines[peer];
     call *theirs = call_of(self, peer);
     return (peer_state){atomic_load(&line->phase), theirs->fingerprint, theirs->count,
-                        (int)atomic_load(&line->failed), dead(self, peer), self->abouts[peer].reason};
+                        (int)atomic_load(&line->failed), died(self, peer), self->abouts[peer].reason};
 }
 
 uint64_t node_phase(node *self) { return self->phase; }
 uint64_t node_awaited(node *self) { return self->awaited; }
+
+/* ---- for collectives in other files ---- */
+
+int node_begin(node *self, int kind, int dtype, int op, int root, uint64_t count, double timeout_s,
+               interrupted check)
+{
+    return begin(self, (enum kind)kind, dtype, op, root, count, timeout_s, check);
+}
+
+int node_meet(node *self) { return meet(self); }
+int node_advance(node *self) { return advance(self); }
+void node_end(node *self) { end(self); }
