@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 
+from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.reducer import make_reducer
-from phalanx.comm.wait import WaitTimeoutError
 from phalanx.comm.world import World
 
 world = World.create(timeout_s=1.0)
@@ -23,7 +23,7 @@ try:
         world.barrier("the barrier of the epoch")
     else:
         reducer.all_reduce([np.ones(1000, np.float32)])
-except WaitTimeoutError as error:
+except (WaitTimeoutError, PeerFailedError) as error:
     print(f"rank {world.rank} says: {error}", flush=True)
 time.sleep(4)  # keep the launcher from ending the others before they have spoken
 os._exit(0)
