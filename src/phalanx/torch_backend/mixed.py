@@ -1,0 +1,66 @@
+"""Backend strings such as "cpu:mpi,cuda:nccl": each collective goes where its tensors are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phalanx.torch_backend.process_group import MpiProcessGroup
+
+
+class MixedProcessGroup(MpiProcessGroup):
+    """Backend mpi for some device types, process groups of other backends for the rest."""
+
+    def __init__(self, *args: Any, others: Mapping[str, Any]) -> None:
+        super().__init__(*args)
+        self._others = dict(others)
+        own = [device for device in self._devices if device.type not in others]
+        self._devices = own + [torch.device(kind) for kind in others]
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if device.type in self._others:
+            return self._others[device.type]._get_backend(device)
+        return super()._get_backend(device)
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        other = self._others.get(device.type)
+        other._start_coalescing(device) if other else super()._start_coalescing(device)
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        other = self._others.get(device.type)
+        return other._end_coalescing(device) if other else super()._end_coalescing(device)
+
+
+def _kind_of(arguments: Any) -> str | None:
+    """The device type of the first tensor in arguments of tensors and lists of them."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            return argument.device.type
+        if isinstance(argument, list) and (kind := _kind_of(argument)) is not None:
+            return kind
+    return None
+
+
+def _routed(name: str) -> Callable[..., Any]:
+    own = getattr(MpiProcessGroup, name)
+
+    def method(self: MixedProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        other = self._others.get(_kind_of(args) or "")
+        return getattr(other, name)(*args, **kwargs) if other else own(self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    *("allreduce", "allreduce_coalesced", "reduce", "broadcast", "gather", "scatter"),
+    *("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
+    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+    *("allgather", "all_gather_single", "_allgather_base", "allgather_coalesced"),
+    *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
+    *("alltoall", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource"),
+):
+    setattr(MixedProcessGroup, _name, _routed(_name))

@@ -1,0 +1,56 @@
+"""PyTorch's reduce operations in the engine's words."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from phalanx.comm.dtypes import ReduceOp, check_operation
+from phalanx.torch_backend.tensors import dtype_of
+
+
+class Reduction(NamedTuple):
+    """`op` over all ranks; `is_average`: divided by their number; `scales`: multiplied first by a
+    factor that the operation carries."""
+
+    op: ReduceOp
+    is_average: bool = False
+    scales: bool = False
+
+
+_REDUCTIONS = {
+    "SUM": Reduction(ReduceOp.SUM),
+    "AVG": Reduction(ReduceOp.SUM, is_average=True),
+    "PREMUL_SUM": Reduction(ReduceOp.SUM, scales=True),
+    **{op.name: Reduction(op) for op in ReduceOp if op is not ReduceOp.SUM},
+}
+
+
+@cache
+def _named(number: int) -> str:
+    """The name of the operation whose hash is `number`: looking that up costs a third of asking
+    the operation for its name."""
+    names = [name for name in _REDUCTIONS if name != "PREMUL_SUM"]
+    numbers = {hash(dist.ReduceOp(getattr(dist.ReduceOp, name))): name for name in names}
+    return numbers.get(number, "PREMUL_SUM")
+
+
+@cache
+def reduction_of(dtype: torch.dtype, number: int) -> Reduction:
+    """Of tensors of `dtype`, for the operation whose hash is `number`.
+
+    Raises: TypeError when elements of `dtype` have no such reduction.
+    """
+    reduction = _REDUCTIONS[_named(number)]
+    check_operation(dtype_of(dtype), reduction.op)
+    return reduction
+
+
+def factor_of(op: dist.ReduceOp) -> float | Tensor:
+    """What PREMUL_SUM multiplies with."""
+    factor: float | Tensor = op.factor
+    return factor

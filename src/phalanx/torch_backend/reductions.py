@@ -1,0 +1,164 @@
+"""The collectives that reduce: all_reduce, reduce, reduce_scatter, one tensor or several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch._C._distributed_c10d import (
+    AllreduceOptions,
+    ReduceOptions,
+    ReduceScatterOptions,
+)
+from torch.distributed import Work
+
+from phalanx.comm.buffer import Buffer
+from phalanx.torch_backend.arguments import filled, one_list, only, same_length, strided
+from phalanx.torch_backend.membership import Membership
+from phalanx.torch_backend.operations import Reduction, factor_of, reduction_of
+from phalanx.torch_backend.tensors import Places
+
+
+class Reductions(Membership):
+    def allreduce(
+        self,
+        tensors: list[Tensor] | Tensor,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        op: Any = None,
+    ) -> Work:
+        if type(opts) is not AllreduceOptions:
+            opts = filled(AllreduceOptions, opts, op=op, timeout=timeout)
+        tensor = only(tensors, self, "all_reduce")
+        reduction, places = self._reduction(tensor, opts, "all_reduce")
+        if reduction.scales:
+            tensor.mul_(factor_of(opts.reduceOp))
+        call = partial(
+            self._engine.all_reduce,
+            places.updates(tensor),
+            reduction.op,
+            divisor=self.size() if reduction.is_average else 1.0,
+            timeout_s=self._timeout_s(opts.timeout),
+        )
+        return self._run("all_reduce", call, is_async=opts.asyncOp, results=[tensor], places=places)
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        opts = filled(AllreduceOptions, opts)
+        return self._together(
+            "all_reduce_coalesced",
+            [partial(self.allreduce, [tensor]) for tensor in tensors],
+            opts,
+            tensors,
+        )
+
+    def reduce(
+        self,
+        tensors: list[Tensor] | Tensor,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        root: int | None = None,
+    ) -> Work:
+        opts = filled(ReduceOptions, opts, op=op, root=root, timeout=timeout)
+        tensor = only(tensors, self, "reduce")
+        reduction, places = self._reduction(tensor, opts, "reduce")
+        root = self._checked_root(opts.rootRank, "reduce")
+        if reduction.scales and self.rank() == root:
+            tensor.mul_(factor_of(opts.reduceOp))
+        scales = reduction.scales and self.rank() != root
+        call = partial(
+            self._engine.reduce,
+            places.scaled(tensor, factor_of(opts.reduceOp)) if scales else places.updates(tensor),
+            reduction.op,
+            root=root,
+            divisor=self.size() if reduction.is_average else 1.0,
+            timeout_s=self._timeout_s(opts.timeout),
+        )
+        return self._run("reduce", call, is_async=opts.asyncOp, results=[tensor], places=places)
+
+    def reduce_scatter(
+        self,
+        outputs: list[Tensor] | Tensor,
+        inputs: list[list[Tensor]] | list[Tensor],
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        *,
+        op: Any = None,
+    ) -> Work:
+        opts = filled(ReduceScatterOptions, opts, op=op, timeout=timeout)
+        output = only(outputs, self, "reduce_scatter")
+        parts = one_list(inputs, self, "reduce_scatter")
+        same_length(parts, self, "reduce_scatter")
+        reduction, places = self._reduction(output, opts, "reduce_scatter")
+        return self._scatter_reduced(
+            output, self._parts(parts, reduction, opts, places), reduction, opts, places
+        )
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        opts = filled(ReduceScatterOptions, opts)
+        name = "reduce_scatter_single"
+        only([input], self, name)
+        if input.numel() != output.numel() * self.size():
+            raise ValueError(
+                f"{self._where(name)}: the input has {input.numel()} elements, not {self.size()} "
+                f"times the {output.numel()} of the output"
+            )
+        reduction, places = self._reduction(output, opts, name)
+        (whole,) = self._parts([input], reduction, opts, places)
+        count = output.numel()
+        parts = [whole.part(r * count, (r + 1) * count) for r in range(self.size())]
+        return self._scatter_reduced(output, parts, reduction, opts, places)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
+        opts = filled(ReduceScatterOptions, opts)
+        pairs = zip(outputs, inputs, strict=True)
+        return self._together(
+            "reduce_scatter_coalesced",
+            [partial(self.reduce_scatter_single, *pair) for pair in pairs],
+            opts,
+            outputs,
+        )
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _reduction(self, tensor: Tensor, opts: Any, name: str) -> tuple[Reduction, Places]:
+        try:
+            return reduction_of(tensor.dtype, hash(opts.reduceOp)), self._places(tensor)
+        except TypeError as error:
+            raise TypeError(f"{self._where(name)}: {error}") from None
+
+    def _parts(
+        self, tensors: Sequence[Tensor], reduction: Reduction, opts: Any, places: Places
+    ) -> list[Buffer]:
+        if not reduction.scales:
+            return [places.reads(tensor) for tensor in tensors]
+        factor = factor_of(opts.reduceOp)
+        return [places.scaled(tensor, factor) for tensor in tensors]
+
+    def _scatter_reduced(
+        self,
+        output: Tensor,
+        parts: list[Buffer],
+        reduction: Reduction,
+        opts: Any,
+        places: Places,
+    ) -> Work:
+        call = partial(
+            self._engine.reduce_scatter,
+            places.writes(strided(output, self, "reduce_scatter")),
+            parts,
+            reduction.op,
+            divisor=self.size() if reduction.is_average else 1.0,
+            timeout_s=self._timeout_s(opts.timeout),
+        )
+        return self._run(
+            "reduce_scatter", call, is_async=opts.asyncOp, results=[output], places=places
+        )

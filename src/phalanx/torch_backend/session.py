@@ -1,0 +1,60 @@
+"""What the process groups of a process share: the world of ranks, from the first to the last."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+from phalanx.comm.group import Group
+from phalanx.comm.world import World
+
+
+class Participant(Protocol):
+    """A process group, as the session sees it."""
+
+    def refuse(self, reason: str) -> None:
+        """Raise RuntimeError with `reason` in every later call."""
+
+    def close(self, timeout_s: float) -> bool:
+        """End its threads; whether nothing is under way any more."""
+
+
+class Session:
+    """One `World`, closed when the last group has left it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.pid = os.getpid()
+        self.is_open = True
+        self.has_failed = False
+        self._groups: list[Participant] = []
+
+    def join(self, group: Participant) -> None:
+        self._groups.append(group)
+
+    def leave(self, group: Participant, engine: Group) -> None:
+        """Give back what `group` had."""
+        self._groups = [other for other in self._groups if other is not group]
+        if self.pid != os.getpid():
+            return
+        if engine is not self.world.group:
+            engine.close()
+        if not self._groups and self.is_open:
+            self.is_open = False
+            self.world.close()
+
+    def fail(self, reason: str) -> None:
+        """Tell the other ranks, once, that this one cannot go on."""
+        if self.is_open and not self.has_failed:
+            self.has_failed = True
+            self.world.group.fail(reason)
+
+    def refuse(self, reason: str) -> None:
+        """No group may be used any more."""
+        for group in self._groups:
+            group.refuse(reason)
+
+    def end_threads(self, timeout_s: float) -> bool:
+        """Whether nothing is under way any more."""
+        ended = [group.close(timeout_s) for group in self._groups]  # each of them
+        return all(ended)

@@ -1,0 +1,102 @@
+"""Where tensors lie while the engine works on them: in place, or in a contiguous copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import DTYPES, DType, opaque
+
+
+@cache
+def dtype_of(dtype: torch.dtype) -> DType:
+    """The engine's type of element; types that it cannot reduce, such as float8, can be moved."""
+    name = str(dtype).removeprefix("torch.")
+    return DTYPES.get(name) or opaque(name, dtype.itemsize)
+
+
+def lies_in_place(tensor: Tensor) -> bool:
+    """Whether the engine may read and write the memory of a strided tensor on the CPU as it is."""
+    return (
+        tensor.is_contiguous()
+        and not tensor.is_neg()  # a view that is negated, or conjugated, only when it is read
+        and not (tensor.is_complex() and tensor.is_conj())
+    )
+
+
+def buffer_of(tensor: Tensor) -> Buffer:
+    """The memory of a contiguous tensor. Raises TypeError when it has none: a fake tensor, or a
+    wrapper such as DTensor."""
+    address, count = tensor.data_ptr(), tensor.numel()
+    if not address and count:
+        raise TypeError(f"a {type(tensor).__name__} has no memory of its own; pass a plain tensor")
+    return Buffer(address, count, dtype_of(tensor.dtype), tensor)
+
+
+class Places:
+    """The buffers of one call. A tensor that does not lie in place gets a copy: `load` fills those
+    that are read, `store` brings back those that are written."""
+
+    def __init__(self) -> None:
+        self._loads: list[tuple[Tensor, Tensor]] = []
+        self._stores: list[tuple[Tensor, Tensor]] = []
+
+    def reads(self, tensor: Tensor) -> Buffer:
+        return self._buffer(tensor, is_read=True, is_written=False)
+
+    def writes(self, tensor: Tensor) -> Buffer:
+        return self._buffer(tensor, is_read=False, is_written=True)
+
+    def updates(self, tensor: Tensor) -> Buffer:
+        return self._buffer(tensor, is_read=True, is_written=True)
+
+    def scaled(self, tensor: Tensor, factor: float | Tensor) -> Buffer:
+        """Read, and multiplied before the call; the tensor itself keeps its values."""
+        copy = self._copy_of(tensor)
+        self._loads.append((tensor * factor, copy))
+        return buffer_of(copy)
+
+    def around(self, call: Callable[[], object]) -> Callable[[], object]:
+        """`call` with the copies before and after it."""
+        if not self._loads and not self._stores:
+            return call
+
+        def copied() -> None:
+            self.load()
+            call()
+            self.store()
+
+        return copied
+
+    def load(self) -> None:
+        with torch.no_grad():
+            for tensor, copy in self._loads:
+                copy.copy_(tensor)
+
+    def store(self) -> None:
+        with torch.no_grad():
+            for tensor, copy in self._stores:
+                tensor.copy_(copy)
+
+    def _buffer(self, tensor: Tensor, *, is_read: bool, is_written: bool) -> Buffer:
+        if self._lies_in_place(tensor):
+            return buffer_of(tensor)
+        copy = self._copy_of(tensor)
+        if is_read:
+            self._loads.append((tensor, copy))
+        if is_written:
+            self._stores.append((tensor, copy))
+        return buffer_of(copy)
+
+    def after_wait(self) -> None:
+        """For GPU tensors: make the current stream wait for `store`."""
+
+    def _lies_in_place(self, tensor: Tensor) -> bool:
+        return lies_in_place(tensor)
+
+    def _copy_of(self, tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)

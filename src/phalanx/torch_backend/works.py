@@ -1,0 +1,301 @@
+"""What PyTorch holds in its hand while a collective or a message is under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed import DistBackendError, Work
+from torch.futures import Future
+
+from phalanx.comm.group import Request
+from phalanx.torch_backend.errors import as_torch
+from phalanx.torch_backend.queue import Order
+
+
+def seconds(timeout: timedelta | None) -> float | None:
+    """PyTorch says "no timeout of its own" with zero, or with a negative time."""
+    if timeout is None or timeout <= timedelta(0):
+        return None
+    return timeout.total_seconds()
+
+
+def new_future(results: Sequence[Tensor]) -> Future[Any]:
+    """With GPU tensors the future makes whoever waits for it wait for their streams."""
+    devices = {tensor.device for tensor in results if tensor.device.type != "cpu"}
+    return Future(devices=list(devices)) if devices else Future()
+
+
+class Finished(Work):
+    """Of a collective that was over when its call returned. One serves them all."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def exception(self) -> BaseException | None:
+        return None
+
+    def synchronize(self) -> None:
+        pass
+
+    def result(self) -> list[Tensor]:
+        return []
+
+    def get_future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result([])
+        return future
+
+
+class Pending(Work):
+    """Not over yet: an outcome that another thread sets, and those who wait for it."""
+
+    def __init__(self, results: list[Tensor], text: str) -> None:
+        """results: what the future ends with; text: names the call in messages."""
+        super().__init__()
+        self._results, self._text = results, text
+        self._error: BaseException | None = None
+        self._is_done = False
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._guard = threading.Lock()
+        self._future: Future[Any] | None = None
+        self.after_wait: Callable[[], None] | None = None
+        """On GPU tensors: makes the current stream wait too."""
+
+    def is_completed(self) -> bool:
+        return self._is_done
+
+    def is_success(self) -> bool:
+        return self._is_done and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        self.wait()
+        return self._results
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Raises: what went wrong, or DistBackendError when it takes longer than `timeout`."""
+        if not self._is_done:
+            self._await(seconds(timeout))
+        if self._error is not None:
+            raise self._error
+        if self.after_wait is not None:
+            self.after_wait()
+        return True
+
+    def get_future(self) -> Future[Any]:
+        with self._guard:
+            if self._future is None:
+                self._future = new_future(self._results)
+                if self._is_done:
+                    self._complete(self._future)
+            return self._future
+
+    def finish(self) -> None:
+        with self._guard:
+            self._is_done = True
+            future = self._future
+        self._done.release()
+        if future is not None:
+            self._complete(future)
+
+    def _await(self, timeout_s: float | None) -> None:
+        if not self._done.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise DistBackendError(f"{self._text} was not over after {timeout_s:g} s")
+        self._done.release()
+
+    def _complete(self, future: Future[Any]) -> None:
+        if self._error is None:
+            if self.after_wait is not None:
+                self.after_wait()
+            future.set_result(self._results)
+        elif isinstance(self._error, Exception):
+            future.set_exception(self._error)
+        else:  # a Ctrl-C that hit the worker: futures take no more than an Exception
+            future.set_exception(RuntimeError(repr(self._error)))
+
+
+class Queued(Pending):
+    """A collective in the queue of its group."""
+
+    def __init__(
+        self, call: Callable[[], object], results: list[Tensor], text: str, order: Order
+    ) -> None:
+        super().__init__(results, text)
+        self._call: Callable[[], object] | None = call
+        self._order = order
+
+    def run(self) -> None:
+        assert self._call is not None
+        try:
+            self._call()
+        except BaseException as error:  # noqa: BLE001  it is raised where the work is awaited
+            self._error = as_torch(error)
+        self._call = None  # it holds on to tensors that may not be results
+
+    def _await(self, timeout_s: float | None) -> None:
+        if self._order.is_worker():
+            # A callback of an earlier collective waits for this one, on the only thread that could
+            # run it.
+            while not self._is_done:
+                self._order.run_next()
+            return
+        super()._await(timeout_s)
+
+
+class Joined(Pending):
+    """Several works as one, for coalesced calls."""
+
+    def __init__(self, works: Sequence[Work], results: list[Tensor], text: str) -> None:
+        super().__init__(results, text)
+        self._works = list(works)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        for work in self._works:
+            work.wait() if timeout is None else work.wait(timeout)
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> BaseException | None:
+        return next((e for e in (work.exception() for work in self._works) if e), None)
+
+    def get_future(self) -> Future[Any]:
+        futures = [work.get_future() for work in self._works]
+        together: Future[Any] = torch.futures.collect_all(futures)
+        results = self._results
+        return together.then(lambda done: ([part.value() for part in done.value()], results)[1])
+
+
+class Message(Pending):
+    """A message to or from another rank. Nobody works on it: whoever asks moves it on."""
+
+    def __init__(
+        self,
+        request: Request,
+        results: list[Tensor],
+        text: str,
+        *,
+        timeout_s: float,
+        source: int | None,
+        store: Callable[[], None],
+        watch: Callable[[Message], None],
+    ) -> None:
+        """store: brings a copy back; watch: has a thread look at this message until it is done."""
+        super().__init__(results, text)
+        self._request, self._source, self._timeout_s = request, source, timeout_s
+        self._store, self._watch = store, watch
+        self._moving = threading.Lock()
+
+    def is_completed(self) -> bool:
+        return self.move()
+
+    def is_success(self) -> bool:
+        return self.move() and self._error is None
+
+    def source_rank(self) -> int:
+        return self._source_rank()
+
+    def _source_rank(self) -> int:
+        if not self._is_done or self._source is None:
+            raise RuntimeError(f"{self._text} has no source rank (yet)")
+        return self._source
+
+    def get_future(self) -> Future[Any]:
+        future = super().get_future()
+        if not self._is_done:
+            self._watch(self)
+        return future
+
+    def move(self) -> bool:
+        """Whether it is done; does not wait, not even for another thread that waits."""
+        if not self._is_done and self._moving.acquire(blocking=False):
+            try:
+                self._try(self._request.test)
+            finally:
+                self._moving.release()
+        return self._is_done
+
+    def _await(self, timeout_s: float | None) -> None:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        if not self._moving.acquire(timeout=limit_s):
+            raise DistBackendError(f"{self._text} was not over after {limit_s:g} s")
+        try:
+            if not self._is_done:
+                self._try(partial(self._waited, limit_s))
+        finally:
+            self._moving.release()
+
+    def _waited(self, timeout_s: float) -> bool:
+        self._request.wait(timeout_s)
+        return True
+
+    def _try(self, look: Callable[[], bool]) -> None:
+        try:
+            if not look():
+                return
+            if self._source is None:
+                self._source = self._request.source
+            self._store()
+        except Exception as error:  # noqa: BLE001  raised by `wait`
+            self._error = as_torch(error)
+        self.finish()
+
+
+class Watcher:
+    """A thread that looks at messages whose futures somebody waits for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._guard = threading.Lock()
+        self._messages: list[Message] = []
+        self._is_open = True
+        self._thread: threading.Thread | None = None
+
+    def add(self, message: Message) -> None:
+        with self._guard:
+            self._messages.append(message)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name=self._name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        self._is_open = False
+        thread = self._thread
+        if thread is not None and thread.ident != threading.get_ident():
+            thread.join(1.0)
+
+    def _look(self) -> None:
+        """Until there is nothing left to look at; the next message starts another thread."""
+        while self._is_open:
+            waiting = [message for message in list(self._messages) if not message.move()]
+            with self._guard:
+                new = [m for m in self._messages if not m.is_completed()]
+                self._messages = new
+                if not new:
+                    self._thread = None
+                    return
+            if waiting:
+                time.sleep(100e-6)
