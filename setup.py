@@ -3,15 +3,20 @@
 from setuptools import Extension, setup
 
 FOLDER = "src/phalanx/comm/csrc"
+SOURCES = ("module", "module_parts", "node", "parts", "reduce", "fused")
 
 setup(
     ext_modules=[
         Extension(
             "phalanx.comm._kernels",
-            [f"{FOLDER}/module.c", f"{FOLDER}/node.c", f"{FOLDER}/reduce.c"],
-            depends=[f"{FOLDER}/kernels.h"],
-            # No contraction: the same bits from every width of vectors.
-            extra_compile_args=["-O3", "-std=gnu11", "-ffp-contract=off", "-fvisibility=hidden"],
+            [f"{FOLDER}/{name}.c" for name in SOURCES],
+            depends=[f"{FOLDER}/{name}.h" for name in ("kernels", "module", "wide")],
+            # No contraction: the same bits from every width of vectors. No errno of roots: it
+            # would keep them from being vectors.
+            extra_compile_args=[
+                *("-O3", "-std=gnu11", "-fvisibility=hidden"),
+                *("-ffp-contract=off", "-fno-math-errno"),
+            ],
             py_limited_api=True,
             optional=True,  # without a compiler the array operations serve
         )

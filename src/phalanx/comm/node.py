@@ -20,7 +20,7 @@ from phalanx.comm.wait import WaitPolicy
 _DONE, _TIMED_OUT, _MISMATCH, _PEER_FAILED, _PEER_DIED, _INTERRUPTED, _NO_MEMORY = range(7)
 _KINDS = (
     *("nothing", "barrier", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"),
-    *("all_to_all", "gather", "scatter"),
+    *("all_to_all", "gather", "scatter", "all_reduce of parts", "fused_step"),
 )
 _ALL_TO_ALL, _GATHER, _SCATTER = 7, 8, 9
 _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
@@ -234,6 +234,16 @@ class Node:
             self._moves_messages = True
             self._module.in_long_waits(_poke_mpi)
 
+    @property
+    def handle(self) -> Any:
+        """This rank's side of the node, for kernels that are called from elsewhere; what they
+        return goes to `check`."""
+        return self._node
+
+    def check(self, status: int) -> None:
+        """Raises: what ended the call, when it did not come to its end."""
+        self._check(status)
+
     def fail(self, reason: str) -> None:
         self._module.fail(self._node, reason)
 
@@ -312,7 +322,7 @@ def describe_call(fingerprint: int, count: int) -> str:
         words.append(f"{count} elements")
     if name == "broadcast":
         words.append(f"{count // _BY_CODE[code].itemsize if code in _BY_CODE else count} elements")
-    if name in ("all_gather", "reduce_scatter"):
+    if name in ("all_gather", "reduce_scatter", "all_reduce of parts", "fused_step"):
         words.append(f"layout {count & 0xFFFF:04x}")
     if name in ("all_reduce", "reduce", "reduce_scatter"):
         words.append(ReduceOp(op).name)

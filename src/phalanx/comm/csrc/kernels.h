@@ -40,7 +40,7 @@ enum {
 /* The numbers by which Python names them. */
 enum kind {
     BARRIER = 1, ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, GATHER,
-    SCATTER
+    SCATTER, ALL_REDUCE_PARTS, FUSED_STEP
 };
 
 enum status { DONE, TIMED_OUT, MISMATCH, PEER_FAILED, PEER_DIED, INTERRUPTED, NO_MEMORY };
@@ -101,5 +101,58 @@ typedef struct {
 peer_state node_peer(node *self, int peer);
 uint64_t node_phase(node *self);
 uint64_t node_awaited(node *self);
+
+/* For collectives in other files: begin a call; publish the first phase, wait for it and compare
+ * calls; further phases; the end. */
+int node_begin(node *self, int kind, int dtype, int op, int root, uint64_t count, double timeout_s,
+               interrupted check);
+int node_meet(node *self);
+int node_advance(node *self);
+void node_end(node *self);
+
+/* Where the share of `rank` in `count` elements begins, and that of the rank before it ends; whole
+ * cache lines, so that two ranks do not write the same line. */
+size_t share_begin(int rank, int size, size_t count, size_t itemsize);
+
+/* A vector that every rank holds as parts, and brings together with those of the others. */
+typedef struct parts parts;
+
+/* node: NULL for one rank by itself. windows: `stride` bytes for each rank, seen by all of them.
+ * starts, sizes: of the parts within the vector of `count` elements; they become those of the
+ * result, which is NULL without memory. */
+parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, size_t count,
+                  size_t num_parts, size_t *starts, size_t *sizes, int dtype);
+void parts_free(parts *self);
+size_t parts_number(const parts *self);
+
+/* This round's part lies at `address`, and stays there, unchanged, until the round is over. */
+void parts_hand_over(parts *self, size_t part, const void *address);
+/* The first part that has not been handed over; their number when there is none. */
+size_t parts_missing(const parts *self);
+
+/* What is done with `n` elements of the own share that lie at `begin` in the vector; one term a
+ * rank. */
+typedef void (*parts_use)(void *context, size_t begin, const void *const *terms, int num_terms,
+                          size_t n);
+/* Once all ranks have handed over all parts: each goes through its own share; all wait until all
+ * are done. used_s: the time that the own share took. Collective. */
+int parts_round(parts *self, int kind, int op, parts_use use, void *context, double *used_s,
+                double timeout_s, interrupted check);
+/* total: of the vector's elements, seen by all ranks: the reduction over the ranks, in their
+ * order. */
+int parts_all_reduce(parts *self, void *total, int op, double timeout_s, interrupted check);
+
+/* The update of a slice of parameters, and how many vectors of state it keeps. */
+enum rule { SGD, SGD_MOMENTUM, ADAM, ADAMW, NUM_RULES };
+enum { MAX_STATES = 2, NUM_COEFFICIENTS = 8 };
+
+/* parameters[i] and states[*][i] become what the rule makes of gradients[i]; one after another in
+ * memory. coefficients: as comm/update.py makes them. dtype: FLOAT32 or FLOAT64. */
+void apply_rule(int rule, const double *coefficients, void *parameters, void *const *states,
+                const void *gradients, size_t n, int dtype);
+/* The ranks' gradients are the parts; parameters and states are seen by all ranks. */
+int fused_step(parts *gradients, int rule, const double *coefficients, void *parameters,
+               void *const *states, int dtype, double *used_s, double timeout_s,
+               interrupted check);
 
 #endif

@@ -1,18 +1,12 @@
 /* The kernels as functions of Python. Addresses come as integers; calls give up the GIL. */
-#define Py_LIMITED_API 0x030b0000
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-
-#include "kernels.h"
+#include "module.h"
 
 #define CAPSULE "phalanx.comm.node"
-
-typedef PyObject *const *arguments;
 
 /* Called in long waits of any node: lets MPI go on with messages that are on their way. */
 static PyObject *progress_hook = NULL;
 
-static int look_up(void)
+int look_up(void)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     int stop = PyErr_CheckSignals();
@@ -35,17 +29,14 @@ static PyObject *py_in_long_waits(PyObject *module, PyObject *hook)
     Py_RETURN_NONE;
 }
 
-/* NULL with the exception of the signal's handler, else the status. */
-static PyObject *answer(int status)
+PyObject *answer(int status)
 {
     return status == INTERRUPTED ? NULL : PyLong_FromLong(status);
 }
 
-static node *node_from(PyObject *capsule) { return PyCapsule_GetPointer(capsule, CAPSULE); }
-static void *address_from(PyObject *number) { return PyLong_AsVoidPtr(number); }
-static int int_from(PyObject *number) { return (int)PyLong_AsLong(number); }
+node *node_from(PyObject *capsule) { return PyCapsule_GetPointer(capsule, CAPSULE); }
 
-static int has(Py_ssize_t given, Py_ssize_t wanted)
+int has(Py_ssize_t given, Py_ssize_t wanted)
 {
     if (given != wanted)
         PyErr_Format(PyExc_TypeError, "%zd arguments given, %zd wanted", given, wanted);
@@ -79,11 +70,15 @@ static int sizes_from(PyObject *sequence, size_t *sizes)
     return PyErr_Occurred() ? -1 : (int)n;
 }
 
-#define WITHOUT_GIL(CALL)                                                                       \
-    do {                                                                                        \
-        Py_BEGIN_ALLOW_THREADS CALL;                                                            \
-        Py_END_ALLOW_THREADS                                                                    \
-    } while (0)
+/* Whether there is such a reduction; raises TypeError. */
+static int reducible(int dtype, int op)
+{
+    if (PyErr_Occurred())
+        return 0;
+    if (!has_reduction(dtype, op))
+        PyErr_Format(PyExc_TypeError, "no reduction %d of dtype %d", op, dtype);
+    return has_reduction(dtype, op);
+}
 
 /* reduce_terms(outputs, terms, count, dtype, op, divisor) */
 static PyObject *py_reduce_terms(PyObject *module, arguments a, Py_ssize_t n)
@@ -172,7 +167,7 @@ static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
     int dtype = int_from(a[3]), op = int_from(a[4]), root = int_from(a[6]);
     double divisor = PyFloat_AsDouble(a[5]), timeout_s = PyFloat_AsDouble(a[7]);
     int status;
-    if (PyErr_Occurred())
+    if (!reducible(dtype, op))
         return NULL;
     WITHOUT_GIL(status = node_all_reduce(self, buffer, count, dtype, op, divisor, root, timeout_s,
                                          look_up));
@@ -193,7 +188,7 @@ static PyObject *py_reduce_scatter(PyObject *module, arguments a, Py_ssize_t n)
         return NULL;
     int dtype = int_from(a[4]), op = int_from(a[5]), status;
     double divisor = PyFloat_AsDouble(a[6]), timeout_s = PyFloat_AsDouble(a[7]);
-    if (PyErr_Occurred())
+    if (!reducible(dtype, op))
         return NULL;
     WITHOUT_GIL(status = node_reduce_scatter(self, output, parts, counts, dtype, op, divisor,
                                              timeout_s, look_up));
@@ -345,7 +340,8 @@ static PyObject *py_node_bytes(PyObject *module, PyObject *size)
 static PyMethodDef methods[] = {
     FAST(reduce_terms), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
-    FAST(unshare), FAST(fail), ONE(progress), FAST(peer), {NULL, NULL, 0, NULL},
+    FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), FAST(hand_over),
+    FAST(parts_all_reduce), FAST(fused_step), FAST(apply_rule), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {

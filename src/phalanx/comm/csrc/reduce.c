@@ -1,20 +1,8 @@
 /* Element by element: several vectors become one. */
 #include "kernels.h"
+#include "wide.h"
 
 #include <string.h>
-
-/* One loop, compiled for several widths of vectors; the processor's is chosen when it is loaded. */
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
-#define WIDE __attribute__((target_clones("default", "avx2", "avx512f")))
-#else
-#define WIDE
-#endif
-/* Equal addresses are allowed, so `restrict` would lie; no iteration reads another's result. */
-#if defined(__clang__)
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#endif
 
 enum { BLOCK_BYTES = 8192, BLOCK_FLOATS = BLOCK_BYTES / sizeof(float) };
 

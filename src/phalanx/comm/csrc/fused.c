@@ -1,0 +1,126 @@
+/* Gradients of all ranks into parameters that they share: the owner of a slice adds them up and
+ * updates it in one pass, so that no sum is written and no state is kept twice.
+ *
+ * The formulas are those of torch.optim, in the order of operations of update.py's, whose results
+ * are the same bit for bit. */
+#include "kernels.h"
+#include "wide.h"
+
+#include <math.h>
+
+enum { BLOCK_BYTES = 8192 }; /* of sums, which stay in the nearest cache */
+
+typedef void (*update)(const double *coefficients, void *parameters, void *const *states,
+                       const void *gradients, size_t n);
+
+/* coefficients: learning rate, weight decay. */
+#define DEFINE_SGD(NAME, TYPE)                                                                  \
+    WIDE static void sgd_##NAME(const double *c, void *p_, void *const *states, const void *g_, \
+                                size_t n)                                                       \
+    {                                                                                           \
+        TYPE *p = p_, rate = (TYPE)c[0], decay = (TYPE)c[1];                                    \
+        const TYPE *g = g_;                                                                     \
+        (void)states;                                                                           \
+        INDEPENDENT                                                                             \
+        for (size_t i = 0; i < n; i++)                                                          \
+            p[i] = p[i] - rate * (g[i] + decay * p[i]);                                         \
+    }
+
+/* coefficients: learning rate, weight decay, momentum. */
+#define DEFINE_MOMENTUM(NAME, TYPE)                                                             \
+    WIDE static void momentum_##NAME(const double *c, void *p_, void *const *states,            \
+                                     const void *g_, size_t n)                                  \
+    {                                                                                           \
+        TYPE *p = p_, *velocity = states[0];                                                    \
+        TYPE rate = (TYPE)c[0], decay = (TYPE)c[1], momentum = (TYPE)c[2];                      \
+        const TYPE *g = g_;                                                                     \
+        INDEPENDENT                                                                             \
+        for (size_t i = 0; i < n; i++) {                                                        \
+            TYPE v = momentum * velocity[i] + (g[i] + decay * p[i]);                            \
+            velocity[i] = v;                                                                    \
+            p[i] = p[i] - rate * v;                                                             \
+        }                                                                                       \
+    }
+
+/* coefficients: step size, weight decay, 1 - beta1, beta2, 1 - beta2, factor of the root, epsilon.
+ * GRADIENT, PARAMETER: after weight decay, which Adam adds to the one and AdamW takes from the
+ * other. */
+#define DEFINE_ADAM(RULE, NAME, TYPE, SQRT, GRADIENT, PARAMETER)                                \
+    WIDE static void RULE##_##NAME(const double *c, void *p_, void *const *states,              \
+                                   const void *g_, size_t n)                                    \
+    {                                                                                           \
+        TYPE *p = p_, *first = states[0], *second = states[1];                                  \
+        TYPE step = (TYPE)c[0], decay = (TYPE)c[1], new1 = (TYPE)c[2];                          \
+        TYPE old2 = (TYPE)c[3], new2 = (TYPE)c[4], root = (TYPE)c[5], epsilon = (TYPE)c[6];     \
+        const TYPE *g = g_;                                                                     \
+        INDEPENDENT                                                                             \
+        for (size_t i = 0; i < n; i++) {                                                        \
+            TYPE gradient = (GRADIENT), parameter = (PARAMETER);                                \
+            TYPE m = first[i] + new1 * (gradient - first[i]);                                   \
+            TYPE v = old2 * second[i] + new2 * gradient * gradient;                             \
+            first[i] = m;                                                                       \
+            second[i] = v;                                                                      \
+            p[i] = parameter - step * m / (SQRT(v) * root + epsilon);                           \
+        }                                                                                       \
+    }
+
+DEFINE_SGD(f32, float)
+DEFINE_SGD(f64, double)
+DEFINE_MOMENTUM(f32, float)
+DEFINE_MOMENTUM(f64, double)
+DEFINE_ADAM(adam, f32, float, sqrtf, g[i] + decay * p[i], p[i])
+DEFINE_ADAM(adam, f64, double, sqrt, g[i] + decay * p[i], p[i])
+DEFINE_ADAM(adamw, f32, float, sqrtf, g[i], p[i] * decay)
+DEFINE_ADAM(adamw, f64, double, sqrt, g[i], p[i] * decay)
+
+static const update UPDATES[NUM_RULES][2] = {
+    [SGD] = {sgd_f32, sgd_f64}, [SGD_MOMENTUM] = {momentum_f32, momentum_f64},
+    [ADAM] = {adam_f32, adam_f64}, [ADAMW] = {adamw_f32, adamw_f64},
+};
+static const int NUM_STATES[NUM_RULES] = {[SGD] = 0, [SGD_MOMENTUM] = 1, [ADAM] = 2, [ADAMW] = 2};
+
+void apply_rule(int rule, const double *coefficients, void *parameters, void *const *states,
+                const void *gradients, size_t n, int dtype)
+{
+    UPDATES[rule][dtype == FLOAT64](coefficients, parameters, states, gradients, n);
+}
+
+typedef struct {
+    const double *coefficients;
+    char *parameters;
+    char *states[MAX_STATES];
+    int rule, dtype;
+} target;
+
+static void update_slice(void *context, size_t begin, const void *const *terms, int num_terms,
+                         size_t n)
+{
+    target *to = context;
+    char sums[BLOCK_BYTES] __attribute__((aligned(64)));
+    const void *here[MAX_RANKS], *gradients = sums;
+    void *states[MAX_STATES] = {NULL}, *output = sums;
+    size_t itemsize = ITEMSIZE[to->dtype], block = BLOCK_BYTES / itemsize;
+    for (size_t start = 0; start < n; start += block) {
+        size_t count = n - start < block ? n - start : block, at = (begin + start) * itemsize;
+        for (int k = 0; k < num_terms; k++)
+            here[k] = (const char *)terms[k] + start * itemsize;
+        if (num_terms == 1)
+            gradients = here[0];
+        else
+            reduce_terms(&output, 1, here, num_terms, count, to->dtype, SUM, 1.0);
+        for (int k = 0; k < NUM_STATES[to->rule]; k++)
+            states[k] = to->states[k] + at;
+        apply_rule(to->rule, to->coefficients, to->parameters + at, states, gradients, count,
+                   to->dtype);
+    }
+}
+
+int fused_step(parts *gradients, int rule, const double *coefficients, void *parameters,
+               void *const *states, int dtype, double *used_s, double timeout_s,
+               interrupted check)
+{
+    target to = {coefficients, parameters, {NULL}, rule, dtype};
+    for (int k = 0; k < NUM_STATES[rule]; k++)
+        to.states[k] = states[k];
+    return parts_round(gradients, FUSED_STEP, rule, update_slice, &to, used_s, timeout_s, check);
+}

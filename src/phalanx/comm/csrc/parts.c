@@ -1,0 +1,152 @@
+/* A vector that every rank of a node holds as parts, wherever they lie: the ranks bring it together.
+ *
+ * The vector is cut into a share for each rank. A rank copies what belongs to the shares of others
+ * into its window, which they can read; then it goes through its own share, for which its own term
+ * lies where the part is and those of the others in their windows. So a part may be handed over as
+ * soon as it is there, and two phases suffice: all is handed over; all shares are done.
+ *
+ * A window may be filled again at once after a round: its readers were done before the second
+ * phase. What a round writes for all may be overwritten in the next, after its first phase. */
+#include "kernels.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct parts {
+    node *node; /* NULL for one rank by itself */
+    int rank, size, dtype;
+    size_t num_parts, count, itemsize, stride;
+    size_t own_begin, own_end; /* elements of the own share */
+    uint64_t layout;           /* equal on ranks with equal parts */
+    char *windows;             /* [size][stride] */
+    size_t *starts, *sizes;    /* elements */
+    const char **given;        /* addresses of this round's parts; NULL: not handed over yet */
+};
+
+static uint64_t mixed(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211U; }
+
+parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, size_t count,
+                  size_t num_parts, size_t *starts, size_t *sizes, int dtype)
+{
+    parts *self = calloc(1, sizeof *self);
+    const char **given = calloc(num_parts + 1, sizeof *given);
+    if (!self || !given) {
+        free(self), free(given);
+        return NULL;
+    }
+    *self = (parts){node, rank, size, dtype, num_parts, count, ITEMSIZE[dtype], stride,
+                    share_begin(rank, size, count, ITEMSIZE[dtype]),
+                    share_begin(rank + 1, size, count, ITEMSIZE[dtype]),
+                    14695981039346656037U, windows, starts, sizes, given};
+    for (size_t part = 0; part < num_parts; part++)
+        self->layout = mixed(mixed(self->layout, starts[part]), sizes[part]);
+    return self;
+}
+
+void parts_free(parts *self)
+{
+    free(self->starts);
+    free(self->sizes);
+    free(self->given);
+    free(self);
+}
+
+size_t parts_number(const parts *self) { return self->num_parts; }
+
+static size_t clamped(size_t at, size_t low, size_t high)
+{
+    return at < low ? low : at > high ? high : at;
+}
+
+/* Copy elements [begin, end) of the vector, which lie in one part, into the own window. */
+static void show(parts *self, const char *part, size_t start, size_t begin, size_t end)
+{
+    char *window = self->windows + (size_t)self->rank * self->stride;
+    if (begin < end)
+        memcpy(window + begin * self->itemsize, part + (begin - start) * self->itemsize,
+               (end - begin) * self->itemsize);
+}
+
+void parts_hand_over(parts *self, size_t part, const void *address)
+{
+    size_t start = self->starts[part], stop = start + self->sizes[part];
+    self->given[part] = address;
+    show(self, address, start, start, clamped(self->own_begin, start, stop));
+    show(self, address, start, clamped(self->own_end, start, stop), stop);
+}
+
+size_t parts_missing(const parts *self)
+{
+    size_t part = 0;
+    while (part < self->num_parts && (self->given[part] || !self->sizes[part]))
+        part++;
+    return part;
+}
+
+/* Go through the own share, part by part. */
+static void use_own(parts *self, parts_use use, void *context)
+{
+    const void *terms[MAX_RANKS];
+    for (size_t part = 0; part < self->num_parts; part++) {
+        size_t start = self->starts[part], stop = start + self->sizes[part];
+        size_t begin = clamped(start, self->own_begin, self->own_end);
+        size_t end = clamped(stop, self->own_begin, self->own_end);
+        if (begin >= end)
+            continue;
+        for (int peer = 0; peer < self->size; peer++)
+            terms[peer] = self->windows + (size_t)peer * self->stride + begin * self->itemsize;
+        terms[self->rank] = self->given[part] + (begin - start) * self->itemsize;
+        use(context, begin, terms, self->size, end - begin);
+    }
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+int parts_round(parts *self, int kind, int op, parts_use use, void *context, double *used_s,
+                double timeout_s, interrupted check)
+{
+    int status = DONE;
+    if (self->node) {
+        status = node_begin(self->node, kind, self->dtype, op, 0, self->layout, timeout_s, check);
+        if (!status)
+            status = node_meet(self->node);
+    }
+    if (!status) {
+        double began = now();
+        use_own(self, use, context);
+        *used_s = now() - began;
+        if (self->node)
+            status = node_advance(self->node);
+    }
+    if (!status && self->node)
+        node_end(self->node);
+    memset(self->given, 0, self->num_parts * sizeof *self->given);
+    return status;
+}
+
+/* ---- all-reduce ---- */
+
+typedef struct {
+    char *total;
+    int dtype, op;
+} sums;
+
+static void reduce(void *context, size_t begin, const void *const *terms, int num_terms, size_t n)
+{
+    sums *to = context;
+    void *output = to->total + begin * ITEMSIZE[to->dtype];
+    reduce_terms(&output, 1, terms, num_terms, n, to->dtype, to->op, 1.0);
+}
+
+int parts_all_reduce(parts *self, void *total, int op, double timeout_s, interrupted check)
+{
+    sums to = {total, self->dtype, op};
+    double used_s;
+    return parts_round(self, ALL_REDUCE_PARTS, op, reduce, &to, &used_s, timeout_s, check);
+}
