@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import MismatchError
@@ -14,6 +14,16 @@ from phalanx.comm.watch import Watch
 MAX_BYTES = 2**30
 TAGS = 2**15  # the fewest that MPI grants
 HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
+
+
+class Unfinished(Protocol):
+    """What MPI is at work on, with the buffers that it needs."""
+
+    def test(self) -> bool:
+        """Whether it is done; moves it on."""
+
+    def abandon(self) -> None:
+        """Give it up, so that its buffers may change."""
 
 
 class MessageTransport:
@@ -28,7 +38,7 @@ class MessageTransport:
         self.size: int = communicator.Get_size()
         self.tag = 0
         self.timeout_s: float | None = None
-        self._abandoned: list[Pending] = []
+        self._abandoned: list[Unfinished] = []
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
         pending = Pending(self.watch)
@@ -39,7 +49,7 @@ class MessageTransport:
             pending.send(self.communicator, buffer, dest, tag)
         self.finish(pending)
 
-    def finish(self, pending: Pending) -> None:
+    def finish(self, pending: Unfinished) -> None:
         """Raises: what ended the wait; messages under way are then called back."""
         try:
             self.watch.until(pending.test, self.timeout_s)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives import direct, dissemination, tree
+from phalanx.comm.collectives import direct, dissemination, halving, lanes, library, ring, tree
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.messages import MessageTransport
+from phalanx.comm.select import Asked, Topology, choose_all_reduce
 
 
 class Network:
@@ -15,7 +16,8 @@ class Network:
 
     def __init__(self, transport: MessageTransport, nodes: tuple[int, ...]) -> None:
         """nodes: the number of each rank's node."""
-        self._transport, self._nodes = transport, nodes
+        self._transport = transport
+        self._topology = Topology(nodes=nodes, shares_memory=False)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
         self._transport.timeout_s = timeout_s
@@ -27,10 +29,35 @@ class Network:
         op: ReduceOp = ReduceOp.SUM,
         *,
         divisor: float = 1.0,
+        algorithm: Asked = "auto",
         timeout_s: float | None = None,
     ) -> None:
         self._transport.timeout_s = timeout_s
-        direct.all_reduce(self._transport, buffer, op, divisor)
+        choice = choose_all_reduce(
+            buffer.num_bytes,
+            buffer.dtype,
+            topology=self._topology,
+            asked=algorithm,
+            is_native=library.is_native(buffer.dtype),
+        )
+        match choice.algorithm:
+            case "short":
+                direct.all_reduce_short(self._transport, buffer, op, divisor)
+            case "direct":
+                direct.all_reduce(self._transport, buffer, op, divisor)
+            case "ring":
+                ring.all_reduce(self._transport, buffer, op, divisor)
+            case "tree":
+                tree.all_reduce(self._transport, buffer, op, divisor)
+            case "halving":
+                halving.all_reduce(self._transport, buffer, op, divisor)
+            case "lanes":
+                nodes = self._topology.nodes
+                lanes.all_reduce(self._transport, buffer, op, divisor, nodes=nodes)
+            case "library":
+                library.all_reduce(self._transport, buffer, op, divisor)
+            case "shared":
+                raise AssertionError("shared memory is not the network")
 
     def reduce(
         self,

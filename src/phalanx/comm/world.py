@@ -83,8 +83,8 @@ class World:
         self.group.broadcast(Buffer.of(buffer), root=root)
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
-        """Sum `buffer` over all ranks, in place."""
-        self.group.all_reduce(Buffer.of(buffer))
+        """Sum `buffer` over all ranks, in place, by the MPI library's own algorithm."""
+        self.group.all_reduce(Buffer.of(buffer), algorithm="library")
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64] | None:
         """On `root` the (size, n) array of every rank's (n,) `values`, None elsewhere."""

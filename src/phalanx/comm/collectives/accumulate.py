@@ -1,38 +1,49 @@
-"""Running totals that travel between ranks, in a type that keeps what was added."""
+"""Running totals that travel between ranks, in a type that keeps what was added.
+
+Half types are added up in float32, also on their way from rank to rank, so that they are rounded
+once; that doubles the bytes of those messages.
+"""
 
 from __future__ import annotations
 
 from phalanx.comm.array_kernels import copy, narrow, widen
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.dtypes import FLOAT32, ReduceOp
+from phalanx.comm.dtypes import FLOAT32, DType, ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.transport import scratch
 
 
-class Accumulated:
-    """`total` starts with the values of a buffer and takes in those of other ranks.
+def running_dtype(dtype: DType, op: ReduceOp) -> DType:
+    """The type of totals of `dtype`: its own, where nothing is lost by that."""
+    rounds = dtype.is_half and op in (ReduceOp.SUM, ReduceOp.PRODUCT)
+    return FLOAT32 if rounds else dtype
 
-    Half types are added up in float32, also on their way from rank to rank, so that they are
-    rounded once; that doubles the bytes of the messages. Other totals are the buffer itself, or a
-    copy where the buffer must keep its values.
-    """
 
-    def __init__(self, buffer: Buffer, op: ReduceOp, *, keep: bool = False) -> None:
-        self._result = buffer
-        self._op = op
-        self.total = buffer
-        if buffer.dtype.is_half and op in (ReduceOp.SUM, ReduceOp.PRODUCT):
-            self.total = scratch(buffer.count, FLOAT32)
-            widen(buffer, self.total)
-        elif keep:
-            self.total = scratch(buffer.count, buffer.dtype)
-            copy(buffer, self.total)
+def running(buffer: Buffer, op: ReduceOp) -> Buffer:
+    """The values of `buffer` in the type of the totals; `buffer` itself where that is its own."""
+    dtype = running_dtype(buffer.dtype, op)
+    if dtype == buffer.dtype:
+        return buffer
+    wide = scratch(buffer.count, dtype)
+    widen(buffer, wide)
+    return wide
 
-    def finish(self, part: slice, divisor: float) -> None:
-        """The buffer's elements `part` become the total divided by `divisor`."""
-        total = self.total.part(part.start, part.stop)
-        result = self._result.part(part.start, part.stop)
-        if self.total.dtype != self._result.dtype:
-            narrow(total, result, divisor)
-        elif divisor != 1.0 or self.total is not self._result:
-            reduce_terms([total], result, self._op, divisor)
+
+def running_copy(buffer: Buffer, op: ReduceOp) -> Buffer:
+    """The same, always in memory of its own."""
+    total = running(buffer, op)
+    if total is not buffer:
+        return total
+    total = scratch(buffer.count, buffer.dtype)
+    copy(buffer, total)
+    return total
+
+
+def settle(total: Buffer, result: Buffer, op: ReduceOp, divisor: float) -> None:
+    """result becomes total / divisor, in its own type; the two may be the same memory."""
+    if total.dtype != result.dtype:
+        narrow(total, result, divisor)
+    elif divisor != 1.0:
+        reduce_terms([total], result, op, divisor)
+    else:
+        copy(total, result)

@@ -7,7 +7,7 @@ children v + 1, v + 2, v + 4 … below that digit.
 from __future__ import annotations
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.accumulate import Accumulated
+from phalanx.comm.collectives.accumulate import running_copy, settle
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.transport import Transport, scratch
@@ -56,16 +56,16 @@ def reduce(
     """
     size = transport.size
     position = (transport.rank - root) % size
-    work = Accumulated(buffer, op, keep=True)
-    term = scratch(work.total.count, work.total.dtype)
+    total = running_copy(buffer, op)
+    term = scratch(total.count, total.dtype)
     for child in children_of(position, size):
         transport.exchange([], [(term, (child + root) % size)])
-        reduce_terms([work.total, term], work.total, op)
+        reduce_terms([total, term], total, op)
     parent = parent_of(position)
     if parent is not None:
-        transport.exchange([(work.total, (parent + root) % size)], [])
+        transport.exchange([(total, (parent + root) % size)], [])
         return
-    work.finish(slice(0, buffer.count), divisor)
+    settle(total, buffer, op, divisor)
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:

@@ -1,0 +1,112 @@
+"""All-reduce by recursive halving and doubling: few rounds and little traffic.
+
+Ranks of a power of two q exchange halves of the vector with a partner at distance q/2, halves of
+their half with one at q/4, and so on, until each has reduced one q-th; the way back hands these
+out. Where p is no power of two, the first 2(p-q) ranks work in pairs: the even one gives its
+vector to the odd one before, and gets the result after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives.accumulate import running, settle
+from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.kernels import reduce_terms
+from phalanx.comm.transport import Transport, scratch
+
+
+@dataclass(frozen=True)
+class Step:
+    """One exchange on the way down. The way up swaps `kept` and `given`."""
+
+    partner: int
+    kept: range
+    """Shares that this rank goes on with."""
+    given: range
+    """Shares that the partner goes on with."""
+
+
+def halving_steps(position: int, size: int) -> list[Step]:
+    """Of one of `size` ranks, a power of two; the last step leaves it the share `position`."""
+    steps = []
+    low, high = 0, size
+    while high - low > 1:
+        middle = (low + high) // 2
+        lower, upper = range(low, middle), range(middle, high)
+        distance = middle - low
+        if position < middle:
+            steps.append(Step(position + distance, lower, upper))
+            high = middle
+        else:
+            steps.append(Step(position - distance, upper, lower))
+            low = middle
+    return steps
+
+
+def workers_of(size: int) -> list[int]:
+    """The ranks that take part in the halving, a power of two: of a pair, the odd one."""
+    power = 1 << (size.bit_length() - 1)
+    pairs = size - power
+    return [2 * i + 1 for i in range(pairs)] + list(range(2 * pairs, size))
+
+
+def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+    """Reduce `buffer` over all ranks, in place; every rank ends with the same bytes.
+
+    buffer: (n,), the same n and dtype on every rank; n and p are arbitrary.
+    Cost:   2log₂p rounds: 2log₂p · latency + 2(p-1)/p · bytes/bandwidth; where p is no power of
+            two, 2 more rounds of n elements.
+    Source: Rabenseifner 2004, doi:10.1007/978-3-540-24685-5_1; Thakur, Rabenseifner & Gropp 2005,
+            doi:10.1177/1094342005051521.
+    """
+    rank = transport.rank
+    workers = workers_of(transport.size)
+    total = running(buffer, op)
+    if rank not in workers:
+        transport.exchange([(total, rank + 1)], [])
+        transport.exchange([], [(buffer, rank + 1)])
+        return
+    is_paired = rank > 0 and rank - 1 not in workers
+    if is_paired:
+        term = scratch(total.count, total.dtype)
+        transport.exchange([], [(term, rank - 1)])
+        reduce_terms([term, total], total, op)
+    _halve_and_double(transport, workers, total, buffer, op, divisor)
+    if is_paired:
+        transport.exchange([(buffer, rank - 1)], [])
+
+
+def _halve_and_double(
+    transport: Transport,
+    workers: Sequence[int],
+    total: Buffer,
+    result: Buffer,
+    op: ReduceOp,
+    divisor: float,
+) -> None:
+    position = workers.index(transport.rank)
+    totals, results = shares_of(total, len(workers)), shares_of(result, len(workers))
+    steps = halving_steps(position, len(workers))
+    for step in steps:
+        partner = workers[step.partner]
+        kept = _together(totals, step.kept)
+        term = scratch(kept.count, kept.dtype)
+        transport.exchange([(_together(totals, step.given), partner)], [(term, partner)])
+        # The lower half of the ranks comes first in the sum, on both sides.
+        reduce_terms([kept, term] if position < step.partner else [term, kept], kept, op)
+    settle(totals[position], results[position], op, divisor)
+    for step in reversed(steps):
+        partner = workers[step.partner]
+        kept, given = _together(results, step.kept), _together(results, step.given)
+        transport.exchange([(kept, partner)], [(given, partner)])
+
+
+def _together(shares: Sequence[Buffer], numbers: range) -> Buffer:
+    """Consecutive shares as one buffer."""
+    chosen = shares[numbers.start : numbers.stop]
+    count = sum(share.count for share in chosen)
+    return Buffer(chosen[0].address, count, chosen[0].dtype, chosen[0].owner)

@@ -1,0 +1,75 @@
+"""All-reduce by the MPI library's own algorithm, whichever that is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives.accumulate import settle
+from phalanx.comm.dtypes import DType, ReduceOp
+from phalanx.comm.layout import chunks
+from phalanx.comm.messages import MessageTransport, memory_of
+
+MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
+
+_DATATYPES = {
+    **{"float32": "FLOAT", "float64": "DOUBLE"},
+    **{"int32": "INT32_T", "int64": "INT64_T", "uint32": "UINT32_T", "uint64": "UINT64_T"},
+    **{"complex64": "C_FLOAT_COMPLEX", "complex128": "C_DOUBLE_COMPLEX"},
+}
+_OPERATIONS = {
+    ReduceOp.SUM: "SUM",
+    ReduceOp.PRODUCT: "PROD",
+    ReduceOp.MIN: "MIN",
+    ReduceOp.MAX: "MAX",
+    ReduceOp.BAND: "BAND",
+    ReduceOp.BOR: "BOR",
+    ReduceOp.BXOR: "BXOR",
+}
+
+
+def is_native(dtype: DType) -> bool:
+    """Whether MPI reduces elements of this type as we do.
+
+    Half types it has not, or sums in their own; integers of 8 and 16 bits wrap around in some
+    libraries and stop at the largest value in others (Open MPI 5.0 with its AVX component).
+    """
+    return dtype.name in _DATATYPES
+
+
+def all_reduce(transport: MessageTransport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+    """Reduce `buffer` over all ranks, in place.
+
+    buffer: (n,), the same n and dtype on every rank; of a dtype that MPI has.
+    Cost:   the library's.
+    Order:  the library's: MPI recommends, and does not promise, the same bits on every rank and
+            in every run.
+    """
+    mpi = _mpi()
+    operation = getattr(mpi, _OPERATIONS[op])
+    datatype = getattr(mpi, _DATATYPES[buffer.dtype.name])
+    for chunk in chunks(buffer.count, MAX_COUNT):
+        part = buffer.part(chunk.start, chunk.stop)
+        message = [memory_of(part), part.count, datatype]
+        request = transport.communicator.Iallreduce(mpi.IN_PLACE, message, operation)
+        transport.finish(LibraryCall(request, part))
+    settle(buffer, buffer, op, divisor)
+
+
+class LibraryCall:
+    """A collective of the library on its way."""
+
+    def __init__(self, request: Any, buffer: Buffer) -> None:
+        self._request, self._buffer = request, buffer
+
+    def test(self) -> bool:
+        return bool(self._request.Test())
+
+    def abandon(self) -> None:
+        """MPI cannot call back a collective: only the buffer is kept."""
+
+
+def _mpi() -> Any:
+    from mpi4py import MPI
+
+    return MPI

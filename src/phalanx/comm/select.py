@@ -1,0 +1,108 @@
+"""Which algorithm an all-reduce takes: a pure choice by size, type and topology."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+from phalanx.comm.dtypes import DType
+
+VARIABLE = "PHALANX_ALL_REDUCE"
+
+Asked = Literal["auto", "shared", "direct", "ring", "tree", "halving", "lanes", "library"]
+Algorithm = Literal["shared", "short", "direct", "ring", "tree", "halving", "lanes", "library"]
+
+# Up to so many bytes of all ranks together every rank gets every vector and reduces them all:
+# one round instead of two.
+SHORT_BYTES = 32 * 1024
+
+# From so many ranks on one node and network up, each rank's p-1 messages at the same time cost
+# more than the rounds of halving.
+MANY_RANKS = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """nodes: the number of each rank's node; shares_memory: all ranks are joined through memory."""
+
+    nodes: tuple[int, ...]
+    shares_memory: bool
+
+    @cached_property
+    def size(self) -> int:
+        return len(self.nodes)
+
+    @cached_property
+    def num_nodes(self) -> int:
+        return len(set(self.nodes))
+
+    @cached_property
+    def smallest_node(self) -> int:
+        return min(self.nodes.count(node) for node in set(self.nodes))
+
+
+@dataclass(frozen=True)
+class Choice:
+    algorithm: Algorithm
+    reason: str
+
+
+def asked_for(environ: Mapping[str, str]) -> Asked:
+    """What the user wants, `auto` where nothing is said.
+
+    Raises: ValueError naming the algorithms there are.
+    """
+    word = environ.get(VARIABLE) or "auto"
+    for asked in get_args(Asked):
+        if word == asked:
+            return asked  # type: ignore[no-any-return]
+    raise ValueError(f"{VARIABLE} is {word!r}; it can be {', '.join(get_args(Asked))}")
+
+
+def choose_all_reduce(
+    num_bytes: int, dtype: DType, *, topology: Topology, asked: Asked, is_native: bool
+) -> Choice:
+    """The algorithm for vectors of so many bytes.
+
+    is_native: MPI itself can reduce `dtype`.
+    Raises: ValueError when what is asked for cannot be.
+    """
+    if asked == "shared" and not topology.shares_memory:
+        raise ValueError(f"{VARIABLE}=shared, but the ranks do not share memory")
+    if asked == "library" and not is_native:
+        return Choice("direct", f"the MPI library has no reduction of {dtype.name}")
+    if asked != "auto":
+        return Choice(asked, f"{VARIABLE} asks for it")
+    if topology.shares_memory:
+        return Choice("shared", "the ranks share memory")
+    if num_bytes * topology.size <= SHORT_BYTES:
+        return Choice("short", f"no more than {SHORT_BYTES} bytes of all ranks: one round")
+    if topology.num_nodes > 1 and topology.smallest_node > 1:
+        return Choice("lanes", "every rank of a node carries a slice to the other nodes")
+    if topology.size >= MANY_RANKS:
+        return Choice("halving", f"{topology.size} ranks: few messages a rank")
+    return Choice("direct", "two rounds, in the order of the ranks")
+
+
+def explain(topology: Topology, asked: Asked, dtype: DType, *, is_native: bool) -> list[str]:
+    """A line for each range of sizes: which algorithm an all-reduce takes there, and why."""
+    lines: list[str] = []
+    last: Choice | None = None
+    for exponent in range(2, 31):
+        choice = choose_all_reduce(
+            2**exponent, dtype, topology=topology, asked=asked, is_native=is_native
+        )
+        if choice != last:
+            lines.append(f"from {_size(2**exponent)}: {choice.algorithm} ({choice.reason})")
+        last = choice
+    return lines
+
+
+def _size(num_bytes: int) -> str:
+    for unit in ("bytes", "KiB", "MiB"):
+        if num_bytes < 1024:
+            return f"{num_bytes} {unit}"
+        num_bytes //= 1024
+    return f"{num_bytes} GiB"

@@ -1,0 +1,28 @@
+"""The same routine for `Group` on 1, 2, 3 and 4 ranks of whatever MPI this environment has."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ranks
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("network", "reductions", "movement", "algorithms"),
+        ("memory", "reductions", "movement"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_call(
+    ranks: Ranks, programs: Callable[[str], Path], count: int, words: tuple[str, ...]
+) -> None:
+    output = ranks.mpi(count, programs("group.py"), *words)
+    done = re.findall(rf"rank (\d) of {count} is done", output)
+    assert sorted(done) == [str(rank) for rank in range(count)]
