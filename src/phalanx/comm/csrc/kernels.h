@@ -31,7 +31,8 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
 enum {
     MAX_RANKS = 1024,
     INLINE_BYTES = 8192,     /* up to here an all-reduce is one barrier */
-    SLOT_BYTES = 1 << 17,    /* of one chunk of a vector, for each rank */
+    SLOT_BYTES = 1 << 19,    /* for a chunk of a vector, of each rank */
+    CHUNK_BYTES = 1 << 17,   /* a chunk where every rank has a core */
     NUM_SLOTS = 3,
     NUM_SEGMENTS = 256,      /* of memory of its own that a rank may show to the others */
     REASON_BYTES = 448

@@ -77,6 +77,7 @@ typedef struct {
 
 struct node {
     int rank, size, spins, yields;
+    size_t chunk_bytes;
     line *lines;
     about *abouts;
     char *inlines, *slots;
@@ -122,6 +123,8 @@ node *node_join(void *control, int rank, int size, int spins, int yields)
     self->size = size;
     self->spins = spins;
     self->yields = yields;
+    /* Waiting is dear where ranks share cores: fewer, larger chunks. */
+    self->chunk_bytes = spins > 1 ? CHUNK_BYTES : SLOT_BYTES;
     self->lines = control;
     self->abouts = (about *)(memory + lines_bytes(size));
     self->inlines = memory + lines_bytes(size) + abouts_bytes(size);
@@ -460,7 +463,7 @@ static void collect(node *self, const reduction *r, uint64_t chunk, size_t start
  * copied in before this one is waited for, so one phase a chunk suffices. The first has been. */
 static int reduce_staged(node *self, const reduction *r)
 {
-    size_t largest = SLOT_BYTES / r->itemsize;
+    size_t largest = self->chunk_bytes / r->itemsize;
     for (size_t start = 0; start < r->count; start += largest) {
         size_t n = r->count - start < largest ? r->count - start : largest;
         size_t next = start + n, next_n = r->count - next < largest ? r->count - next : largest;
@@ -559,7 +562,7 @@ int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, d
     TRY(begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, root, count, timeout_s, check));
     if (count * r.itemsize <= INLINE_BYTES)
         return reduce_inline(self, &r);
-    size_t first = SLOT_BYTES / r.itemsize < count ? SLOT_BYTES / r.itemsize : count;
+    size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
     int segment = segment_of(self, buffer, count * r.itemsize);
     if (segment >= 0) {
         uint32_t generation = atomic_load(&self->abouts[self->rank].segments[segment].generation);
@@ -583,7 +586,7 @@ int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, d
 /* ---- the other collectives ---- */
 
 /* What a rank's slot has room for, for each of the ranks. */
-static size_t room(node *self) { return SLOT_BYTES / (size_t)self->size / CACHE_LINE * CACHE_LINE; }
+static size_t room(node *self) { return self->chunk_bytes / (size_t)self->size / CACHE_LINE * CACHE_LINE; }
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
@@ -643,16 +646,16 @@ int node_all_gather(node *self, void *const *outputs, const size_t *bytes, const
     TRY(begin(self, ALL_GATHER, dtype, 0, 0, digest(bytes, self->size), timeout_s, check));
     if (outputs[self->rank] != part)
         memcpy(outputs[self->rank], part, own);
-    for (size_t k = 0; k == 0 || k * SLOT_BYTES < longest; k++) {
+    for (size_t k = 0; k == 0 || k * self->chunk_bytes < longest; k++) {
         uint64_t chunk = self->chunks++;
         TRY(take_slot(self, chunk));
-        memcpy(slot_of(self, self->rank, chunk), (const char *)part + k * SLOT_BYTES,
-               in_chunk(own, SLOT_BYTES, k));
+        memcpy(slot_of(self, self->rank, chunk), (const char *)part + k * self->chunk_bytes,
+               in_chunk(own, self->chunk_bytes, k));
         TRY(k ? advance(self) : meet(self));
         for (int peer = 0; peer < self->size; peer++)
             if (peer != self->rank)
-                memcpy((char *)outputs[peer] + k * SLOT_BYTES, slot_of(self, peer, chunk),
-                       in_chunk(bytes[peer], SLOT_BYTES, k));
+                memcpy((char *)outputs[peer] + k * self->chunk_bytes, slot_of(self, peer, chunk),
+                       in_chunk(bytes[peer], self->chunk_bytes, k));
         self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
     }
     return end(self);
@@ -663,10 +666,10 @@ int node_broadcast(node *self, void *buffer, size_t bytes, int dtype, int root, 
                    interrupted check)
 {
     TRY(begin(self, BROADCAST, dtype, 0, root, bytes, timeout_s, check));
-    for (size_t k = 0; k == 0 || k * SLOT_BYTES < bytes; k++) {
+    for (size_t k = 0; k == 0 || k * self->chunk_bytes < bytes; k++) {
         uint64_t chunk = self->chunks++;
-        char *here = (char *)buffer + k * SLOT_BYTES;
-        size_t n = in_chunk(bytes, SLOT_BYTES, k);
+        char *here = (char *)buffer + k * self->chunk_bytes;
+        size_t n = in_chunk(bytes, self->chunk_bytes, k);
         TRY(take_slot(self, chunk));
         if (self->rank == root)
             memcpy(slot_of(self, root, chunk), here, n);
