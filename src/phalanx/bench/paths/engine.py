@@ -10,6 +10,7 @@ from phalanx.bench.paths.path import Array, Memory, Prepared, Terms
 from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
+from phalanx.comm.select import Asked
 
 
 class EnginePath:
@@ -47,6 +48,27 @@ class WindowPath:
             result = self._allocate(private.output.size, private.output.dtype)
         memory = Memory(input=given, output=result)
         return Prepared(memory=memory, call=engine_call(self._group, case, memory, self._terms))
+
+    def close(self) -> None: ...
+
+
+class AlgorithmPath:
+    """One of the algorithms on messages, whatever the engine would choose itself."""
+
+    def __init__(
+        self, name: PathName, label: str, group: Group, terms: Terms, algorithm: Asked
+    ) -> None:
+        self.name, self.label = name, label
+        self._group, self._terms, self._algorithm = group, terms, algorithm
+
+    def prepare(self, case: Case, private: Memory) -> Prepared:
+        if case.collective != "all_reduce":
+            raise NotImplementedError("the algorithm can be chosen for all-reduce only")
+        group, op, algorithm = self._group, self._terms.op, self._algorithm
+        buffer = buffer_of(private.input, self._terms)
+        return Prepared(
+            memory=private, call=lambda: group.all_reduce(buffer, op, algorithm=algorithm)
+        )
 
     def close(self) -> None: ...
 

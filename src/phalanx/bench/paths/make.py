@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from phalanx.bench.config import CollectivesConfig, PathName
-from phalanx.bench.paths.engine import EnginePath, WindowPath
+from phalanx.bench.paths.engine import AlgorithmPath, EnginePath, WindowPath
 from phalanx.bench.paths.library import LibraryPath, vendor_of
 from phalanx.bench.paths.path import MissingPath, Path, Terms
+from phalanx.comm.select import Asked
 from phalanx.comm.world import World
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ ENGINE_LABELS: dict[PathName, str] = {
     "tree": "phalanx tree",
     "halving": "phalanx halving",
 }
+ALGORITHMS: dict[PathName, Asked] = {"ring": "ring", "tree": "tree", "halving": "halving"}
 _TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")
 
 
@@ -57,6 +59,8 @@ class Paths:
         label, group = ENGINE_LABELS[name], self._world.group
         if name == "phalanx":
             return EnginePath(name, label, group, self._terms)
+        if name in ALGORITHMS:
+            return AlgorithmPath(name, label, group, self._terms, ALGORITHMS[name])
         if name == "window" and hasattr(group, "allocate"):
             return WindowPath(name, label, group, self._terms, group.allocate)
         return MissingPath(name, label, "the engine does not offer it yet")

@@ -63,7 +63,7 @@ def private_tensors(subject: Subject) -> str | None:
     if not gains:
         return None
     lowest, highest = min(gains, key=lambda n: gains[n]), max(gains, key=lambda n: gains[n])
-    text = f"dist.{subject.collective} on backend mpi is {gains[lowest]:.1f}"
+    text = f"on backend mpi dist.{subject.collective} is {gains[lowest]:.1f}"
     if lowest == highest:
         return sentence(f"{text} times as fast as on Gloo")
     return sentence(

@@ -1,0 +1,65 @@
+"""The calls of one path: timed one by one, filled before and checked after. Without MPI."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from phalanx.bench.measure import calls
+from phalanx.bench.paths.path import Memory, Prepared, Terms
+from phalanx.bench.pattern import Pattern
+from phalanx.bench.plan import Case
+from phalanx.comm.dtypes import FLOAT32, ReduceOp
+
+CASE = Case(collective="all_reduce", count=1000, num_bytes=4000)
+TERMS = Terms(rank=0, ranks=1, dtype=FLOAT32, op=ReduceOp.SUM)
+
+
+def made(call: Callable[[Memory], object]) -> tuple[Prepared, Pattern]:
+    """A path of one rank, on which an all-reduce has nothing to do."""
+    memory = Memory.private(CASE, TERMS)
+    pattern = Pattern(CASE, rank=0, ranks=1, dtype=FLOAT32, op=ReduceOp.SUM)
+    return Prepared(memory=memory, call=lambda: call(memory)), pattern
+
+
+def test_right_results() -> None:
+    prepared, pattern = made(lambda _: None)
+    times_s, wrong = calls(prepared, pattern, lambda: None, range(5))
+    assert (len(times_s), wrong) == (5, 0)
+
+
+def test_a_wrong_element_in_every_call_is_counted() -> None:
+    def add_one(memory: Memory) -> None:
+        memory.output[17] += 1
+
+    prepared, pattern = made(add_one)
+    _, wrong = calls(prepared, pattern, lambda: None, range(5))
+    assert wrong == 5
+
+
+def test_buffers_are_rewritten_before_every_call() -> None:
+    seen = []
+    prepared, pattern = made(lambda memory: seen.append(memory.input.copy()))
+    calls(prepared, pattern, lambda: None, range(3))
+    assert not np.array_equal(seen[0], seen[1])
+    assert np.array_equal(seen[0], seen[2])
+
+
+def test_only_the_call_itself_is_timed() -> None:
+    prepared, pattern = made(lambda _: time.sleep(0.002))
+    times_s, _ = calls(prepared, pattern, lambda: time.sleep(0.02), range(2))
+    assert all(0.002 <= seconds < 0.02 for seconds in times_s)
+
+
+def test_memory_elsewhere_is_brought_there_and_back() -> None:
+    order: list[str] = []
+    memory = Memory.private(CASE, TERMS)
+    prepared = Prepared(
+        memory=memory,
+        call=lambda: order.append("call"),
+        put=lambda: order.append("put"),
+        get=lambda: order.append("get"),
+    )
+    _, pattern = made(lambda _: None)
+    calls(prepared, pattern, lambda: order.append("barrier"), range(1))
+    assert order == ["put", "barrier", "call", "get"]

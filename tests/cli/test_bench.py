@@ -1,0 +1,95 @@
+"""`phalanx bench collectives` from the command to the page, with real ranks."""
+
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.records.collectives import Calls
+from phalanx.records.files import rank_file, read_bench, read_bench_events
+from tests.cli.conftest import Phalanx, Started
+
+QUICK = ("bench", "collectives", "--repeats", "4", "--seconds", "1")
+BAD = {
+    "a size that is none": (["--sizes", "64XB"], "--sizes 64XB: not a size"),
+    "an unknown path": (["--paths", "smoke"], "--paths smoke is none of window, phalanx"),
+    "an unknown collective": (["--collectives", "scan"], "--collectives scan is none of"),
+    "bits of floats": (["--op", "bxor"], "float32 has no reduction BXOR"),
+    "no ranks": (["--ranks", "0"], "--ranks must be at least 1, not 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_options(phalanx: Phalanx, tmp_path: Path, case: str) -> None:
+    words, message = BAD[case]
+    done = phalanx("bench", "collectives", *words)
+    assert message in done.stderr
+    assert done.stderr.startswith("phalanx: ")
+    assert len(done.stderr.splitlines()) <= 2
+    assert done.returncode == 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_help_has_examples(phalanx: Phalanx) -> None:
+    done = phalanx("bench", "collectives", "--help")
+    assert "For example:" in done.stdout
+    assert done.stdout.count("phalanx bench collectives") >= 4
+
+
+@pytest.mark.mpi
+def test_all_reduce_on_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    done = phalanx(*QUICK, "--sizes", "4,64KB", "--output", str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert read_bench(folder).outcome.status == "completed"
+    for rank in range(2):
+        calls = [e for e in read_bench_events(rank_file(folder, rank)) if isinstance(e, Calls)]
+        measured = {call.path for call in calls}
+        assert {"phalanx", "mpi", "gloo"} <= measured
+        assert {call.bytes for call in calls} == {4, 65_536}
+        assert sum(call.wrong for call in calls) == 0
+        for path in measured:
+            # Rounds of all paths come one after the other: no path is measured in one go.
+            mine = [c for c in calls if c.bytes == 4 and c.path == path]
+            assert sum(len(call.times_s) for call in mine) == 4
+            assert sorted(call.round for call in mine) == [0, 1, 2, 3]
+    assert "busbw" in done.stdout
+    assert "All results of" in done.stdout
+    assert (folder / "report.html").exists()
+
+    again = phalanx(*QUICK, "--output", str(folder))
+    assert again.returncode == 2
+    assert "already holds the records of a bench" in again.stderr
+
+
+@pytest.mark.mpi
+def test_every_collective_on_three_ranks_as_json(phalanx: Phalanx, tmp_path: Path) -> None:
+    done = phalanx(
+        *QUICK,
+        *("--ranks", "3", "--collectives", "all", "--sizes", "100,20KB", "--dtype", "int64"),
+        *("--op", "max", "--json", "--output", str(tmp_path / "out")),
+    )
+    assert done.returncode == 0, done.stderr
+    read = json.loads(done.stdout)
+    measured = {(row["collective"], row["path"]) for row in read["rows"]}
+    for path in ("phalanx", "mpi"):
+        assert len({collective for collective, name in measured if name == path}) == 6
+    assert {row["wrong"] for row in read["rows"]} == {0}
+    sizes = {row["bytes"] for row in read["rows"] if row["collective"] == "all_gather"}
+    assert sizes == {120, 20_496}  # multiples of 3 elements of 8 bytes
+
+
+@pytest.mark.mpi
+def test_an_interrupted_bench_keeps_its_records(started: Started, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    process = started("bench", "collectives", "--seconds", "60", "--output", str(folder))
+    deadline = time.monotonic() + 60
+    while not rank_file(folder, 0).exists() or b'"calls"' not in rank_file(folder, 0).read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert read_bench(folder).outcome.status == "interrupted"

@@ -1,0 +1,118 @@
+"""Sentences about collectives: what they say, and what they must not say."""
+
+from pathlib import Path
+
+from phalanx.records.schema import Outcome
+from phalanx.report.collectives.answers import (
+    best_against_rest,
+    crossings,
+    distance_from_floor,
+    private_tensors,
+)
+from phalanx.report.collectives.comparison import Subject, duels, reigns, subjects
+from phalanx.report.collectives.findings import findings, headline
+from phalanx.report.collectives.folder import read_benches
+from tests.report.collectives.made_bench import MEDIANS, make_bench
+
+
+def only_subject(folder: Path) -> Subject:
+    (subject,) = subjects(read_benches(folder))
+    return subject
+
+
+def test_ours_against_the_fastest_of_the_others(tmp_path: Path) -> None:
+    subject = only_subject(make_bench(tmp_path / "b"))
+    assert [round(duel.gain, 2) for duel in duels(subject)] == [0.8, 8.0, 5.0, 5.0]
+    assert best_against_rest(subject) == (
+        "At 4 B phalanx window takes 500 ns, 1.2 times slower than Open MPI (400 ns); "
+        "at 64 KB phalanx window takes 1.00 µs, 8.0 times as fast as Open MPI (8.00 µs); "
+        "at 1 MB phalanx window takes 12.0 µs, 5.0 times as fast as Open MPI (60.0 µs); "
+        "at 16 MB phalanx window takes 400 µs, 5.0 times as fast as Open MPI (2.00 ms)."
+    )
+
+
+def test_who_wins_where(tmp_path: Path) -> None:
+    subject = only_subject(make_bench(tmp_path / "b"))
+    assert reigns(subject) == [("Open MPI", 4, 4), ("phalanx window", 2**16, 2**24)]
+    assert crossings(subject) == (
+        "The fastest is Open MPI at 4 B and phalanx window from 64 KB to 16 MB."
+    )
+
+
+def test_one_winner(tmp_path: Path) -> None:
+    medians = {"phalanx": (1e-6,) * 4, "gloo": (1e-3,) * 4}
+    subject = only_subject(make_bench(tmp_path / "b", medians=medians))
+    assert crossings(subject) == "Phalanx is the fastest at every size."
+
+
+def test_one_path_has_nobody_to_win_against(tmp_path: Path) -> None:
+    subject = only_subject(make_bench(tmp_path / "b", medians={"gloo": (1e-3,) * 4}))
+    assert crossings(subject) is None
+    assert best_against_rest(subject) is None
+    assert headline([subject]) == "All-reduce of 16 MB on 2 ranks: 1.00 ms with Gloo"
+
+
+def test_unmodified_scripts(tmp_path: Path) -> None:
+    subject = only_subject(make_bench(tmp_path / "b"))
+    assert private_tensors(subject) == (
+        "On backend mpi dist.all_reduce is 8.9 (16 MB) to 50.0 (64 KB) times as fast as on Gloo."
+    )
+
+
+def test_distance_from_the_floor(tmp_path: Path) -> None:
+    text = distance_from_floor(only_subject(make_bench(tmp_path / "b")))
+    assert text == (
+        "From 1 MB up phalanx window takes 1.10 to 2.38 times the floor "
+        "(the most at 16 MB: 42 % of the floor's speed)."
+    )
+
+
+def test_headline(tmp_path: Path) -> None:
+    subject = only_subject(make_bench(tmp_path / "b"))
+    assert headline([subject]) == (
+        "All-reduce of 1 MB on 2 ranks: phalanx window is 5.0 times as fast as Open MPI"
+    )
+    assert headline([]) == "Nothing to compare was measured yet"
+
+
+def test_of_several_libraries_the_hardest_rival_is_in_the_headline(tmp_path: Path) -> None:
+    make_bench(tmp_path / "openmpi")
+    faster = {**MEDIANS, "mpi": (1e-6, 2e-6, 24e-6, 1e-3)}
+    make_bench(tmp_path / "impi", medians=faster, mpi="Intel MPI 2021.18")
+    found = subjects(read_benches(tmp_path))
+    assert [s.title for s in found] == [
+        "All-reduce, Intel MPI 2021.18",
+        "All-reduce, Open MPI 5.0.11",
+    ]
+    assert headline(found).endswith("phalanx window is 2.0 times as fast as Intel MPI")
+
+
+def test_right_and_wrong_results(tmp_path: Path) -> None:
+    for name, wrong, text in (
+        ("right", {}, "All results of 96 timed calls were right, every element on every rank."),
+        ("wrong", {"gloo": 7}, "Gloo of 16 MB: 7 wrong elements."),
+    ):
+        measures = read_benches(make_bench(tmp_path / name, wrong=wrong))
+        topics = {t.title: t for t in findings(subjects(measures), measures)}
+        assert [s.text for s in topics["Correctness"].sentences] == [text]
+
+
+def test_what_is_missing_and_what_failed_is_said(tmp_path: Path) -> None:
+    failed = Outcome(status="failed", error="rank 1 is gone")
+    measures = read_benches(
+        make_bench(tmp_path / "b", obstacles={"nccl": "there is no GPU"}, outcome=failed)
+    )
+    topics = {t.title: t for t in findings(subjects(measures), measures)}
+    assert [(s.label, s.text) for s in topics["Not measured"].sentences] == [
+        ("nccl", "All-reduce: there is no GPU.")
+    ]
+    assert topics["Not completed"].sentences[0].text == "Failed: rank 1 is gone."
+
+
+def test_a_barrier_has_no_sizes_to_speak_of(tmp_path: Path) -> None:
+    subject = only_subject(make_bench(tmp_path / "b", collectives=("barrier",)))
+    assert best_against_rest(subject) == (
+        "Phalanx window takes 500 ns, 1.2 times slower than Open MPI (400 ns)."
+    )
+    assert crossings(subject) is None
+    assert distance_from_floor(subject) == "Phalanx window takes 2.50 times the floor."
