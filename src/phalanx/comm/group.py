@@ -40,6 +40,9 @@ CHECK = "PHALANX_CHECK"  # "1": every collective is compared among the ranks bef
 CHECK_TAG, FIRST_SUBGROUP_TAG = 1, 2
 
 
+_SHARED = ("auto", "shared")
+
+
 class Request(Protocol):
     """A message on its way."""
 
@@ -75,8 +78,6 @@ class Group:
     size: int
     members: tuple[int, ...]
     name: str
-    timeout_s: float
-    check: bool
     sequence: int
     """How many collectives this rank has begun here."""
 
@@ -95,8 +96,8 @@ class Group:
         """communicator: of the members, in their order; it is not used afterwards. nodes: the
         number of each rank's node. check None: as the environment says. Collective."""
         self.name, self.members, self.nodes = name, members, nodes
-        self.timeout_s, self.policy = timeout_s, policy
-        self.check = os.environ.get(CHECK, "0") not in ("", "0") if check is None else check
+        self.policy = policy
+        self._check = os.environ.get(CHECK, "0") not in ("", "0") if check is None else check
         self.sequence = 0
         self._communicators = Communicators(communicator, policy, timeout_s, name)
         self.rank: int = self._communicators.collectives.Get_rank()
@@ -115,10 +116,36 @@ class Group:
         self._network = Network(self._transport, nodes)
         # The same calls through shared memory, where all members have it.
         self._node = self._join_node()
-        self._fast = None if self.check or self._asked not in ("auto", "shared") else self._node
         self._broken: BaseException | None = None
         self._closed = False
         self._running = _Running(self)
+        self._fast = self._fastest()
+
+    @property
+    def timeout_s(self) -> float:
+        """Of every wait that is given no timeout of its own."""
+        return self._watch.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._watch.timeout_s = timeout_s
+        if self._node is not None:
+            self._node.timeout_s = timeout_s
+
+    @property
+    def check(self) -> bool:
+        """Whether collectives are compared among the ranks before they are made."""
+        return self._check
+
+    @check.setter
+    def check(self, check: bool) -> None:
+        self._check = check
+        self._fast = self._fastest()
+
+    @property
+    def node(self) -> Node | None:
+        """The ranks' shared memory; None where not all ranks have it."""
+        return self._node
 
     def barrier(self, *, name: str = "barrier", timeout_s: float | None = None) -> None:
         """Return when every rank has come. name: what errors call it."""
@@ -161,7 +188,7 @@ class Group:
         check_operation(buffer.dtype, op)
         call = Call("all_reduce", buffer.dtype, (buffer.count,), op, divisor=divisor)
         with self._begin(call, timeout_s):
-            if self._node is not None and asked in ("auto", "shared"):
+            if self._node is not None and asked in _SHARED:
                 self._node.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
             self._network.all_reduce(
@@ -362,6 +389,10 @@ class Group:
             return None
         communicator = self._communicators.notices
         return Node.join(communicator, policy=self.policy, name=self.name, timeout_s=self.timeout_s)
+
+    def _fastest(self) -> Node | None:
+        usable = self._broken is None and not self._closed
+        return self._node if usable and not self._check and self._asked in _SHARED else None
 
     def _expect_messages(self) -> None:
         if self._node is not None:

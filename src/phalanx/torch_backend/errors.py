@@ -14,11 +14,7 @@ ENDED = (WaitTimeoutError, MismatchError, PeerFailedError)
 def as_torch(error: BaseException) -> BaseException:
     """A `DistBackendError`, which is a RuntimeError, with the same message, where the engine gave
     up; any other error as it is."""
-    if not isinstance(error, ENDED):
-        return error
-    translated = DistBackendError(str(error))
-    translated.__cause__ = error
-    return translated
+    return DistBackendError(str(error)) if isinstance(error, ENDED) else error
 
 
 def calling(call: Callable[[], object]) -> None:
@@ -26,4 +22,4 @@ def calling(call: Callable[[], object]) -> None:
     try:
         call()
     except ENDED as error:
-        raise DistBackendError(str(error)) from error
+        raise DistBackendError(str(error)) from None

@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from phalanx.comm.world import World
 from phalanx.launch.detect import detect
+from phalanx.torch_backend.ddp import watch_ddp
 from phalanx.torch_backend.failure import watch_over
 from phalanx.torch_backend.membership import Membership, tag_of
 from phalanx.torch_backend.mixed import MixedProcessGroup
@@ -78,10 +79,11 @@ def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
 def create(ranks: list[int]) -> Membership:
     """The process group of `ranks`, the calling rank among them; an empty list: of all."""
     accept_monitored_barrier()
+    watch_ddp()
     wanted = _WANTED.get()
     session = wanted.session or _session(ranks, wanted.timeout)
     engine = session.world.group
-    if ranks and list(ranks) != list(range(engine.size)):
+    if ranks:
         engine = engine.subgroup(ranks, name=wanted.name, tag=tag_of(wanted.name, ranks))
     engine.timeout_s = wanted.timeout.total_seconds()
     engine.check = _is_checking()

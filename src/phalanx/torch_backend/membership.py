@@ -16,6 +16,7 @@ from torch.distributed import Work
 
 from phalanx.comm.group import Group
 from phalanx.torch_backend.arguments import checked_rank
+from phalanx.torch_backend.ddp import Buckets
 from phalanx.torch_backend.device import StagedPlaces, device_types, is_staged
 from phalanx.torch_backend.errors import calling
 from phalanx.torch_backend.queue import Order
@@ -50,6 +51,7 @@ class Membership(ProcessGroup):
         self._watcher = Watcher(f"phalanx messages {name}")
         self._finished = Finished()
         self._coalesced: list[Work] | None = None
+        self.buckets = Buckets(engine.node)
         session.join(self)
 
     # -- running collectives ---------------------------------------------------------------------

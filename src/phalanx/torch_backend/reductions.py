@@ -20,6 +20,7 @@ from phalanx.torch_backend.arguments import filled, one_list, only, same_length,
 from phalanx.torch_backend.membership import Membership
 from phalanx.torch_backend.operations import Reduction, factor_of, reduction_of
 from phalanx.torch_backend.tensors import Places
+from phalanx.torch_backend.works import Done
 
 
 class Reductions(Membership):
@@ -34,6 +35,7 @@ class Reductions(Membership):
         if type(opts) is not AllreduceOptions:
             opts = filled(AllreduceOptions, opts, op=op, timeout=timeout)
         tensor = only(tensors, self, "all_reduce")
+        is_bucket = self.buckets.consider(tensor)
         reduction, places = self._reduction(tensor, opts, "all_reduce")
         if reduction.scales:
             tensor.mul_(factor_of(opts.reduceOp))
@@ -44,7 +46,9 @@ class Reductions(Membership):
             divisor=self.size() if reduction.is_average else 1.0,
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run("all_reduce", call, is_async=opts.asyncOp, results=[tensor], places=places)
+        is_async = opts.asyncOp and not (is_bucket and self.buckets.at_once)
+        work = self._run("all_reduce", call, is_async=is_async, results=[tensor], places=places)
+        return Done([tensor]) if is_bucket and work is self._finished else work
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         opts = filled(AllreduceOptions, opts)

@@ -59,6 +59,22 @@ class Finished(Work):
         return future
 
 
+class Done(Finished):
+    """The same, with the results that its future ends with."""
+
+    def __init__(self, results: list[Tensor]) -> None:
+        super().__init__()
+        self._results = results
+
+    def result(self) -> list[Tensor]:
+        return self._results
+
+    def get_future(self) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self._results)
+        return future
+
+
 class Pending(Work):
     """Not over yet: an outcome that another thread sets, and those who wait for it."""
 

@@ -1,0 +1,128 @@
+"""PyTorch's DistributedDataParallel at window speed: its buckets move into shared memory.
+
+DDP packs gradients into a few long-lived tensors, its buckets, and has the process group reduce
+them in every step. Here the memory under a bucket is swapped, once, for memory that the other
+ranks of the node can see; from then on it is reduced where it lies.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import warnings
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, UntypedStorage
+from torch.autograd import graph
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from phalanx.comm.node import Node
+from phalanx.launch.cores import last_level_cache_bytes, usable_cores
+
+SMALLEST_BYTES = 16 * 1024  # what is smaller is copied in less time than it takes to look it up
+SHARED_MEMORY_FOLDER = "/dev/shm"  # where PyTorch makes memory that can be shared
+MEGABYTE = 2**20
+
+_BACKWARD = graph._engine_run_backward.__code__
+
+
+class Buckets:
+    """Those of the DDP modules on one process group."""
+
+    def __init__(self, node: Node | None) -> None:
+        self._node = node
+        self.at_once = False
+        """Reduce buckets on the thread that brings them: another one could only take the time
+        that it saves from the backward passes, which keep all cores busy."""
+        self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
+        self._left: set[int] = set()  # where buckets are that could not be moved
+
+    def expect(self, module: DistributedDataParallel) -> None:
+        """From now on look for the buckets of `module`."""
+        self._modules.add(module)
+        if self._node is not None:
+            self.at_once = usable_cores() <= self._node.size * torch.get_num_threads()
+
+    def consider(self, tensor: Tensor) -> bool:
+        """Whether `tensor`, which is to be reduced, is a bucket; the first time it is moved."""
+        if self._node is None or not self._modules or not self._is_bucket(tensor):
+            return False
+        storage = tensor.untyped_storage()
+        if not storage.is_shared() and storage.data_ptr() not in self._left:
+            self._left.add(storage.data_ptr())
+            self._show(storage, self._node)
+        return True
+
+    def _is_bucket(self, tensor: Tensor) -> bool:
+        """All of its storage, and handed over by the backward pass itself and no Python code: DDP.
+
+        It matters: an array of NumPy that looked at the storage of any other tensor would be left
+        with memory that is no more.
+        """
+        # 0: here, 1: consider, 2: allreduce, 3: who called it
+        if tensor.dim() != 1 or sys._getframe(3).f_code is not _BACKWARD or not tensor.is_cpu:
+            return False
+        num_bytes = tensor.nbytes
+        whole = num_bytes == tensor.untyped_storage().nbytes()
+        return whole and num_bytes >= SMALLEST_BYTES and tensor.is_contiguous()
+
+    def _show(self, storage: UntypedStorage, node: Node) -> None:
+        if not _has_room(node.size * storage.nbytes()):
+            return
+        try:
+            descriptor, num_bytes = storage._share_fd_cpu_()
+        except (AttributeError, RuntimeError):
+            return  # another version of PyTorch: copies serve
+        node.show(descriptor, storage.data_ptr(), num_bytes, owner=storage)
+
+
+def _has_room(num_bytes: int) -> bool:
+    """Whether PyTorch can make so much shared memory, with as much left for others."""
+    status = os.statvfs(SHARED_MEMORY_FOLDER)
+    free_bytes = status.f_bavail * status.f_frsize
+    if 2 * num_bytes <= free_bytes:
+        return True
+    warnings.warn(
+        f"DDP's buckets of all ranks take {num_bytes / MEGABYTE:.0f} MB, and "
+        f"{SHARED_MEMORY_FOLDER} has {free_bytes / MEGABYTE:.0f} MB free: gradients are copied "
+        "instead; a container gets more with --shm-size",
+        stacklevel=2,
+    )
+    return False
+
+
+def bucket_cap_mb(ranks: int, cache_bytes: int) -> int:
+    """The size of buckets of which all ranks' together fill half of the last level of cache: what
+    one has written the others read from there."""
+    return max(1, min(25, cache_bytes // 2 // ranks // MEGABYTE))
+
+
+def watch_ddp() -> None:
+    """Have every DDP module that is made from now on tell its process group of itself."""
+    original = DistributedDataParallel.__init__
+    if hasattr(original, "__wrapped__"):
+        return
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def making(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs).arguments
+        group = given.get("process_group") or _default_group()
+        buckets: Buckets | None = getattr(group, "buckets", None)
+        chosen = {"bucket_cap_mb", "bucket_cap_mb_list", "device_mesh"} & given.keys()
+        if buckets is not None and not chosen:
+            kwargs["bucket_cap_mb"] = bucket_cap_mb(group.size(), last_level_cache_bytes())
+        original(self, *args, **kwargs)
+        if buckets is not None:
+            buckets.expect(self)
+
+    DistributedDataParallel.__init__ = making  # type: ignore[method-assign]
+
+
+def _default_group() -> Any:
+    return c10d._get_default_group() if c10d.is_initialized() else None
