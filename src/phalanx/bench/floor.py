@@ -12,8 +12,9 @@ from phalanx.records.collectives import Kernel
 
 SMALLEST_BYTES = 2**16  # below, the cost of a call from Python hides that of the memory
 REPEATS = 9
+ROUND_TRIPS = 50
 PASS_S = 2e-3  # of the passes that are timed together
-FLAGS_A_TIME = 200
+FLAGS_A_TIME = 20  # so few that most times are free of an interruption
 EMPTY_BYTES = 64
 # Arrays of a pass, each an equal part of the working set; each byte of them is moved once.
 _ARRAYS: dict[Kernel, int] = {"copy": 2, "add": 3}
@@ -54,7 +55,7 @@ def measure_round_trips(barrier: Callable[[], None]) -> Iterator[float]:
     """Seconds there and back between two ranks whose barrier this is: in it a flag goes one way
     and another one the other way, both at once."""
     _timed(barrier, FLAGS_A_TIME)
-    for _ in range(REPEATS):
+    for _ in range(ROUND_TRIPS):
         yield 2 * _timed(barrier, FLAGS_A_TIME)
 
 

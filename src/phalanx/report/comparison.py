@@ -10,7 +10,12 @@ from phalanx.records.schema import Run, Strategy
 from phalanx.report.measures import PARTS, RunMeasure
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-SPOKEN = {"sequential": "the sequential program", "mpi": "MPI", "gloo": "Gloo"}
+SPOKEN = {
+    "sequential": "the sequential program",
+    "mpi": "MPI",
+    "shared": "MPI with shared parameters",
+    "gloo": "Gloo",
+}
 
 
 @dataclass(frozen=True, kw_only=True)

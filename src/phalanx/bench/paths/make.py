@@ -61,6 +61,6 @@ class Paths:
             return EnginePath(name, label, group, self._terms)
         if name in ALGORITHMS:
             return AlgorithmPath(name, label, group, self._terms, ALGORITHMS[name])
-        if name == "window" and hasattr(group, "allocate"):
-            return WindowPath(name, label, group, self._terms, group.allocate)
-        return MissingPath(name, label, "the engine does not offer it yet")
+        if group.node is None:
+            return MissingPath(name, label, "the ranks do not share memory here")
+        return WindowPath(name, label, group, self._terms, group.node.allocate)

@@ -13,8 +13,8 @@ from phalanx.report.charts.figure import Row, Value
 from phalanx.report.comparison import TIMES
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-STRATEGIES = ("sequential", "mpi", "gloo")
-SHAPES = {"sequential": "circle", "mpi": "square", "gloo": "triangle-up"}
+STRATEGIES = ("sequential", "mpi", "shared", "gloo")
+SHAPES = {"sequential": "circle", "mpi": "square", "shared": "diamond", "gloo": "triangle-up"}
 DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3], [1, 4], [12, 4])
 RANK_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 NUM_RANK_COLOURS = 6

@@ -133,24 +133,32 @@ def measure_bench(bench: Bench, ranks: Sequence[Sequence[AnyBenchEvent]]) -> Ben
 
 def measure_machine(ranks: Sequence[Iterable[AnyBenchEvent]]) -> Machine:
     """Bandwidth over all ranks: what they moved together ÷ the time of the slowest."""
-    passes: dict[tuple[Kernel, int], list[Traffic]] = {}
+    times_s: dict[tuple[Kernel, int], list[list[float]]] = {}  # of each rank
+    moved: dict[tuple[Kernel, int], int] = {}
     trips_s: list[float] = []
-    for event in (event for rank in ranks for event in rank):
-        if isinstance(event, Traffic):
-            passes.setdefault((event.kernel, event.working_set_bytes), []).append(event)
-        elif isinstance(event, RoundTrips):
-            trips_s += event.times_s
-    curves: dict[Kernel, dict[int, float]] = {"copy": {}, "add": {}}
-    for (kernel, working_set), events in passes.items():
-        slowest_s = slowest([event.times_s for event in events])
-        moved = sum(event.traffic_bytes for event in events)
-        if slowest_s:
-            curves[kernel][working_set] = moved / median(slowest_s)
+    for rank, events in enumerate(ranks):
+        for event in events:
+            if isinstance(event, RoundTrips):
+                trips_s += event.times_s
+            elif isinstance(event, Traffic):
+                key = event.kernel, event.working_set_bytes
+                times_s.setdefault(key, [[] for _ in ranks])[rank] += event.times_s
+                moved[key] = event.traffic_bytes * len(ranks)
+    rates = {
+        key: moved[key] / undisturbed(whole)
+        for key, parts in times_s.items()
+        if (whole := slowest(parts))
+    }
     return Machine(
-        copy=curves["copy"],
-        add=curves["add"],
-        round_trip_s=median(trips_s) if trips_s else None,
+        copy={size: rate for (kernel, size), rate in rates.items() if kernel == "copy"},
+        add={size: rate for (kernel, size), rate in rates.items() if kernel == "add"},
+        round_trip_s=undisturbed(trips_s) if trips_s else None,
     )
+
+
+def undisturbed(times_s: Sequence[float]) -> float:
+    """The first quartile: what a machine can do, also where others disturb it half of the time."""
+    return sorted(times_s)[(len(times_s) - 1) // 4]
 
 
 def slowest(times_s: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -18,7 +18,8 @@ from phalanx.report.comparison import counted
 from phalanx.report.wording import duration, size
 
 WIDE_COLUMNS = 104
-ONLY_WHEN_WIDE = frozenset({"type", "op"})  # the same in every row; the title has them too
+# Type and operation are the same in every row and stand in the title; the count is size ÷ type.
+ONLY_WHEN_WIDE = frozenset({"count#", "type", "op"})
 
 
 def show(measure: BenchMeasure, console: Console) -> None:
