@@ -1,0 +1,109 @@
+"""Two ranks, of which 1 comes late: what rank 0 can do meanwhile, and how its waits end."""
+
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+LATE_S = 1.0
+
+
+def took(began: float) -> float:
+    return time.perf_counter() - began
+
+
+def check_calls_return_at_once(rank: int) -> None:
+    dist.barrier()
+    if rank == 1:
+        time.sleep(LATE_S)
+    began = time.perf_counter()
+    tensors = [torch.ones(200_000) for _ in range(5)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    works.append(dist.barrier(async_op=True))
+    sent = dist.isend(torch.ones(1_000_000), 1 - rank)
+    received = torch.zeros(1_000_000)
+    works += [sent, dist.irecv(received, 1 - rank)]
+    assert took(began) < 0.2, f"the calls took {took(began):.2f} s"
+    if rank == 0:
+        assert not works[0].is_completed()
+        assert not works[-1].is_completed()
+    for work in works:
+        work.wait()
+    assert rank == 1 or took(began) > LATE_S / 2
+    assert received[-1] == 1
+    assert all(tensor[0] == 2 for tensor in tensors)
+
+
+def check_messages_pass_collectives(rank: int) -> None:
+    """A receive that waits stops no collective, and a collective that waits stops no message."""
+    late = torch.zeros(1)
+    if rank == 0:
+        receive = dist.irecv(late, 1, tag=5)
+        future = receive.get_future()
+    dist.all_reduce(torch.ones(10))
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        dist.send(torch.full((1,), 7.0), 1, tag=6)
+        work.wait()
+        assert future.wait()[0].item() == 3
+    else:
+        got = torch.zeros(1)
+        dist.recv(got, 0, tag=6)
+        assert got.item() == 7
+        dist.all_reduce(torch.ones(1))
+        dist.send(torch.full((1,), 3.0), 0, tag=5)
+
+
+def check_timeouts(rank: int) -> None:
+    dist.barrier()
+    if rank == 0:
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        try:
+            work.wait(timedelta(seconds=0.2))
+        except dist.DistBackendError as error:
+            assert "all_reduce" in str(error)
+            assert "0.2 s" in str(error)
+        else:
+            raise AssertionError("no timeout")
+        got = dist.irecv(torch.zeros(1), 1)
+        try:
+            got.wait(timedelta(seconds=0.2))
+        except dist.DistBackendError as error:
+            assert "rank 1" in str(error)
+        else:
+            raise AssertionError("no timeout")
+    else:
+        time.sleep(LATE_S)
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+    work.wait()
+    dist.barrier()
+    group = dist.new_group(timeout=timedelta(seconds=0.3))
+    other = dist.new_group()
+    if rank == 0:
+        for call in (
+            lambda: dist.all_reduce(torch.ones(1), group=group),
+            lambda: dist.monitored_barrier(other, timedelta(seconds=0.3)),
+        ):
+            try:
+                call()
+            except dist.DistBackendError as error:
+                assert "0.3 s" in str(error)
+                assert "rank 1" in str(error)
+                assert "number 1" in str(error)
+            else:
+                raise AssertionError("no timeout")
+    dist.barrier()
+
+
+def main() -> None:
+    dist.init_process_group("mpi", timeout=timedelta(seconds=30))
+    rank = dist.get_rank()
+    check_calls_return_at_once(rank)
+    check_messages_pass_collectives(rank)
+    check_timeouts(rank)
+    dist.destroy_process_group()
+    print(f"rank {rank} of 2 is done", flush=True)
+
+
+main()
