@@ -116,3 +116,27 @@ def test_a_barrier_has_no_sizes_to_speak_of(tmp_path: Path) -> None:
     )
     assert crossings(subject) is None
     assert distance_from_floor(subject) == "Phalanx window takes 2.50 times the floor."
+
+
+def test_all_libraries_together(tmp_path: Path) -> None:
+    make_bench(tmp_path / "openmpi", obstacles={"nccl": "no GPU"})
+    faster = {**MEDIANS, "mpi": (0.5e-6, 9e-6, 24e-6, 3e-3)}
+    make_bench(
+        tmp_path / "impi", medians=faster, mpi="Intel MPI 2021.18", obstacles={"nccl": "no GPU"}
+    )
+    measures = read_benches(tmp_path)
+    topics = {t.title: t for t in findings(subjects(measures), measures)}
+    (sentence,) = topics["All libraries together"].sentences
+    assert sentence.label == "All-reduce, 2 ranks"
+    assert sentence.text == (
+        "At 4 B 1.2 times slower than Open MPI; at 64 KB 8.0 times as fast as Open MPI; "
+        "at 1 MB 2.0 times as fast as Intel MPI; at 16 MB 5.0 times as fast as Open MPI."
+    )
+    # What holds for every run is said once.
+    assert [s.text for s in topics["Not measured"].sentences] == ["All-reduce: no GPU."]
+
+
+def test_one_library_is_not_compared_with_itself(tmp_path: Path) -> None:
+    measures = read_benches(make_bench(tmp_path / "b"))
+    titles = {topic.title for topic in findings(subjects(measures), measures)}
+    assert "All libraries together" not in titles

@@ -23,7 +23,7 @@ def best_against_rest(subject: Subject) -> str | None:
     if not told:
         return None
     parts = [
-        f"{_at(duel.num_bytes)}{duel.ours.label} takes {duration(duel.ours.median_s)}, "
+        f"{at_size(duel.num_bytes)}{duel.ours.label} takes {duration(duel.ours.median_s)}, "
         f"{compared(duel)} ({duration(duel.theirs.median_s)})"
         for duel in told
     ]
@@ -111,7 +111,7 @@ def _ratio(pair: tuple[float, Point]) -> float:
     return pair[0]
 
 
-def _at(num_bytes: int) -> str:
+def at_size(num_bytes: int) -> str:
     return f"at {size(num_bytes)} " if num_bytes else ""
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from phalanx.records.collectives import Collective
 from phalanx.report.answers import sentence
 from phalanx.report.collectives.answers import (
+    at_size,
     best_against_rest,
     compared,
     crossings,
@@ -14,15 +16,15 @@ from phalanx.report.collectives.answers import (
     private_tensors,
     told_duel,
 )
-from phalanx.report.collectives.comparison import SPOKEN, Subject
-from phalanx.report.collectives.measures import BenchMeasure
+from phalanx.report.collectives.comparison import SPOKEN, Duel, Subject, duels
+from phalanx.report.collectives.measures import BenchMeasure, Obstacle
 from phalanx.report.findings import Sentence, Topic
-from phalanx.report.wording import duration, size
+from phalanx.report.wording import duration, joined, size
 
 
 def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
-    topics = []
+    topics = [_all_libraries(subjects)]
     for title, rule, answer in _QUESTIONS:
         found = [(subject.title, answer(subject)) for subject in subjects]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
@@ -73,20 +75,47 @@ def _correctness(subjects: Sequence[Subject]) -> Topic:
 
 
 def _missing(measures: Sequence[BenchMeasure]) -> Topic:
-    several = len(measures) > 1
-    told = [
-        Sentence(
-            label=f"{measure.name}: {obstacle.label}" if several else obstacle.label,
-            text=sentence(f"{SPOKEN[obstacle.collective]}: {obstacle.reason}").replace("..", "."),
-        )
-        for measure in measures
-        for obstacle in measure.obstacles
-    ]
+    """What could not be measured; said once where it holds for every run."""
+    met: dict[Obstacle, list[str]] = {}
+    for measure in measures:
+        for obstacle in measure.obstacles:
+            met.setdefault(obstacle, []).append(measure.mpi)
+    told = []
+    for obstacle, runs in met.items():
+        where = f" ({joined(runs)})" if len(runs) < len(measures) else ""
+        reason = obstacle.reason.rstrip(".")
+        text = sentence(f"{SPOKEN[obstacle.collective]}: {reason}{where}")
+        told.append(Sentence(label=obstacle.label, text=text))
     return Topic(
         title="Not measured",
         rule="Paths that were asked for and cannot be used here, with the reason.",
         sentences=tuple(told),
     )
+
+
+def _all_libraries(subjects: Sequence[Subject]) -> Topic:
+    """Where several MPIs were measured: the smallest lead over any library at each size."""
+    groups: dict[tuple[Collective, int], list[Subject]] = {}
+    for subject in subjects:
+        groups.setdefault((subject.collective, subject.ranks), []).append(subject)
+    told = []
+    for (collective, ranks), group in groups.items():
+        if len({subject.measure.mpi for subject in group}) > 1:
+            found = [duel for subject in group for duel in duels(subject)]
+            sizes = sorted({duel.num_bytes for duel in found})
+            hardest = [min((d for d in found if d.num_bytes == n), key=_gain) for n in sizes]
+            label = f"{sentence(SPOKEN[collective]).rstrip('.')}, {ranks} ranks"
+            parts = [f"{at_size(duel.num_bytes)}{compared(duel)}" for duel in hardest]
+            told.append(Sentence(label=label, text=sentence("; ".join(parts))))
+    return Topic(
+        title="All libraries together",
+        rule="At each size the smallest lead of Phalanx, each within the run of that library.",
+        sentences=tuple(told),
+    )
+
+
+def _gain(duel: Duel) -> float:
+    return duel.gain
 
 
 def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:

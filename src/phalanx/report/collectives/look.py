@@ -20,6 +20,7 @@ SHAPES = {
     "tree": "triangle-left",
     "halving": "stroke",
 }
+LEGEND = alt.Legend(columns=2, symbolOpacity=1)  # two names fit beside each other on a phone
 # 4 B, 64 KB, 1 MB
 SIZE_WORDS = (
     "datum.value >= 1073741824 ? datum.value / 1073741824 + ' GB' : "
@@ -60,18 +61,14 @@ def path_colour(rows: Sequence[Row], *, legend: bool = True) -> alt.Color:
     scale = alt.Scale(domain=list(keys), range=[f"var(--path-{key})" for key in keys.values()])
     if not legend:
         return alt.Color("path:N", scale=scale, legend=None)
-    return alt.Color(
-        "path:N", title=None, scale=scale, legend=alt.Legend(columns=4, symbolOpacity=1)
-    )
+    return alt.Color("path:N", title=None, scale=scale, legend=LEGEND)
 
 
 def path_shape(rows: Sequence[Row]) -> alt.Shape:
     keys = _keys(rows)
     shapes = [SHAPES.get(key, "circle") for key in keys.values()]
     scale = alt.Scale(domain=list(keys), range=shapes)
-    return alt.Shape(
-        "path:N", title=None, scale=scale, legend=alt.Legend(columns=4, symbolOpacity=1)
-    )
+    return alt.Shape("path:N", title=None, scale=scale, legend=LEGEND)
 
 
 def tooltip() -> list[alt.Tooltip]:
