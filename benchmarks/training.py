@@ -57,7 +57,7 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.loop import Work, train_epoch
 from phalanx.train.memory import keep_freed_memory
-from phalanx.train.optimizer import make_optimizer
+from phalanx.train.optimizer import update_rule
 from phalanx.train.progress import step_s
 from phalanx.train.schedule import Schedule
 
@@ -96,8 +96,7 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     work = Work(
         strategy=strategy,
         model=model,
-        module=strategy.prepare(model),
-        optimizer=make_optimizer(config, model, config.lr),
+        module=strategy.prepare(model, update_rule(config, config.lr)),
         schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
         dataset=data,
         global_batch_size=BATCH,

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from phalanx.comm.reducer import obstacle_to_sharing
+from phalanx.comm.reducer import obstacle_to_sharing, obstacle_to_window
 
 
 def world(**facts: Any) -> Any:
@@ -11,23 +11,23 @@ def world(**facts: Any) -> Any:
 
 
 def test_ranks_of_one_node_share() -> None:
-    assert obstacle_to_sharing(world(), 1000) is None
+    assert obstacle_to_sharing(world()) is None
 
 
 def test_ranks_of_several_nodes_do_not() -> None:
-    obstacle = obstacle_to_sharing(world(size=4, on_one_node=False), 1000)
+    obstacle = obstacle_to_sharing(world(size=4, on_one_node=False))
     assert obstacle == "the ranks are on several nodes (2 of 4 on this one)"
 
 
 def test_one_rank_has_nobody_to_share_with() -> None:
-    assert obstacle_to_sharing(world(size=1, local_size=1), 1000) == "there is one rank"
+    assert obstacle_to_sharing(world(size=1, local_size=1)) == "there is one rank"
 
 
 def test_too_small_a_shared_memory_is_noticed() -> None:
-    obstacle = obstacle_to_sharing(world(), 10**18, folder="/dev/shm")
+    obstacle = obstacle_to_window(10**18, folder="/dev/shm")
     assert obstacle is not None
     assert obstacle.startswith(f"it needs {10**18} bytes of /dev/shm, where ")
 
 
 def test_a_system_without_the_folder_is_trusted() -> None:
-    assert obstacle_to_sharing(world(), 10**18, folder="/nowhere") is None
+    assert obstacle_to_window(10**18, folder="/nowhere") is None

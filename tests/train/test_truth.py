@@ -17,7 +17,7 @@ from tests.conftest import Ranks
 
 pytestmark = pytest.mark.mpi
 
-LAYOUTS = [(strategy, count) for strategy in ("mpi", "gloo") for count in (1, 2, 3, 4)]
+LAYOUTS = [(strategy, count) for strategy in ("mpi", "shared", "gloo") for count in (1, 2, 3, 4)]
 Truth = dict[str, dict[str, Tensor]]
 
 
@@ -45,7 +45,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Truth:
 
 def together(ranks: Ranks, program: Path, strategy: str, count: int, dtype: str, to: Path) -> None:
     words = (strategy, dtype, str(to))
-    if strategy == "mpi":
+    if strategy in ("mpi", "shared"):
         ranks.mpi(count, program, *words)
     else:
         ranks.local(count, program, *words, environment={"PHALANX_RENDEZVOUS": str(to / "meet")})
@@ -78,7 +78,8 @@ def assert_counts(found: Tensor, truth: Tensor) -> None:
     assert torch.allclose(found.sum(0)[2:], truth.sum(0)[2:], rtol=1e-10, atol=0)
 
 
-@pytest.mark.parametrize(("strategy", "count"), [("mpi", 2), ("mpi", 3), ("gloo", 2), ("gloo", 3)])
+@pytest.mark.parametrize("strategy", ["mpi", "shared", "gloo"])
+@pytest.mark.parametrize("count", [2, 3])
 def test_in_float32_the_loss_curve_is_the_sequential_one(
     ranks: Ranks,
     programs: Callable[[str], Path],

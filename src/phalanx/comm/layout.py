@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+CACHE_LINE_BYTES = 64
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -34,13 +36,24 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
     return starts
 
 
-def pieces_of(sizes: Sequence[int], share: range, largest: int) -> list[Piece]:
-    """The pieces of consecutive parts of `sizes` elements that make up `share` of the whole, each
-    of at most `largest` elements."""
+def aligned_starts_of(sizes: Sequence[int], alignment: int) -> list[int]:
+    """The same with each start, and the total, at a multiple of `alignment` elements; between the
+    parts are gaps."""
+    return starts_of([-(-size // alignment) * alignment for size in sizes])
+
+
+def pieces_of(
+    sizes: Sequence[int], share: range, largest: int, starts: Sequence[int] | None = None
+) -> list[Piece]:
+    """The pieces of parts of `sizes` elements that make up `share` of the whole, each of at most
+    `largest` elements.
+
+    starts: where the parts start; None when each does where the one before it ends.
+    """
     pieces = []
-    for part, start in enumerate(starts_of(sizes)[:-1]):
+    for part, (start, size) in enumerate(zip(starts or starts_of(sizes), sizes, strict=False)):
         first = max(share.start, start)
-        last = min(share.stop, start + sizes[part])
+        last = min(share.stop, start + size)
         for at in range(first, last, largest):
             stop = min(at + largest, last)
             pieces.append(Piece(part, at - start, stop - start, at))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from phalanx.comm.collectives.shared import SharedAllReduce
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives.shared import SharedParts, sum_in_order
+from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.layout import chunks, starts_of
+from phalanx.comm.parts import Parts
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
 
@@ -21,57 +25,132 @@ Method = Literal["auto", "shared", "library"]
 BUCKET_BYTES = 4 * 2**20
 
 
-class AllReducer(Protocol):
+class AllReducer(ABC):
     """Sums a vector, given as consecutive parts of fixed sizes, over all ranks."""
 
     name: str
     total: NDArray[Any]
-    """(n,): the sums, the same bytes on every rank; valid until the next `all_reduce`."""
+    """(n,): the sums, the same bytes on every rank; valid until the next round."""
+
+    def __init__(self, sizes: Sequence[int], dtype: DTypeLike) -> None:
+        self.sizes = tuple(sizes)
+        self.dtype = np.dtype(dtype)
 
     def all_reduce(self, parts: Sequence[NDArray[Any]]) -> None:
-        """parts: this rank's 1-D arrays; not changed. Collective."""
+        """Put into `total` the sum over all ranks of the vector that `parts` make up. Collective.
 
+        parts: contiguous arrays of the sizes and dtype given; not changed.
+        Raises: ValueError when they are not; WaitTimeoutError naming the ranks that did not come.
+        """
+        for number, (part, size) in enumerate(zip(parts, self.sizes, strict=True)):
+            if part.size != size or part.dtype != self.dtype or not part.flags.c_contiguous:
+                raise ValueError(
+                    f"part {number} must be contiguous, {size} elements of {self.dtype}; it is "
+                    f"{part.size} of {part.dtype}"
+                )
+        self.all_reduce_at([part.ctypes.data for part in parts])
+
+    def all_reduce_at(self, addresses: Sequence[int]) -> None:
+        """The same, unchecked, of parts that begin at these addresses of this process."""
+        for part, address in enumerate(addresses):
+            self.hand_over(part, address)
+        self.finish()
+
+    @abstractmethod
+    def hand_over(self, part: int, address: int) -> None:
+        """A part is ready, and stays as it is until `finish`. Not collective; any order."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """All parts have been handed over. Collective; fills `total`."""
+
+    @abstractmethod
     def close(self) -> None:
         """Collective; `total` must not be used any more."""
 
+    def _array(self, part: int, address: int) -> NDArray[Any]:
+        return Buffer(address, self.sizes[part], DTYPES[self.dtype.name]).array()
 
-class SharedReducer:
-    """Through memory that the ranks of the node share."""
+
+class SharedReducer(AllReducer):
+    """Through memory that the ranks of the node share, in C."""
+
+    name = "shared"
+
+    def __init__(self, parts: Parts, sizes: Sequence[int], dtype: DTypeLike) -> None:
+        """parts: with one vector for the sums."""
+        super().__init__(sizes, dtype)
+        self._parts = parts
+        self.total = parts.vectors[0]
+
+    @classmethod
+    def join(cls, world: World, sizes: Sequence[int], dtype: DTypeLike) -> SharedReducer | None:
+        """None, on all ranks, where they have no such memory or no kernels. Collective."""
+        starts = starts_of(sizes)
+        parts = Parts.join(
+            world, sizes, dtype, starts=starts[:-1], num_elements=starts[-1], num_vectors=1
+        )
+        return None if parts is None else cls(parts, sizes, dtype)
+
+    def all_reduce_at(self, addresses: Sequence[int]) -> None:
+        self._parts.all_reduce(self.total, addresses)
+
+    def hand_over(self, part: int, address: int) -> None:
+        self._parts.hand_over(part, address)
+
+    def finish(self) -> None:
+        self._parts.all_reduce(self.total)
+
+    def close(self) -> None:
+        del self.total
+        self._parts.close()
+
+
+class WindowReducer(AllReducer):
+    """The same with array operations and a window of the MPI library: without a compiler."""
 
     name = "shared"
 
     def __init__(self, world: World, sizes: Sequence[int], dtype: DTypeLike) -> None:
+        super().__init__(sizes, dtype)
         num_elements = sum(sizes)
         policy, timeout_s = world.policy, world.timeout_s
         self._given = Window(world.node, num_elements, dtype, policy=policy, timeout_s=timeout_s)
         num_totals = num_elements if world.local_rank == 0 else 0
         self._sums = Window(world.node, num_totals, dtype, policy=policy, timeout_s=timeout_s)
         self.total = self._sums.arrays[0]
-        self._all_reduce = SharedAllReduce(self._given, self.total, sizes)
+        self._parts = SharedParts(self._given, sizes)
 
-    def all_reduce(self, parts: Sequence[NDArray[Any]]) -> None:
-        self._all_reduce(parts)
+    def hand_over(self, part: int, address: int) -> None:
+        self._parts.hand_over(part, self._array(part, address))
+
+    def finish(self) -> None:
+        self._parts.round(
+            lambda where, terms: sum_in_order(terms, self.total[where]), "the all-reduce"
+        )
 
     def close(self) -> None:
-        del self.total, self._all_reduce
+        del self.total, self._parts
         self._sums.close()
         self._given.close()
 
 
-class LibraryReducer:
+class LibraryReducer(AllReducer):
     """By the MPI library, bucket by bucket: any number of nodes."""
 
     name = "library"
 
     def __init__(self, world: World, sizes: Sequence[int], dtype: DTypeLike) -> None:
+        super().__init__(sizes, dtype)
         self._world = world
         self._places = [slice(*ends) for ends in itertools.pairwise(starts_of(sizes))]
-        self.total: NDArray[Any] = np.zeros(sum(sizes), dtype)
+        self.total = np.zeros(sum(sizes), dtype)
         self._buckets = list(chunks(sum(sizes), BUCKET_BYTES // self.total.itemsize))
 
-    def all_reduce(self, parts: Sequence[NDArray[Any]]) -> None:
-        for place, part in zip(self._places, parts, strict=True):
-            self.total[place] = part
+    def hand_over(self, part: int, address: int) -> None:
+        self.total[self._places[part]] = self._array(part, address)
+
+    def finish(self) -> None:
         for bucket in self._buckets:
             self._world.all_reduce(self.total[bucket])
 
@@ -84,33 +163,42 @@ def make_reducer(
 ) -> AllReducer:
     """The reducer for vectors of consecutive parts of `sizes` elements. Collective.
 
-    `auto` takes shared memory when all ranks are on one node and it is large enough, the library's
-    all-reduce otherwise.
+    `auto` takes shared memory when all ranks are on one node, the library's all-reduce otherwise.
 
     Raises: ValueError when `shared` is asked for where it cannot be used.
     """
     if method == "library":
         return LibraryReducer(world, sizes, dtype)
-    needed_bytes = sum(sizes) * np.dtype(dtype).itemsize * (world.local_size + 1)
-    obstacle = world.share(obstacle_to_sharing(world, needed_bytes))
+    obstacle = world.share(obstacle_to_sharing(world))
     if obstacle is None:
-        return SharedReducer(world, sizes, dtype)
+        reducer = SharedReducer.join(world, sizes, dtype)
+        if reducer is not None:
+            return reducer
+        num_bytes = sum(sizes) * np.dtype(dtype).itemsize * (world.local_size + 1)
+        obstacle = world.share(obstacle_to_window(num_bytes))
+    if obstacle is None:
+        return WindowReducer(world, sizes, dtype)
     if method == "shared":
         raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")
     return LibraryReducer(world, sizes, dtype)
 
 
-def obstacle_to_sharing(world: World, needed_bytes: int, folder: str = "/dev/shm") -> str | None:
-    """Why the ranks cannot sum in shared memory of so many bytes; None when they can."""
+def obstacle_to_sharing(world: World) -> str | None:
+    """Why the ranks cannot sum in shared memory; None when they can."""
     if not world.on_one_node:
         return f"the ranks are on several nodes ({world.local_size} of {world.size} on this one)"
     if world.size == 1:
         return "there is one rank"
+    return None
+
+
+def obstacle_to_window(num_bytes: int, folder: str = "/dev/shm") -> str | None:
+    """Why the MPI library cannot give a window of so many bytes; None when it can."""
     try:
         status = os.statvfs(folder)
     except OSError:
         return None  # no such folder here; the library knows its own place
     free_bytes = status.f_bavail * status.f_frsize
-    if needed_bytes > 0.9 * free_bytes:
-        return f"it needs {needed_bytes} bytes of {folder}, where {free_bytes} are free"
+    if num_bytes > 0.9 * free_bytes:
+        return f"it needs {num_bytes} bytes of {folder}, where {free_bytes} are free"
     return None

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from phalanx.comm.layout import CACHE_LINE_BYTES
 from phalanx.comm.wait import WaitPolicy, wait_until
-
-CACHE_LINE_BYTES = 64
 
 
 class Window:

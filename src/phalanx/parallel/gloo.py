@@ -11,7 +11,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.parallel.strategy import Strategy
+from phalanx.comm.update import UpdateRule
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
 
 
 class Gloo(Strategy):
@@ -35,22 +37,25 @@ class Gloo(Strategy):
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
         )
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
         self._computed_at = 0.0
         self._parameters = list(model.parameters())
         self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._note_time)
+        self.optimizer = torch_optimizer(rule, self._parameters)
         return DistributedDataParallel(model)  # broadcasts rank 0's weights
 
-    def backward(self, loss_sum: Tensor, global_samples: int) -> float:
-        for parameter in self._parameters:
-            parameter.grad = None
+    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+        began = time.perf_counter()
         # DDP divides the sum over the ranks by their number; undo that here.
-        weight = torch.tensor(self.size / global_samples, dtype=loss_sum.dtype)
-        loss_sum.backward(weight)
+        backward(self._parameters, loss_sum, self.size / global_samples)
+        reduced = time.perf_counter()
         self.communicated_bytes += self._gradient_bytes
-        return self._computed_at
+        self.optimizer.step()
+        return UpdateTimes(
+            backward_s=self._computed_at - began, communication_s=reduced - self._computed_at
+        )
 
     def barrier(self) -> None:
         dist.barrier()

@@ -7,32 +7,30 @@ gradients of all ranks are summed, and every rank makes the same update.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from phalanx.comm.layout import starts_of
 from phalanx.comm.reducer import AllReducer, Method, make_reducer
+from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
-from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.over_mpi import OverMPI, gradient_of
+from phalanx.parallel.strategy import UpdateTimes, backward
 
 
-class MPI(Strategy):
-    """All ranks of a node read the sums from one place: after `backward` every parameter's `grad`
-    is a view of the reducer's result."""
+class MPI(OverMPI):
+    """All ranks of a node read the sums from one place: during the optimizer's step every
+    parameter's `grad` is a view of the reducer's result. A parameter that the loss does not reach
+    has a gradient of zeros."""
 
     def __init__(self, world: World, *, method: Method = "auto") -> None:
-        self._world = world
+        super().__init__(world)
         self._method = method
-        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
-        self.library = world.library
         self._reducer: AllReducer | None = None
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
         self._parameters = list(model.parameters())
         for parameter in self._parameters:
             self._world.broadcast(parameter.detach().numpy())
@@ -45,33 +43,26 @@ class MPI(Strategy):
             total[start : start + parameter.numel()].view_as(parameter)
             for parameter, start in zip(self._parameters, starts_of(sizes), strict=False)
         ]
+        self.optimizer = torch_optimizer(rule, self._parameters)
         return model
 
-    def backward(self, loss_sum: Tensor, global_samples: int) -> float:
-        for parameter in self._parameters:
-            parameter.grad = None
-        loss_sum.backward(torch.tensor(1 / global_samples, dtype=loss_sum.dtype))
-        computed_at = time.perf_counter()
+    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+        began = time.perf_counter()
+        backward(self._parameters, loss_sum, 1 / global_samples)
+        computed = time.perf_counter()
         if self.size > 1:
             self._sum_gradients()
-        return computed_at
+        reduced = time.perf_counter()
+        self.optimizer.step()
+        return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
 
     def _sum_gradients(self) -> None:
         assert self._reducer is not None, "prepare() comes first"
-        self._reducer.all_reduce([_flat_gradient(parameter) for parameter in self._parameters])
+        gradients = [gradient_of(parameter) for parameter in self._parameters]
+        self._reducer.all_reduce_at([gradient.data_ptr() for gradient in gradients])
         for parameter, total in zip(self._parameters, self._sums, strict=True):
             parameter.grad = total
         self.communicated_bytes += self._reducer.total.nbytes
-
-    def barrier(self) -> None:
-        self._world.barrier("the barrier of the epoch")
-
-    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
-        rows = self._world.gather(np.array(values, dtype=np.float64))
-        return None if rows is None else rows.tolist()
-
-    def share(self, text: str) -> str:
-        return self._world.share(text)
 
     def close(self) -> None:
         if self._reducer is not None:
@@ -80,11 +71,4 @@ class MPI(Strategy):
             self._sums.clear()
             self._reducer.close()
             self._reducer = None
-        self._world.close()
-
-
-def _flat_gradient(parameter: nn.Parameter) -> NDArray[Any]:
-    """(n,) in the order of the parameter's elements; zeros where the loss does not reach it."""
-    if parameter.grad is None:
-        return torch.zeros(parameter.numel(), dtype=parameter.dtype).numpy()
-    return parameter.grad.numpy().reshape(-1)
+        super().close()

@@ -5,25 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from phalanx.parallel.strategy import Strategy
+from phalanx.comm.update import UpdateRule
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
 
 
 class Sequential(Strategy):
     def __init__(self) -> None:
         self.rank, self.size, self.local_rank = 0, 1, 0
 
-    def prepare(self, model: nn.Module) -> nn.Module:
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
         self._parameters = list(model.parameters())
+        self.optimizer = torch_optimizer(rule, self._parameters)
         return model
 
-    def backward(self, loss_sum: Tensor, global_samples: int) -> float:
-        for parameter in self._parameters:
-            parameter.grad = None
-        loss_sum.backward(torch.tensor(1 / global_samples, dtype=loss_sum.dtype))
-        return time.perf_counter()
+    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+        began = time.perf_counter()
+        backward(self._parameters, loss_sum, 1 / global_samples)
+        computed = time.perf_counter()
+        self.optimizer.step()
+        return UpdateTimes(backward_s=computed - began, communication_s=0.0)
 
     def barrier(self) -> None:
         pass

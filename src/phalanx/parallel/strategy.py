@@ -3,9 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from phalanx.comm.update import UpdateRule
+
+
+class UpdateTimes(NamedTuple):
+    """Seconds of an update; what the call took beyond these was the optimizer."""
+
+    backward_s: float
+    """The rank's own arithmetic."""
+    communication_s: float
+    """What the rank spent on, and waited for, the others after that."""
 
 
 class Strategy(ABC):
@@ -22,19 +36,21 @@ class Strategy(ABC):
     local_rank: int
     collective: str | None = None  # what carries the gradients, for the records
     library: str | None = None  # the MPI library in use and its version
-    communicated_bytes: int = 0  # gradient bytes that this rank has handed to all-reduce
+    communicated_bytes: int = 0  # gradient bytes that this rank has handed to the others
+    optimizer: Optimizer
+    """There once `prepare` has been called. Its `param_groups` take the learning rate; its state
+    is torch.optim's, by the same names, so that checkpoints fit every strategy."""
 
     @abstractmethod
-    def prepare(self, model: nn.Module) -> nn.Module:
-        """Give every rank the weights of rank 0; returns the module to call in the forward pass."""
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
+        """Give every rank the weights of rank 0, and make the optimizer; returns the module to
+        call in the forward pass."""
 
     @abstractmethod
-    def backward(self, loss_sum: Tensor, global_samples: int) -> float:
-        """Leave in every parameter's `grad` the gradient of the mean loss over the global batch.
+    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+        """One step of the optimizer, by the gradient of the mean loss over the global batch.
 
         loss_sum: 0-dim, the sum over this rank's samples.
-        Returns: `time.perf_counter()` at which this rank's own arithmetic was done; the rest of
-        the call was waiting for communication.
         """
 
     @abstractmethod
@@ -52,3 +68,11 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back what the strategy holds; the model keeps its parameters."""
+
+
+def backward(parameters: Iterable[nn.Parameter], loss_sum: Tensor, weight: float) -> None:
+    """Leave in each parameter's `grad` the gradient of `weight` times the loss, and nothing of
+    what was there before."""
+    for parameter in parameters:
+        parameter.grad = None
+    loss_sum.backward(torch.tensor(weight, dtype=loss_sum.dtype))

@@ -14,7 +14,7 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
-Strategy = Literal["sequential", "mpi", "gloo"]
+Strategy = Literal["sequential", "mpi", "shared", "gloo"]
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
 LearningRateSchedule = Literal["constant", "cosine"]

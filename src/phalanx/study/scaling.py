@@ -29,13 +29,13 @@ class ScalingConfig:
     """Ways to train them."""
 
     ranks: tuple[int, ...] | None = None
-    """Numbers of ranks for mpi and gloo. Default: 1, 2, 4 … up to twice the cores."""
+    """Numbers of ranks for mpi, shared and gloo. Default: 1, 2, 4 … up to twice the cores."""
 
     threads: tuple[int, ...] | None = None
     """Numbers of threads for sequential. Default: 1, 2, 4 … up to the cores."""
 
     threads_per_rank: int = 1
-    """Compute threads of each rank of mpi and gloo."""
+    """Compute threads of each rank of mpi, shared and gloo."""
 
     batch_sizes: tuple[int, ...] = (DEFAULT_BATCH_SIZE,)
     """Global batch sizes; each is a study of its own within the report."""

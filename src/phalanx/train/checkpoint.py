@@ -89,10 +89,16 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
 
 
 def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Optimizer) -> None:
+    """In place where the optimizer has made its state already: ranks may share that memory, into
+    which each of them then writes the same values."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, quantity = key.rsplit(":", 1)
-        optimizer.state[parameters[name]][quantity] = value.clone()
+        state = optimizer.state[parameters[name]]
+        if quantity in state:
+            state[quantity].copy_(value)
+        else:
+            state[quantity] = value.clone()
 
 
 def _sealed(path: Path) -> StoredFile:

@@ -17,6 +17,7 @@ AllReduceMethod = Literal["auto", "shared", "library"]
 DtypeName = Literal["float32", "float64"]
 
 DEFAULT_BATCH_SIZE = 128
+OVER_MPI: tuple[Strategy, ...] = ("mpi", "shared")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,8 @@ class TrainConfig:
     """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
 
     strategy: Strategy = "sequential"
-    """`sequential` in one process, `mpi` ranks over MPI, `gloo` ranks under PyTorch's DDP."""
+    """`sequential` in one process, `mpi` ranks over MPI, `shared` ranks over MPI with parameters
+    and optimizer state that they share, `gloo` ranks under PyTorch's DDP."""
 
     ranks: int | None = None
     """Number of processes. Default: as many as the launcher started, else one a core."""

@@ -12,6 +12,7 @@ from phalanx.launch.detect import Launched
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.config import TrainConfig
 
@@ -21,12 +22,15 @@ RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find
 def join(config: TrainConfig, launched: Launched | None) -> Strategy:
     """The strategy of the options, with all its ranks present.
 
-    Raises: UserError when MPI sees another number of ranks than its launcher started.
+    Raises: UserError when MPI sees another number of ranks than its launcher started, or ranks
+            that are to share memory are on several nodes.
     """
     if config.strategy == "sequential":
         return Sequential()
     if config.strategy == "mpi":
         return MPI(_world(config, launched), method=config.all_reduce)
+    if config.strategy == "shared":
+        return Shared(_world(config, launched))
     return _join_gloo(config, launched)
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
 from phalanx.data.dataset import Dataset
 from phalanx.data.sampler import GlobalBatches, RankBatch, evaluation_shard
@@ -28,7 +27,6 @@ class Work:
     strategy: Strategy
     model: nn.Module
     module: nn.Module  # what the strategy made of the model; called in the forward pass
-    optimizer: Optimizer
     schedule: Schedule
     dataset: Dataset
     global_batch_size: int
@@ -123,11 +121,9 @@ def update(
     if not num_samples:
         loss = loss * 0
     forwarded = clock()
-    computed = work.strategy.backward(loss, batch.global_size)
-    reduced = clock()
-    for group in work.optimizer.param_groups:
+    for group in work.strategy.optimizer.param_groups:
         group["lr"] = work.schedule.at(step)
-    work.optimizer.step()
+    times = work.strategy.update(loss, batch.global_size)
     loss_sum = loss.item()
     ended = clock()
     event = Step(
@@ -138,9 +134,9 @@ def update(
         loss_sum=loss_sum,
         data_s=loaded - began,
         forward_s=forwarded - loaded,
-        backward_s=computed - forwarded,
-        communication_s=reduced - computed,
-        optimizer_s=ended - reduced,
+        backward_s=times.backward_s,
+        communication_s=times.communication_s,
+        optimizer_s=ended - forwarded - times.backward_s - times.communication_s,
     )
     return event, logits.detach()[:num_samples], ended
 

@@ -17,7 +17,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.records.files import read_run, write_run
 from phalanx.records.schema import Outcome, Run, Setting
-from phalanx.train.config import TrainConfig
+from phalanx.train.config import OVER_MPI, TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.manifest import check_resumable, find_checkpoint, read_manifest
 
@@ -63,12 +63,13 @@ def _ranks(config: TrainConfig, launched: Launched | None) -> int:
     if config.strategy == "sequential" and launched.world_size > 1:
         raise UserError(
             f"{launched.launcher} started {launched.world_size} processes, and --strategy "
-            "sequential uses one: take --strategy mpi or gloo, or start it without a launcher"
+            "sequential uses one: take --strategy mpi, shared or gloo, or start it without a "
+            "launcher"
         )
-    if config.strategy == "mpi" and launched.launcher == "torchrun":
+    if config.strategy in OVER_MPI and launched.launcher == "torchrun":
         raise UserError(
-            "torchrun starts no MPI ranks, which --strategy mpi needs: start it with mpirun, or "
-            "without a launcher and with --ranks"
+            f"torchrun starts no MPI ranks, which --strategy {config.strategy} needs: start it "
+            "with mpirun, or without a launcher and with --ranks"
         )
     return launched.world_size
 

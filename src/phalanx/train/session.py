@@ -27,7 +27,7 @@ from phalanx.train.loop import Work, run_epoch
 from phalanx.train.manifest import Manifest
 from phalanx.train.memory import keep_freed_memory
 from phalanx.train.metrics import RankTotals, epoch_line, summarize
-from phalanx.train.optimizer import make_optimizer
+from phalanx.train.optimizer import update_rule
 from phalanx.train.run import begin_run, complete, end_run, new_folder, this_command, title
 from phalanx.train.schedule import Schedule
 
@@ -100,15 +100,14 @@ def _prepare(
         peak=config.learning_rate(global_batch_size),
         num_steps=config.epochs * num_batches(len(dataset.train_labels), global_batch_size),
     )
-    optimizer = make_optimizer(config, model, schedule.peak)
+    module = strategy.prepare(model, update_rule(config, schedule.peak))
     epochs_done = 0
     if config.resume:
-        epochs_done = load_checkpoint(config.resume, model, optimizer).epochs_done
+        epochs_done = load_checkpoint(config.resume, model, strategy.optimizer).epochs_done
     work = Work(
         strategy=strategy,
         model=model,
-        module=strategy.prepare(model),
-        optimizer=optimizer,
+        module=module,
         schedule=schedule,
         dataset=dataset,
         global_batch_size=global_batch_size,
@@ -170,7 +169,7 @@ def _save(config: TrainConfig, folder: Path, work: Work, epoch: int) -> None:
         epochs_done=epoch + 1,
         files={},
     )
-    path = save_checkpoint(folder, work.model, work.optimizer, manifest)
+    path = save_checkpoint(folder, work.model, work.strategy.optimizer, manifest)
     now = time.perf_counter()
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     work.writer.add(

@@ -19,7 +19,7 @@ from phalanx.records.schema import Step
 from phalanx.train.config import TrainConfig
 from phalanx.train.join import RENDEZVOUS, join
 from phalanx.train.loop import Work, run_epoch
-from phalanx.train.optimizer import make_optimizer
+from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import Schedule
 
 BATCH = 30
@@ -50,8 +50,8 @@ def run(config: TrainConfig, folder: Path) -> None:
     work = Work(
         strategy=strategy,
         model=model,
-        module=strategy.prepare(model),  # gives all ranks the weights of rank 0
-        optimizer=make_optimizer(config, model, config.lr),
+        # gives all ranks the weights of rank 0
+        module=strategy.prepare(model, update_rule(config, config.lr)),
         schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=50),
         dataset=samples(dtype),
         global_batch_size=BATCH,

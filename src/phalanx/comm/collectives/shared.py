@@ -1,68 +1,86 @@
-"""All-reduce in shared memory: every rank sums its own share of the vector, for all.
+"""A vector that every rank holds as parts, brought together in shared memory; array operations.
 
 The vector is cut into one share a rank. A rank hands the others what belongs to their shares, by
 copying it into memory that they can read; what belongs to its own share it need not copy at all.
+`csrc/parts.c` does the same and is held to this; this serves where that was not built.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.comm.layout import Piece, pieces_of, share_of
+from phalanx.comm.layout import pieces_of, share_of
 from phalanx.comm.window import Window
 
 CHUNK_BYTES = 128 * 1024  # of one rank's piece; the pieces and their sum stay in a core's cache
 
+Array = NDArray[Any]
 
-class SharedAllReduce:
-    """Sums vectors of one layout over the ranks of a node. Making one is collective.
 
-    Cost, for p ranks of n bytes: two barriers, and n(p-1)/p bytes copied, n read and n/p written
-    by each rank.
+class SharedParts:
+    """One rank's side. Making one is collective.
+
+    Cost of a round, for p ranks of n bytes: two barriers, and n(p-1)/p bytes copied and n read by
+    each rank.
     """
 
-    def __init__(self, window: Window, total: NDArray[Any], sizes: Sequence[int]) -> None:
-        """window: an array of n elements for each rank; total: (n,) in shared memory, for the
-        result; sizes: elements of the consecutive parts that make up the vector."""
-        self._window, self.total = window, total
-        shares = [share_of(rank, window.size, sum(sizes)) for rank in range(window.size)]
-        largest = max(1, CHUNK_BYTES // total.itemsize)
-        self._own = pieces_of(sizes, shares[window.rank], largest)
+    def __init__(
+        self, window: Window, sizes: Sequence[int], starts: Sequence[int] | None = None
+    ) -> None:
+        """window: an array as long as the vector for each rank; sizes: elements of the parts;
+        starts: where they start in the vector, None when they are consecutive."""
+        self._window = window
+        num_elements = len(window.arrays[0])
+        shares = [share_of(r, window.size, num_elements) for r in range(window.size)]
+        largest = max(1, CHUNK_BYTES // window.arrays[0].itemsize)
+        self._own = pieces_of(sizes, shares[window.rank], largest, starts)
         self._others = [
             piece
             for rank, share in enumerate(shares)
             if rank != window.rank
-            for piece in pieces_of(sizes, share, largest=max(1, sum(sizes)))
+            for piece in pieces_of(sizes, share, max(1, num_elements), starts)
         ]
+        self._given: dict[int, Array] = {}
 
-    def __call__(self, parts: Sequence[NDArray[Any]]) -> None:
-        """Put into `total` the sum over all ranks of the vector that `parts` make up.
-
-        parts: 1-D arrays of the sizes given; not changed. Sums are made in the order of the ranks,
-        so `total` has the same bits run after run, whoever comes first.
-        Raises: WaitTimeoutError naming the ranks that did not come.
-        """
+    def hand_over(self, part: int, values: Array) -> None:
+        """values: (sizes[part],), not changed by anyone until the round is over."""
+        self._given[part] = values
         mine = self._window.arrays[self._window.rank]
         for piece in self._others:
-            mine[piece.offset : piece.stop] = parts[piece.part][piece.begin : piece.end]
-        self._window.barrier("all-reduce (waiting for the gradients)")
+            if piece.part == part:
+                mine[piece.offset : piece.stop] = values[piece.begin : piece.end]
+
+    def round(self, use: Callable[[slice, list[Array]], None], name: str) -> float:
+        """Once all have handed over all parts, call `use(where, terms)` for every piece of the own
+        share: where it lies in the vector, and its term of each rank, in their order. Then wait
+        until all ranks are done. name: what a timeout calls it.
+
+        Returns: seconds that the own share took.
+        Raises:  WaitTimeoutError naming the ranks that did not come.
+        """
+        self._window.barrier(f"{name} (waiting for the gradients)")
+        began = time.perf_counter()
         for piece in self._own:
-            self._sum(piece, parts[piece.part][piece.begin : piece.end])
-        self._window.barrier("all-reduce (waiting for the sums)")
+            where = slice(piece.offset, piece.stop)
+            terms = [array[where] for array in self._window.arrays]
+            terms[self._window.rank] = self._given[piece.part][piece.begin : piece.end]
+            use(where, terms)
+        used_s = time.perf_counter() - began
+        self._given.clear()
+        self._window.barrier(f"{name} (waiting for the sums)")
+        return used_s
 
-    def _sum(self, piece: Piece, own: NDArray[Any]) -> None:
-        where = slice(piece.offset, piece.stop)
-        terms = [array[where] for array in self._window.arrays]
-        terms[self._window.rank] = own
-        sum_in_order(terms, self.total[where])
 
-
-def sum_in_order(terms: Sequence[NDArray[Any]], total: NDArray[Any]) -> None:
+def sum_in_order(terms: Sequence[Array], total: Array) -> None:
     """total = terms[0] + terms[1] + …, added up from the first to the last."""
+    if len(terms) == 1:
+        total[:] = terms[0]
+        return
     np.add(terms[0], terms[1], out=total)
     for term in terms[2:]:
         np.add(total, term, out=total)

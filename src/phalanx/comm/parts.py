@@ -1,0 +1,158 @@
+"""A vector that every rank of a node holds as parts, brought together in memory that they share.
+
+The work is done by `csrc/parts.c` and `csrc/fused.c`; here are the memory and the errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from phalanx.comm import kernels
+from phalanx.comm.dtypes import DTYPES, ReduceOp
+from phalanx.comm.layout import CACHE_LINE_BYTES
+from phalanx.comm.memory import SharedMemory, share_within
+from phalanx.comm.node import Node
+from phalanx.comm.wait import WaitTimeoutError
+from phalanx.comm.world import World
+
+
+class Parts:
+    """One rank's side. Parts may be handed over as soon as they are there, in any order; each
+    round ends with one collective call. Nothing is left behind, however the ranks end.
+
+    Memory: a window of the vector's length for each rank, of which its own share is never touched,
+    and the shared vectors.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        node: Node | None,
+        memory: SharedMemory,
+        module: Any,
+        sizes: Sequence[int],
+        starts: Sequence[int],
+        num_elements: int,
+        dtype: np.dtype[Any],
+    ) -> None:
+        self.num_parts = len(sizes)
+        self._world, self._node, self._module = world, node, module
+        self._code = DTYPES[dtype.name].code
+        stride = stride_bytes(num_elements, dtype)
+        rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
+        self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
+        """(num_elements,) each, zeros at first: what all ranks see and any may write."""
+        self._parts = module.make_parts(
+            node.handle if node else None,
+            world.local_rank,
+            world.local_size,
+            memory.address,
+            stride,
+            num_elements,
+            starts,
+            sizes,
+            self._code,
+        )
+
+    @classmethod
+    def join(
+        cls,
+        world: World,
+        sizes: Sequence[int],
+        dtype: DTypeLike,
+        *,
+        starts: Sequence[int],
+        num_elements: int,
+        num_vectors: int,
+    ) -> Parts | None:
+        """Parts of `sizes` elements that begin at `starts` in a vector of `num_elements`, and
+        `num_vectors` vectors that all ranks see. None, on all ranks, where they are not on one
+        node, cannot share memory or have no kernels. Collective."""
+        module = kernels.compiled()
+        if not all(world.node.allgather(module is not None and world.on_one_node)):
+            return None
+        node = None
+        if world.size > 1:
+            node = Node.join(
+                world.node, policy=world.policy, name="parts", timeout_s=world.timeout_s
+            )
+            if node is None:
+                return None
+        dtype = np.dtype(dtype)
+        num_rows = world.local_size + num_vectors
+        memory = share_within(world.node, max(1, num_rows * stride_bytes(num_elements, dtype)))
+        if memory is None:
+            return None
+        return cls(world, node, memory, module, sizes, starts, num_elements, dtype)
+
+    def hand_over(self, part: int, address: int) -> None:
+        """This round's `part` lies at `address`, contiguous; it must stay there, unchanged, until
+        the round is over."""
+        self._module.hand_over(self._parts, part, address)
+
+    def all_reduce(self, total: NDArray[Any], addresses: Sequence[int] | None = None) -> None:
+        """End the round: `total`, one of `vectors`, becomes the sum over the ranks, in their order.
+
+        addresses: of all parts; None when they have been handed over one by one.
+        Cost:   two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p.
+        Raises: ValueError when a part is missing; WaitTimeoutError naming the ranks that did not
+                come; MismatchError when their parts are others.
+        """
+        status = self._module.parts_all_reduce(
+            self._parts, addresses, total.ctypes.data, ReduceOp.SUM, self._world.timeout_s
+        )
+        if status:
+            self._check(status, "the all-reduce of gradients")
+
+    def fused_step(
+        self,
+        rule: int,
+        coefficients: Sequence[float],
+        parameters: NDArray[Any],
+        states: Sequence[NDArray[Any]],
+        addresses: Sequence[int] | None = None,
+    ) -> float:
+        """End the round: the parts are gradients, by whose sums `parameters` and `states`, which
+        are of `vectors`, are updated; `update.py` says how.
+
+        Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n, and reads and
+                 writes its share of parameters and states.
+        Returns: seconds that this rank took for its share.
+        Raises:  as `all_reduce`.
+        """
+        status, used_s = self._module.fused_step(
+            self._parts,
+            addresses,
+            rule,
+            coefficients,
+            parameters.ctypes.data,
+            [state.ctypes.data for state in states],
+            self._code,
+            self._world.timeout_s,
+        )
+        if status:
+            self._check(status, "the fused step")
+        return float(used_s)
+
+    def close(self) -> None:
+        """Arrays of `vectors` that are still in use keep the memory."""
+        self.vectors.clear()
+        del self._parts, self._node
+
+    def _check(self, status: int, name: str) -> None:
+        assert self._node is not None, "one rank waits for nobody"
+        try:
+            self._node.check(status)
+        except WaitTimeoutError as error:
+            raise WaitTimeoutError(
+                f"rank {self._world.rank} waited {self._world.timeout_s:g} s in {name} for {error}"
+            ) from None
+
+
+def stride_bytes(num_elements: int, dtype: np.dtype[Any]) -> int:
+    """From one vector of `num_elements` to the next: whole cache lines."""
+    return -(-num_elements * dtype.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES

@@ -1,0 +1,101 @@
+"""What one step of an optimizer does to a slice of the parameters: formulas of torch.optim.
+
+In array operations: the oracle for `csrc/fused.c`, which makes the same operations in the same
+order, so that both give the same bits; and what serves where that was not built.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+OptimizerName = Literal["adam", "adamw", "sgd"]
+
+
+class Formula(IntEnum):
+    """The numbers are those of the C kernels."""
+
+    SGD = 0
+    SGD_MOMENTUM = 1
+    ADAM = 2
+    ADAMW = 3
+
+
+STATES = {
+    Formula.SGD: (),
+    Formula.SGD_MOMENTUM: ("momentum_buffer",),
+    Formula.ADAM: ("exp_avg", "exp_avg_sq"),
+    Formula.ADAMW: ("exp_avg", "exp_avg_sq"),
+}
+"""Of each value of the parameters, by the names that torch.optim gives them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateRule:
+    """An optimizer and its constants. Momentum is of `sgd`, betas and epsilon are of the others.
+
+    Adam: Kingma & Ba 2015, arXiv:1412.6980; AdamW: Loshchilov & Hutter 2019, arXiv:1711.05101.
+    """
+
+    name: OptimizerName
+    learning_rate: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+
+    @property
+    def formula(self) -> Formula:
+        if self.name == "sgd":
+            return Formula.SGD_MOMENTUM if self.momentum else Formula.SGD
+        return Formula.ADAM if self.name == "adam" else Formula.ADAMW
+
+    def coefficients(self, learning_rate: float, step: int) -> tuple[float, ...]:
+        """What the formula needs in the update number `step`, counted from 1."""
+        if self.name == "sgd":
+            return (learning_rate, self.weight_decay, self.momentum)
+        beta1, beta2 = self.betas
+        decay = self.weight_decay if self.name == "adam" else 1 - learning_rate * self.weight_decay
+        return (
+            learning_rate / (1 - beta1**step),
+            decay,
+            1 - beta1,
+            beta2,
+            1 - beta2,
+            1 / math.sqrt(1 - beta2**step),
+            self.epsilon,
+        )
+
+
+def apply_formula(
+    formula: Formula,
+    coefficients: Sequence[float],
+    parameters: Array,
+    states: Sequence[Array],
+    gradients: Array,
+) -> None:
+    """Update parameters and states, (n,) of float32 or float64, in place."""
+    if formula in (Formula.SGD, Formula.SGD_MOMENTUM):
+        rate, decay, momentum = coefficients
+        change = gradients + decay * parameters
+        if formula is Formula.SGD_MOMENTUM:
+            np.add(momentum * states[0], change, out=states[0])
+            change = states[0]
+        parameters -= rate * change
+        return
+    step, decay, new1, old2, new2, root, epsilon = coefficients
+    first, second = states
+    if formula is Formula.ADAM:
+        gradients = gradients + decay * parameters
+    else:
+        parameters *= decay
+    first += new1 * (gradients - first)
+    np.add(old2 * second, new2 * gradients * gradients, out=second)
+    parameters -= step * first / (np.sqrt(second) * root + epsilon)

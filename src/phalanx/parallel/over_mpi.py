@@ -1,0 +1,41 @@
+"""What strategies over MPI have in common: the ranks of a `World`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.world import World
+from phalanx.parallel.strategy import Strategy
+
+
+class OverMPI(Strategy):
+    """Closing it closes the world."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
+        self.library = world.library
+
+    def barrier(self) -> None:
+        self._world.barrier("the barrier of the epoch")
+
+    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
+        rows = self._world.gather(np.array(values, dtype=np.float64))
+        return None if rows is None else rows.tolist()
+
+    def share(self, text: str) -> str:
+        return self._world.share(text)
+
+    def close(self) -> None:
+        self._world.close()
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """Contiguous; zeros where the loss does not reach the parameter."""
+    if parameter.grad is None:
+        return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+    return parameter.grad.contiguous()

@@ -1,0 +1,147 @@
+"""Data parallelism within a node, with parameters and optimizer state that exist once.
+
+Every rank computes the gradients of its part of each global batch. A rank owns a slice of the
+parameters: it adds up the gradients of its slice and updates it at once, where all ranks see it.
+Compared with `mpi` no sums are written and read again, the optimizer's work is divided among the
+ranks, and parameters and state take p times less memory. The trajectory is the same but for
+rounding.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from phalanx.comm.fused import FusedStep, make_fused_step
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.parallel.over_mpi import OverMPI, gradient_of
+from phalanx.parallel.strategy import UpdateTimes, backward
+
+
+class Shared(OverMPI):
+    """Parameters are views of memory that all ranks of the node see; gradients are each rank's
+    own, and are those of its part of the batch also after the update."""
+
+    def __init__(self, world: World) -> None:
+        """Raises: UserError when the ranks are on several nodes."""
+        super().__init__(world)
+        if not world.on_one_node:
+            raise UserError(
+                f"--strategy shared needs all ranks on one node, but {world.local_size} of "
+                f"{world.size} are on {world.hostname}: use --strategy mpi"
+            )
+        self._step: FusedStep | None = None
+
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
+        """Raises: ValueError when parameters are not all of float32, or all of float64."""
+        self._parameters = list(model.parameters())
+        dtypes = {parameter.dtype for parameter in self._parameters}
+        if dtypes not in ({torch.float32}, {torch.float64}):
+            raise ValueError(
+                "the fused step needs parameters all of float32 or all of float64, not of "
+                + ", ".join(sorted(str(dtype) for dtype in dtypes))
+            )
+        sizes = [parameter.numel() for parameter in self._parameters]
+        dtype = self._parameters[0].detach().numpy().dtype
+        self._step = make_fused_step(self._world, rule, sizes, dtype)
+        self.collective = self._step.name
+        self._move_parameters(self._step)
+        self.optimizer = FusedOptimizer(self._parameters, self._step)
+        return model
+
+    def _move_parameters(self, step: FusedStep) -> None:
+        views = [
+            torch.from_numpy(array).view(parameter.shape)
+            for array, parameter in zip(step.parameters, self._parameters, strict=True)
+        ]
+        if self.rank == 0:
+            for view, parameter in zip(views, self._parameters, strict=True):
+                view.copy_(parameter.detach())
+        self._world.barrier("the sharing of parameters")
+        for view, parameter in zip(views, self._parameters, strict=True):
+            parameter.data = view
+
+    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+        """The time in which a rank adds up and updates its own slice counts as the optimizer's,
+        the rest of the step (handing over, waiting) as communication."""
+        assert isinstance(self.optimizer, FusedOptimizer), "prepare() comes first"
+        began = time.perf_counter()
+        backward(self._parameters, loss_sum, 1 / global_samples)
+        computed = time.perf_counter()
+        self.optimizer.step()
+        stepped = time.perf_counter()
+        if self.size > 1:
+            self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
+        own_s = self.optimizer.own_slice_s if self.size > 1 else stepped - computed
+        return UpdateTimes(backward_s=computed - began, communication_s=stepped - computed - own_s)
+
+    def close(self) -> None:
+        if self._step is not None:
+            for parameter in self._parameters:
+                parameter.data = parameter.data.clone()
+            self.optimizer.state.clear()
+            self._step.close()
+            self._step = None
+        super().close()
+
+
+class FusedOptimizer(Optimizer):
+    """SGD, Adam or AdamW whose `step()` is collective and takes each rank's own gradients.
+
+    `param_groups[0]["lr"]` is read in every step, the other constants are those of the rule. The
+    state has torch.optim's names; all ranks see one copy of it, but for the count of steps. A
+    parameter without a gradient is updated as if it were zero, as the `mpi` strategy does and
+    unlike torch.optim, which passes it over.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], step: FusedStep) -> None:
+        """parameters: which live in `step.parameters`, in the same order."""
+        rule = step.rule
+        super().__init__(
+            parameters,
+            {
+                "lr": rule.learning_rate,
+                "momentum": rule.momentum,
+                "weight_decay": rule.weight_decay,
+                "betas": rule.betas,
+                "eps": rule.epsilon,
+            },
+        )
+        self.own_slice_s = 0.0
+        """Seconds of the last step in which this rank added up and updated its slice."""
+        self._parameters = list(parameters)
+        self._step = step
+        self._num_steps = np.zeros(len(parameters), np.float32)
+        steps = torch.from_numpy(self._num_steps)
+        for number, parameter in enumerate(parameters):
+            state: dict[str, Any] = {
+                name: torch.from_numpy(arrays[number]).view(parameter.shape)
+                for name, arrays in step.states.items()
+            }
+            if rule.name != "sgd":
+                state["step"] = steps[number]
+            self.state[parameter] = state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One update. Collective. Raises: WaitTimeoutError naming the ranks that did not come."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        gradients = [gradient_of(parameter) for parameter in self._parameters]
+        self._num_steps += 1
+        self.own_slice_s = self._step.step_at(
+            [gradient.data_ptr() for gradient in gradients],
+            self.param_groups[0]["lr"],
+            int(self._num_steps[0]),
+        )
+        return loss
