@@ -113,7 +113,8 @@ class Group:
         self._transport = MessageTransport(self._communicators.collectives, self._watch)
         self._set_up = MessageTransport(self._communicators.notices, self._watch)
         self._asked = asked_for(os.environ)
-        self._network = Network(self._transport, nodes)
+        self._neighbours = self._join_neighbours()
+        self._network = Network(self._transport, nodes, self._neighbours)
         # The same calls through shared memory, where all members have it.
         self._node = self._join_node()
         self._broken: BaseException | None = None
@@ -355,8 +356,7 @@ class Group:
 
     def fail(self, reason: str) -> None:
         """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`."""
-        if self._node is not None:
-            self._node.fail(reason)
+        self._tell_node(reason)
         self._watch.tell_failure(reason)
         self._broken = self._broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
         self._fast = None
@@ -367,9 +367,11 @@ class Group:
         if self._closed:
             return
         self._closed = True
-        self._fast = self._node = None
+        self._fast = self._node = self._neighbours = None
         self._watch.close()
-        self._communicators.close()
+        if self._broken is None:
+            self._communicators.close()
+        # Else they stay: messages may still come, and would reach whoever got their numbers next.
 
     def _begin(self, call: Call, timeout_s: float | None) -> _Running:
         """Number the collective and, in debug mode, compare it with what the others call."""
@@ -389,6 +391,25 @@ class Group:
             return None
         communicator = self._communicators.notices
         return Node.join(communicator, policy=self.policy, name=self.name, timeout_s=self.timeout_s)
+
+    def _join_neighbours(self) -> Node | None:
+        """Of several nodes, the ranks on this one; None, on all ranks, where those of some node
+        do not share memory."""
+        if len(set(self.nodes)) in (1, self.size):
+            return None
+        here = self.nodes[self.rank]
+        local = [rank for rank, node in enumerate(self.nodes) if node == here]
+        communicator = communicator_of(self._communicators.notices, local, here)
+        node = Node.join(
+            communicator,
+            policy=self.policy,
+            name=self.name,
+            timeout_s=self.timeout_s,
+            known_as=local,
+        )
+        communicator.Free()
+        joined = self._communicators.notices.allgather(node is not None or len(local) == 1)
+        return node if all(joined) else None
 
     def _fastest(self) -> Node | None:
         usable = self._broken is None and not self._closed
@@ -410,8 +431,13 @@ class Group:
     def _break(self, error: BaseException) -> None:
         """The group cannot go on after this; those who wait in shared memory are told."""
         self._broken, self._fast = error, None
-        if self._node is not None and not isinstance(error, PeerFailedError):
-            self._node.fail(str(error) or type(error).__name__)
+        if not isinstance(error, PeerFailedError):
+            self._tell_node(str(error) or type(error).__name__)
+
+    def _tell_node(self, reason: str) -> None:
+        for node in (self._node, self._neighbours):
+            if node is not None:
+                node.fail(reason)
 
     def _check_usable(self) -> None:
         if self._closed:
@@ -446,7 +472,7 @@ class _Running:
         group = self._group
         if isinstance(error, MismatchError):
             error.args = (f"collective number {group.sequence} of group {group.name}: {error}",)
-        elif isinstance(error, WaitTimeoutError) and group._node is not None:
+        elif isinstance(error, WaitTimeoutError) and " waited " not in str(error):
             timeout_s = group.timeout_s if self.timeout_s is None else self.timeout_s
             error.args = (
                 f"rank {group.rank} waited {timeout_s:g} s in {group._watch.activity} "

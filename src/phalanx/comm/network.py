@@ -8,15 +8,19 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import direct, dissemination, halving, lanes, library, ring, tree
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.messages import MessageTransport
+from phalanx.comm.node import Node
 from phalanx.comm.select import Asked, Topology, choose_all_reduce
 
 
 class Network:
     """The same calls as those of `Group`, which documents them."""
 
-    def __init__(self, transport: MessageTransport, nodes: tuple[int, ...]) -> None:
-        """nodes: the number of each rank's node."""
-        self._transport = transport
+    def __init__(
+        self, transport: MessageTransport, nodes: tuple[int, ...], neighbours: Node | None = None
+    ) -> None:
+        """nodes: the number of each rank's node; neighbours: this rank's, where all nodes' ranks
+        share memory."""
+        self._transport, self._neighbours = transport, neighbours
         self._topology = Topology(nodes=nodes, shares_memory=False)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
@@ -53,7 +57,16 @@ class Network:
                 halving.all_reduce(self._transport, buffer, op, divisor)
             case "lanes":
                 nodes = self._topology.nodes
-                lanes.all_reduce(self._transport, buffer, op, divisor, nodes=nodes)
+                if self._neighbours is not None and timeout_s is not None:
+                    self._neighbours.timeout_s = timeout_s
+                lanes.all_reduce(
+                    self._transport,
+                    buffer,
+                    op,
+                    divisor,
+                    nodes=nodes,
+                    neighbours=self._neighbours,
+                )
             case "library":
                 library.all_reduce(self._transport, buffer, op, divisor)
             case "shared":

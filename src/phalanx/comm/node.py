@@ -54,6 +54,7 @@ class Node:
         self.name = name
         self.timeout_s = 0.0
         self._moves_messages = False
+        self.known_as: Sequence[int] = range(self.size)
         self._memory, self._module = memory, module
         self._node = module.join(memory.address, self.rank, self.size, policy.spins, policy.yields)
         node.Barrier()
@@ -61,9 +62,17 @@ class Node:
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
 
     @classmethod
-    def join(cls, node: Any, *, policy: WaitPolicy, name: str, timeout_s: float) -> Node | None:
+    def join(
+        cls,
+        node: Any,
+        *,
+        policy: WaitPolicy,
+        name: str,
+        timeout_s: float,
+        known_as: Sequence[int] | None = None,
+    ) -> Node | None:
         """Collective over the communicator `node`. None, on all of its ranks, where they cannot
-        share memory or have no kernels."""
+        share memory or have no kernels. known_as: what errors call the ranks."""
         module = kernels.compiled()
         size = node.Get_size()
         usable = module is not None and 1 < size <= module.MAX_RANKS
@@ -74,6 +83,7 @@ class Node:
             return None
         joined = cls(memory, module, node, policy, name)
         joined.timeout_s = timeout_s
+        joined.known_as = known_as or range(size)
         return joined
 
     def allocate(self, num_elements: int, dtype: DTypeLike) -> NDArray[Any]:
@@ -281,15 +291,18 @@ class Node:
             return MismatchError(self._calls())
         if status == _PEER_FAILED:
             rank = self._ranks(lambda peer: peer.failed)[0]
-            return PeerFailedError(f"rank {rank} failed: {self._peer(rank).reason}")
+            return PeerFailedError(f"{self._text_of([rank])} failed: {self._peer(rank).reason}")
         if status == _PEER_DIED:
-            names = ", ".join(map(str, self._ranks(lambda peer: peer.dead)))
-            return PeerFailedError(f"rank {names} failed: its process is gone")
+            gone = self._ranks(lambda peer: peer.dead)
+            return PeerFailedError(f"{self._text_of(gone)} failed: its process is gone")
         if status == _NO_MEMORY:
             return MemoryError("the memory of another rank could not be mapped")
         _, awaited = self._module.progress(self._node)
         missing = self._ranks(lambda peer: peer.phase < awaited)
-        return WaitTimeoutError("rank " + ", ".join(map(str, missing)))
+        return WaitTimeoutError(self._text_of(missing))
+
+    def _text_of(self, ranks: Sequence[int]) -> str:
+        return f"rank {', '.join(str(self.known_as[rank]) for rank in ranks)}"
 
     def _ranks(self, chosen: Callable[[_Peer], bool | int]) -> list[int]:
         return [r for r in range(self.size) if r != self.rank and chosen(self._peer(r))]
@@ -305,10 +318,7 @@ class Node:
             callers.setdefault(describe_call(peer.fingerprint, peer.count), []).append(rank)
         if len(callers) == 1:
             return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
-        return ", ".join(
-            f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} called {call}"
-            for call, ranks in callers.items()
-        )
+        return ", ".join(f"{self._text_of(ranks)} called {call}" for call, ranks in callers.items())
 
 
 def describe_call(fingerprint: int, count: int) -> str:

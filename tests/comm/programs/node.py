@@ -2,6 +2,7 @@
 
 Words: any of `values`, `order`, `mismatch`, `ahead`."""
 
+import itertools
 import sys
 from typing import Any
 
@@ -76,7 +77,7 @@ def check_movement(node: Node) -> None:
             assert output.tobytes() == values_of(peer, counts[peer]).tobytes()
         whole = values_of(rank, sum(counts))
         starts = np.cumsum([0, *counts])
-        parts = [Buffer.of(whole[a:b]) for a, b in zip(starts, starts[1:], strict=False)]
+        parts = [Buffer.of(whole[a:b]) for a, b in itertools.pairwise(starts)]
         output = np.empty(counts[rank], np.float32)
         node.reduce_scatter(Buffer.of(output), parts)
         expected = in_order(sum(counts))[starts[rank] : starts[rank + 1]]

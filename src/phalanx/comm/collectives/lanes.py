@@ -8,6 +8,7 @@ same time. Then the ranks of a node hand each other the finished slices.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import direct
@@ -27,13 +28,39 @@ def ranks_by_node(nodes: Sequence[int]) -> list[list[int]]:
     return list(places.values())
 
 
+class Neighbours(Protocol):
+    """The ranks of this node, where they share memory."""
+
+    def reduce_scatter(self, output: Buffer, parts: Sequence[Buffer], op: ReduceOp) -> None: ...
+
+    def all_gather(self, outputs: Sequence[Buffer], part: Buffer) -> None: ...
+
+
+class _ByMessages:
+    def __init__(self, local: Transport) -> None:
+        self._local = local
+
+    def reduce_scatter(self, output: Buffer, parts: Sequence[Buffer], op: ReduceOp) -> None:
+        direct.reduce_scatter(self._local, output, parts, op, 1.0)
+
+    def all_gather(self, outputs: Sequence[Buffer], part: Buffer) -> None:
+        direct.all_gather(self._local, outputs, part)
+
+
 def all_reduce(
-    transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float, *, nodes: Sequence[int]
+    transport: Transport,
+    buffer: Buffer,
+    op: ReduceOp,
+    divisor: float,
+    *,
+    nodes: Sequence[int],
+    neighbours: Neighbours | None = None,
 ) -> None:
     """Reduce `buffer` over all ranks, in place; every rank ends with the same bytes.
 
     buffer: (n,), the same n and dtype on every rank.
     nodes:  the number of each rank's node; there are as many lanes as ranks on the smallest node.
+    neighbours: the ranks of this node, in their order; None: they exchange messages.
     Cost:   for m nodes of k ranks, 4 rounds: on the node 2(k-1)/k · bytes, between the nodes
             2(m-1)/m · bytes/k through each of the k lanes.
     Order:  of the ranks on each node, then of the nodes.
@@ -48,9 +75,10 @@ def all_reduce(
     totals = direct.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
     results = direct.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]
     own = local.rank
-    direct.reduce_scatter(local, totals[own], totals, op, 1.0)
+    neighbours = neighbours or _ByMessages(local)
+    neighbours.reduce_scatter(totals[own], totals, op)
     if own < num_lanes:
         lane = Members(transport, [ranks[own] for ranks in by_node])
         direct.all_reduce(lane, totals[own], op, 1.0)
         settle(totals[own], results[own], op, divisor)
-    direct.all_gather(local, results, results[own])
+    neighbours.all_gather(results, results[own])

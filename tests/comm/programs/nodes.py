@@ -1,0 +1,40 @@
+"""A group that believes its ranks to be on several nodes: memory within, messages between.
+
+Words: the number of each rank's node, such as `0 0 1 1`."""
+
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.group import Group
+from phalanx.comm.wait import WaitPolicy
+from phalanx.launch.cores import usable_cores
+
+world = MPI.COMM_WORLD
+rank, size = world.Get_rank(), world.Get_size()
+nodes = tuple(int(word) for word in sys.argv[1:])
+group = Group(
+    world,
+    name="pretended",
+    members=tuple(range(size)),
+    nodes=nodes,
+    policy=WaitPolicy.for_node(size, usable_cores()),
+    timeout_s=20,
+)
+assert group.node is None, "not all ranks share memory"
+shares = nodes.count(nodes[rank]) > 1
+assert (group._neighbours is not None) == shares, "those of a node do"
+for dtype in ("float32", "float16", "int64"):
+    for count in (1, 1000, 50_001, 300_000):
+        array = (np.arange(count) % 100 + rank).astype(dtype)
+        group.all_reduce(Buffer.of(array))
+        expected = (np.arange(count) % 100) * size + sum(range(size))
+        assert (array == expected.astype(dtype)).all(), (dtype, count)
+        array = np.full(count, rank + 1, dtype)
+        group.all_reduce(Buffer.of(array), ReduceOp.MAX, divisor=1.0)
+        assert (array == size).all()
+group.barrier()
+print(f"\nrank {rank} of {size} is done", flush=True)

@@ -1,0 +1,19 @@
+"""Several nodes, pretended: ranks of a node through memory, nodes among themselves by messages."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phalanx.comm.kernels import compiled
+from tests.conftest import Ranks
+
+
+@pytest.mark.mpi
+@pytest.mark.skipif(compiled() is None, reason="no C kernels were built")
+@pytest.mark.parametrize("nodes", ["0 0 1 1", "0 1 0 1", "0 0 1"])
+def test_lanes_through_memory(ranks: Ranks, programs: Callable[[str], Path], nodes: str) -> None:
+    words = nodes.split()
+    output = ranks.mpi(len(words), programs("nodes.py"), *words)
+    assert len(re.findall(rf"rank \d of {len(words)} is done", output)) == len(words)
