@@ -26,3 +26,9 @@ def test_every_call(
     output = ranks.mpi(count, programs("group.py"), *words)
     done = re.findall(rf"rank (\d) of {count} is done", output)
     assert sorted(done) == [str(rank) for rank in range(count)]
+
+
+@pytest.mark.parametrize("way", ["memory", "network"])
+def test_what_ends_a_collective(ranks: Ranks, programs: Callable[[str], Path], way: str) -> None:
+    output = ranks.mpi(3, programs("group_faults.py"), way)
+    assert all(f"rank {rank} is done" in output for rank in range(3))

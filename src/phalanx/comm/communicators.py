@@ -16,22 +16,41 @@ class Communicators:
 
         Raises: WaitTimeoutError when not all members come.
         """
-        made = [communicator.Idup() for _ in range(3)]
-        self.collectives, self.messages, self.notices = (duplicate for duplicate, _ in made)
-        for _, request in made:
-            wait_until(
-                request.Test,
-                policy,
-                timeout_s=timeout_s,
-                on_timeout=lambda: (
-                    f"rank {communicator.Get_rank()} waited {timeout_s:g} s for the other members "
-                    f"of group {group} to make it"
-                ),
-            )
+        self._policy, self._timeout_s, self._group = policy, timeout_s, group
+        # One after the other: Open MPI 5.0 can hang when it seeks numbers for several at once.
+        self.collectives = self._duplicate(communicator)
+        self.messages = self._duplicate(communicator)
+        self.notices = self._duplicate(communicator)
+
+    def _duplicate(self, communicator: Any) -> Any:
+        made, request = communicator.Idup()
+        wait_until(
+            request.Test,
+            self._policy,
+            timeout_s=self._timeout_s,
+            on_timeout=lambda: (
+                f"rank {communicator.Get_rank()} waited {self._timeout_s:g} s for the other "
+                f"members of group {self._group} to make it"
+            ),
+        )
+        return made
 
     def close(self) -> None:
+        """Free them. What nobody received is thrown away first: MPI would hand it to the next
+        communicator of the same number."""
+        for communicator in (self.messages, self.notices):
+            drain(communicator)
         for communicator in (self.collectives, self.messages, self.notices):
             communicator.Free()
+
+
+def drain(communicator: Any) -> None:
+    """Receive, and forget, what has arrived."""
+    from mpi4py import MPI
+
+    status = MPI.Status()
+    while (message := communicator.Improbe(status=status)) is not None:
+        message.Recv(bytearray(status.Get_count()))
 
 
 def communicator_of(communicator: Any, members: Sequence[int], tag: int) -> Any:

@@ -50,6 +50,7 @@ class Watch:
         self._waiting: dict[int, str] = {}
         self._looked_at = 0.0
         self._sent: list[Any] = []
+        self._is_open = True
 
     def until(
         self,
@@ -88,7 +89,8 @@ class Watch:
         return f"{rank}" if in_world == rank else f"{rank} (world {in_world})"
 
     def close(self) -> None:
-        """Forget notices that are still on their way; MPI ends the sending by itself."""
+        """Look no more. Notices on their way are forgotten; MPI ends the sending by itself."""
+        self._is_open = False
         for request, _ in self._sent:
             if not request.Test():
                 request.Free()
@@ -118,13 +120,16 @@ class Watch:
     def _receive_all(self) -> None:
         if self._parent is not None:
             self._parent._receive_all()
-        while self._notices.Iprobe(tag=NOTICE_TAG, status=(status := _status())):
+        while self._is_open and self._notices.Iprobe(tag=NOTICE_TAG, status=(status := _status())):
             memory = bytearray(status.Get_count())
             self._notices.Recv(memory, source=status.Get_source(), tag=NOTICE_TAG)
             self._take(status.Get_source(), bytes(memory))
 
     def _take(self, source: int, notice: bytes) -> None:
-        kind, text = notice[:1], notice[1:].decode()
+        kind = notice[:1]
+        group, _, text = notice[1:].decode().partition("\0")
+        if group != self._group:
+            return  # a straggler of a closed group, whose communicator had the number of ours
         if kind == _FAILED:
             self.failed[self._members[source]] = text
             return
@@ -133,7 +138,7 @@ class Watch:
             self._tell(source, _WAITS, self.activity)
 
     def _tell(self, peer: int, kind: bytes, text: str) -> None:
-        notice = kind + text.encode()
+        notice = kind + f"{self._group}\0{text}".encode()
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
         self._sent.append((self._notices.Isend(notice, peer, NOTICE_TAG), notice))
 

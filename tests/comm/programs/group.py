@@ -5,6 +5,7 @@ The truth is made by every rank for itself, from the values that each rank must 
 
 import itertools
 import sys
+import traceback
 
 import numpy as np
 from mpi4py import MPI
@@ -299,4 +300,8 @@ def main() -> None:
     print(f"rank {world.rank} of {world.size} is done", flush=True)
 
 
-main()
+try:
+    main()
+except BaseException:  # noqa: BLE001
+    traceback.print_exc()
+    MPI.COMM_WORLD.Abort(1)  # the others would wait for this rank
