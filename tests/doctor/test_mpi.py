@@ -16,6 +16,8 @@ WELL = {
     "thread_level": "multiple",
     "shared_window_error": None,
     "gpu_aware": False,
+    "kernels": True,
+    "all_reduce": ["from 4 bytes: shared (the ranks share memory)"],
 }
 
 
@@ -25,13 +27,16 @@ def judge(answer, code=0):
 
 def test_all_well():
     found = judge({})
-    assert [finding.status for finding in found] == ["ok"] * 4
+    assert [finding.status for finding in found] == ["ok"] * 6
     assert [finding.name for finding in found] == [
         "ranks",
         "MPI threads",
         "shared window",
         "GPU-aware MPI",
+        "kernels",
+        "all-reduce",
     ]
+    assert found[-1].detail == "from 4 bytes: shared (the ranks share memory)"
 
 
 def test_zero_of_one():
@@ -50,6 +55,7 @@ def test_zero_of_one():
     [
         ({"thread_level": "funneled"}, "MPI threads", "warning"),
         ({"shared_window_error": "no space left"}, "shared window", "problem"),
+        ({"kernels": False}, "kernels", "warning"),
         ({"gpu_aware": True}, "GPU-aware MPI", "ok"),
         ({"gpu_aware": None}, "GPU-aware MPI", "ok"),
     ],
@@ -88,4 +94,4 @@ def test_the_reason_is_the_first_error():
 def test_a_real_start():
     code, output = run_probe(find_mpi(os.environ), 2)
     assert code == 0, output
-    assert [finding.status for finding in check_mpi(2)] == ["ok"] * 5
+    assert [finding.status for finding in check_mpi(2)] == ["ok"] * 7

@@ -8,8 +8,13 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 from typing import Any
 
+from phalanx.comm import kernels
+from phalanx.comm.dtypes import FLOAT32
+from phalanx.comm.select import Topology, asked_for, explain
+from phalanx.comm.world import World
 from phalanx.launch.orphan import end_with_parent
 
 _WINDOW_BYTES = 1 << 20
@@ -23,7 +28,17 @@ def describe(mpi: Any) -> dict[str, object]:
         "thread_level": _thread_level(mpi),
         "shared_window_error": _shared_window_error(mpi),
         "gpu_aware": _gpu_aware(mpi),
+        **_engine(),
     }
+
+
+def _engine() -> dict[str, object]:
+    """What our own collectives go through here."""
+    world = World.create(timeout_s=20)
+    topology = Topology(nodes=world.group.nodes, shares_memory=world.group.node is not None)
+    lines = explain(topology, asked_for(os.environ), FLOAT32, is_native=True)
+    world.close()
+    return {"kernels": kernels.compiled() is not None, "all_reduce": lines}
 
 
 def _thread_level(mpi: Any) -> str:

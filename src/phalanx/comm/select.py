@@ -76,7 +76,9 @@ def choose_all_reduce(
     if asked != "auto":
         return Choice(asked, f"{VARIABLE} asks for it")
     if topology.shares_memory:
-        return Choice("shared", "the ranks share memory")
+        return Choice(
+            "shared", "the ranks share memory: each reduces its share, in place where all can see"
+        )
     if num_bytes * topology.size <= SHORT_BYTES:
         return Choice("short", f"no more than {SHORT_BYTES} bytes of all ranks: one round")
     if topology.num_nodes > 1 and topology.smallest_node > 1:

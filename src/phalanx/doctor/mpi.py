@@ -8,6 +8,7 @@ import re
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from phalanx.doctor.finding import Finding, ok, problem, warning
 from phalanx.launch.command import mpi_job
@@ -16,6 +17,7 @@ from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 
 PROBE_TIMEOUT_S = 40.0
+_ARRAYS = "PHALANX_KERNELS"
 _SOURCES = {"pypi": "from PyPI", "environment": "of this environment", "path": "found on PATH"}
 _ERROR_WORDS = re.compile(r"error|cannot|could not|fail|not found|not enough", re.IGNORECASE)
 _ANOTHER_MPI = (
@@ -67,6 +69,8 @@ def judge_ranks(
         _judge_threads(str(answer["thread_level"])),
         _judge_window(answer["shared_window_error"]),
         _judge_gpu_awareness(answer["gpu_aware"]),
+        _judge_kernels(answer["kernels"]),
+        ok("all-reduce", "; ".join(answer["all_reduce"])),
     ]
 
 
@@ -88,9 +92,20 @@ def _judge_gpu_awareness(aware: object) -> Finding:
     return ok("GPU-aware MPI", next(text for key, text in says.items() if key is aware))
 
 
-def parse_answers(output: str) -> list[dict[str, object]]:
+def _judge_kernels(compiled: object) -> Finding:
+    if compiled:
+        return ok("kernels", "compiled; ranks of a node sum in shared memory")
+    return warning(
+        "kernels",
+        "not compiled: array operations and messages serve instead, several times slower",
+        f"install a C compiler, unset {_ARRAYS}, and pip install --force-reinstall phalanx",
+    )
+
+
+def parse_answers(output: str) -> list[dict[str, Any]]:
     """JSON objects of the probe in `output`; launchers mix the lines of ranks, and their own."""
-    decoder, answers = json.JSONDecoder(), []
+    decoder = json.JSONDecoder()
+    answers: list[dict[str, Any]] = []
     position = output.find('{"world_size"')
     while position >= 0:
         try:
