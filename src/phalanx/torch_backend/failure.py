@@ -10,6 +10,7 @@ import time
 import weakref
 from types import TracebackType
 
+from phalanx.comm.errors import MismatchError
 from phalanx.comm.world import abort
 from phalanx.torch_backend.session import Session
 
@@ -71,11 +72,14 @@ def _end(reference: weakref.ref[Session]) -> None:
     if session.has_failed:
         sys.stderr.flush()
         _abort_after(GRACE_S)
-    if not session.end_threads(ENDING_S):
-        print(
-            f"rank {session.world.rank} ends while a collective is under way: ending all ranks",
-            file=sys.stderr,
-            flush=True,
-        )
-        session.fail("it ended while a collective was under way")
+    try:
+        text = "" if session.end_threads(ENDING_S) else "a collective of its own is under way"
+        if not text:
+            session.meet()
+    except MismatchError as error:
+        text = f"others wait for it: {error}"
+    if text:
+        rank = session.world.rank
+        print(f"rank {rank} ends while {text}; ending all ranks", file=sys.stderr, flush=True)
+        session.fail(f"it ended while {text}")
         _abort_after(GRACE_S)

@@ -225,6 +225,8 @@ class Membership(ProcessGroup):
         if self._refusal is None:
             self._refusal = "the group has been aborted"
             self._engine.fail(f"rank {self._engine.rank} aborted group {self._name}")
+            if self._engine is self.session.world.group:
+                self.session.has_failed = True
             self._close(0.0)
 
     def refuse(self, reason: str) -> None:
@@ -239,7 +241,7 @@ class Membership(ProcessGroup):
     def _close(self, timeout_s: float) -> None:
         # A thread that is still in a collective needs the engine: leave it what it has.
         if self.close(timeout_s):
-            self.session.leave(self, self._engine)
+            calling(partial(self.session.leave, self, self._engine))
 
 
 def tag_of(name: str, members: Sequence[int]) -> int:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Protocol
 
+from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.group import Group
 from phalanx.comm.world import World
 
@@ -40,8 +42,23 @@ class Session:
         if engine is not self.world.group:
             engine.close()
         if not self._groups and self.is_open:
-            self.is_open = False
-            self.world.close()
+            try:
+                self.meet()
+            finally:
+                self.is_open = False
+                self.world.close()
+
+    def meet(self) -> None:
+        """Wait until the other ranks are leaving too. MPI's own end would wait for them as well,
+        but for ever when one of them still waits for this rank.
+
+        Raises: MismatchError, on both sides, when one of them is in a collective.
+        """
+        if self.has_failed:
+            return
+        # who failed, or did not come, has been told of already
+        with suppress(PeerFailedError, WaitTimeoutError):
+            self.world.group.barrier(name="the end of the program")
 
     def fail(self, reason: str) -> None:
         """Tell the other ranks, once, that this one cannot go on."""

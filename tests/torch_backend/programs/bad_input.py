@@ -39,7 +39,7 @@ def check_local_mistakes(rank: int) -> None:
         lambda: sum_of(ones.to(torch.float8_e5m2)),
     )
     refused(TypeError, here + "all_reduce: .*sparse", lambda: sum_of(ones.to_sparse()))
-    refused(ValueError, here + ".*not of meta", lambda: sum_of(torch.ones(4, device="meta")))
+    refused(ValueError, "rank.*not of meta", lambda: sum_of(torch.ones(4, device="meta")))
     refused(ValueError, "rank.*5|5.*rank", lambda: dist.broadcast(ones, group_src=5))
     refused(ValueError, here + "recv: src is 7", lambda: group.recv([ones], 7, 0))
     refused(ValueError, here + "send: dst is -3", lambda: group.send([ones], -3, 0))
@@ -102,16 +102,14 @@ def check_forked() -> None:
 def check_mismatch(rank: int) -> None:
     """What only comparing ranks can find. It ends the group, so each has one of its own."""
     one, two = torch.ones(2 + rank), torch.ones(2)
-    for pattern, call in (
+    mistakes = (
         (
             "rank 0.*2 elements.*rank 1.*3 elements",
             lambda group: dist.all_reduce(one, group=group),
         ),
         (
             "rank 0.*barrier.*rank 1.*all_reduce",
-            lambda group: (
-                dist.all_reduce(two, group=group) if rank else dist.barrier(group=group)
-            ),
+            lambda group: dist.all_reduce(two, group=group) if rank else dist.barrier(group=group),
         ),
         (
             "rank 0.*float32.*rank 1.*int32",
@@ -121,7 +119,9 @@ def check_mismatch(rank: int) -> None:
             "root 0.*root 1",
             lambda group: dist.broadcast(two, group_src=rank, group=group),
         ),
-    ):
+    )
+    # Without comparing, two ranks that both think to be the root have nothing to wait for.
+    for pattern, call in mistakes if "PHALANX_CHECK" in os.environ else mistakes[:-1]:
         group = dist.new_group()
         refused(dist.DistBackendError, pattern, lambda g=group, c=call: c(g))
         refused(RuntimeError, "cannot be used any more", lambda g=group: dist.barrier(group=g))

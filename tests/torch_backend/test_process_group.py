@@ -1,0 +1,78 @@
+"""Backend mpi on real ranks, from scripts that import nothing but torch."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ranks
+
+pytestmark = pytest.mark.mpi
+Programs = Callable[[str], Path]
+
+
+def done(output: str, count: int) -> bool:
+    said = re.findall(rf"rank (\d) of {count} is done", output)  # in any order, lines joined
+    return sorted(said) == [str(rank) for rank in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_every_collective(ranks: Ranks, programs: Programs, count: int) -> None:
+    assert done(ranks.mpi(count, programs("conformance.py")), count)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_groups_come_and_go(ranks: Ranks, programs: Programs, count: int) -> None:
+    assert done(ranks.mpi(count, programs("lifecycle.py")), count)
+
+
+def test_asynchronous_calls_return_at_once(ranks: Ranks, programs: Programs) -> None:
+    assert done(ranks.mpi(2, programs("asynchronous.py")), 2)
+
+
+def test_bad_input_ends_in_an_error(ranks: Ranks, programs: Programs) -> None:
+    assert done(ranks.mpi(2, programs("bad_input.py")), 2)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ddp_trains_as_one_process_does(ranks: Ranks, programs: Programs, count: int) -> None:
+    assert done(ranks.mpi(count, programs("ddp.py")), count)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("PHALANX_CHECK", "1"), ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]
+)
+def test_debug_mode(
+    ranks: Ranks, programs: Programs, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    program = "bad_input.py" if name == "PHALANX_CHECK" else "ddp.py"
+    assert done(ranks.mpi(2, programs(program)), 2)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        ("raise", "rank 1 failed: ValueError: the data of rank 1 is broken"),
+        ("die", "rank 1 failed"),
+        ("exit", "rank 1 called"),
+        ("leave", "rank 1 called"),
+    ],
+)
+def test_a_failed_rank_ends_the_waits_of_the_others(
+    ranks: Ranks, programs: Programs, way: str, reason: str
+) -> None:
+    began = time.monotonic()
+    output = ranks.mpi(3, programs("failing.py"), way, may_fail=True, timeout_s=60)
+    assert time.monotonic() - began < 30
+    # one of them at least: some launchers end the rest before it has spoken
+    assert re.search(rf"rank [02] says: DistBackendError: .*{reason}", output), output
+    if way == "raise":
+        assert "ValueError: the data of rank 1 is broken" in output
+
+
+def test_a_collective_under_way_at_the_end_is_said(ranks: Ranks, programs: Programs) -> None:
+    output = ranks.mpi(2, programs("failing.py"), "thread", may_fail=True, timeout_s=60)
+    assert "ending all ranks" in output
