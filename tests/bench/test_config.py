@@ -31,6 +31,7 @@ def test_options_survive_a_record() -> None:
     [
         ({"ranks": 0}, "--ranks must be at least 1, not 0"),
         ({"repeats": 0}, "--repeats must be at least 1, not 0"),
+        ({"loop": 0}, "--loop must be at least 1, not 0"),
         ({"seconds": 0.0}, "--seconds must be more than 0, not 0"),
         ({"paths": ("smoke",)}, "--paths smoke is none of window, phalanx"),
         ({"collectives": ("reduce",)}, "--collectives reduce is none of all_reduce"),
@@ -42,3 +43,9 @@ def test_options_survive_a_record() -> None:
 def test_what_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         CollectivesConfig(**options)  # type: ignore[arg-type]
+
+
+def test_calls_are_timed_together_where_ranks_share_cores() -> None:
+    assert CollectivesConfig().calls_a_time(2, cores=2) == 1
+    assert CollectivesConfig().calls_a_time(8, cores=2) == 10
+    assert CollectivesConfig(loop=5).calls_a_time(2, cores=2) == 5

@@ -63,3 +63,19 @@ def test_memory_elsewhere_is_brought_there_and_back() -> None:
     _, pattern = made(lambda _: None)
     calls(prepared, pattern, lambda: order.append("barrier"), range(1))
     assert order == ["put", "barrier", "call", "get"]
+
+
+def test_several_calls_a_time_are_given_by_their_mean_and_one_more_is_checked() -> None:
+    numbers = []
+
+    def double(memory: Memory) -> None:
+        numbers.append(memory.input[0])
+        time.sleep(0.002)
+        memory.output[:] *= 2  # wrong, on purpose
+
+    prepared, pattern = made(double)
+    times_s, wrong = calls(prepared, pattern, lambda: None, range(2), calls_a_time=3)
+    assert len(numbers) == 2 * 4
+    assert numbers[3] == numbers[0], "the checked call has fresh input"
+    assert all(0.002 <= seconds < 0.006 for seconds in times_s)
+    assert wrong == 2 * CASE.count

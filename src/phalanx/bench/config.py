@@ -19,6 +19,7 @@ PathName = Literal["window", "phalanx", "torch", "mpi", "gloo", "nccl", "ring", 
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 PATHS: tuple[PathName, ...] = get_args(PathName)
+LOOP_ON_SHARED_CORES = 10
 DEFAULT_PATHS: tuple[PathName, ...] = ("window", "phalanx", "torch", "mpi", "gloo", "nccl")
 
 
@@ -49,6 +50,11 @@ class CollectivesConfig:
     repeats: int | None = None
     """Calls of each path at each size. Default: as many as the time allows, 10 to 400."""
 
+    loop: int | None = None
+    """Calls that are timed together, without a barrier between them. Default: 1, and 10 where
+    ranks share cores: there the ranks come out of a barrier one after the other, which the time of
+    a single call would hold too."""
+
     seconds: float = 60.0
     """Time for all calls together; what must be measured at least may take longer."""
 
@@ -61,8 +67,10 @@ class CollectivesConfig:
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise UserError(f"--ranks must be at least 1, not {self.ranks}")
-        if self.repeats is not None and self.repeats < 1:
-            raise UserError(f"--repeats must be at least 1, not {self.repeats}")
+        for name in ("repeats", "loop"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise UserError(f"--{name} must be at least 1, not {number}")
         for name in ("seconds", "timeout_s"):
             if not getattr(self, name) > 0:
                 option = name.replace("_", "-")
@@ -92,6 +100,10 @@ class CollectivesConfig:
     @property
     def reduce_op(self) -> ReduceOp:
         return ReduceOp[self.op.upper()]
+
+    def calls_a_time(self, ranks: int, cores: int) -> int:
+        """Calls that are timed together on a node of so many ranks and cores."""
+        return self.loop or (1 if ranks <= cores else LOOP_ON_SHARED_CORES)
 
     @property
     def title(self) -> str:

@@ -32,6 +32,7 @@ class Turn:
 class Budget:
     seconds: float  # for all paths of a case
     repeats: int | None
+    calls_a_time: int  # timed together
 
 
 def prepare(
@@ -72,33 +73,51 @@ def measure(
     costs_s = {}
     for name, made in prepared.items():
         began = time.perf_counter()
-        calls(made, pattern, barrier, range(WARM_UP_CALLS))
+        calls(made, pattern, barrier, range(WARM_UP_CALLS), budget.calls_a_time)
         costs_s[name] = (time.perf_counter() - began) / WARM_UP_CALLS
     # Rank 0's clock decides, so that all make the same number of calls.
     plan = group.share(schedule(costs_s, budget_s=budget.seconds, repeats=budget.repeats))
     for number, path in turns(list(prepared), plan.rounds):
         # The first call of a turn finds in the cache what the path before has left there.
-        times_s, wrong = calls(prepared[path], pattern, barrier, range(plan.calls[path] + 1))
+        numbers = range(plan.calls[path] + 1)
+        times_s, wrong = calls(prepared[path], pattern, barrier, numbers, budget.calls_a_time)
         yield Turn(path=path, round=number, times_s=times_s[1:], wrong=wrong)
 
 
 def calls(
-    made: Prepared, pattern: Pattern, barrier: Callable[[], None], numbers: range
+    made: Prepared,
+    pattern: Pattern,
+    barrier: Callable[[], None],
+    numbers: range,
+    calls_a_time: int = 1,
 ) -> tuple[list[float], int]:
-    """(seconds of each call, wrong elements of all of them)."""
+    """(seconds of each call, wrong elements of all of them).
+
+    With several calls a time their mean is given, and one more call, whose input is fresh, is
+    checked: in place, sums of sums would soon leave what a type can hold exactly.
+    """
     times_s, wrong = [], 0
     for number in numbers:
-        pattern.fill(made.memory.input, number)
-        if made.put:
-            made.put()
-        barrier()
+        _begin(made, pattern, barrier, number)
         began = time.perf_counter()
-        made.call()
-        times_s.append(time.perf_counter() - began)
+        for _ in range(calls_a_time):
+            made.call()
+        times_s.append((time.perf_counter() - began) / calls_a_time)
+        if calls_a_time > 1:
+            _begin(made, pattern, barrier, number)
+            made.call()
         if made.get:
             made.get()
         wrong += pattern.wrong(made.memory.output, number)
     return times_s, wrong
+
+
+def _begin(made: Prepared, pattern: Pattern, barrier: Callable[[], None], number: int) -> None:
+    """Fresh input on every rank, and all ranks here."""
+    pattern.fill(made.memory.input, number)
+    if made.put:
+        made.put()
+    barrier()
 
 
 def everywhere(group: Group, well: bool) -> bool:

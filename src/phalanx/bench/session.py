@@ -19,6 +19,7 @@ from phalanx.bench.paths.path import Memory, Terms
 from phalanx.bench.plan import Case, cases
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.world import World
+from phalanx.launch.cores import usable_cores
 from phalanx.records.collectives import (
     Calls,
     Joined,
@@ -63,7 +64,11 @@ class Session:
         largest_bytes = max(case.num_bytes for case in planned)
         self._progress(0, len(planned) + 1, None)
         self._measure_machine(largest_bytes)
-        budget = Budget(seconds=self._config.seconds / len(planned), repeats=self._config.repeats)
+        budget = Budget(
+            seconds=self._config.seconds / len(planned),
+            repeats=self._config.repeats,
+            calls_a_time=self._config.calls_a_time(self._world.local_size, usable_cores()),
+        )
         for number, case in enumerate(planned, 1):
             self._progress(number, len(planned) + 1, case)
             self._measure_case(case, paths, budget)
@@ -141,6 +146,7 @@ class Session:
                     count=case.count,
                     bytes=case.num_bytes,
                     round=turn.round,
+                    calls_a_time=budget.calls_a_time,
                     times_s=rounded(turn.times_s),
                     wrong=turn.wrong,
                 )

@@ -70,6 +70,7 @@ class Calls(Event, frozen=True, kw_only=True, tag="calls"):
     count: int  # elements of the larger of a rank's two buffers
     bytes: int
     round: int
+    calls_a_time: int = 1  # timed together; `times_s` are then means
     times_s: list[float]  # one a call, each begun together with the other ranks
     wrong: int  # elements of this rank's results that were not what they must be
 

@@ -38,6 +38,12 @@ class Subject:
         return self.points[0].ranks
 
     @property
+    def timing(self) -> str:
+        """What a time is the time of."""
+        number = self.points[0].calls_a_time
+        return "Time of a call" if number == 1 else f"Mean time of {number} calls in a row"
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(sorted({point.num_bytes for point in self.points}))
 

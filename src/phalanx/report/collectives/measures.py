@@ -45,6 +45,7 @@ class Point:
     count: int
     num_bytes: int
     times_s: tuple[float, ...]  # in the order in which they were measured
+    calls_a_time: int = 1  # each time is the mean of so many calls
     wrong: int
     floor: Floor | None
 
@@ -190,6 +191,7 @@ def _points(
             count=whole[0][0].count,
             num_bytes=num_bytes,
             times_s=tuple(times_s),
+            calls_a_time=whole[0][0].calls_a_time,
             wrong=sum(call.wrong for calls in rounds.values() for call in calls),
             floor=floor_of(collective, num_ranks, num_bytes, machine),
         )

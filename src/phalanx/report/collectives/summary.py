@@ -46,7 +46,9 @@ def title(subject: Subject) -> str:
         words.append(setting.dtype)
     if setting and subject.collective in ("all_reduce", "reduce_scatter"):
         words.append(setting.op)
-    return f"{' · '.join(words)}   (times in µs, bandwidths in GB/s)"
+    number = subject.points[0].calls_a_time
+    times = "times" if number == 1 else f"mean times of {number} calls"
+    return f"{' · '.join(words)}   ({times} in µs, bandwidths in GB/s)"
 
 
 def table_of(subject: Subject, *, wide: bool) -> Table:

@@ -18,8 +18,8 @@ def results(subjects: Sequence[Subject]) -> list[Table]:
     return [
         make_table(
             subject.title,
-            "Time of a call: its slowest rank's. Bandwidths in GB/s of 10⁹ bytes, from the median, "
-            f"as nccl-tests defines them. {subject.points[0].ranks} ranks.",
+            f"{subject.timing}: its slowest rank's. Bandwidths in GB/s of 10⁹ bytes, from the "
+            f"median, as nccl-tests defines them. {subject.points[0].ranks} ranks.",
             COLUMNS,
             [row(subject, point) for n in subject.sizes for point in in_order(subject, n)],
         )
