@@ -1,0 +1,216 @@
+"""Every algorithm on messages, on any number of ranks, against a loop over the ranks; no MPI."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives import direct, dissemination, halving, lanes, ring, tree
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.layout import starts_of
+from phalanx.comm.transport import Transport
+from tests.comm.collectives.threads import run
+
+AllReduce = Callable[[Transport, Buffer, ReduceOp, float], None]
+
+
+def two_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+    nodes = [rank * 2 // transport.size for rank in range(transport.size)]
+    lanes.all_reduce(transport, buffer, op, divisor, nodes=nodes)
+
+
+def alternating_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+    nodes = [rank % 3 for rank in range(transport.size)]
+    lanes.all_reduce(transport, buffer, op, divisor, nodes=nodes)
+
+
+ALL_REDUCES = {
+    "direct": direct.all_reduce,
+    "short": direct.all_reduce_short,
+    "ring": ring.all_reduce,
+    "tree": tree.all_reduce,
+    "halving": halving.all_reduce,
+    "two nodes": two_nodes,
+    "alternating nodes": alternating_nodes,
+}
+SIZES = st.integers(1, 9)
+COUNTS = st.one_of(st.integers(0, 12), st.integers(100, 1000))
+
+
+def values(rank: int, count: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng([rank, count]).standard_normal(count).astype(dtype)
+
+
+def reduced(
+    all_reduce: AllReduce, size: int, count: int, dtype: str, divisor: float = 1.0
+) -> list[np.ndarray]:
+    """What each rank has at the end."""
+    arrays = [values(rank, count, dtype) for rank in range(size)]
+
+    def program(transport: Transport) -> None:
+        all_reduce(transport, Buffer.of(arrays[transport.rank]), ReduceOp.SUM, divisor)
+
+    run(size, program)
+    return arrays
+
+
+@pytest.mark.parametrize("name", ALL_REDUCES)
+@settings(deadline=None, max_examples=25)
+@given(size=SIZES, count=COUNTS, divisor=st.sampled_from([1.0, 3.0]))
+def test_all_reduce(name: str, size: int, count: int, divisor: float) -> None:
+    results = reduced(ALL_REDUCES[name], size, count, "float32", divisor)
+    truth = sum(values(rank, count).astype(np.float64) for rank in range(size)) / divisor
+    np.testing.assert_allclose(results[0], truth, rtol=1e-4, atol=1e-5)
+    again = reduced(ALL_REDUCES[name], size, count, "float32", divisor)
+    assert len({result.tobytes() for result in (*results, *again)}) == 1, "bits differ"
+
+
+@pytest.mark.parametrize("name", ALL_REDUCES)
+@pytest.mark.parametrize("size", [2, 3, 6])
+def test_half_types_are_rounded_once(name: str, size: int) -> None:
+    """1 and many halves of its last digit: added in float16 they would all be lost."""
+    small = np.float16(2**-12)
+    arrays = [np.full(100, 1 if rank == 0 else small, np.float16) for rank in range(size)]
+
+    def program(transport: Transport) -> None:
+        mine = Buffer.of(arrays[transport.rank])
+        ALL_REDUCES[name](transport, mine, ReduceOp.SUM, 1.0)
+
+    run(size, program)
+    exact = np.float32(1) + (size - 1) * np.float32(small)
+    for array in arrays:
+        assert (array == np.float16(exact)).all()
+
+
+@pytest.mark.parametrize("name", ["direct", "short"])
+@settings(deadline=None, max_examples=20)
+@given(size=SIZES, count=COUNTS)
+def test_direct_sums_in_the_order_of_the_ranks(name: str, size: int, count: int) -> None:
+    truth = values(0, count)
+    for rank in range(1, size):
+        truth = truth + values(rank, count)
+    assert reduced(ALL_REDUCES[name], size, count, "float32")[0].tobytes() == truth.tobytes()
+
+
+def test_long_vectors_go_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = reduced(direct.all_reduce, 3, 1000, "float32")[0]
+    monkeypatch.setattr(direct, "SEGMENT_BYTES", 400)
+    assert reduced(direct.all_reduce, 3, 1000, "float32")[0].tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("module", [direct, ring])
+@settings(deadline=None, max_examples=20)
+@given(counts=st.lists(st.integers(0, 20), min_size=1, max_size=7), in_place=st.booleans())
+def test_reduce_scatter_and_all_gather(module, counts: list[int], in_place: bool) -> None:
+    size, starts = len(counts), starts_of(counts)
+    truth = sum(values(rank, sum(counts)).astype(np.float64) for rank in range(size))
+
+    def program(transport: Transport) -> None:
+        rank = transport.rank
+        given_values = values(rank, sum(counts))
+        whole = Buffer.of(given_values.copy())
+        parts = [whole.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
+        output = parts[rank] if in_place else Buffer.of(np.zeros(counts[rank], np.float32))
+        module.reduce_scatter(transport, output, parts, ReduceOp.SUM, 1.0)
+        mine = truth[starts[rank] : starts[rank + 1]]
+        np.testing.assert_allclose(output.array(), mine, rtol=1e-4, atol=1e-5)
+        if not in_place:
+            assert whole.array().tobytes() == given_values.tobytes(), "parts were changed"
+        gathered = Buffer.of(np.zeros(sum(counts), np.float32))
+        outputs = [gathered.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
+        module.all_gather(transport, outputs, output)
+        np.testing.assert_allclose(gathered.array(), truth, rtol=1e-4, atol=1e-5)
+
+    run(size, program)
+
+
+@settings(deadline=None, max_examples=30)
+@given(size=SIZES, data=st.data())
+def test_tree(size: int, data: st.DataObject) -> None:
+    root = data.draw(st.integers(0, size - 1))
+
+    def program(transport: Transport) -> None:
+        rank = transport.rank
+        mine = values(rank, 10)
+        tree.reduce(transport, Buffer.of(mine), ReduceOp.SUM, 2.0, root=root)
+        truth = sum(values(peer, 10).astype(np.float64) for peer in range(size)) / 2
+        np.testing.assert_allclose(mine, truth if rank == root else values(rank, 10), atol=1e-5)
+        mine = values(rank, 10)
+        tree.broadcast(transport, Buffer.of(mine), root=root)
+        assert np.array_equal(mine, values(root, 10))
+
+    run(size, program)
+
+
+@given(size=st.integers(1, 40))
+def test_the_tree_reaches_everybody_once(size: int) -> None:
+    children = [child for rank in range(size) for child in tree.children_of(rank, size)]
+    assert sorted(children) == list(range(1, size))
+    for rank in range(size):
+        assert all(tree.parent_of(child) == rank for child in tree.children_of(rank, size))
+
+
+def test_the_tree_as_drawn() -> None:
+    assert [tree.children_of(rank, 8) for rank in range(8)] == [
+        *([1, 2, 4], [], [3], []),
+        *([5, 6], [], [7], []),
+    ]
+
+
+def test_halving_as_drawn() -> None:
+    assert halving.workers_of(6) == [1, 3, 4, 5]
+    assert halving.workers_of(8) == list(range(8))
+    assert halving.halving_steps(2, 4) == [
+        halving.Step(0, kept=range(2, 4), given=range(0, 2)),
+        halving.Step(3, kept=range(2, 3), given=range(3, 4)),
+    ]
+
+
+@given(exponent=st.integers(0, 6))
+def test_partners_of_halving_agree(exponent: int) -> None:
+    size = 2**exponent
+    steps = [halving.halving_steps(position, size) for position in range(size)]
+    for position, mine in enumerate(steps):
+        assert len(mine) == exponent
+        for number, step in enumerate(mine):
+            other = steps[step.partner][number]
+            assert (other.partner, other.kept, other.given) == (position, step.given, step.kept)
+        if mine:
+            assert mine[-1].kept == range(position, position + 1)
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_what_is_sent(size: int) -> None:
+    """Numbers of messages and bytes, as the formulas say."""
+    count = 1024
+    expected = {
+        "direct": (2 * (size - 1), 2 * (size - 1) * count * 4 // size),
+        "ring": (2 * (size - 1), 2 * (size - 1) * count * 4 // size),
+        "halving": (2 * int(math.log2(size)), 2 * (size - 1) * count * 4 // size),
+    }
+    for name, (messages, num_bytes) in expected.items():
+        arrays = [values(rank, count) for rank in range(size)]
+        transports = run(
+            size,
+            lambda transport, arrays=arrays, name=name: ALL_REDUCES[name](
+                transport, Buffer.of(arrays[transport.rank]), ReduceOp.SUM, 1.0
+            ),
+        )
+        for transport in transports:
+            assert (len(transport.sent), sum(transport.sent)) == (messages, num_bytes), name
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_nobody_leaves_a_barrier_before_all_have_come(size: int) -> None:
+    come: set[int] = set()
+
+    def program(transport: Transport) -> None:
+        come.add(transport.rank)
+        dissemination.barrier(transport)
+        assert len(come) == size
+
+    run(size, program)

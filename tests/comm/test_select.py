@@ -1,0 +1,65 @@
+"""Which algorithm is chosen, and what a user can say about it."""
+
+import pytest
+
+from phalanx.comm.dtypes import BFLOAT16, FLOAT32
+from phalanx.comm.select import (
+    MANY_RANKS,
+    SHORT_BYTES,
+    Asked,
+    Topology,
+    asked_for,
+    choose_all_reduce,
+    explain,
+)
+
+ONE_NODE = Topology(nodes=(0, 0, 0, 0), shares_memory=True)
+NO_MEMORY = Topology(nodes=(0, 0, 0, 0), shares_memory=False)
+TWO_NODES = Topology(nodes=(0, 0, 1, 1), shares_memory=False)
+LONE_RANKS = Topology(nodes=tuple(range(MANY_RANKS)), shares_memory=False)
+LONG = 2**20
+
+
+def chosen(num_bytes: int, topology: Topology, asked: Asked = "auto") -> str:
+    return choose_all_reduce(
+        num_bytes, FLOAT32, topology=topology, asked=asked, is_native=True
+    ).algorithm
+
+
+def test_memory_comes_first_then_topology() -> None:
+    assert chosen(LONG, ONE_NODE) == "shared"
+    assert chosen(LONG, NO_MEMORY) == "direct"
+    assert chosen(LONG, TWO_NODES) == "lanes"
+    assert chosen(LONG, LONE_RANKS) == "halving"
+
+
+def test_short_vectors_take_one_round() -> None:
+    assert chosen(SHORT_BYTES // 4, TWO_NODES) == "short"
+    assert chosen(SHORT_BYTES // 4 + 1, TWO_NODES) == "lanes"
+
+
+@pytest.mark.parametrize("asked", ["direct", "ring", "tree", "halving", "lanes", "library"])
+def test_the_user_decides(asked: Asked) -> None:
+    assert asked_for({"PHALANX_ALL_REDUCE": asked}) == asked
+    assert chosen(4, ONE_NODE, asked) == asked
+
+
+def test_what_cannot_be() -> None:
+    with pytest.raises(ValueError, match="is 'rings'; it can be auto, shared, direct, ring"):
+        asked_for({"PHALANX_ALL_REDUCE": "rings"})
+    with pytest.raises(ValueError, match="do not share memory"):
+        chosen(4, TWO_NODES, "shared")
+    choice = choose_all_reduce(LONG, BFLOAT16, topology=TWO_NODES, asked="library", is_native=False)
+    assert choice.algorithm == "direct"
+    assert "no reduction of bfloat16" in choice.reason
+
+
+def test_nothing_said_means_auto() -> None:
+    assert asked_for({}) == asked_for({"PHALANX_ALL_REDUCE": ""}) == "auto"
+
+
+def test_the_choice_is_explained() -> None:
+    assert explain(TWO_NODES, "auto", FLOAT32, is_native=True) == [
+        f"from 4 bytes: short (no more than {SHORT_BYTES} bytes of all ranks: one round)",
+        "from 16 KiB: lanes (every rank of a node carries a slice to the other nodes)",
+    ]
