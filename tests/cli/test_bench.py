@@ -1,13 +1,14 @@
 """`phalanx bench collectives` from the command to the page, with real ranks."""
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from phalanx.records.collectives import Calls
+from phalanx.records.collectives import Calls, Joined
 from phalanx.records.files import rank_file, read_bench, read_bench_events
 from tests.cli.conftest import Phalanx, Started
 
@@ -69,12 +70,13 @@ def test_every_collective_on_three_ranks_as_json(phalanx: Phalanx, tmp_path: Pat
     done = phalanx(
         *QUICK,
         *("--ranks", "3", "--collectives", "all", "--sizes", "100,20KB", "--dtype", "int64"),
-        *("--op", "max", "--json", "--output", str(tmp_path / "out")),
+        *("--op", "max", "--loop", "1", "--paths", "window,phalanx,torch,mpi"),
+        *("--json", "--output", str(tmp_path / "out")),
     )
     assert done.returncode == 0, done.stderr
     read = json.loads(done.stdout)
     measured = {(row["collective"], row["path"]) for row in read["rows"]}
-    for path in ("phalanx", "mpi"):
+    for path in ("window", "phalanx", "torch", "mpi"):
         assert len({collective for collective, name in measured if name == path}) == 6
     assert {row["wrong"] for row in read["rows"]} == {0}
     sizes = {row["bytes"] for row in read["rows"] if row["collective"] == "all_gather"}
@@ -84,12 +86,39 @@ def test_every_collective_on_three_ranks_as_json(phalanx: Phalanx, tmp_path: Pat
 @pytest.mark.mpi
 def test_an_interrupted_bench_keeps_its_records(started: Started, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    process = started("bench", "collectives", "--seconds", "60", "--output", str(folder))
+    words = ("--sizes", "4", "--paths", "phalanx,mpi", "--repeats", "100000000")
+    process = started("bench", "collectives", *words, "--output", str(folder))
     deadline = time.monotonic() + 60
-    while not rank_file(folder, 0).exists() or b'"calls"' not in rank_file(folder, 0).read_bytes():
+    while (
+        not rank_file(folder, 0).exists() or b'"progress"' not in rank_file(folder, 0).read_bytes()
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
     assert read_bench(folder).outcome.status == "interrupted"
+
+
+@pytest.mark.mpi
+def test_a_rank_that_is_killed_ends_the_bench(started: Started, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    words = ("--sizes", "4", "--paths", "phalanx,mpi", "--repeats", "100000000")
+    process = started("bench", "collectives", *words, "--output", str(folder))
+    os.kill(process_of_rank(folder, 1), signal.SIGKILL)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert told.startswith("phalanx: ")
+    assert read_bench(folder).outcome.status == "failed"
+
+
+def process_of_rank(folder: Path, rank: int) -> int:
+    """Waits until the rank has joined."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if rank_file(folder, rank).exists():
+            for event in read_bench_events(rank_file(folder, rank)):
+                if isinstance(event, Joined):
+                    return event.process_id
+        time.sleep(0.05)
+    raise AssertionError(f"rank {rank} has not joined")

@@ -44,21 +44,24 @@ def read_folder(folder: Path) -> StudyMeasures:
 
 
 def newest_folder(root: Path) -> Path:
-    """The study or run under `root` whose records were begun last.
+    """The study, run or bench under `root` whose records were begun last.
 
     Raises UserError when there is none.
     """
     names = ("study.json", "run.json", "bench.json")
-    documents = [
-        path for name in names for depth in ("*", "*/*") for path in root.glob(f"{depth}/{name}")
-    ]
+    places = [f"{depth}/{name}" for depth in ("*", "*/*") for name in names]
+    documents = [path for place in places for path in root.glob(place)]
     documents = [path for path in documents if not (path.parents[1] / "study.json").exists()]
+    # Collectives measured with several MPIs, a folder each, are drawn together.
+    together = list(root.glob("*/*/*/bench.json"))
+    documents += together
     if not documents:
         raise UserError(
             f"there is no study or run under {root}: give its folder, or make one with "
             "`phalanx study scaling`"
         )
-    return max(documents, key=lambda path: path.stat().st_mtime).parent
+    newest = max(documents, key=lambda path: path.stat().st_mtime)
+    return newest.parents[1] if newest in together else newest.parent
 
 
 def _readable_study(folder: Path) -> Study:

@@ -1,6 +1,7 @@
 """The page of measured collectives."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,10 @@ def test_the_page_is_made_of_the_records(page: Path) -> None:
 
 def test_the_newest_folder_may_be_a_bench(tmp_path: Path) -> None:
     folder = make_bench(tmp_path / "bench" / "b")
+    os.utime(folder / "bench.json", (1000, 1000))
     assert newest_folder(tmp_path) == folder
+    make_vendors(tmp_path / "bench" / "every-mpi")
+    assert newest_folder(tmp_path) == tmp_path / "bench" / "every-mpi"
 
 
 @pytest.mark.parametrize(("columns", "has_type"), [(80, False), (120, True)])
