@@ -167,6 +167,13 @@ class Queued(Pending):
             self._error = as_torch(error)
         self._call = None  # it holds on to tensors that may not be results
 
+    def get_future(self) -> Future[Any]:
+        if self._order.is_worker():
+            # For a callback of an earlier collective, such as those of PowerSGD: whoever waits for
+            # the future there does so on the only thread that could run this one.
+            self._await(None)
+        return super().get_future()
+
     def _await(self, timeout_s: float | None) -> None:
         if self._order.is_worker():
             # A callback of an earlier collective waits for this one, on the only thread that could
