@@ -1,0 +1,207 @@
+"""Any model, its gradients summed over all ranks while its backward pass runs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Variable
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.group import Group
+from phalanx.comm.world import World
+from phalanx.launch.cores import last_level_cache_bytes
+from phalanx.parallel.buckets import largest_bucket_bytes, plan_buckets
+from phalanx.torch_backend.tensors import buffer_of
+
+
+class _Bucket:
+    """Gradients that are reduced together; they lie where the other ranks of the node see them."""
+
+    def __init__(self, group: Group, parameters: Sequence[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.waits_for = len(parameters)
+        memory = _visible(group, sum(p.nbytes for p in parameters))
+        whole = memory.view(parameters[0].dtype)
+        self.buffer: Buffer = buffer_of(whole)
+        starts = [0]
+        for parameter in parameters:
+            starts.append(starts[-1] + parameter.numel())
+        self.views = {
+            parameter: whole[start : start + parameter.numel()].view(parameter.shape)
+            for parameter, start in zip(parameters, starts, strict=False)
+        }
+
+    def take(self, parameter: nn.Parameter) -> None:
+        """The parameter's gradient, wherever it is, moves into the bucket."""
+        view = self.views[parameter]
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.data_ptr() != view.data_ptr():
+            view.copy_(parameter.grad)
+        parameter.grad = view
+
+
+class DataParallel(nn.Module):
+    """`module`, with every parameter's gradient the mean over all ranks once backward returns.
+
+    Gradients live in memory that the ranks of a node share and are summed where they lie, in the
+    order of the ranks: the same bits on every rank. A bucket is reduced as soon as its last
+    gradient is there; buckets follow the order in which gradients came in the first backward pass.
+    All ranks must use the module alike; a parameter that a rank does not use counts as zeros there.
+
+    For example:
+
+        model = DataParallel(Net())
+        for images, labels in batches_of_this_rank:
+            optimizer.zero_grad()
+            cross_entropy(model(images), labels).backward()
+            optimizer.step()
+
+    Cost of a step with n bytes of gradients and p ranks: n bytes copied into the buckets, then
+    2n bytes of memory traffic a rank.
+    Source: Li et al. 2020, "PyTorch Distributed", doi:10.14778/3415478.3415530, for the buckets.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        world: World | None = None,
+        *,
+        bucket_bytes: int | None = None,
+        broadcast_buffers: bool = True,
+    ) -> None:
+        """world: the ranks; None: those that the launcher started. bucket_bytes: of the largest
+        bucket; None: as the cache allows. Every rank gets rank 0's parameters and buffers.
+        Collective.
+
+        Raises: ValueError when no parameter wants a gradient, or one is not in CPU memory.
+        """
+        super().__init__()
+        self.module = module
+        self._trained = [p for p in module.parameters() if p.requires_grad]
+        _check(self._trained)
+        self._group = (world or World.create()).group
+        self._broadcasts = broadcast_buffers
+        self._bucket_bytes = bucket_bytes or largest_bucket_bytes(
+            self._group.size, last_level_cache_bytes()
+        )
+        self._is_synchronised, self._is_running = True, False
+        self._came: list[nn.Parameter] = []
+        self._order_is_known = False
+        self._broadcast([*module.parameters(), *module.buffers()])
+        self._make_buckets(range(len(self._trained) - 1, -1, -1))  # backward goes backwards
+        self._hooks = [p.register_post_accumulate_grad_hook(self._came_in) for p in self._trained]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.training and torch.is_grad_enabled():
+            if self._came and not self._order_is_known:
+                self._follow_order()
+            if self._broadcasts and self._is_synchronised:
+                self._broadcast(list(self.module.buffers()))
+        return self.module(*args, **kwargs)
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only add to this rank's gradients; the next one outside sums
+        them over the ranks."""
+        before, self._is_synchronised = self._is_synchronised, False
+        try:
+            yield
+        finally:
+            self._is_synchronised = before
+
+    def close(self) -> None:
+        """Leave the module as it was; its gradients go."""
+        for hook in self._hooks:
+            hook.remove()
+        for parameter in self._trained:
+            parameter.grad = None
+        self._buckets.clear()
+        self._bucket_of.clear()
+
+    def _make_buckets(self, order: Sequence[int]) -> None:
+        numbers = plan_buckets(
+            [p.nbytes for p in self._trained],
+            [str(p.dtype) for p in self._trained],
+            order,
+            self._bucket_bytes,
+        )
+        self._buckets = [_Bucket(self._group, [self._trained[n] for n in ns]) for ns in numbers]
+        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+
+    def _follow_order(self) -> None:
+        """New buckets, in the order in which rank 0's gradients came."""
+        self._order_is_known = True
+        numbers = {p: number for number, p in enumerate(self._trained)}
+        order = self._group.share([numbers[p] for p in dict.fromkeys(self._came)])
+        unused = [number for number in range(len(self._trained)) if number not in set(order)]
+        self._make_buckets([*order, *unused])
+
+    def _came_in(self, parameter: Tensor) -> None:
+        """A gradient is there; called by the backward pass."""
+        if not self._is_synchronised:
+            return
+        assert isinstance(parameter, nn.Parameter)
+        if not self._is_running:
+            self._begin()
+        if not self._order_is_known:
+            self._came.append(parameter)
+        bucket = self._bucket_of[parameter]
+        bucket.take(parameter)
+        bucket.waits_for -= 1
+        self._missing.discard(parameter)
+        while self._next < len(self._buckets) and self._buckets[self._next].waits_for <= 0:
+            self._reduce_next()
+
+    def _begin(self) -> None:
+        self._is_running, self._next = True, 0
+        self._missing = set(self._trained)
+        for bucket in self._buckets:
+            bucket.waits_for = len(bucket.parameters)
+        Variable._execution_engine.queue_callback(self._end)
+
+    def _end(self) -> None:
+        """Backward is over: what did not come counts as zeros."""
+        self._is_running = False
+        for parameter in self._missing:
+            self._bucket_of[parameter].take(parameter)
+        while self._next < len(self._buckets):
+            self._reduce_next()
+
+    def _reduce_next(self) -> None:
+        bucket = self._buckets[self._next]
+        self._next += 1
+        if self._group.size > 1:
+            self._group.all_reduce(bucket.buffer, divisor=float(self._group.size))
+
+    @torch.no_grad()
+    def _broadcast(self, tensors: Sequence[Tensor]) -> None:
+        if self._group.size == 1:
+            return
+        for tensor in tensors:
+            values = tensor.contiguous()
+            self._group.broadcast(buffer_of(values), root=0)
+            if values.data_ptr() != tensor.data_ptr():
+                tensor.copy_(values)
+
+
+def _visible(group: Group, num_bytes: int) -> Tensor:
+    """(num_bytes,) of memory that the other ranks of the node can see, where there is such."""
+    if group.node is None:
+        return torch.zeros(num_bytes, dtype=torch.uint8)
+    return torch.from_numpy(group.node.allocate(num_bytes, "uint8"))
+
+
+def _check(parameters: Sequence[nn.Parameter]) -> None:
+    if not parameters:
+        raise ValueError("the module has no parameter that wants a gradient: nothing to reduce")
+    for parameter in parameters:
+        if parameter.device.type != "cpu":
+            raise ValueError(
+                f"a parameter is on {parameter.device}; DataParallel sums in CPU memory: use "
+                'DistributedDataParallel on backend "mpi" for it'
+            )
