@@ -61,5 +61,5 @@ def test_nothing_said_means_auto() -> None:
 def test_the_choice_is_explained() -> None:
     assert explain(TWO_NODES, "auto", FLOAT32, is_native=True) == [
         f"from 4 bytes: short (no more than {SHORT_BYTES} bytes of all ranks: one round)",
-        "from 16 KiB: lanes (every rank of a node carries a slice to the other nodes)",
+        "from 64 KiB: lanes (every rank of a node carries a slice to the other nodes)",
     ]
