@@ -17,9 +17,10 @@ from torch.distributed import Work
 
 from phalanx.comm.buffer import Buffer
 from phalanx.torch_backend.arguments import filled, one_list, only, same_length, strided
+from phalanx.torch_backend.errors import ENDED, as_torch
 from phalanx.torch_backend.membership import Membership
 from phalanx.torch_backend.operations import Reduction, factor_of, reduction_of
-from phalanx.torch_backend.tensors import Places
+from phalanx.torch_backend.tensors import Places, buffer_of, is_plain
 from phalanx.torch_backend.works import Done
 
 
@@ -34,6 +35,8 @@ class Reductions(Membership):
     ) -> Work:
         if type(opts) is not AllreduceOptions:
             opts = filled(AllreduceOptions, opts, op=op, timeout=timeout)
+        elif not opts.asyncOp and type(tensors) is list and self._reduced_at_once(tensors, opts):
+            return self._finished
         tensor = only(tensors, self, "all_reduce")
         is_bucket = self.buckets.consider(tensor)
         reduction, places = self._reduction(tensor, opts, "all_reduce")
@@ -49,6 +52,30 @@ class Reductions(Membership):
         is_async = opts.asyncOp and not (is_bucket and self.buckets.at_once)
         work = self._run("all_reduce", call, is_async=is_async, results=[tensor], places=places)
         return Done([tensor]) if is_bucket and work is self._finished else work
+
+    def _reduced_at_once(self, tensors: list[Tensor], opts: Any) -> bool:
+        """The common case in few steps, each of which costs as much as the engine does: one plain
+        tensor, and nothing in the queue. False: it is not that case."""
+        if self._refusal is not None or len(tensors) != 1 or not is_plain(tensors[0]):
+            return False
+        tensor, timeout = tensors[0], opts.timeout
+        try:
+            reduction = reduction_of(tensor.dtype, hash(opts.reduceOp))
+        except TypeError:
+            return False
+        if reduction.scales:
+            return False
+        call = partial(
+            self._engine.all_reduce,
+            buffer_of(tensor),
+            reduction.op,
+            divisor=self._engine.size if reduction.is_average else 1.0,
+            timeout_s=timeout.total_seconds() if timeout.days >= 0 and timeout else None,
+        )
+        try:
+            return self._order.run_at_once(call)
+        except ENDED as error:
+            raise as_torch(error) from None
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         opts = filled(AllreduceOptions, opts)

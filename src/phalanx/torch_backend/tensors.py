@@ -28,6 +28,11 @@ def lies_in_place(tensor: Tensor) -> bool:
     )
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """A tensor as most are: strided, on the CPU, in place."""
+    return tensor.is_cpu and tensor.layout is torch.strided and lies_in_place(tensor)
+
+
 def buffer_of(tensor: Tensor) -> Buffer:
     """The memory of a contiguous tensor. Raises TypeError when it has none: a fake tensor, or a
     wrapper such as DTensor."""

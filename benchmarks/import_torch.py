@@ -1,0 +1,83 @@
+"""What Phalanx adds to `import torch`: each program imports it with the entry point of Phalanx or
+with that entry point hidden, in turns; at most 10 ms more is the aim. Processor time, which other
+programs on the machine disturb less than the clock on the wall.
+
+    python benchmarks/import_torch.py [--rounds 20] [--record]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+RECORD = Path(__file__).parent / "results" / "import_torch.json"
+AIM_S = 0.010
+
+PROGRAM = """
+import importlib.metadata, sys, time
+found = importlib.metadata.entry_points
+def entry_points(**wanted):
+    points = found(**wanted)
+    return [p for p in points if p.name != "phalanx"] if sys.argv[1] == "without" else points
+importlib.metadata.entry_points = entry_points
+began = time.process_time()
+import torch
+took = time.process_time() - began
+assert torch.distributed.is_mpi_available() is (sys.argv[1] == "with")
+assert not any(name.startswith("mpi4py") for name in sys.modules)
+print(took)
+"""
+
+
+def import_seconds(way: str) -> float:
+    words = [sys.executable, "-c", PROGRAM, way]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def commit() -> str:
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--record", action="store_true", help=f"write {RECORD.name}")
+    arguments = parser.parse_args()
+    times_s: dict[str, list[float]] = {"with": [], "without": []}
+    for way in times_s:
+        import_seconds(way)  # warms the file cache
+    for number in range(arguments.rounds):
+        for way in sorted(times_s, reverse=bool(number % 2)):
+            times_s[way].append(import_seconds(way))
+    medians = {way: statistics.median(values) for way, values in times_s.items()}
+    # Of pairs that ran one after the other: the machine's own drift is the same in both.
+    pairs = zip(times_s["with"], times_s["without"], strict=True)
+    added_s = statistics.median(one - other for one, other in pairs)
+    for way, median_s in medians.items():
+        spread = f"{min(times_s[way]) * 1e3:.0f} to {max(times_s[way]) * 1e3:.0f}"
+        print(f"import torch {way:8s} {median_s * 1e3:7.1f} ms  ({spread})")
+    print(f"added           {added_s * 1e3:7.1f} ms  (aim: at most {AIM_S * 1e3:g})")
+    if arguments.record:
+        record = {
+            "what": "processor time of import torch with and without the entry point, in turns",
+            "command": "python benchmarks/import_torch.py --record",
+            "commit": commit(),
+            "machine": f"{platform.machine()}, {platform.system()} {platform.release()}",
+            "versions": {name: version(name) for name in ("torch", "phalanx")},
+            "python": platform.python_version(),
+            "median_s": medians,
+            "added_median_s": added_s,
+            "times_s": times_s,
+        }
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
