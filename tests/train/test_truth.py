@@ -21,16 +21,17 @@ LAYOUTS = [(strategy, count) for strategy in ("mpi", "shared", "gloo") for count
 Truth = dict[str, dict[str, Tensor]]
 
 
-def alone(dtype: str, folder: Path) -> Truth:
+def alone(dtype: str, folder: Path, *optimizer: str) -> Truth:
     path = Path(__file__).parent / "programs" / "truth.py"
     spec = importlib.util.spec_from_file_location("truth", path)
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
     threads = torch.get_num_threads()
-    program.main("sequential", dtype, folder)
+    program.main("sequential", dtype, folder, *optimizer)
     torch.set_num_threads(threads)
-    return {model: load_file(folder / f"{model}-0.safetensors") for model in ("mlp", "cnn", "rnn")}
+    models = ("mlp",) if optimizer else ("mlp", "cnn", "rnn")
+    return {model: load_file(folder / f"{model}-0.safetensors") for model in models}
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,10 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     return alone("float32", tmp_path_factory.mktemp("float32"))
 
 
-def together(ranks: Ranks, program: Path, strategy: str, count: int, dtype: str, to: Path) -> None:
-    words = (strategy, dtype, str(to))
+def together(
+    ranks: Ranks, program: Path, strategy: str, count: int, dtype: str, to: Path, *optimizer: str
+) -> None:
+    words = (strategy, dtype, str(to), *optimizer)
     if strategy in ("mpi", "shared"):
         ranks.mpi(count, program, *words)
     else:
@@ -61,14 +64,34 @@ def test_parameters_equal_the_sequential_ones(
     count: int,
 ) -> None:
     together(ranks, programs("truth.py"), strategy, count, "float64", tmp_path)
-    for model, truth in exact.items():
+    assert_equal(tmp_path, exact, count)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_the_fused_step_is_that_of_every_optimizer(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    tmp_path_factory: pytest.TempPathFactory,
+    optimizer: str,
+    count: int,
+) -> None:
+    truth = alone("float64", tmp_path_factory.mktemp("alone"), optimizer)
+    found = tmp_path_factory.mktemp("together")
+    together(ranks, programs("truth.py"), "shared", count, "float64", found, optimizer)
+    assert_equal(found, truth, count)
+
+
+def assert_equal(folder: Path, truths: Truth, count: int) -> None:
+    """Parameters on every rank, losses and counts are those of one process."""
+    for model, truth in truths.items():
         for rank in range(count):
-            found = load_file(tmp_path / f"{model}-{rank}.safetensors")
+            found = load_file(folder / f"{model}-{rank}.safetensors")
             for name in truth.keys() - {"totals", "losses"}:
                 assert torch.allclose(found[name], truth[name], rtol=0, atol=1e-10), (
                     f"{model} {name} on rank {rank}"
                 )
-        found = load_file(tmp_path / f"{model}-0.safetensors")
+        found = load_file(folder / f"{model}-0.safetensors")
         assert torch.allclose(found["losses"], truth["losses"], rtol=1e-10, atol=0)
         assert_counts(found["totals"], truth["totals"])
 

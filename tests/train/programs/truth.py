@@ -1,6 +1,6 @@
 """Each rank: train every model for fifty steps by one strategy and keep the parameters.
 
-Words: strategy, dtype, folder for the results.
+Words: strategy, dtype, folder for the results, optimizer (then the MLP only).
 """
 
 import os
@@ -74,14 +74,21 @@ def run(config: TrainConfig, folder: Path) -> None:
     strategy.close()
 
 
-def main(name: str, dtype: str, folder: Path) -> None:
+def main(name: str, dtype: str, folder: Path, optimizer: str | None = None) -> None:
     torch.set_num_threads(1)
     meeting = os.environ.get(RENDEZVOUS)
-    for model in MODELS:
+    for model in ("mlp",) if optimizer else MODELS:
         if meeting:
             os.environ[RENDEZVOUS] = f"{meeting}-{model}"
-        run(TrainConfig(model=model, strategy=name, dtype=dtype), folder)
+        config = TrainConfig(
+            model=model,
+            strategy=name,
+            dtype=dtype,
+            optimizer=optimizer or "adam",
+            weight_decay=0.01 if optimizer else 0.0,
+        )
+        run(config, folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])

@@ -1,0 +1,132 @@
+"""Each rank: bring vectors in parts together, and compare with what NumPy says.
+
+Words: what to do; "C" or "arrays", what the ranks are to use.
+"""
+
+import sys
+
+import numpy as np
+
+from phalanx.comm.errors import MismatchError
+from phalanx.comm.fused import ArrayStep, KernelStep, make_fused_step
+from phalanx.comm.reducer import SharedReducer, WindowReducer
+from phalanx.comm.update import STATES, UpdateRule, apply_formula
+from phalanx.comm.world import World
+
+RULES = [
+    UpdateRule(name="sgd", learning_rate=0.1, weight_decay=0.01),
+    UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9),
+    UpdateRule(name="adam", learning_rate=1e-3),
+    UpdateRule(name="adamw", learning_rate=1e-3, weight_decay=0.01),
+]
+LAYOUTS = 12
+
+
+def layout_of(number: int) -> list[int]:
+    """From nothing at all to some thousands of elements, in up to nine parts."""
+    rng = np.random.default_rng(number)
+    largest = [1, 20, 3000, 40_000][number % 4]
+    return [int(size) for size in rng.integers(0, largest + 1, rng.integers(1, 10))]
+
+
+def values(rank: int, sizes: list[int], dtype: str, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng([rank, seed])
+    return [rng.standard_normal(size).astype(dtype) for size in sizes]
+
+
+def in_rank_order(world: World, sizes: list[int], dtype: str, seed: int) -> list[np.ndarray]:
+    totals = values(0, sizes, dtype, seed)
+    for rank in range(1, world.size):
+        for total, part in zip(totals, values(rank, sizes, dtype, seed), strict=True):
+            total += part
+    return totals
+
+
+def check_sums(world: World, way: str, sizes: list[int], dtype: str) -> None:
+    if way == "C":
+        reducer = SharedReducer.join(world, sizes, dtype)
+        assert reducer is not None
+    else:
+        reducer = WindowReducer(world, sizes, dtype)
+    for seed in range(4):
+        parts = values(world.rank, sizes, dtype, seed)
+        if seed % 2:
+            reducer.all_reduce(parts)
+        else:  # as they come, in another order on each rank
+            for part in np.random.default_rng([world.rank, seed]).permutation(len(parts)):
+                reducer.hand_over(int(part), parts[part].ctypes.data)
+            reducer.finish()
+        expected = np.concatenate(in_rank_order(world, sizes, dtype, seed))
+        assert reducer.total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
+    world.barrier()
+    reducer.close()
+
+
+def check_steps(world: World, way: str, rule: UpdateRule, sizes: list[int], dtype: str) -> None:
+    fused = make_fused_step(world, rule, sizes, dtype)
+    assert isinstance(fused, KernelStep if way == "C" else ArrayStep)
+    begun = values(99, sizes, dtype, 0)
+    if world.rank == 0:
+        for shared, value in zip(fused.parameters, begun, strict=True):
+            shared[:] = value
+    world.barrier()
+    kept = [[np.zeros_like(p) for _ in STATES[rule.formula]] for p in begun]
+    for step in range(1, 4):
+        parts = values(world.rank, sizes, dtype, step)
+        fused.step_at([part.ctypes.data for part in parts], 0.01 * step, step)
+        coefficients = rule.coefficients(0.01 * step, step)
+        sums = in_rank_order(world, sizes, dtype, step)
+        for parameter, states, gradient in zip(begun, kept, sums, strict=True):
+            apply_formula(rule.formula, coefficients, parameter, states, gradient)
+    for number, (parameter, states) in enumerate(zip(begun, kept, strict=True)):
+        assert fused.parameters[number].tobytes() == parameter.tobytes(), (rule, sizes, dtype)
+        for name, state in zip(STATES[rule.formula], states, strict=True):
+            assert fused.states[name][number].tobytes() == state.tobytes(), (rule, sizes, dtype)
+    world.barrier()
+    fused.close()
+
+
+def check_layouts(world: World, way: str) -> None:
+    for number in range(LAYOUTS):
+        dtype = ("float32", "float64")[number % 2]
+        check_sums(world, way, layout_of(number), dtype)
+        check_steps(world, way, RULES[number // 2 % 4], layout_of(number), dtype)
+
+
+def check_mismatch(world: World) -> None:
+    sizes = [10, 20] if world.rank != 1 else [20, 10]
+    reducer = SharedReducer.join(world, sizes, "float32")
+    assert reducer is not None
+    try:
+        reducer.all_reduce([np.ones(size, np.float32) for size in sizes])
+    except MismatchError as error:
+        print(f"rank {world.rank} says: {error}", flush=True)
+    world.barrier()
+
+
+def check_missing(world: World) -> None:
+    reducer = SharedReducer.join(world, [3, 4, 5], "float32")
+    assert reducer is not None
+    part = np.ones(5, np.float32)
+    for number in (0, 2):
+        reducer.hand_over(number, part.ctypes.data)
+    try:
+        reducer.finish()
+    except ValueError as error:
+        print(error, flush=True)
+    world.barrier()
+
+
+def main(what: str, way: str) -> None:
+    world = World.create(timeout_s=30)
+    if what == "layouts":
+        check_layouts(world, way)
+    elif what == "mismatch":
+        check_mismatch(world)
+    else:
+        check_missing(world)
+    world.close()
+    print(f"rank {world.rank} is done", flush=True)
+
+
+main(*sys.argv[1:])

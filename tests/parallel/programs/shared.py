@@ -1,0 +1,86 @@
+"""Each rank: a model whose parameters the ranks share.
+
+Words: "once", that there is one copy of everything; "late", that one rank stays away.
+"""
+
+import os
+import sys
+import time
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.wait import WaitTimeoutError
+from phalanx.comm.world import World
+from phalanx.parallel.shared import Shared
+
+ADAM = UpdateRule(name="adam", learning_rate=0.1)
+
+
+class Model(nn.Module):
+    """With a parameter that the loss does not reach."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.rand(7, 100, generator=generator))
+        self.unused = nn.Parameter(torch.rand(33, generator=generator))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight @ x).sum()
+
+
+def once(strategy: Shared, model: Model) -> None:
+    first = Model(0)
+    for parameter, wanted in zip(model.parameters(), first.parameters(), strict=True):
+        assert torch.equal(parameter, wanted), "not the weights of rank 0"
+        assert parameter.data_ptr() % 64 == 0
+    writer = strategy.size - 1
+    strategy.barrier()
+    if strategy.rank == writer:
+        with torch.no_grad():
+            model.weight[3, 5] = 42.0
+            strategy.optimizer.state[model.weight]["exp_avg"][1, 2] = 24.0
+    strategy.barrier()
+    assert model.weight[3, 5] == 42.0
+    assert strategy.optimizer.state[model.weight]["exp_avg"][1, 2] == 24.0
+    strategy.barrier()
+
+    before = model.unused.detach().clone()
+    for step in (1, 2):
+        times = strategy.update(model(torch.full((100,), strategy.rank + 1.0)), 10)
+        assert times.backward_s > 0
+        assert strategy.optimizer.state[model.weight]["step"] == step
+    moments = strategy.optimizer.state[model.weight]["exp_avg"]
+    total = strategy.size * (strategy.size + 1) / 2 / 10  # the gradient of every weight
+    assert torch.allclose(moments[0], torch.full((100,), total * (1 - 0.9**2)))
+    assert torch.equal(model.unused, before), "a gradient of zeros moves nothing"
+
+    kept = model.weight.detach().clone()
+    strategy.barrier()
+    strategy.close()
+    assert torch.equal(model.weight, kept), "the model keeps its parameters"
+
+
+def late(strategy: Shared, model: Model) -> None:
+    if strategy.rank == 1:
+        time.sleep(6)
+        os._exit(0)
+    try:
+        strategy.update(model(torch.ones(100)), 10)
+    except WaitTimeoutError as error:
+        print(f"rank {strategy.rank} says: {error}", flush=True)
+    time.sleep(4)  # keep the launcher from ending the others before they have spoken
+    os._exit(0)
+
+
+def main(what: str) -> None:
+    strategy = Shared(World.create(timeout_s=1.0 if what == "late" else 30.0))
+    model = Model(strategy.rank)
+    strategy.prepare(model, ADAM)
+    (late if what == "late" else once)(strategy, model)
+    print(f"rank {strategy.rank} is done", flush=True)
+
+
+main(sys.argv[1])

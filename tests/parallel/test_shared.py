@@ -1,0 +1,47 @@
+"""The `shared` strategy: one copy a node, updated by the ranks together."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from phalanx.comm import kernels
+from phalanx.errors import UserError
+from phalanx.parallel.shared import Shared
+from tests.conftest import Ranks
+
+
+def test_ranks_of_several_nodes_are_refused() -> None:
+    facts = {"rank": 0, "size": 4, "local_rank": 0, "local_size": 2}
+    world: Any = SimpleNamespace(**facts, library="", on_one_node=False, hostname="here")
+    with pytest.raises(
+        UserError, match="shared needs all ranks on one node, but 2 of 4 are on here"
+    ):
+        Shared(world)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("arrays", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_parameters_and_state_exist_once(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    arrays: bool,
+    count: int,
+) -> None:
+    if arrays:
+        monkeypatch.setenv(kernels.VARIABLE, "arrays")
+    output = ranks.mpi(count, programs("shared.py"), "once")
+    assert sorted(re.findall(r"rank (\d) is done", output)) == [str(r) for r in range(count)]
+
+
+@pytest.mark.mpi
+def test_a_timeout_names_who_is_missing(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    output = ranks.mpi(3, programs("shared.py"), "late", may_fail=True)
+    for rank in (0, 2):
+        assert f"rank {rank} says: rank {rank} waited 1 s in the fused step" in output
+    assert output.count("for rank 1") == 2
