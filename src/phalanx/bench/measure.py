@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from phalanx.bench.disturbance import Disturbance
 from phalanx.bench.paths.path import Memory, Path, Prepared, Terms
 from phalanx.bench.pattern import Pattern
 from phalanx.bench.plan import Case, schedule, turns
@@ -67,6 +68,7 @@ def measure(
     barrier: Callable[[], None],
     terms: Terms,
     budget: Budget,
+    disturbance: Disturbance,
 ) -> Iterator[Turn]:
     """Every turn of every path; all ranks make the same."""
     pattern = Pattern(case, rank=terms.rank, ranks=terms.ranks, dtype=terms.dtype, op=terms.op)
@@ -80,7 +82,8 @@ def measure(
     for number, path in turns(list(prepared), plan.rounds):
         # The first call of a turn finds in the cache what the path before has left there.
         numbers = range(plan.calls[path] + 1)
-        times_s, wrong = calls(prepared[path], pattern, barrier, numbers, budget.calls_a_time)
+        with disturbance.watch(path):
+            times_s, wrong = calls(prepared[path], pattern, barrier, numbers, budget.calls_a_time)
         yield Turn(path=path, round=number, times_s=times_s[1:], wrong=wrong)
 
 

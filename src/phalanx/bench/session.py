@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path as Folder
 
 from phalanx.bench.config import CollectivesConfig
+from phalanx.bench.disturbance import Disturbance
 from phalanx.bench.floor import measure_memory, measure_round_trips, working_sets
 from phalanx.bench.measure import Budget, measure, prepare
 from phalanx.bench.meeting import Meeting
@@ -48,6 +49,7 @@ class Session:
         self._began = time.monotonic()
         self._writer = EventWriter(rank_file(folder, world.rank))
         self._wrong = 0
+        self._disturbance = Disturbance()
         self._declared: set[tuple[str, str]] = set()
 
     def run(self) -> None:
@@ -83,7 +85,13 @@ class Session:
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         unit = 1 if sys.platform == "darwin" else 1024
         self._writer.add(
-            Measured(at_s=self._now(), wrong=self._wrong, peak_memory_bytes=kilobytes * unit)
+            Measured(
+                at_s=self._now(),
+                wrong=self._wrong,
+                peak_memory_bytes=kilobytes * unit,
+                watched_s=round(self._disturbance.watched_s, 6),
+                preempted=self._disturbance.preempted,
+            )
         )
         self._writer.close()
 
@@ -136,7 +144,9 @@ class Session:
         prepared, obstacles = prepare(case, paths.all, self._group, private)
         self._declare(case, paths, obstacles)
         meeting = self._meeting
-        for turn in measure(case, prepared, self._group, meeting.barrier, self._terms, budget):
+        for turn in measure(
+            case, prepared, self._group, meeting.barrier, self._terms, budget, self._disturbance
+        ):
             self._wrong += turn.wrong
             self._writer.add(
                 Calls(

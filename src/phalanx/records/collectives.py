@@ -104,6 +104,9 @@ class Measured(Event, frozen=True, kw_only=True, tag="measured"):
 
     wrong: int  # over everything
     peak_memory_bytes: int
+    # While paths ran that never give their core away of their own accord:
+    watched_s: float = 0.0
+    preempted: int = 0  # how often this rank lost its core to something else
 
 
 AnyBenchEvent = Joined | PathState | Calls | Traffic | RoundTrips | Progressed | Measured

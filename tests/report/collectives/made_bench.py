@@ -53,6 +53,7 @@ def make_bench(
     wrong: Mapping[str, int] | None = None,
     obstacles: Mapping[str, str] | None = None,
     outcome: Outcome | None = None,
+    preempted: int = 0,
 ) -> Path:
     """medians: of each path, seconds at SIZES; a barrier takes the first."""
     setting = BenchSetting(
@@ -79,7 +80,7 @@ def make_bench(
             *machine_events(rank),
             *state_events(rank, collectives, medians, obstacles or {}, mpi),
             *(e for c in collectives for e in calls_events(rank, c, medians, wrong or {})),
-            Measured(at_s=2.0, wrong=0, peak_memory_bytes=1),
+            Measured(at_s=2.0, wrong=0, peak_memory_bytes=1, watched_s=2.0, preempted=preempted),
         ]:
             writer.add(event)
         writer.close()

@@ -140,3 +140,15 @@ def test_one_library_is_not_compared_with_itself(tmp_path: Path) -> None:
     measures = read_benches(make_bench(tmp_path / "b"))
     titles = {topic.title for topic in findings(subjects(measures), measures)}
     assert "All libraries together" not in titles
+
+
+def test_a_machine_that_was_not_quiet(tmp_path: Path) -> None:
+    def told(folder: Path) -> list[str]:
+        measures = read_benches(folder)
+        topics = {t.title: t for t in findings(subjects(measures), measures)}
+        return [s.text for s in topics["Disturbance"].sentences] if "Disturbance" in topics else []
+
+    assert told(make_bench(tmp_path / "quiet", preempted=10)) == []
+    (text,) = told(make_bench(tmp_path / "busy", preempted=500))
+    assert text.startswith("Ranks lost their core 250 times a second: something else was at work")
+    assert told(make_bench(tmp_path / "crowded", preempted=500, ranks=3)) == []

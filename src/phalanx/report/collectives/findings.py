@@ -21,6 +21,8 @@ from phalanx.report.collectives.measures import BenchMeasure, Obstacle
 from phalanx.report.findings import Sentence, Topic
 from phalanx.report.wording import duration, joined, size
 
+QUIET_PER_S = 20
+
 
 def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
@@ -29,7 +31,8 @@ def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> t
         found = [(subject.title, answer(subject)) for subject in subjects]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
-    topics += [_correctness(subjects), _missing(measures), _not_completed(measures)]
+    topics += [_correctness(subjects), _disturbance(measures)]
+    topics += [_missing(measures), _not_completed(measures)]
     return tuple(topic for topic in topics if topic.sentences)
 
 
@@ -70,6 +73,25 @@ def _correctness(subjects: Sequence[Subject]) -> Topic:
     return Topic(
         title="Correctness",
         rule="Buffers are rewritten before every call, results checked after it.",
+        sentences=tuple(told),
+    )
+
+
+def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
+    """Whether these are the numbers of a quiet machine."""
+    told = []
+    for measure in measures:
+        lost, bench = measure.preempted_per_s, measure.bench
+        crowded = bench is not None and bench.setting.ranks > bench.environment.cores
+        if lost is not None and lost > QUIET_PER_S and not crowded:
+            text = (
+                f"Ranks lost their core {lost:,.0f} times a second: something else was at work, "
+                "and these are not the numbers of a quiet machine."
+            )
+            told.append(Sentence(label=measure.mpi, text=text))
+    return Topic(
+        title="Disturbance",
+        rule=f"Said from {QUIET_PER_S} times a second up, where every rank has a core of its own.",
         sentences=tuple(told),
     )
 

@@ -14,6 +14,7 @@ from phalanx.records.collectives import (
     Collective,
     Joined,
     Kernel,
+    Measured,
     PathState,
     RoundTrips,
     Traffic,
@@ -104,6 +105,7 @@ class BenchMeasure:
     obstacles: tuple[Obstacle, ...] = ()
     machine: Machine = UNMEASURED
     flags_by: str = ""  # how the round trip was measured
+    preempted_per_s: float | None = None  # how often a rank lost its core, the worst of them
 
     @property
     def mpi(self) -> str:
@@ -119,6 +121,8 @@ def measure_bench(bench: Bench, ranks: Sequence[Sequence[AnyBenchEvent]]) -> Ben
     labels = {state.path: state.label for state in states}
     trips = [event for event in first if isinstance(event, RoundTrips)]
     joined = [event for event in first if isinstance(event, Joined)]
+    ends = [event for rank in ranks for event in rank if isinstance(event, Measured)]
+    lost = [end.preempted / end.watched_s for end in ends if end.watched_s]
     return BenchMeasure(
         name=bench.bench,
         status=bench.outcome.status,
@@ -129,6 +133,7 @@ def measure_bench(bench: Bench, ranks: Sequence[Sequence[AnyBenchEvent]]) -> Ben
         obstacles=tuple(_obstacles(states)),
         machine=machine,
         flags_by=trips[0].means if trips else "",
+        preempted_per_s=max(lost, default=None),
     )
 
 
@@ -153,7 +158,7 @@ def measure_machine(ranks: Sequence[Iterable[AnyBenchEvent]]) -> Machine:
     return Machine(
         copy={size: rate for (kernel, size), rate in rates.items() if kernel == "copy"},
         add={size: rate for (kernel, size), rate in rates.items() if kernel == "add"},
-        round_trip_s=undisturbed(trips_s) if trips_s else None,
+        round_trip_s=min(trips_s, default=None),
     )
 
 
