@@ -62,5 +62,6 @@ class Paths:
         if name in ALGORITHMS:
             return AlgorithmPath(name, label, group, self._terms, ALGORITHMS[name])
         if group.node is None:
-            return MissingPath(name, label, "the ranks do not share memory here")
+            reason = "there is one rank" if group.size == 1 else "the ranks share no memory here"
+            return MissingPath(name, label, reason)
         return WindowPath(name, label, group, self._terms, group.node.allocate)
