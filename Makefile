@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed-$(MPI)
 .PHONY: help study test check format test-long test-mpi test-mpich test-impi bench bench-collectives bench-collectives-here chromium clean
 
 help:
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -53,7 +53,7 @@ BENCH      ?=
 BENCH_DIR  := $(if $(BENCH),$(BENCH),runs/bench/$(shell date +%Y%m%d-%H%M%S)-every-mpi)
 BENCH_ARGS ?=
 
-bench-collectives: $(STAMP) ## collectives on Open MPI, MPICH and Intel MPI, one page; quiet machine, six minutes
+bench-collectives: $(STAMP) ## collectives on all three MPIs, one page; needs a quiet machine, three minutes
 	$(MAKE) bench-collectives-here BENCH=$(BENCH_DIR)
 	$(MAKE) bench-collectives-here BENCH=$(BENCH_DIR) VENV=.venv-mpich MPI=mpich
 	$(MAKE) bench-collectives-here BENCH=$(BENCH_DIR) VENV=.venv-impi MPI=impi

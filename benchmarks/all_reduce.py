@@ -30,6 +30,7 @@ OPTIONS = (
     # Powers of four, the gradients of the three models, DDP's own bucket, and a large model.
     *("--sizes", "4,16,64,256,1KB,4KB,16KB,64KB,328744,940584,1MB,1686568,4MB,16MB,25MB,100MB"),
 )
+FROM_FOLDER = "make bench-collectives; python benchmarks/all_reduce.py FOLDER"
 RESULTS = Path(__file__).parent / "results" / "all_reduce.json"
 
 
@@ -71,7 +72,11 @@ def as_result(subject: Subject) -> dict[str, Any]:
 
 
 def main(folder: Path | None) -> None:
-    command = "python benchmarks/all_reduce.py" if folder is None else "make bench-collectives"
+    command = (
+        "python benchmarks/all_reduce.py"
+        if folder is None
+        else "make bench-collectives; python benchmarks/all_reduce.py FOLDER"
+    )
     found = subjects(read_benches(folder or measure()))
     found = tuple(subject for subject in found if subject.collective == "all_reduce")
     for subject in found:
