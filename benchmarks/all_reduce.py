@@ -72,11 +72,7 @@ def as_result(subject: Subject) -> dict[str, Any]:
 
 
 def main(folder: Path | None) -> None:
-    command = (
-        "python benchmarks/all_reduce.py"
-        if folder is None
-        else "make bench-collectives; python benchmarks/all_reduce.py FOLDER"
-    )
+    command = "python benchmarks/all_reduce.py" if folder is None else FROM_FOLDER
     found = subjects(read_benches(folder or measure()))
     found = tuple(subject for subject in found if subject.collective == "all_reduce")
     for subject in found:
