@@ -54,8 +54,9 @@ class Buckets:
             return False
         storage = tensor.untyped_storage()
         if not storage.is_shared() and storage.data_ptr() not in self._left:
-            self._left.add(storage.data_ptr())
-            self._show(storage, self._node)
+            address = storage.data_ptr()
+            if not self._show(storage, self._node):
+                self._left.add(address)
         return True
 
     def _is_bucket(self, tensor: Tensor) -> bool:
@@ -71,14 +72,16 @@ class Buckets:
         whole = num_bytes == tensor.untyped_storage().nbytes()
         return whole and num_bytes >= SMALLEST_BYTES and tensor.is_contiguous()
 
-    def _show(self, storage: UntypedStorage, node: Node) -> None:
+    def _show(self, storage: UntypedStorage, node: Node) -> bool:
+        """Whether it was moved."""
         if not _has_room(node.size * storage.nbytes()):
-            return
+            return False
         try:
             descriptor, num_bytes = storage._share_fd_cpu_()
         except (AttributeError, RuntimeError):
-            return  # another version of PyTorch: copies serve
+            return False  # another version of PyTorch: copies serve
         node.show(descriptor, storage.data_ptr(), num_bytes, owner=storage)
+        return True
 
 
 def _has_room(num_bytes: int) -> bool:
@@ -112,9 +115,9 @@ def watch_ddp() -> None:
     @functools.wraps(original)
     def making(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs).arguments
-        group = given.get("process_group") or _default_group()
+        group = _group_of(given)
         buckets: Buckets | None = getattr(group, "buckets", None)
-        chosen = {"bucket_cap_mb", "bucket_cap_mb_list", "device_mesh"} & given.keys()
+        chosen = {"bucket_cap_mb", "bucket_cap_mb_list"} & given.keys()
         if buckets is not None and not chosen:
             kwargs["bucket_cap_mb"] = bucket_cap_mb(group.size(), last_level_cache_bytes())
         original(self, *args, **kwargs)
@@ -124,5 +127,11 @@ def watch_ddp() -> None:
     DistributedDataParallel.__init__ = making  # type: ignore[method-assign]
 
 
-def _default_group() -> Any:
+def _group_of(arguments: dict[str, Any]) -> Any:
+    """The process group of a DDP module that is made with `arguments`."""
+    mesh = arguments.get("device_mesh")
+    if mesh is not None and mesh.ndim == 1:
+        return mesh.get_group(mesh_dim=0)
+    if arguments.get("process_group") is not None:
+        return arguments["process_group"]
     return c10d._get_default_group() if c10d.is_initialized() else None

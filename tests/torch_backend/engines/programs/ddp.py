@@ -1,7 +1,6 @@
 """Each rank: DistributedDataParallel in its many forms trains what one process trains."""
 
 import functools
-import os
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -12,7 +11,7 @@ import truth
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.nn.parallel import DistributedDataParallel
 
 SEVERAL_BUCKETS = {"bucket_cap_mb": 0.02}
 
@@ -30,7 +29,9 @@ def check_plain() -> None:
         {"init_sync": False},
     ):
         model = truth.net()
-        truth.train(DDP(model, **options), truth.sgd(model.parameters()), truth.parts())
+        truth.train(
+            DistributedDataParallel(model, **options), truth.sgd(model.parameters()), truth.parts()
+        )
         truth.same_parameters(model, expected)
         truth.same_on_all(model.parameters())
 
@@ -41,7 +42,7 @@ def check_first_weights() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1 + dist.get_rank())
-    truth.train(DDP(model), truth.sgd(model.parameters()), truth.parts())
+    truth.train(DistributedDataParallel(model), truth.sgd(model.parameters()), truth.parts())
     truth.same_parameters(model, truth.trained())
 
 
@@ -64,7 +65,9 @@ def check_unused_parameters() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     for is_view in (False, True):
         model, expected = Forked(), Forked()
-        ddp = DDP(model, find_unused_parameters=True, gradient_as_bucket_view=is_view)
+        ddp = DistributedDataParallel(
+            model, find_unused_parameters=True, gradient_as_bucket_view=is_view
+        )
         mine, theirs = truth.sgd(model.parameters()), truth.sgd(expected.parameters())
         for step in range(truth.NUM_STEPS):
             mine.zero_grad()
@@ -84,7 +87,7 @@ def check_accumulation() -> None:
     """no_sync: two micro-batches go into one step."""
     for is_view in (False, True):
         model = truth.net()
-        ddp = DDP(model, gradient_as_bucket_view=is_view)
+        ddp = DistributedDataParallel(model, gradient_as_bucket_view=is_view)
         optimizer = truth.sgd(model.parameters())
         for inputs, targets in truth.parts():
             optimizer.zero_grad()
@@ -101,7 +104,7 @@ def check_uneven_inputs() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     steps_of = [2 + r for r in range(size)]
     model, expected = truth.net(), truth.net()
-    ddp, mine = DDP(model), torch.optim.SGD(model.parameters(), lr=0.1)
+    ddp, mine = DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1)
     with ddp.join(divide_by_initial_world_size=True):
         truth.train(ddp, mine, truth.parts(range(steps_of[rank])))
     theirs = torch.optim.SGD(expected.parameters(), lr=0.1)
@@ -119,9 +122,11 @@ def check_uneven_inputs() -> None:
     truth.same_on_all(model.parameters())
 
 
-def hooked(register: Callable[[DDP], None], tolerance: float, **options: object) -> None:
+def hooked(
+    register: Callable[[DistributedDataParallel], None], tolerance: float, **options: object
+) -> None:
     model = truth.net()
-    ddp = DDP(model, **options)
+    ddp = DistributedDataParallel(model, **options)
     register(ddp)
     truth.train(ddp, truth.sgd(model.parameters()), truth.parts())
     truth.same_parameters(model, truth.trained(), tolerance)
@@ -141,7 +146,9 @@ def check_hooks() -> None:
         (bf16_hook, 2e-2),
         (default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook), 2e-3),
     ):
-        register = functools.partial(DDP.register_comm_hook, state=group, hook=hook)
+        register = functools.partial(
+            DistributedDataParallel.register_comm_hook, state=group, hook=hook
+        )
         hooked(register, tolerance)
         hooked(register, tolerance, gradient_as_bucket_view=True, **SEVERAL_BUCKETS)
     # FP16_COMPRESS, the other one in C++, takes no futures that were made in Python
@@ -165,7 +172,10 @@ def check_power_sgd() -> None:
             orthogonalization_epsilon=1e-12,
         )
         hook = powerSGD_hook.powerSGD_hook
-        hooked(functools.partial(DDP.register_comm_hook, state=state, hook=hook), tolerance)
+        hooked(
+            functools.partial(DistributedDataParallel.register_comm_hook, state=state, hook=hook),
+            tolerance,
+        )
 
 
 def check_own_hook() -> None:
@@ -219,7 +229,7 @@ def check_synced_norm() -> None:
     for by_gathering in (False, True):
         model = truth.net()
         model[3] = SyncedNorm(truth.WIDTH, by_gathering=by_gathering)
-        truth.train(DDP(model), truth.sgd(model.parameters()), truth.parts())
+        truth.train(DistributedDataParallel(model), truth.sgd(model.parameters()), truth.parts())
         truth.same_parameters(model, weights)
 
 
@@ -249,7 +259,7 @@ class Counting(nn.Module):
 def check_buffers() -> None:
     """Every forward pass begins with the buffers of rank 0."""
     model = Counting()
-    truth.train(DDP(model), truth.sgd(model.parameters()), truth.parts())
+    truth.train(DistributedDataParallel(model), truth.sgd(model.parameters()), truth.parts())
     assert model.steps == truth.NUM_STEPS
     assert model.seen[0] == truth.NUM_STEPS + dist.get_rank(), model.seen
 
@@ -259,7 +269,7 @@ def check_half() -> None:
     for dtype, tolerance in ((torch.bfloat16, 0.1), (torch.float16, 0.01)):
         model = truth.net(dtype)
         parts = [truth.part(truth.batch(step, dtype)) for step in range(truth.NUM_STEPS)]
-        truth.train(DDP(model), truth.sgd(model.parameters()), parts)
+        truth.train(DistributedDataParallel(model), truth.sgd(model.parameters()), parts)
         truth.same_parameters(model, truth.trained(), tolerance)
         truth.same_on_all(model.parameters())
 
@@ -277,7 +287,7 @@ def check_mixed_dtypes() -> None:
 
     for each in (model, expected):
         each.insert(4, Single())
-    ddp = DDP(model, gradient_as_bucket_view=True)
+    ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     truth.train(ddp, truth.sgd(model.parameters()), truth.parts(), loss)
     truth.train(expected, truth.sgd(expected.parameters()), truth.batches(), loss)
     truth.same_parameters(model, expected, 1e-5)
@@ -295,7 +305,7 @@ def check_two_models() -> None:
     expected[1].load_state_dict(second.state_dict())
     dist.broadcast(expected[1].weight.data, 0)
     dist.broadcast(expected[1].bias.data, 0)
-    both = nn.Sequential(DDP(first), DDP(second))
+    both = nn.Sequential(DistributedDataParallel(first), DistributedDataParallel(second))
     truth.train(both, truth.sgd(both.parameters()), truth.parts())
     truth.train(expected, truth.sgd(expected.parameters()), truth.batches())
     truth.same_parameters(first, expected[0])
@@ -305,16 +315,13 @@ def check_two_models() -> None:
 def check_in_a_part_of_the_ranks() -> None:
     """Two groups train at the same time, each on batches of its own."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    if size == 3:  # two ranks, and one alone
-        members = [[0, 2], [1]]
-    else:
-        members = [list(range(0, size, 2)), list(range(1, size, 2))]
+    members = [list(range(first, size, 2)) for first in (0, 1)]  # of 3 ranks, one is alone
     groups = [dist.new_group(ranks) for ranks in members]
     mine = next(i for i, ranks in enumerate(members) if rank in ranks)
     steps = range(10 * mine, 10 * mine + truth.NUM_STEPS)
     for options in ({}, {"gradient_as_bucket_view": True}):
         model, expected = truth.net(), truth.net()
-        ddp = DDP(model, process_group=groups[mine], **options)
+        ddp = DistributedDataParallel(model, process_group=groups[mine], **options)
         truth.train(ddp, truth.sgd(model.parameters()), truth.parts(steps, groups[mine]))
         truth.train(expected, truth.sgd(expected.parameters()), truth.batches(steps))
         truth.same_parameters(model, expected)
@@ -325,7 +332,7 @@ def check_in_a_part_of_the_ranks() -> None:
 def check_evaluation_between() -> None:
     """A model in evaluation needs no collective, and the next training step works."""
     model = truth.net()
-    ddp = DDP(model)
+    ddp = DistributedDataParallel(model)
     optimizer = truth.sgd(model.parameters())
     for step in range(truth.NUM_STEPS):
         truth.train(ddp, optimizer, truth.parts([step]))
@@ -338,6 +345,7 @@ def check_evaluation_between() -> None:
     truth.same_parameters(model, truth.trained())
 
 
+CHECKS = [check for name, check in globals().items() if name.startswith("check_")]
+
 if __name__ == "__main__":
-    os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "0"
-    truth.run(*(check for name, check in list(globals().items()) if name.startswith("check_")))
+    truth.run(*CHECKS)

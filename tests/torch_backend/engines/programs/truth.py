@@ -1,4 +1,4 @@
-"""What the programs here share: a model, its batches, and the parameters that one process trains."""
+"""What the programs here share: a model, batches, and the parameters that one process trains."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
