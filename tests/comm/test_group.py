@@ -1,6 +1,8 @@
 """The same routine for `Group` on 1, 2, 3 and 4 ranks of whatever MPI this environment has."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -32,3 +34,17 @@ def test_every_call(
 def test_what_ends_a_collective(ranks: Ranks, programs: Callable[[str], Path], way: str) -> None:
     output = ranks.mpi(3, programs("group_faults.py"), way)
     assert all(f"rank {rank} is done" in output for rank in range(3))
+
+
+def test_what_is_too_long_for_one_message(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    output = ranks.mpi(3, programs("group.py"), "pieces", "movement", "algorithms")
+    assert all(f"rank {rank} of 3 is done" in output for rank in range(3))
+
+
+def test_a_world_after_mpi_has_ended() -> None:
+    program = (
+        "from mpi4py import MPI; from phalanx.comm.world import World; "
+        "World.create().close(); World.create().close(); MPI.Finalize(); World.create()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "RuntimeError: MPI has been finalised in this process" in done.stderr

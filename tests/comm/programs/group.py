@@ -10,8 +10,9 @@ import traceback
 import numpy as np
 from mpi4py import MPI
 
-from phalanx.comm import array_kernels
+from phalanx.comm import array_kernels, messages
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives import library
 from phalanx.comm.dtypes import (
     DTYPES,
     FLOAT32,
@@ -283,6 +284,8 @@ def on_network(world: World) -> Group:
 
 def main() -> None:
     world = World.create(timeout_s=30)
+    if sys.argv[1] == "pieces":
+        messages.MAX_BYTES, library.MAX_COUNT = 64, 100
     group = world.group if sys.argv[1] == "memory" else on_network(world)
     group.barrier()
     assert group.share({"from": group.rank}, root=group.size - 1) == {"from": group.size - 1}

