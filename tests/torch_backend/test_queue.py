@@ -1,0 +1,115 @@
+"""The order of a group's calls, without MPI."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+from torch.distributed import DistBackendError
+
+from phalanx.comm.errors import WaitTimeoutError
+from phalanx.torch_backend.queue import Order
+from phalanx.torch_backend.works import Joined, Queued, seconds
+
+
+def work(call: object, order: Order) -> Queued:
+    made = Queued(call, [torch.ones(1)], "a test", order)  # type: ignore[arg-type]
+    order.submit(made)
+    return made
+
+
+def test_calls_run_in_the_order_of_submission() -> None:
+    order, ran = Order("test"), []
+    gate = threading.Event()
+    first = work(lambda: gate.wait(5), order)
+    works = [work(lambda n=n: ran.append(n), order) for n in range(50)]
+    assert not order.run_at_once(lambda: ran.append("too early"))
+    assert not first.is_completed()
+    gate.set()
+    assert works[-1].wait()
+    assert ran == list(range(50))
+    assert order.run_at_once(lambda: ran.append("alone"))
+    assert ran[-1] == "alone"
+    assert order.close(5)
+
+
+def test_nothing_runs_while_another_thread_is_in_a_call() -> None:
+    order, inside, gate = Order("test"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        gate.wait(5)
+
+    thread = threading.Thread(target=order.run_at_once, args=(hold,))
+    thread.start()
+    inside.wait(5)
+    assert not order.run_at_once(lambda: None)
+    gate.set()
+    thread.join()
+    assert order.run_at_once(lambda: None)
+
+
+def test_errors_are_raised_where_the_work_is_awaited() -> None:
+    order = Order("test")
+
+    def late() -> None:
+        raise WaitTimeoutError("rank 0 waited 1 s in all_reduce number 3 of group 0 for rank 1")
+
+    failed = work(late, order)
+    with pytest.raises(DistBackendError, match="number 3 of group 0 for rank 1"):
+        failed.wait()
+    assert not failed.is_success()
+    assert isinstance(failed.exception(), DistBackendError)
+    with pytest.raises(RuntimeError, match="number 3"):
+        failed.get_future().wait()
+    fine = work(lambda: None, order)
+    assert fine.get_future().wait()[0].item() == 1
+    with pytest.raises(DistBackendError):
+        Joined([fine, failed], [], "two").wait()
+    assert order.close(5)
+
+
+def test_a_wait_ends_after_its_timeout_and_the_call_goes_on() -> None:
+    order, gate = Order("test"), threading.Event()
+    slow = work(lambda: gate.wait(5), order)
+    with pytest.raises(DistBackendError, match=r"a test was not over after 0\.05 s"):
+        slow.wait(timedelta(seconds=0.05))
+    gate.set()
+    assert slow.wait()
+    assert order.close(5)
+
+
+def test_a_callback_may_wait_for_what_comes_after_it() -> None:
+    order, ran, gate = Order("test"), [], threading.Event()
+    first = work(lambda: gate.wait(5), order)
+    second = work(lambda: ran.append("second"), order)
+
+    def callback(_: object) -> str:
+        work(lambda: ran.append("third"), order).wait()
+        return "over"
+
+    over = first.get_future().then(callback)
+    gate.set()
+    assert over.wait() == "over"
+    assert second.wait()
+    assert ran == ["second", "third"]
+    assert order.close(5)
+
+
+def test_results_are_given_back_when_nobody_holds_the_work() -> None:
+    order = Order("test")
+    tensor = torch.ones(1000)
+    made = Queued(lambda: tensor.sum(), [], "a test", order)
+    order.submit(made)
+    made.wait()
+    assert made._call is None
+    assert order.close(5)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "expected"),
+    [(None, None), (timedelta(0), None), (timedelta(milliseconds=-1), None)],
+)
+def test_no_timeout_of_its_own(timeout: timedelta | None, expected: float | None) -> None:
+    assert seconds(timeout) is expected
+    assert seconds(timedelta(seconds=2)) == 2

@@ -1,0 +1,170 @@
+"""Where tensors lie, what the engine calls them, and how GPU tensors are staged; without MPI.
+
+There is no GPU here: the staging is run on CPU tensors with streams that only keep a diary.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.torch_backend.device import StagedPlaces, device_types, is_staged
+from phalanx.torch_backend.operations import factor_of, reduction_of
+from phalanx.torch_backend.tensors import Places, buffer_of, dtype_of, is_plain
+
+
+def test_dtypes() -> None:
+    assert dtype_of(torch.bfloat16).is_half
+    assert dtype_of(torch.uint16).name == "uint16"
+    moved = dtype_of(torch.float8_e4m3fn)
+    assert (moved.kind, moved.itemsize) == ("opaque", 1)
+    assert dtype_of(torch.float8_e5m2) != moved
+
+
+def test_plain_tensors_are_used_where_they_lie() -> None:
+    tensor = torch.arange(6.0).reshape(2, 3)
+    buffer = Places().updates(tensor)
+    assert (buffer.address, buffer.count, buffer.owner) == (tensor.data_ptr(), 6, tensor)
+    for other in (
+        tensor.t(),
+        tensor[:, :2],
+        torch.complex(tensor, tensor).conj(),
+        torch.complex(tensor, tensor).conj().imag,
+    ):
+        assert not is_plain(other)
+    assert not is_plain(tensor.to_sparse())
+    assert is_plain(torch.empty(0))
+
+
+def test_copies_are_filled_before_and_brought_back_after() -> None:
+    tensor, places = torch.arange(6.0).reshape(2, 3).t(), Places()
+    read, written = tensor.clone().t().contiguous().t(), torch.zeros(4, 2).t()
+    of_read, of_written = places.reads(read), places.writes(written)
+    seen: list[list[float]] = []
+
+    def call() -> None:
+        seen.append(of_read.array().tolist())
+        of_written.array()[:] = range(8)
+
+    places.around(call)()
+    assert seen == [read.contiguous().flatten().tolist()]
+    assert torch.equal(written, torch.arange(8.0).reshape(2, 4))
+
+
+def test_a_leaf_that_requires_grad_can_be_written() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3, 2).t())
+    places = Places()
+    buffer = places.writes(parameter)
+
+    def call() -> None:
+        buffer.array()[:] = 1
+
+    places.around(call)()
+    assert parameter.sum() == 6
+
+
+def test_tensors_without_memory_are_refused() -> None:
+    with pytest.raises(TypeError, match="no memory of its own"):
+        buffer_of(torch.empty(3, device="meta"))
+    from torch._subclasses import FakeTensorMode
+
+    with FakeTensorMode():
+        fake = torch.empty(3)
+    with pytest.raises((TypeError, UserWarning)):  # PyTorch warns, too
+        buffer_of(fake)
+
+
+@pytest.mark.parametrize("name", ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
+def test_operations_have_their_namesake(name: str) -> None:
+    number = hash(dist.ReduceOp(getattr(dist.ReduceOp, name)))
+    assert reduction_of(torch.int32, number) == (ReduceOp[name], False, False)
+
+
+def test_operations_that_the_engine_does_not_have() -> None:
+    average = reduction_of(torch.float32, hash(dist.ReduceOp(dist.ReduceOp.AVG)))
+    assert average == (ReduceOp.SUM, True, False)
+    scaled = dist._make_nccl_premul_sum(0.5)
+    assert reduction_of(torch.float32, hash(scaled)) == (ReduceOp.SUM, False, True)
+    assert factor_of(scaled) == 0.5
+    with pytest.raises(TypeError, match="bool has no reduction SUM"):
+        reduction_of(torch.bool, hash(dist.ReduceOp(dist.ReduceOp.SUM)))
+
+
+class Diary:
+    """Streams and events that write down what is asked of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def current_stream(self, _: torch.device) -> "_Stream":
+        return _Stream(self, "current")
+
+    def Stream(self, _: torch.device) -> "_Stream":  # noqa: N802
+        return _Stream(self, "side")
+
+    @contextmanager
+    def stream(self, stream: "_Stream") -> Iterator[None]:
+        self.lines.append(f"on {stream.name}")
+        yield
+
+
+class _Stream:
+    def __init__(self, diary: Diary, name: str) -> None:
+        self._diary, self.name = diary, name
+
+    def record_event(self) -> "_Event":
+        self._diary.lines.append(f"{self.name} records")
+        return _Event(self._diary, self.name)
+
+    def wait_event(self, event: "_Event") -> None:
+        self._diary.lines.append(f"{self.name} waits for {event.stream}")
+
+
+class _Event:
+    def __init__(self, diary: Diary, stream: str) -> None:
+        self._diary, self.stream = diary, stream
+
+    def synchronize(self) -> None:
+        self._diary.lines.append(f"the thread waits for {self.stream}")
+
+
+class Unpinned(StagedPlaces):
+    def _copy_of(self, tensor: Tensor) -> Tensor:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
+def test_staging_is_in_the_order_of_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
+    diary = Diary()
+    tensor = torch.arange(4.0)
+    places = Unpinned(torch.device("cpu"), diary)
+    buffer = places.updates(tensor)
+    assert buffer.address != tensor.data_ptr()
+
+    def call() -> None:
+        diary.lines.append("collective")
+        buffer.array()[:] *= 2
+
+    places.around(call)()
+    places.after_wait()
+    assert tensor.tolist() == [0, 2, 4, 6]
+    assert diary.lines == [
+        "current records",  # what the tensor waits for
+        *("on side", "side waits for current", "side records", "the thread waits for side"),
+        "collective",
+        *("on side", "side waits for current", "side records"),
+        "current waits for side",
+    ]
+
+
+def test_which_devices_are_served() -> None:
+    kinds = device_types()
+    assert kinds[0] == "cpu"
+    devices = [torch.device("cpu"), torch.device("cuda")]
+    assert is_staged("cuda", devices)
+    assert not is_staged("cpu", devices)
+    assert not is_staged("meta", devices)
