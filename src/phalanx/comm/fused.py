@@ -31,7 +31,7 @@ class FusedStep(ABC):
 
     name: str
     parameters: list[Array]
-    """(sizes[i],) each, beginning on a cache line; zeros at first."""
+    """(sizes[i],) each; zeros at first. In C each begins on a cache line."""
     states: dict[str, list[Array]]
     """The same of each quantity that the optimizer keeps, by torch.optim's names."""
 

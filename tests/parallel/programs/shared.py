@@ -35,7 +35,7 @@ def once(strategy: Shared, model: Model) -> None:
     first = Model(0)
     for parameter, wanted in zip(model.parameters(), first.parameters(), strict=True):
         assert torch.equal(parameter, wanted), "not the weights of rank 0"
-        assert parameter.data_ptr() % 64 == 0
+        assert strategy.collective != "fused" or parameter.data_ptr() % 64 == 0
     writer = strategy.size - 1
     strategy.barrier()
     if strategy.rank == writer:

@@ -1,0 +1,227 @@
+"""The fused step against all-reduce and optimizer one after the other, in turn, in one run.
+
+    python benchmarks/fused_step.py [RANKS]      # default 2; a minute
+
+Adam on 25 million parameters in 25 tensors, after the backward pass: from every rank's gradients to
+parameters that all ranks see.
+
+    fused    reduce and update in one pass, parameters and state once a node (`--strategy shared`)
+    shared   all-reduce in shared memory, then PyTorch's fused Adam on every rank (`--strategy mpi`)
+    gloo     what DDP does: gradients live in buckets of 25 MiB, each is summed by Gloo and divided
+             by the number of ranks; then PyTorch's fused Adam on every rank
+
+Milliseconds, median and quartiles over 30 steps; gradients are rewritten before each; the
+parameters of all three are compared at the end. Memory is what a rank's share of it grows by
+(PSS: shared pages divided by those who share them), gradients left out. Raw values, commit and
+machine go to benchmarks/results/fused_step.json.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Adam
+
+from phalanx.comm.fused import make_fused_step
+from phalanx.comm.reducer import make_reducer
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+from phalanx.launch.job import Job
+from phalanx.records.files import write_atomically
+from phalanx.train.environment import describe_environment
+
+TENSORS, ELEMENTS = 25, 1_000_000
+SIZES = [ELEMENTS] * TENSORS
+BUCKET_TENSORS = 25 * 2**20 // (4 * ELEMENTS)
+LEARNING_RATE = 1e-3
+STEPS = 30
+RESULTS = Path(__file__).parent / "results" / "fused_step.json"
+
+
+class Way(ABC):
+    """Gradients in, parameters out; both kept here."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.gradients = [torch.zeros(ELEMENTS) for _ in SIZES]
+
+    @abstractmethod
+    def step(self) -> None: ...
+
+    @abstractmethod
+    def parameter(self, number: int) -> Tensor: ...
+
+
+class Fused(Way):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        rule = UpdateRule(name="adam", learning_rate=LEARNING_RATE)
+        self.fused = make_fused_step(world, rule, SIZES, "float32")
+        self.steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        addresses = [gradient.data_ptr() for gradient in self.gradients]
+        self.fused.step_at(addresses, LEARNING_RATE, self.steps)
+
+    def parameter(self, number: int) -> Tensor:
+        return torch.from_numpy(self.fused.parameters[number])
+
+
+class Separate(Way):
+    """A copy of the parameters and their optimizer on every rank."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.parameters = [nn.Parameter(torch.zeros(ELEMENTS)) for _ in SIZES]
+        self.adam = Adam(self.parameters, lr=LEARNING_RATE, fused=True)
+
+    def parameter(self, number: int) -> Tensor:
+        return self.parameters[number].detach()
+
+
+class Shared(Separate):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.reducer = make_reducer(world, SIZES, "float32", "shared")
+        total = torch.from_numpy(self.reducer.total)
+        for parameter, part in zip(self.parameters, total.split(ELEMENTS), strict=True):
+            parameter.grad = part
+
+    def step(self) -> None:
+        self.reducer.all_reduce_at([gradient.data_ptr() for gradient in self.gradients])
+        self.adam.step()
+
+
+class Gloo(Separate):
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.buckets = [
+            torch.zeros(ELEMENTS * len(SIZES[first : first + BUCKET_TENSORS]))
+            for first in range(0, TENSORS, BUCKET_TENSORS)
+        ]
+        self.gradients = [part for bucket in self.buckets for part in bucket.split(ELEMENTS)]
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+
+    def step(self) -> None:
+        works = [dist.all_reduce(bucket, async_op=True) for bucket in self.buckets]
+        for work, bucket in zip(works, self.buckets, strict=True):
+            work.wait()
+            bucket.div_(self.world.size)
+        self.adam.step()
+
+
+WAYS = {"fused": Fused, "shared": Shared, "gloo": Gloo}
+
+
+def join_gloo(world: World) -> None:
+    server = dist.TCPStore(world.hostname, 0, world.size, True, wait_for_workers=False)
+    host, port = world.share((world.hostname, server.port))
+    store = server if world.rank == 0 else dist.TCPStore(host, port, world.size, False)
+    dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+
+
+def rewrite(way: Way, values: Tensor) -> None:
+    """The gradients of this step; Gloo's are divided by the number of ranks, so they are larger."""
+    weight = way.world.size if isinstance(way, Gloo) else 1
+    for gradient in way.gradients:
+        torch.mul(values, weight, out=gradient)
+
+
+def proportional_bytes() -> int:
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+
+def rank_main(output: Path) -> None:
+    torch.set_num_threads(1)
+    world = World.create(timeout_s=120)
+    join_gloo(world)
+    generator = torch.Generator().manual_seed(world.rank)
+    ways: dict[str, Way] = {}
+    num_bytes: dict[str, int] = {}
+    for name, make in WAYS.items():
+        gc.collect()
+        world.barrier()
+        before = proportional_bytes()
+        ways[name] = make(world)
+        rewrite(ways[name], torch.zeros(ELEMENTS))
+        ways[name].step()
+        world.barrier()
+        num_bytes[name] = proportional_bytes() - before - 4 * sum(SIZES)
+        world.barrier()
+    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    for _ in range(STEPS):
+        values = torch.rand(ELEMENTS, generator=generator) - 0.5
+        for name, way in ways.items():
+            rewrite(way, values)
+            world.barrier()
+            began = time.perf_counter()
+            way.step()
+            times[name].append(time.perf_counter() - began)
+            world.barrier()
+    for name, way in ways.items():
+        for number in (0, TENSORS - 1):
+            difference = (way.parameter(number) - ways["fused"].parameter(number)).abs().max()
+            assert difference < 1e-6, f"{name} is off by {difference}"
+    if world.rank == 0:
+        output.write_text(json.dumps({"seconds": times, "bytes": num_bytes}))
+    world.barrier()
+    dist.destroy_process_group()
+
+
+def report(times: dict[str, list[float]], num_bytes: dict[str, int]) -> None:
+    fused = statistics.median(times["fused"])
+    print(f"{'':8}{'ms [quartiles]':>24}{'times fused':>14}{'MB a rank':>12}")
+    for name, values in times.items():
+        low, middle, high = (1e3 * q for q in statistics.quantiles(values, n=4))
+        cell = f"{middle:.1f} [{low:.1f} {high:.1f}]"
+        print(f"{name:8}{cell:>24}{middle / 1e3 / fused:14.2f}{num_bytes[name] / 1e6:12.0f}")
+
+
+def main(ranks: int) -> None:
+    mpi = find_mpi(os.environ)
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "times.json"
+        program = [sys.executable, __file__, "rank", str(output)]
+        command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=os.environ)
+        with Job.start([command], Path(folder) / "log") as job:
+            if job.wait(600) != 0:
+                sys.exit((Path(folder) / "log").read_text())
+        found = json.loads(output.read_text())
+    report(found["seconds"], found["bytes"])
+    document = {
+        "command": f"python benchmarks/fused_step.py {ranks}",
+        "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "environment": msgspec.to_builtins(describe_environment(str(mpi))),
+        "ranks": ranks,
+        "parameters": sum(SIZES),
+        "bytes_a_rank": found["bytes"],
+        "seconds": found["seconds"],
+    }
+    write_atomically(RESULTS, json.dumps(document).encode())
+    print(f"raw times: {RESULTS}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]))
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
