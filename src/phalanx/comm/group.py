@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from phalanx.comm.alone import Alone
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.call import (
     Call,
@@ -113,6 +114,7 @@ class Group:
         self._transport = MessageTransport(self._communicators.collectives, self._watch)
         self._set_up = MessageTransport(self._communicators.notices, self._watch)
         self._asked = asked_for(os.environ)
+        self._alone = Alone() if self.size == 1 else None
         self._neighbours = self._join_neighbours()
         self._network = Network(self._transport, nodes, self._neighbours)
         # The same calls through shared memory, where all members have it.
@@ -411,8 +413,10 @@ class Group:
         joined = self._communicators.notices.allgather(node is not None or len(local) == 1)
         return node if all(joined) else None
 
-    def _fastest(self) -> Node | None:
+    def _fastest(self) -> Node | Alone | None:
         usable = self._broken is None and not self._closed
+        if self._alone is not None and usable:
+            return self._alone
         return self._node if usable and not self._check and self._asked in _SHARED else None
 
     def _expect_messages(self) -> None:
@@ -455,7 +459,7 @@ class _Running:
 
     def __enter__(self) -> Any:
         group = self._group
-        return group._network if group._node is None else group._node
+        return group._alone or group._node or group._network
 
     def __exit__(
         self,

@@ -313,8 +313,11 @@ class Node:
     def _calls(self) -> str:
         """Who called what, those who called the same together."""
         callers: dict[str, list[int]] = {}
+        published, _ = self._module.progress(self._node)
         for rank in range(self.size):
             peer = self._peer(rank)
+            if peer.phase < published:
+                continue  # has not come yet; what it published is of an earlier call
             callers.setdefault(describe_call(peer.fingerprint, peer.count), []).append(rank)
         if len(callers) == 1:
             return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
