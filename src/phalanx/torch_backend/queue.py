@@ -33,13 +33,20 @@ class Order:
 
     def run_at_once(self, call: Callable[[], object]) -> bool:
         """Run `call` here and now; False, without running it, when others are before it."""
-        if self._submitted != self._finished or not self._running.acquire(blocking=False):
+        if not self.begin():
             return False
         try:
             call()
         finally:
-            self._running.release()
+            self.end()
         return True
+
+    def begin(self) -> bool:
+        """Whether the caller may run a call here and now; it says `end` after it."""
+        return self._submitted == self._finished and self._running.acquire(blocking=False)
+
+    def end(self) -> None:
+        self._running.release()
 
     def submit(self, task: Task) -> None:
         with self._submitting:

@@ -63,19 +63,20 @@ class Reductions(Membership):
             reduction = reduction_of(tensor.dtype, hash(opts.reduceOp))
         except TypeError:
             return False
-        if reduction.scales:
+        if reduction.scales or not self._order.begin():
             return False
-        call = partial(
-            self._engine.all_reduce,
-            buffer_of(tensor),
-            reduction.op,
-            divisor=self._engine.size if reduction.is_average else 1.0,
-            timeout_s=timeout.total_seconds() if timeout.days >= 0 and timeout else None,
-        )
         try:
-            return self._order.run_at_once(call)
+            self._engine.all_reduce(
+                buffer_of(tensor),
+                reduction.op,
+                divisor=self._engine.size if reduction.is_average else 1.0,
+                timeout_s=timeout.total_seconds() if timeout.days >= 0 and timeout else None,
+            )
         except ENDED as error:
             raise as_torch(error) from None
+        finally:
+            self._order.end()
+        return True
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         opts = filled(AllreduceOptions, opts)
