@@ -80,8 +80,7 @@ class KernelStep(FusedStep):
     ) -> None:
         super().__init__(rule, sizes, dtype)
         self._parts = parts
-        self._vectors = list(parts.vectors)
-        self._divide(self._vectors)
+        self._divide(parts.vectors)
 
     @classmethod
     def join(
@@ -100,18 +99,12 @@ class KernelStep(FusedStep):
         return None if parts is None else cls(parts, rule, sizes, dtype)
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float:
-        return self._parts.fused_step(
-            self._formula,
-            self.rule.coefficients(learning_rate, step),
-            self._vectors[0],
-            self._vectors[1:],
-            addresses,
-        )
+        coefficients = self.rule.coefficients(learning_rate, step)
+        return self._parts.fused_step(self._formula, coefficients, addresses)
 
     def close(self) -> None:
         self.parameters.clear()
         self.states.clear()
-        self._vectors.clear()
         self._parts.close()
 
 

@@ -46,6 +46,7 @@ class Parts:
         rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
         """(num_elements,) each, zeros at first: what all ranks see and any may write."""
+        self._addresses = [vector.ctypes.data for vector in self.vectors]
         self._parts = module.make_parts(
             node.handle if node else None,
             world.local_rank,
@@ -94,8 +95,8 @@ class Parts:
         the round is over."""
         self._module.hand_over(self._parts, part, address)
 
-    def all_reduce(self, total: NDArray[Any], addresses: Sequence[int] | None = None) -> None:
-        """End the round: `total`, one of `vectors`, becomes the sum over the ranks, in their order.
+    def all_reduce(self, addresses: Sequence[int] | None = None) -> None:
+        """End the round: the first of `vectors` becomes the sum over the ranks, in their order.
 
         addresses: of all parts; None when they have been handed over one by one.
         Cost:   two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p.
@@ -103,7 +104,7 @@ class Parts:
                 come; MismatchError when their parts are others.
         """
         status = self._module.parts_all_reduce(
-            self._parts, addresses, total.ctypes.data, ReduceOp.SUM, self._world.timeout_s
+            self._parts, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
         )
         if status:
             self._check(status, "the all-reduce of gradients")
@@ -112,12 +113,11 @@ class Parts:
         self,
         rule: int,
         coefficients: Sequence[float],
-        parameters: NDArray[Any],
-        states: Sequence[NDArray[Any]],
         addresses: Sequence[int] | None = None,
     ) -> float:
-        """End the round: the parts are gradients, by whose sums `parameters` and `states`, which
-        are of `vectors`, are updated; `update.py` says how.
+        """End the round: the parts are gradients, by whose sums over the ranks the parameters,
+        which are the first of `vectors`, and their states, the others, are updated. `update.py`
+        says how.
 
         Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n, and reads and
                  writes its share of parameters and states.
@@ -129,8 +129,8 @@ class Parts:
             addresses,
             rule,
             coefficients,
-            parameters.ctypes.data,
-            [state.ctypes.data for state in states],
+            self._addresses[0],
+            self._addresses[1:],
             self._code,
             self._world.timeout_s,
         )

@@ -93,13 +93,13 @@ class SharedReducer(AllReducer):
         return None if parts is None else cls(parts, sizes, dtype)
 
     def all_reduce_at(self, addresses: Sequence[int]) -> None:
-        self._parts.all_reduce(self.total, addresses)
+        self._parts.all_reduce(addresses)
 
     def hand_over(self, part: int, address: int) -> None:
         self._parts.hand_over(part, address)
 
     def finish(self) -> None:
-        self._parts.all_reduce(self.total)
+        self._parts.all_reduce()
 
     def close(self) -> None:
         del self.total

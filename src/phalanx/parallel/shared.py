@@ -76,7 +76,7 @@ class Shared(OverMPI):
         began = time.perf_counter()
         backward(self._parameters, loss_sum, 1 / global_samples)
         computed = time.perf_counter()
-        self.optimizer.step()
+        self.optimizer.apply()
         stepped = time.perf_counter()
         if self.size > 1:
             self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
@@ -137,11 +137,14 @@ class FusedOptimizer(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.apply()
+        return loss
+
+    def apply(self) -> None:
+        """`step()` without the hooks of torch.optim, which take longer than a small update."""
         gradients = [gradient_of(parameter) for parameter in self._parameters]
+        addresses = [gradient.data_ptr() for gradient in gradients]
         self._num_steps += 1
         self.own_slice_s = self._step.step_at(
-            [gradient.data_ptr() for gradient in gradients],
-            self.param_groups[0]["lr"],
-            int(self._num_steps[0]),
+            addresses, self.param_groups[0]["lr"], int(self._num_steps[0])
         )
-        return loss
