@@ -19,10 +19,11 @@ from phalanx.torch_backend.arguments import checked_rank
 from phalanx.torch_backend.ddp import Buckets
 from phalanx.torch_backend.device import StagedPlaces, device_types, is_staged
 from phalanx.torch_backend.errors import calling
+from phalanx.torch_backend.message_works import Watcher
 from phalanx.torch_backend.queue import Order
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.tensors import Places
-from phalanx.torch_backend.works import Finished, Joined, Queued, Watcher
+from phalanx.torch_backend.works import Finished, Joined, Queued
 
 CLOSING_TIMEOUT_S = 5.0
 

@@ -10,8 +10,8 @@ from torch.distributed import Work
 from phalanx.comm.group import Request
 from phalanx.torch_backend.arguments import checked_rank, only
 from phalanx.torch_backend.membership import Membership
+from phalanx.torch_backend.message_works import Message
 from phalanx.torch_backend.tensors import Places
-from phalanx.torch_backend.works import Message
 
 
 class Messages(Membership):

@@ -1,0 +1,129 @@
+"""What PyTorch holds in its hand while a message is under way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import DistBackendError
+from torch.futures import Future
+
+from phalanx.comm.group import Request
+from phalanx.torch_backend.errors import as_torch
+from phalanx.torch_backend.works import Pending
+
+
+class Message(Pending):
+    """A message to or from another rank. Nobody works on it: whoever asks moves it on."""
+
+    def __init__(
+        self,
+        request: Request,
+        results: list[Tensor],
+        text: str,
+        *,
+        timeout_s: float,
+        source: int | None,
+        store: Callable[[], None],
+        watch: Callable[[Message], None],
+    ) -> None:
+        """store: brings a copy back; watch: has a thread look at this message until it is done."""
+        super().__init__(results, text)
+        self._request, self._source, self._timeout_s = request, source, timeout_s
+        self._store, self._watch = store, watch
+        self._moving = threading.Lock()
+
+    def is_completed(self) -> bool:
+        return self.move()
+
+    def is_success(self) -> bool:
+        return self.move() and self._error is None
+
+    def source_rank(self) -> int:
+        return self._source_rank()
+
+    def _source_rank(self) -> int:
+        if not self._is_done or self._source is None:
+            raise RuntimeError(f"{self._text} has no source rank (yet)")
+        return self._source
+
+    def get_future(self) -> Future[Any]:
+        future = super().get_future()
+        if not self._is_done:
+            self._watch(self)
+        return future
+
+    def move(self) -> bool:
+        """Whether it is done; does not wait, not even for another thread that waits."""
+        if not self._is_done and self._moving.acquire(blocking=False):
+            try:
+                self._try(self._request.test)
+            finally:
+                self._moving.release()
+        return self._is_done
+
+    def _await(self, timeout_s: float | None) -> None:
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        if not self._moving.acquire(timeout=limit_s):
+            raise DistBackendError(f"{self._text} was not over after {limit_s:g} s")
+        try:
+            if not self._is_done:
+                self._try(partial(self._waited, limit_s))
+        finally:
+            self._moving.release()
+
+    def _waited(self, timeout_s: float) -> bool:
+        self._request.wait(timeout_s)
+        return True
+
+    def _try(self, look: Callable[[], bool]) -> None:
+        try:
+            if not look():
+                return
+            if self._source is None:
+                self._source = self._request.source
+            self._store()
+        except Exception as error:  # noqa: BLE001  raised by `wait`
+            self._error = as_torch(error)
+        self.finish()
+
+
+class Watcher:
+    """A thread that looks at messages whose futures somebody waits for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._guard = threading.Lock()
+        self._messages: list[Message] = []
+        self._is_open = True
+        self._thread: threading.Thread | None = None
+
+    def add(self, message: Message) -> None:
+        with self._guard:
+            self._messages.append(message)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name=self._name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        self._is_open = False
+        thread = self._thread
+        if thread is not None and thread.ident != threading.get_ident():
+            thread.join(1.0)
+
+    def _look(self) -> None:
+        """Until there is nothing left to look at; the next message starts another thread."""
+        while self._is_open:
+            waiting = [message for message in list(self._messages) if not message.move()]
+            with self._guard:
+                new = [m for m in self._messages if not m.is_completed()]
+                self._messages = new
+                if not new:
+                    self._thread = None
+                    return
+            if waiting:
+                time.sleep(100e-6)
