@@ -47,6 +47,7 @@ test-impi: ## the same on Intel MPI, in an environment of its own
 bench: $(STAMP) ## Phalanx against bare PyTorch and Gloo; needs a quiet machine, five minutes
 	$(BIN)/python benchmarks/all_reduce.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/fused_step.py
 
 # One folder for all three, named by the moment at which make began.
 BENCH      ?=

@@ -26,6 +26,8 @@ def train(*, config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig()
 
         phalanx train --model cnn --strategy mpi --ranks 2 --epochs 3
 
+        phalanx train --strategy shared --ranks 2 --optimizer adamw --weight-decay 0.01
+
         phalanx train --strategy mpi --checkpoint-dir checkpoints --resume checkpoints
 
         mpirun -n 4 phalanx train --model rnn --strategy mpi
