@@ -16,6 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from phalanx.comm.world import World
 from phalanx.launch.detect import detect
+from phalanx.torch_backend.compiling import leave_uncompiled
 from phalanx.torch_backend.ddp import watch_ddp
 from phalanx.torch_backend.failure import watch_over
 from phalanx.torch_backend.membership import Membership, tag_of
@@ -116,6 +117,7 @@ def _session(ranks: list[int], timeout: timedelta) -> Session:
         )
     session = Session(_world(timeout))
     watch_over(session)
+    leave_uncompiled("phalanx.torch_backend")
     return session
 
 

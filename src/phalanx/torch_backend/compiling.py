@@ -1,0 +1,49 @@
+"""torch.compile and this package: none of its functions is a part of anybody's model."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+
+def leave_uncompiled(package: str) -> None:
+    """Have the compiler skip all functions of `package` that are loaded by now, and what they call.
+
+    PyTorch's own backends are C++, which the compiler never sees. What compiled code calls in
+    Python it follows: from DDP's forward pass into a broadcast, in which it fails.
+    """
+    compiler: Any = torch._C._dynamo.eval_frame
+    try:
+        skip = compiler._FrameAction.SKIP
+        strategy = compiler._FrameExecStrategy(skip, skip)
+        for name, module in list(sys.modules.items()):
+            if f"{name}.".startswith(f"{package}."):
+                for code in _codes_of(vars(module).values(), package):
+                    compiler.set_code_exec_strategy(code, strategy)
+    except AttributeError:
+        return  # another version of PyTorch; what is not compiled works all the same
+
+
+def _codes_of(members: Iterable[object], package: str) -> Iterator[CodeType]:
+    """Of the functions among `members`, and in the classes among them."""
+    for member in list(members):
+        if isinstance(member, type):
+            if f"{member.__module__}.".startswith(f"{package}."):
+                yield from _codes_of(vars(member).values(), package)
+        elif isinstance(member, property):
+            yield from _codes_of((member.fget, member.fset), package)
+        elif isinstance(member, staticmethod | classmethod):
+            yield from _codes_of((member.__func__,), package)
+        elif isinstance(member, FunctionType):
+            yield from _with_inner(member.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
