@@ -140,6 +140,20 @@ class FusedOptimizer(Optimizer):
         self.apply()
         return loss
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Raises: ValueError when there is a group already: one rule is for all parameters."""
+        if self.param_groups:
+            raise ValueError("the fused step has one group of parameters")
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Into the memory that the ranks share: every rank must load the same."""
+        for number, values in state_dict["state"].items():
+            state = self.state[self._parameters[number]]
+            for name, value in values.items():
+                state[name].copy_(value)
+        self.param_groups[0]["lr"] = state_dict["param_groups"][0]["lr"]
+
     def apply(self) -> None:
         """`step()` without the hooks of torch.optim, which take longer than a small update."""
         gradients = [gradient_of(parameter) for parameter in self._parameters]

@@ -3,6 +3,7 @@
 Words: "once", that there is one copy of everything; "late", that one rank stays away.
 """
 
+import copy
 import os
 import sys
 import time
@@ -56,6 +57,19 @@ def once(strategy: Shared, model: Model) -> None:
     total = strategy.size * (strategy.size + 1) / 2 / 10  # the gradient of every weight
     assert torch.allclose(moments[0], torch.full((100,), total * (1 - 0.9**2)))
     assert torch.equal(model.unused, before), "a gradient of zeros moves nothing"
+
+    optimizer = strategy.optimizer
+    saved = copy.deepcopy(optimizer.state_dict())
+    places = {p: state["exp_avg"].data_ptr() for p, state in optimizer.state.items()}
+    strategy.barrier()
+    strategy.update(model(torch.ones(100)), 10)
+    assert not torch.equal(moments, saved["state"][0]["exp_avg"])
+    strategy.barrier()
+    optimizer.load_state_dict(saved)
+    strategy.barrier()
+    assert torch.equal(moments, saved["state"][0]["exp_avg"])
+    assert optimizer.state[model.weight]["step"] == 2
+    assert places == {p: state["exp_avg"].data_ptr() for p, state in optimizer.state.items()}
 
     kept = model.weight.detach().clone()
     strategy.barrier()
