@@ -1,0 +1,54 @@
+"""PyTorch's training engines, unchanged, on backend mpi: each trains what one process trains.
+
+What is compared, and to what accuracy, is said by the programs. They were all run at 2, 3 and 4
+ranks: 3 and 4 leave uneven shards, and a rank without any.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ranks
+
+pytestmark = pytest.mark.mpi
+
+COUNTS = (2, 3, 4)
+
+
+def all_done(output: str, count: int) -> None:
+    done = re.findall(rf"rank (\d) of {count} is done", output)
+    assert sorted(done) == [str(rank) for rank in range(count)]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    "words", [("ddp", "buckets", "sharded"), ("tensors", "pipelines", "compiled")], ids=" ".join
+)
+def test_engines(
+    ranks: Ranks, programs: Callable[[str], Path], count: int, words: tuple[str, ...]
+) -> None:
+    all_done(ranks.mpi(count, programs("several.py"), *words), count)
+
+
+@pytest.mark.parametrize(("saved_by", "loaded_by"), [(2, 3), (4, 2)])
+def test_checkpoint_for_other_ranks(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    tmp_path: Path,
+    saved_by: int,
+    loaded_by: int,
+) -> None:
+    """One job saves; another one, of other ranks and with other shards, goes on to the same end."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    program = programs("checkpoints.py")
+    all_done(ranks.mpi(saved_by, program, "save", str(folder)), saved_by)
+    assert len(list(folder.iterdir())) == 6
+    all_done(ranks.mpi(loaded_by, program, "load", str(folder)), loaded_by)
+
+
+@pytest.mark.long
+def test_inductor(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    all_done(ranks.mpi(2, programs("compiled.py"), timeout_s=300), 2)
