@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -23,10 +24,9 @@ def seconds(timeout: timedelta | None) -> float | None:
     return timeout.total_seconds()
 
 
-def new_future(results: Sequence[Tensor]) -> Future[Any]:
-    """With GPU tensors the future makes whoever waits for it wait for their streams."""
-    devices = {tensor.device for tensor in results if tensor.device.type != "cpu"}
-    return Future(devices=list(devices)) if devices else Future()
+def gpus_of(results: Sequence[Tensor]) -> list[int | str | torch.device]:
+    """A future with GPUs makes whoever waits for it wait for their streams."""
+    return list({tensor.device for tensor in results if tensor.device.type != "cpu"})
 
 
 class Finished(Work):
@@ -117,10 +117,13 @@ class Pending(Work):
     def get_future(self) -> Future[Any]:
         with self._guard:
             if self._future is None:
-                self._future = new_future(self._results)
+                self._future = self._new_future()
                 if self._is_done:
                     self._complete(self._future)
             return self._future
+
+    def _new_future(self) -> Future[Any]:
+        return Future(devices=gpus_of(self._results))
 
     def finish(self) -> None:
         with self._guard:
@@ -165,20 +168,36 @@ class Queued(Pending):
         self._call = None  # it holds on to tensors that may not be results
 
     def get_future(self) -> Future[Any]:
-        if self._order.is_worker():
-            # For a callback of an earlier collective, such as those of PowerSGD: whoever waits for
-            # the future there does so on the only thread that could run this one.
-            self._await(None)
+        self.take_turn()
         return super().get_future()
 
-    def _await(self, timeout_s: float | None) -> None:
+    def take_turn(self) -> None:
+        """A callback of an earlier collective may wait for this one, as those of PowerSGD do. It
+        is on the only thread that could run it: do so now, after what comes before it."""
         if self._order.is_worker():
-            # A callback of an earlier collective waits for this one, on the only thread that could
-            # run it.
             while not self._is_done:
                 self._order.run_next()
-            return
+
+    def _new_future(self) -> Future[Any]:
+        return OwnFuture(self)
+
+    def _await(self, timeout_s: float | None) -> None:
+        self.take_turn()
         super()._await(timeout_s)
+
+
+class OwnFuture(Future[Any]):
+    """Of a collective in a queue: may be awaited in callbacks of collectives before it."""
+
+    def __init__(self, work: Queued) -> None:
+        super().__init__(devices=gpus_of(work._results))
+        self._work = weakref.ref(work)  # the queue has it until it is done
+
+    def wait(self) -> Any:
+        work = self._work()
+        if work is not None:
+            work.take_turn()
+        return super().wait()
 
 
 class Joined(Pending):

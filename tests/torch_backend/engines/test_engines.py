@@ -32,6 +32,16 @@ def test_engines(
     all_done(ranks.mpi(count, programs("several.py"), *words), count)
 
 
+def test_engines_without_shared_memory(
+    ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between nodes: in messages of MPI."""
+    monkeypatch.setenv("PHALANX_KERNELS", "arrays")
+    output = ranks.mpi(3, programs("several.py"), "ddp", "sharded", "pipelines")
+    assert "ranks exchange messages" in output
+    all_done(output, 3)
+
+
 @pytest.mark.parametrize(("saved_by", "loaded_by"), [(2, 3), (4, 2)])
 def test_checkpoint_for_other_ranks(
     ranks: Ranks,

@@ -195,6 +195,23 @@ def check_own_hook() -> None:
     hooked(lambda ddp: ddp.register_comm_hook(None, reduce_by_halves), 1e-10)
 
 
+def check_hook_that_waits_for_the_second() -> None:
+    """Both are under way before the callback of the first waits for the second: the thread of the
+    group waited for itself, without end."""
+
+    def reduce_halves(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        halves = bucket.buffer().div_(dist.get_world_size()).split(len(bucket.buffer()) // 2 + 1)
+        futures = [dist.all_reduce(half, async_op=True).get_future() for half in halves]
+
+        def both(_: torch.futures.Future[list[Tensor]]) -> Tensor:
+            futures[-1].wait()
+            return bucket.buffer()
+
+        return futures[0].then(both)
+
+    hooked(lambda ddp: ddp.register_comm_hook(None, reduce_halves), 1e-10)
+
+
 class SyncedNorm(nn.Module):
     """Batch norm over the samples of all ranks: a collective in forward and one in backward.
 
