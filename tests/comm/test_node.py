@@ -32,6 +32,8 @@ def test_different_calls_are_found_on_every_rank(
         "large: rank 0 called all_reduce(float32, 50000 elements, SUM), rank 1 called",
         "dtype: rank 0 called all_reduce(float32, 8 elements, SUM), "
         "rank 1 called all_reduce(float64, 8 elements, SUM)",
+        "root: rank 0 called broadcast(float32, 8 elements, root 0), "
+        "rank 1 called broadcast(float32, 8 elements, root 1)",
         "kind: rank 0 called all_reduce(float32, 8 elements, SUM), rank 1 called barrier()",
         "operation: rank 0 called all_reduce(float32, 8 elements, SUM), "
         "rank 1 called all_reduce(float32, 8 elements, MAX)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,21 @@ from numpy.typing import NDArray
 from phalanx.comm.dtypes import DTYPES, UINT8, DType
 
 
-@dataclass(frozen=True, slots=True)
 class Buffer:
     """`count` elements of `dtype`, one after the other, from `address` on.
 
     The address is of this process. `owner` is what must stay alive while the buffer is in use.
+    Not to be changed; not a frozen dataclass, because making one is on the way of every collective
+    and would take five times as long.
     """
 
-    address: int
-    count: int
-    dtype: DType
-    owner: object = None
+    __slots__ = ("address", "count", "dtype", "owner")
+
+    def __init__(self, address: int, count: int, dtype: DType, owner: object = None) -> None:
+        self.address, self.count, self.dtype, self.owner = address, count, dtype, owner
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.count} of {self.dtype.name} at {self.address:#x})"
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Buffer:

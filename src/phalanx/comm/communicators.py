@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from phalanx.comm.wait import WaitPolicy, wait_until
+from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
+
+CLOSING_TIMEOUT_S = 1.0
 
 
 class Communicators:
@@ -36,8 +38,21 @@ class Communicators:
         return made
 
     def close(self) -> None:
-        """Free them. What nobody received is thrown away first: MPI would hand it to the next
-        communicator of the same number."""
+        """Free them, once all members want to; leave them where some do not come to it.
+
+        A communicator's number is given to another one after it was freed. Messages that a slow
+        member still sent would reach that one; Open MPI 5.0 aborts the job when their sender is
+        not in it. What has come and nobody received is thrown away for the same reason.
+        """
+        try:
+            wait_until(
+                self.collectives.Ibarrier().Test,
+                self._policy,
+                timeout_s=CLOSING_TIMEOUT_S,
+                on_timeout=lambda: "not all members close the group",
+            )
+        except WaitTimeoutError:
+            return
         for communicator in (self.messages, self.notices):
             drain(communicator)
         for communicator in (self.collectives, self.messages, self.notices):

@@ -364,8 +364,8 @@ class Group:
         self._fast = None
 
     def close(self) -> None:
-        """Give back communicators and memory. By every member; does not wait for the others
-        longer than freeing a communicator takes."""
+        """Give back communicators and memory. By every member; who does not come within a second
+        is not waited for."""
         if self._closed:
             return
         self._closed = True

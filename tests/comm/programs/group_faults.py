@@ -125,6 +125,7 @@ def elsewhere(group: Group) -> None:
 def failure(group: Group) -> None:
     group.barrier()
     if group.rank == 1:
+        time.sleep(0.5)  # the others must have left the barrier
         group.fail("the disk is full")
         message_of(PeerFailedError, group.barrier)
         return
@@ -139,6 +140,7 @@ def failure_elsewhere(group: Group) -> None:
     some = group.subgroup([0, 1], name="some") if group.rank < 2 else None
     group.barrier()
     if group.rank == 1:
+        time.sleep(0.5)
         group.fail("out of memory")
     elif group.rank == 0:
         assert some is not None

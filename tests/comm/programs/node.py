@@ -169,6 +169,12 @@ def mismatch() -> None:
     expect("count", lambda n: n.all_reduce(floats(10)), lambda n: n.all_reduce(floats(11)))
     expect("large", lambda n: n.all_reduce(floats(50_000)), lambda n: n.all_reduce(floats(50_001)))
     expect("dtype", lambda n: n.all_reduce(floats(8)), lambda n: n.all_reduce(floats(8, "float64")))
+
+    def be_root(node: Node) -> None:
+        node.broadcast(floats(8), root=rank)  # nobody waits, so nobody notices yet
+        node.barrier()
+
+    expect("root", be_root)
     expect("kind", lambda n: n.all_reduce(floats(8)), lambda n: n.barrier())
     expect(
         "operation",

@@ -85,6 +85,7 @@ struct node {
     uint64_t seen;      /* that all ranks are known to have published */
     uint64_t awaited;   /* the phase that was waited for last */
     uint64_t calls;     /* begun by this rank */
+    uint64_t unmet;     /* first phase of the last call, if not all were compared in it; else 0 */
     uint64_t chunks;    /* that went through the slots */
     uint64_t inlined;   /* all-reduces that went through the inline places */
     uint64_t call_free[2], inline_free[2], slot_free[NUM_SLOTS];
@@ -326,6 +327,20 @@ static int advance(node *self)
 
 static call *call_of(node *self, int rank) { return &self->lines[rank].calls[self->calls & 1]; }
 
+static int agrees(node *self, int peer)
+{
+    call *own = call_of(self, self->rank), *other = call_of(self, peer);
+    return own->fingerprint == other->fingerprint && own->count == other->count;
+}
+
+static int all_agree(node *self)
+{
+    for (int peer = 0; peer < self->size; peer++)
+        if (!agrees(self, peer))
+            return 0;
+    return 1;
+}
+
 /* Say what is called, before the first phase is published. */
 static int begin(node *self, enum kind kind, int dtype, int op, int root, uint64_t count,
                  double timeout_s, interrupted check)
@@ -333,6 +348,11 @@ static int begin(node *self, enum kind kind, int dtype, int op, int root, uint64
     self->deadline = 0;
     self->timeout_s = timeout_s;
     self->check = check;
+    if (self->unmet) { /* a broadcast, in which only the root's call was looked at */
+        TRY(wait_all(self, self->unmet));
+        TRY(all_agree(self) ? DONE : MISMATCH);
+        self->unmet = 0;
+    }
     self->calls++;
     TRY(wait_all(self, self->call_free[self->calls & 1]));
     call *own = call_of(self, self->rank);
@@ -344,20 +364,11 @@ static int begin(node *self, enum kind kind, int dtype, int op, int root, uint64
     return DONE;
 }
 
-static int agrees(node *self, int peer)
-{
-    call *own = call_of(self, self->rank), *other = call_of(self, peer);
-    return own->fingerprint == other->fingerprint && own->count == other->count;
-}
-
 /* Publish the first phase and wait for it; compare calls. */
 static int meet(node *self)
 {
     TRY(advance(self));
-    for (int peer = 0; peer < self->size; peer++)
-        if (!agrees(self, peer))
-            return MISMATCH;
-    return DONE;
+    return all_agree(self) ? DONE : MISMATCH;
 }
 
 /* The call is over; what it published may be overwritten once all have gone further. */
@@ -666,6 +677,7 @@ int node_broadcast(node *self, void *buffer, size_t bytes, int dtype, int root, 
                    interrupted check)
 {
     TRY(begin(self, BROADCAST, dtype, 0, root, bytes, timeout_s, check));
+    uint64_t first = self->phase + 1;
     for (size_t k = 0; k == 0 || k * self->chunk_bytes < bytes; k++) {
         uint64_t chunk = self->chunks++;
         char *here = (char *)buffer + k * self->chunk_bytes;
@@ -682,6 +694,7 @@ int node_broadcast(node *self, void *buffer, size_t bytes, int dtype, int root, 
         }
         self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
     }
+    self->unmet = first;
     return end(self);
 }
 
