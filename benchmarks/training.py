@@ -12,7 +12,8 @@ and what counts is its median step, which a hiccup of a shared machine does not 
                 lockstep could reach if communication took no time at all
     sequential  phalanx's loop, all its measuring and recording included, on rank 0
     mpi 1       the same over MPI, on rank 0 alone
-    mpi, gloo   two ranks, the same global batch
+    mpi, shared, gloo     two ranks, the same global batch
+    ddp mpi, ddp gloo     the bare loop in stock DistributedDataParallel, on either backend
 
 Reported with the spread over the rounds: sequential ÷ bare and mpi 1 ÷ sequential, the overhead;
 the speed-up of two ranks over `bare`; and its share of the model's own limit, bare ÷ bare half.
@@ -31,13 +32,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.world import World
 from phalanx.data.dataset import Dataset, load_dataset
@@ -50,6 +54,7 @@ from phalanx.models.build import build_model
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter, rank_file, write_atomically
 from phalanx.records.schema import Event, Step
@@ -68,9 +73,16 @@ RESULTS = Path(__file__).parent / "results" / "training.json"
 Epoch = Callable[[], list[float]]  # runs one; seconds of each step
 
 
-def bare_loop(name: str, data: Dataset, samples: int, batch_size: int, steps: int) -> Epoch:
+def bare_loop(
+    name: str,
+    data: Dataset,
+    samples: int,
+    batch_size: int,
+    steps: int,
+    wrap: Callable[[nn.Module], nn.Module] = lambda model: model,
+) -> Epoch:
     """One epoch as a PyTorch user writes it by hand; always `steps` updates."""
-    model = build_model(name, seed=0)
+    model = wrap(build_model(name, seed=0))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
     def epoch() -> list[float]:
@@ -158,7 +170,9 @@ def quiet_barrier() -> None:
         time.sleep(1e-3)
 
 
-def measure(name: str, world: World, gloo: Gloo, folder: Path) -> dict[str, list[float]]:
+def measure(
+    name: str, world: World, gloo: Gloo, groups: dict[str, dist.ProcessGroup | None], folder: Path
+) -> dict[str, list[float]]:
     """Seconds a step, by cell, one value a round."""
     from mpi4py.MPI import COMM_SELF
 
@@ -167,7 +181,13 @@ def measure(name: str, world: World, gloo: Gloo, folder: Path) -> dict[str, list
     steps = samples // BATCH
     data = Dataset(**{**vars(data), "train_labels": data.train_labels[: steps * BATCH]})
     alone = World(COMM_SELF, timeout_s=60)
-    strategies = {"sequential": Sequential(), "mpi 1": MPI(alone), "mpi": MPI(world), "gloo": gloo}
+    strategies = {
+        "sequential": Sequential(),
+        "mpi 1": MPI(alone),
+        "mpi": MPI(world),
+        "shared": Shared(world),
+        "gloo": gloo,
+    }
     cells = [
         Cell("bare", True, bare_loop(name, data, steps * BATCH, BATCH, steps)),
         Cell("bare half", True, bare_loop(name, data, steps * BATCH, BATCH // 2, steps)),
@@ -177,6 +197,21 @@ def measure(name: str, world: World, gloo: Gloo, folder: Path) -> dict[str, list
                 label, label in ("sequential", "mpi 1"), phalanx_loop(name, data, s, folder / label)
             )
             for label, s in strategies.items()
+        ),
+        *(
+            Cell(
+                label,
+                False,
+                bare_loop(
+                    name,
+                    data,
+                    steps * BATCH,
+                    BATCH // 2,
+                    steps,
+                    wrap=partial(DistributedDataParallel, process_group=group),
+                ),
+            )
+            for label, group in groups.items()
         ),
     ]
     times: dict[str, list[float]] = {}
@@ -196,8 +231,9 @@ def rank_main(folder: Path, models: list[str]) -> None:
     world = World.create(timeout_s=600)
     store = dist.FileStore(str(folder / "meeting"), world.size)
     gloo = Gloo(rank=world.rank, size=world.size, local_rank=world.rank, store=store, timeout_s=600)
+    groups = {"ddp mpi": dist.new_group(backend="mpi"), "ddp gloo": None}
     for name in models:
-        times = measure(name, world, gloo, folder / name)
+        times = measure(name, world, gloo, groups, folder / name)
         if world.rank == 0:
             (folder / f"{name}.json").write_text(json.dumps(times))
     world.barrier()
@@ -218,11 +254,14 @@ def report(times: dict[str, dict[str, list[float]]]) -> None:
         ("mpi 1 ÷ sequential", "mpi 1", "sequential"),
         ("limit: bare ÷ bare half", "bare", "bare half"),
         ("speed-up mpi 2", "bare", "mpi"),
+        ("speed-up shared 2", "bare", "shared"),
         ("speed-up gloo 2", "bare", "gloo"),
         ("mpi's share of the limit", "bare half", "mpi"),
         ("a free barrier's share", "bare half", "free barrier"),
         ("mpi against free barrier", "free barrier", "mpi"),
+        ("shared's share of limit", "bare half", "shared"),
         ("mpi against gloo", "gloo", "mpi"),
+        ("ddp: mpi against gloo", "ddp gloo", "ddp mpi"),
     ):
         cells = "  ".join(f"{name} {ratio(name, above, below)}" for name in times)
         print(f"{title:25} {cells}")
