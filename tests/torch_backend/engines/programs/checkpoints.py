@@ -72,8 +72,8 @@ def save() -> None:
     """At once, and with async_save: training goes on while the files are written.
 
     That runs collectives on a thread of its own, so it wants a group of its own: on the one in
-    which training reduces gradients, ranks would take turns in different orders. (PyTorch's own
-    backends then exchange the wrong data; here an error names both calls.)
+    which training reduces gradients, ranks would take turns in different orders. (Gloo then waits
+    without end; here an error names both calls.)
     """
     beside = dist.new_group()
     for name, make in KINDS.items():
