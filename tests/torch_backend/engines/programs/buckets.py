@@ -128,12 +128,14 @@ def check_size_of_buckets() -> None:
 
 def check_group_of_a_mesh() -> None:
     """DDP(device_mesh=…): its buckets were looked for in the default group and stayed private."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("replica",))
+    size = dist.get_world_size()
+    shape = (2, 2) if size == 4 else (size, 1)  # only of 4 ranks is the group another one
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))["replica"]
     model = truth.net()
     ddp = DistributedDataParallel(model, device_mesh=mesh, gradient_as_bucket_view=True)
-    own = bucket_cap_mb(dist.get_world_size(), last_level_cache_bytes())
+    own = bucket_cap_mb(shape[0], last_level_cache_bytes())
     assert ddp.bucket_bytes_cap == own * MEGABYTE
-    truth.train(ddp, truth.sgd(model.parameters()), truth.parts())
+    truth.train(ddp, truth.sgd(model.parameters()), truth.parts(group=mesh.get_group()))
     assert all(shared(model))
     truth.same_parameters(model, truth.trained())
 

@@ -21,6 +21,8 @@ BACKEND = "aot_eager"
 
 
 def check_ddp() -> None:
+    """The compiler followed DDP's forward pass into the backend's broadcast, and failed in it: a
+    backend in Python is code to it, as one in C++ is not."""
     for is_outside in (True, False):
         model = truth.net()
         inner = model if is_outside else torch.compile(model, backend=BACKEND)
