@@ -30,7 +30,8 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
 /* What the shared memory of a node's ranks has room for. */
 enum {
     MAX_RANKS = 1024,
-    INLINE_BYTES = 8192,     /* up to here an all-reduce is one barrier */
+    INLINE_BYTES = 8192,     /* up to here an all-reduce is one phase */
+    SHORT_BYTES = 2048,      /* up to here where every rank has a core; both measured */
     SLOT_BYTES = 1 << 19,    /* for a chunk of a vector, of each rank */
     CHUNK_BYTES = 1 << 17,   /* a chunk where every rank has a core */
     NUM_SLOTS = 3,

@@ -77,7 +77,7 @@ typedef struct {
 
 struct node {
     int rank, size, spins, yields;
-    size_t chunk_bytes;
+    size_t chunk_bytes, inline_bytes;
     line *lines;
     about *abouts;
     char *inlines, *slots;
@@ -124,8 +124,9 @@ node *node_join(void *control, int rank, int size, int spins, int yields)
     self->size = size;
     self->spins = spins;
     self->yields = yields;
-    /* Waiting is dear where ranks share cores: fewer, larger chunks. */
+    /* Waiting is dear where ranks share cores: fewer phases, larger chunks. */
     self->chunk_bytes = spins > 1 ? CHUNK_BYTES : SLOT_BYTES;
+    self->inline_bytes = spins > 1 ? SHORT_BYTES : INLINE_BYTES;
     self->lines = control;
     self->abouts = (about *)(memory + lines_bytes(size));
     self->inlines = memory + lines_bytes(size) + abouts_bytes(size);
@@ -571,7 +572,7 @@ int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, d
 {
     reduction r = {buffer, count, ITEMSIZE[dtype], dtype, op, root, divisor};
     TRY(begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, root, count, timeout_s, check));
-    if (count * r.itemsize <= INLINE_BYTES)
+    if (count * r.itemsize <= self->inline_bytes)
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
     int segment = segment_of(self, buffer, count * r.itemsize);
