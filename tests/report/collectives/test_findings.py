@@ -149,6 +149,6 @@ def test_a_machine_that_was_not_quiet(tmp_path: Path) -> None:
         return [s.text for s in topics["Disturbance"].sentences] if "Disturbance" in topics else []
 
     assert told(make_bench(tmp_path / "quiet", preempted=10)) == []
-    (text,) = told(make_bench(tmp_path / "busy", preempted=500))
-    assert text.startswith("Ranks lost their core 250 times a second: something else was at work")
-    assert told(make_bench(tmp_path / "crowded", preempted=500, ranks=3)) == []
+    (text,) = told(make_bench(tmp_path / "busy", preempted=1000))
+    assert text.startswith("Ranks lost their core 500 times a second: something else was at work")
+    assert told(make_bench(tmp_path / "crowded", preempted=1000, ranks=3)) == []
