@@ -6,13 +6,13 @@ a rank 0 of 1, and says so.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 from typing import Any
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import FLOAT32
+from phalanx.comm.gpu import ask, is_gpu_aware
 from phalanx.comm.select import Topology, asked_for, explain
 from phalanx.comm.world import World
 from phalanx.launch.orphan import end_with_parent
@@ -27,7 +27,7 @@ def describe(mpi: Any) -> dict[str, object]:
         "library": " ".join(mpi.Get_library_version().splitlines()[0].split(",")[0].split()),
         "thread_level": _thread_level(mpi),
         "shared_window_error": _shared_window_error(mpi),
-        "gpu_aware": _gpu_aware(mpi),
+        "gpu_aware": is_gpu_aware(os.environ, mpi.Get_library_version(), ask(mpi)),
         **_engine(),
     }
 
@@ -62,18 +62,6 @@ def _shared_window_error(mpi: Any) -> str | None:
     except mpi.Exception as error:
         return str(error)
     return None if seen == 42 else f"another rank reads {seen}, not 42"
-
-
-def _gpu_aware(mpi: Any) -> bool | None:
-    """Whether pointers to CUDA memory may be given to MPI; None when the library does not tell."""
-    info = mpi.COMM_WORLD.Get_info()
-    kinds = info.Get("mpi_memory_alloc_kinds")  # MPI 4.1
-    info.Free()
-    if kinds is not None and "cuda" in kinds:
-        return True
-    # An extension that all three MPIs have, and that mpi4py does not pass on.
-    query = getattr(ctypes.CDLL(mpi.__file__), "MPIX_Query_cuda_support", None)
-    return None if query is None else bool(query())
 
 
 def main() -> None:

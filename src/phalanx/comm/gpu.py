@@ -1,0 +1,42 @@
+"""Whether the MPI library takes addresses of GPU memory."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import Any
+
+VARIABLE = "PHALANX_GPU_AWARE"
+
+
+def is_gpu_aware(environ: Mapping[str, str], library: str, told: bool | None) -> bool | None:
+    """Whether GPU memory may be given to MPI; None when nobody says, which means no.
+
+    library: the version text of the MPI library. told: what the library itself answers (`ask`).
+    Cray MPICH and Intel MPI are built for GPUs and take them only where a variable says so.
+    Raises: ValueError when PHALANX_GPU_AWARE is neither 0 nor 1.
+    """
+    asked = environ.get(VARIABLE) or None
+    if asked not in (None, "0", "1"):
+        raise ValueError(f"{VARIABLE} is {asked!r}; it can be 0 or 1")
+    if asked is not None:
+        return asked == "1"
+    if "CRAY MPICH" in library.upper():
+        return environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
+    if "Intel(R) MPI" in library:
+        return environ.get("I_MPI_OFFLOAD", "0") not in ("", "0")
+    return told
+
+
+def ask(mpi: Any) -> bool | None:
+    """What the library of `mpi`, the module mpi4py.MPI, says; None when it does not tell."""
+    info = mpi.COMM_WORLD.Get_info()
+    kinds = info.Get("mpi_memory_alloc_kinds")  # MPI 4.1
+    info.Free()
+    if kinds is not None and ("cuda" in kinds or "rocm" in kinds):
+        return True
+    # Extensions that mpi4py does not pass on: the first of all three MPIs, the others of some.
+    library = ctypes.CDLL(mpi.__file__)
+    names = [f"MPIX_Query_{kind}_support" for kind in ("cuda", "rocm", "hip")]
+    answers = [bool(getattr(library, name)()) for name in names if hasattr(library, name)]
+    return any(answers) if answers else None
