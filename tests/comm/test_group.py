@@ -19,6 +19,7 @@ pytestmark = pytest.mark.mpi
     [
         ("network", "reductions", "movement", "algorithms"),
         ("memory", "reductions", "movement"),
+        ("device", "device"),
     ],
     ids=lambda words: words[0],
 )
@@ -37,7 +38,7 @@ def test_what_ends_a_collective(ranks: Ranks, programs: Callable[[str], Path], w
 
 
 def test_what_is_too_long_for_one_message(ranks: Ranks, programs: Callable[[str], Path]) -> None:
-    output = ranks.mpi(3, programs("group.py"), "pieces", "movement", "algorithms")
+    output = ranks.mpi(3, programs("group.py"), "pieces", "movement", "algorithms", "device")
     assert all(f"rank {rank} of 3 is done" in output for rank in range(3))
 
 

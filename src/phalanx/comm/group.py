@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -25,6 +26,7 @@ from phalanx.comm.call import (
 from phalanx.comm.check import compare_calls
 from phalanx.comm.collectives.dissemination import barrier
 from phalanx.comm.communicators import Communicators, communicator_of
+from phalanx.comm.device_network import DeviceNetwork, Memory
 from phalanx.comm.dtypes import ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.messages import TAGS, MessageRequest, MessageTransport
@@ -119,6 +121,7 @@ class Group:
         self._network = Network(self._transport, nodes, self._neighbours)
         # The same calls through shared memory, where all members have it.
         self._node = self._join_node()
+        self._device: DeviceNetwork | None = None
         self._broken: BaseException | None = None
         self._closed = False
         self._running = _Running(self)
@@ -191,6 +194,9 @@ class Group:
         check_operation(buffer.dtype, op)
         call = Call("all_reduce", buffer.dtype, (buffer.count,), op, divisor=divisor)
         with self._begin(call, timeout_s):
+            if self._device is not None:
+                self._device.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
+                return
             if self._node is not None and asked in _SHARED:
                 self._node.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
@@ -303,6 +309,17 @@ class Group:
         with self._begin(call, timeout_s) as route:
             route.scatter(output, parts, root=root, timeout_s=timeout_s)
 
+    @contextmanager
+    def on_device(self, memory: Memory) -> Iterator[None]:
+        """Meanwhile the buffers of collectives lie in memory of a device, of which `memory` is in
+        charge, and which MPI can read and write. By every member, for the same collectives."""
+        self._device, self._fast = DeviceNetwork(self._transport, memory), None
+        try:
+            yield
+        finally:
+            self._device = None
+            self._fast = self._fastest()
+
     def send(self, buffer: Buffer, *, dest: int, tag: int = 0) -> Request:
         """Begin to send; `buffer` must not change until the request is done."""
         check_rank(dest, self.size, "dest")
@@ -383,6 +400,8 @@ class Group:
         self._watch.activity = f"{call.name} number {self.sequence}"
         self._running.timeout_s = timeout_s
         if self.check and self.size > 1:
+            if self._device is not None:
+                call = call._replace(name=f"{call.name} of device memory")
             with self._running:
                 self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
                 compare_calls(self._set_up, call, self._watch.text_of)
@@ -459,7 +478,7 @@ class _Running:
 
     def __enter__(self) -> Any:
         group = self._group
-        return group._alone or group._node or group._network
+        return group._device or group._alone or group._node or group._network
 
     def __exit__(
         self,

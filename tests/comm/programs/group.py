@@ -1,11 +1,13 @@
 """Each rank: every call of `Group`, for every dtype, operation, root and many sizes.
 
-The truth is made by every rank for itself, from the values that each rank must have.
+The truth is made by every rank for itself, from the values that each rank must have. What is called
+"device" has its buffers in plain memory too: MPI does not care, and the calls are those for a GPU.
 """
 
 import itertools
 import sys
 import traceback
+from collections.abc import Sequence
 
 import numpy as np
 from mpi4py import MPI
@@ -263,10 +265,38 @@ def check_wrong_arguments(group: Group) -> None:
     group.barrier()
 
 
+class HostMemory:
+    """A device that is the CPU, and does what it is asked for at once."""
+
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        return empty(count, dtype)
+
+    def copy(self, source: Buffer, dest: Buffer) -> None:
+        array_kernels.copy(source, dest)
+
+    def reduce_terms(
+        self, terms: Sequence[Buffer], result: Buffer, op: ReduceOp, divisor: float
+    ) -> None:
+        array_kernels.reduce_terms(terms, result, op, divisor)
+
+    def finish(self) -> None:
+        pass
+
+
+def check_device(group: Group) -> None:
+    fast = group._fast
+    with group.on_device(HostMemory()):
+        group.barrier()
+        for check in (check_reductions, check_reduce_scatter, check_movement):
+            check(group)
+    assert group._fast is fast
+
+
 CHECKS = {
     "reductions": (check_reductions, check_reduce_scatter),
     "movement": (check_movement, check_messages, check_subgroups, check_wrong_arguments),
     "algorithms": (check_algorithms,),
+    "device": (check_device,),
 }
 
 
@@ -286,7 +316,7 @@ def main() -> None:
     world = World.create(timeout_s=30)
     if sys.argv[1] == "pieces":
         messages.MAX_BYTES, library.MAX_COUNT = 64, 100
-    group = world.group if sys.argv[1] == "memory" else on_network(world)
+    group = world.group if sys.argv[1] in ("memory", "device") else on_network(world)
     group.barrier()
     assert group.share({"from": group.rank}, root=group.size - 1) == {"from": group.size - 1}
     for word in sys.argv[2:]:

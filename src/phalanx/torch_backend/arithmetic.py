@@ -1,0 +1,88 @@
+"""What the engine asks of a device: to copy and reduce its own memory, as the kernels do on the
+CPU: in the order of the terms, half types summed in float32 and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import DType, ReduceOp
+from phalanx.torch_backend.tensors import buffer_of
+
+_FUNCTIONS: dict[ReduceOp, Callable[..., Tensor]] = {
+    ReduceOp.SUM: torch.add,
+    ReduceOp.PRODUCT: torch.mul,
+    ReduceOp.MIN: torch.minimum,
+    ReduceOp.MAX: torch.maximum,
+    ReduceOp.BAND: torch.bitwise_and,
+    ReduceOp.BOR: torch.bitwise_or,
+    ReduceOp.BXOR: torch.bitwise_xor,
+}
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+
+
+def can_reduce(dtype: torch.dtype) -> bool:
+    """Whether PyTorch calculates with elements of `dtype` on a device: hardly with wide unsigned
+    ones."""
+    return dtype not in _UNSIGNED
+
+
+def reduce_tensors(
+    terms: Sequence[Tensor], result: Tensor, op: ReduceOp, divisor: float = 1.0
+) -> None:
+    """result[i] = (terms[0][i] op terms[1][i] op …) / divisor; result may be one of the terms.
+
+    Integers wrap around and are divided towards zero.
+    """
+    function = _FUNCTIONS[op]
+    rounds = result.is_floating_point() and result.itemsize == 2
+    total = terms[0].float() if rounds else terms[0]
+    for term in terms[1:]:
+        total = function(total, term)
+    if divisor != 1.0:
+        total = _divided(total, divisor)
+    if total is not result:
+        result.copy_(total)
+
+
+def _divided(total: Tensor, divisor: float) -> Tensor:
+    if total.is_floating_point() or total.is_complex():
+        return total / divisor
+    return torch.div(total, int(divisor), rounding_mode="trunc")
+
+
+class TensorMemory:
+    """The memory of `device`; buffers in it are (parts of) contiguous tensors, their owners."""
+
+    def __init__(self, device: torch.device, streams: Any) -> None:
+        """streams: the module with the streams of the device; calls go to the current one."""
+        self._device, self._streams = device, streams
+
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        torch_dtype: torch.dtype = getattr(torch, dtype.name)
+        return buffer_of(torch.empty(count, dtype=torch_dtype, device=self._device))
+
+    def copy(self, source: Buffer, dest: Buffer) -> None:
+        if source.address != dest.address:
+            tensor_of(dest).copy_(tensor_of(source))
+
+    def reduce_terms(
+        self, terms: Sequence[Buffer], result: Buffer, op: ReduceOp, divisor: float
+    ) -> None:
+        reduce_tensors([tensor_of(term) for term in terms], tensor_of(result), op, divisor)
+
+    def finish(self) -> None:
+        self._streams.current_stream(self._device).record_event().synchronize()
+
+
+def tensor_of(buffer: Buffer) -> Tensor:
+    """(count,) view of the memory of a buffer that a tensor owns."""
+    owner = buffer.owner
+    assert isinstance(owner, Tensor), "buffers of a device are made of tensors"
+    flat = owner.detach().view(-1)
+    start = (buffer.address - owner.data_ptr()) // owner.itemsize if buffer.count else 0
+    return flat[start : start + buffer.count]
