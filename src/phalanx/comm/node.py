@@ -34,7 +34,6 @@ class _Peer:
     fingerprint: int
     count: int
     failed: int
-    dead: int
     reason: str
 
 
@@ -293,11 +292,11 @@ class Node:
             rank = self._ranks(lambda peer: peer.failed)[0]
             return PeerFailedError(f"{self._text_of([rank])} failed: {self._peer(rank).reason}")
         if status == _PEER_DIED:
-            gone = self._ranks(lambda peer: peer.dead)
-            return PeerFailedError(f"{self._text_of(gone)} failed: its process is gone")
+            gone = self._module.progress(self._node)[2]
+            return PeerFailedError(f"{self._text_of([gone])} failed: its process is gone")
         if status == _NO_MEMORY:
             return MemoryError("the memory of another rank could not be mapped")
-        _, awaited = self._module.progress(self._node)
+        _, awaited, _ = self._module.progress(self._node)
         missing = self._ranks(lambda peer: peer.phase < awaited)
         return WaitTimeoutError(self._text_of(missing))
 
@@ -313,7 +312,7 @@ class Node:
     def _calls(self) -> str:
         """Who called what, those who called the same together."""
         callers: dict[str, list[int]] = {}
-        published, _ = self._module.progress(self._node)
+        published, _, _ = self._module.progress(self._node)
         for rank in range(self.size):
             peer = self._peer(rank)
             if peer.phase < published:

@@ -97,12 +97,13 @@ typedef struct {
     uint64_t phase;
     uint64_t fingerprint;
     uint64_t count;
-    int failed, dead;
+    int failed;
     const char *reason;
 } peer_state;
 peer_state node_peer(node *self, int peer);
 uint64_t node_phase(node *self);
 uint64_t node_awaited(node *self);
+int node_gone(node *self);
 
 /* For collectives in other files: begin a call; publish the first phase, wait for it and compare
  * calls; further phases; the end. */

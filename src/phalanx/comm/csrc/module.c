@@ -299,18 +299,18 @@ static PyObject *py_fail(PyObject *module, arguments a, Py_ssize_t n)
     Py_RETURN_NONE;
 }
 
-/* progress(node) -> (phase published, phase waited for last) */
+/* progress(node) -> (phase published, phase waited for last, rank whose process is gone) */
 static PyObject *py_progress(PyObject *module, PyObject *capsule)
 {
     (void)module;
     node *self = node_from(capsule);
     if (!self)
         return NULL;
-    return Py_BuildValue("(KK)", (unsigned long long)node_phase(self),
-                         (unsigned long long)node_awaited(self));
+    return Py_BuildValue("(KKi)", (unsigned long long)node_phase(self),
+                         (unsigned long long)node_awaited(self), node_gone(self));
 }
 
-/* peer(node, rank) -> (phase, fingerprint, count, failed, dead, reason) */
+/* peer(node, rank) -> (phase, fingerprint, count, failed, reason) */
 static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
@@ -321,9 +321,9 @@ static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
     if (PyErr_Occurred())
         return NULL;
     peer_state state = node_peer(self, rank);
-    return Py_BuildValue("(KKKiis)", (unsigned long long)state.phase,
+    return Py_BuildValue("(KKKis)", (unsigned long long)state.phase,
                          (unsigned long long)state.fingerprint, (unsigned long long)state.count,
-                         state.failed, state.dead, state.reason);
+                         state.failed, state.reason);
 }
 
 /* node_bytes(size) */

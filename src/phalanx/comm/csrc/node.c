@@ -84,6 +84,7 @@ struct node {
     uint64_t phase;     /* published by this rank */
     uint64_t seen;      /* that all ranks are known to have published */
     uint64_t awaited;   /* the phase that was waited for last */
+    int gone;           /* the rank whose process was found to be gone */
     uint64_t calls;     /* begun by this rank */
     uint64_t unmet;     /* first phase of the last call, if not all were compared in it; else 0 */
     uint64_t chunks;    /* that went through the slots */
@@ -228,34 +229,23 @@ static int gone(node *self, int peer)
 
 static int dead(node *self, int peer) { return self->watched[peer] && gone(self, peer); }
 
-/* Gone without having said why. */
-static int died(node *self, int peer)
-{
-    return !atomic_load(&self->lines[peer].failed) && dead(self, peer);
-}
-
-static int any_died(node *self)
-{
-    for (int peer = 0; peer < self->size; peer++)
-        if (died(self, peer))
-            return 1;
-    return 0;
-}
-
 void node_watch(node *self)
 {
     for (int peer = 0; peer < self->size; peer++)
         self->watched[peer] = !gone(self, peer);
 }
 
+/* What ends a wait for `peer`: somebody has said why it cannot go on, or `peer` is gone. In this order:
+ * who has heard of a failure goes too. */
 static int failure(node *self, int peer)
 {
-    if (died(self, peer))
-        return PEER_DIED;
     for (int rank = 0; rank < self->size; rank++)
         if (rank != self->rank && atomic_load(&self->lines[rank].failed))
-            return any_died(self) ? PEER_DIED : PEER_FAILED; /* perhaps that is what it says */
-    return DONE;
+            return PEER_FAILED;
+    if (!dead(self, peer))
+        return DONE;
+    self->gone = peer;
+    return PEER_DIED;
 }
 
 static int sleep_until(node *self, int peer, uint64_t phase)
@@ -771,11 +761,12 @@ peer_state node_peer(node *self, int peer)
     line *line = &self->lines[peer];
     call *theirs = call_of(self, peer);
     return (peer_state){atomic_load(&line->phase), theirs->fingerprint, theirs->count,
-                        (int)atomic_load(&line->failed), died(self, peer), self->abouts[peer].reason};
+                        (int)atomic_load(&line->failed), self->abouts[peer].reason};
 }
 
 uint64_t node_phase(node *self) { return self->phase; }
 uint64_t node_awaited(node *self) { return self->awaited; }
+int node_gone(node *self) { return self->gone; }
 
 /* ---- for collectives in other files ---- */
 
