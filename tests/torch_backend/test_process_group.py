@@ -23,6 +23,11 @@ def test_every_collective(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("conformance.py")), count)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_every_collective_as_on_a_device(ranks: Ranks, programs: Programs, count: int) -> None:
+    assert done(ranks.mpi(count, programs("device.py")), count)
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_groups_come_and_go(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("lifecycle.py")), count)

@@ -1,6 +1,6 @@
-"""Where tensors lie, what the engine calls them, and how GPU tensors are staged; without MPI.
+"""Where tensors lie, what the engine calls them, and how GPU tensors travel; without MPI.
 
-There is no GPU here: the staging is run on CPU tensors with streams that only keep a diary.
+There is no GPU here: their ways are gone by CPU tensors, with streams that only keep a diary.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from phalanx.comm.device_network import Memory
 from phalanx.comm.dtypes import ReduceOp
-from phalanx.torch_backend.device import StagedPlaces, device_types, is_staged
+from phalanx.torch_backend.device import (
+    DirectPlaces,
+    StagedPlaces,
+    device_types,
+    is_direct,
+    is_staged,
+)
 from phalanx.torch_backend.operations import factor_of, reduction_of
 from phalanx.torch_backend.tensors import Places, buffer_of, dtype_of, is_plain
 
@@ -99,9 +106,10 @@ class Diary:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self._current = "current"
 
     def current_stream(self, _: torch.device) -> "_Stream":
-        return _Stream(self, "current")
+        return _Stream(self, self._current)
 
     def Stream(self, _: torch.device) -> "_Stream":  # noqa: N802
         return _Stream(self, "side")
@@ -109,7 +117,9 @@ class Diary:
     @contextmanager
     def stream(self, stream: "_Stream") -> Iterator[None]:
         self.lines.append(f"on {stream.name}")
+        before, self._current = self._current, stream.name
         yield
+        self._current = before
 
 
 class _Stream:
@@ -153,12 +163,68 @@ def test_staging_is_in_the_order_of_the_stream(monkeypatch: pytest.MonkeyPatch) 
     places.after_wait()
     assert tensor.tolist() == [0, 2, 4, 6]
     assert diary.lines == [
-        "current records",  # what the tensor waits for
+        "current records",  # what the tensor waits for; again before the call, which may scale
+        "current records",
         *("on side", "side waits for current", "side records", "the thread waits for side"),
         "collective",
         *("on side", "side waits for current", "side records"),
         "current waits for side",
     ]
+
+
+def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
+    diary = Diary()
+
+    @contextmanager
+    def on_device(memory: Memory) -> Iterator[None]:
+        diary.lines.append("the group works on the device")
+        yield
+        memory.finish()
+
+    tensor, strided = torch.arange(4.0), torch.arange(6.0).reshape(2, 3).t()
+    places = DirectPlaces(torch.device("cpu"), on_device, diary)
+    buffer, of_copy = places.updates(tensor), places.updates(strided)
+    assert buffer.address == tensor.data_ptr()
+    assert of_copy.address != strided.data_ptr()
+
+    def call() -> None:
+        diary.lines.append("collective")
+        buffer.array()[:] *= 2
+        of_copy.array()[:] *= 2
+
+    run = places.around(call)
+    diary.lines.append("later, on another thread")
+    run()
+    places.after_wait()
+    assert tensor.tolist() == [0, 2, 4, 6]
+    assert torch.equal(strided, 2 * torch.arange(6.0).reshape(2, 3).t())
+    assert diary.lines == [
+        "on side",  # a copy is made there
+        "current records",
+        "later, on another thread",
+        *("on side", "side waits for current"),
+        *("the group works on the device", "collective"),
+        *("side records", "the thread waits for side"),
+        *("side records", "the thread waits for side"),  # after copies were brought back
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reduces", "aware", "direct"),
+    [
+        (torch.float32, True, True, True),
+        (torch.bfloat16, True, True, True),
+        (torch.float32, True, False, False),
+        (torch.float32, False, False, False),
+        (torch.uint32, True, True, False),
+        (torch.uint32, False, True, True),
+        (torch.float8_e5m2, False, True, True),
+    ],
+)
+def test_what_is_given_to_mpi_as_it_is(
+    dtype: torch.dtype, reduces: bool, aware: bool, direct: bool
+) -> None:
+    assert is_direct(dtype, reduces=reduces, is_gpu_aware=aware) is direct
 
 
 def test_which_devices_are_served() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.gpu import ask, is_gpu_aware
 from phalanx.comm.group import Group
 from phalanx.comm.wait import WaitPolicy
 from phalanx.launch.cores import usable_cores
@@ -43,6 +44,7 @@ class World:
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
         self.policy = WaitPolicy.for_node(self.local_size, usable_cores())
+        self.is_gpu_aware = self._agree_on_gpus()
         self.group = Group(
             self._comm,
             name="world",
@@ -107,6 +109,11 @@ class World:
         self.group.close()
         self.node.Free()
         self._comm.Free()
+
+    def _agree_on_gpus(self) -> bool:
+        """Whether GPU memory may be given to MPI, on every rank."""
+        library = self._mpi.Get_library_version()
+        return all(self._comm.allgather(is_gpu_aware(os.environ, library, ask(self._mpi)) is True))
 
     def _nodes(self) -> tuple[int, ...]:
         """The number of each rank's node, in the order of their first ranks."""

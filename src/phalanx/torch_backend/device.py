@@ -1,19 +1,23 @@
-"""Tensors on a GPU: staged through pinned host memory, in the order of their stream.
+"""Tensors on a GPU: given to a GPU-aware MPI where they lie, else staged through pinned host
+memory; both in the order of their stream.
 
-The engine works on host memory. A call on GPU tensors waits for what their stream was doing when it
-was made, copies on a stream of its own, and lets the stream of whoever waits for it wait for the
-copy back: nobody waits for the whole device.
+A call on GPU tensors waits for what their stream was doing when it was made, and then works on a
+stream of its own: nobody waits for the whole device. Staged, it lets the stream of whoever waits
+for it wait for the copy back; where MPI is given the tensors nothing is left to wait for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from phalanx.torch_backend.tensors import Places
+from phalanx.comm.device_network import Memory
+from phalanx.torch_backend.arithmetic import TensorMemory, can_reduce
+from phalanx.torch_backend.tensors import Places, lies_in_place
 
 
 def device_types() -> list[str]:
@@ -24,6 +28,12 @@ def device_types() -> list[str]:
 
 def is_staged(kind: str, devices: Sequence[torch.device]) -> bool:
     return kind != "cpu" and kind in {device.type for device in devices}
+
+
+def is_direct(dtype: torch.dtype, *, reduces: bool, is_gpu_aware: bool) -> bool:
+    """Whether a collective on a GPU's memory is given to MPI as it is. The same on every rank:
+    strides, which may differ, do not count."""
+    return is_gpu_aware and (can_reduce(dtype) or not reduces)
 
 
 class StagedPlaces(Places):
@@ -37,6 +47,11 @@ class StagedPlaces(Places):
         self._ready = self._streams.current_stream(device).record_event()
         self._stream = self._streams.Stream(device)
         self._stored: Any = None
+
+    def around(self, call: Callable[[], object]) -> Callable[[], object]:
+        # Again: by now an operation may have been scaling them.
+        self._ready = self._streams.current_stream(self._device).record_event()
+        return super().around(call)
 
     def load(self) -> None:
         with torch.no_grad(), self._streams.stream(self._stream):
@@ -63,3 +78,42 @@ class StagedPlaces(Places):
 
     def _copy_of(self, tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+
+
+class DirectPlaces(Places):
+    """The tensors of a call themselves, all on one device; copies on it where they do not lie in
+    place."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        on_device: Callable[[Memory], AbstractContextManager[None]],
+        streams: Any = None,
+    ) -> None:
+        """on_device: of the group; streams: the module with the streams and events."""
+        super().__init__()
+        self._device, self._on_device = device, on_device
+        self._streams = streams or torch.get_device_module(device)
+        self._stream = self._streams.Stream(device)
+        self._memory = TensorMemory(device, self._streams)
+
+    def around(self, call: Callable[[], object]) -> Callable[[], object]:
+        ready = self._streams.current_stream(self._device).record_event()
+
+        def on_the_side() -> None:
+            with torch.no_grad(), self._streams.stream(self._stream):
+                self._stream.wait_event(ready)
+                self.load()
+                with self._on_device(self._memory):
+                    call()
+                self.store()
+                self._memory.finish()
+
+        return on_the_side
+
+    def _lies_in_place(self, tensor: Tensor) -> bool:
+        return tensor.device == self._device and lies_in_place(tensor)
+
+    def _copy_of(self, tensor: Tensor) -> Tensor:
+        with self._streams.stream(self._stream):  # on which it is used, and given back
+            return torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)

@@ -17,7 +17,13 @@ from torch.distributed import Work
 from phalanx.comm.group import Group
 from phalanx.torch_backend.arguments import checked_rank
 from phalanx.torch_backend.ddp import Buckets
-from phalanx.torch_backend.device import StagedPlaces, device_types, is_staged
+from phalanx.torch_backend.device import (
+    DirectPlaces,
+    StagedPlaces,
+    device_types,
+    is_direct,
+    is_staged,
+)
 from phalanx.torch_backend.errors import calling
 from phalanx.torch_backend.message_works import Watcher
 from phalanx.torch_backend.queue import Order
@@ -99,8 +105,19 @@ class Membership(ProcessGroup):
     def _checked_root(self, root: int, collective: str) -> int:
         return checked_rank(root, self, collective, "the root")
 
-    def _places(self, tensor: Tensor) -> Places:
-        """For a call on `tensor` and others on the same device."""
+    def _places(self, tensor: Tensor, *, reduces: bool = False) -> Places:
+        """For a collective on `tensor` and others on the same device."""
+        if tensor.is_cpu:
+            return Places()
+        is_aware = self.session.world.is_gpu_aware
+        if is_staged(tensor.device.type, self._devices) and is_direct(
+            tensor.dtype, reduces=reduces, is_gpu_aware=is_aware
+        ):
+            return DirectPlaces(tensor.device, self._engine.on_device)
+        return self._host_places(tensor)
+
+    def _host_places(self, tensor: Tensor) -> Places:
+        """In memory that the CPU reads and writes."""
         if tensor.is_cpu:
             return Places()
         if is_staged(tensor.device.type, self._devices):

@@ -18,7 +18,7 @@ class Messages(Membership):
     def send(self, tensors: list[Tensor], dest: int, tag: int = 0) -> Work:
         tensor = only(tensors, self, "send")
         checked_rank(dest, self, "send", "dst")
-        places = self._places(tensor)
+        places = self._host_places(tensor)
         buffer = places.reads(tensor)
         self._refuse("send")
         places.load()
@@ -34,7 +34,7 @@ class Messages(Membership):
 
     def _receive(self, tensors: list[Tensor], source: int | None, tag: int, text: str) -> Work:
         tensor = only(tensors, self, "recv")
-        places = self._places(tensor)
+        places = self._host_places(tensor)
         buffer = places.writes(tensor)
         self._refuse("recv")
         request = self._engine.receive(buffer, source=source, tag=tag)

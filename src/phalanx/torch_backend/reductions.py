@@ -163,7 +163,9 @@ class Reductions(Membership):
 
     def _reduction(self, tensor: Tensor, opts: Any, name: str) -> tuple[Reduction, Places]:
         try:
-            return reduction_of(tensor.dtype, hash(opts.reduceOp)), self._places(tensor)
+            return reduction_of(tensor.dtype, hash(opts.reduceOp)), self._places(
+                tensor, reduces=True
+            )
         except TypeError as error:
             raise TypeError(f"{self._where(name)}: {error}") from None
 

@@ -1,0 +1,60 @@
+"""Each rank: conformance.py on the way of GPU tensors to a GPU-aware MPI.
+
+There is no GPU here, and MPI does not care: the tensors lie on the CPU, which is said to be a
+device with streams that do everything at once.
+"""
+
+import runpy
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from phalanx.torch_backend import reductions
+from phalanx.torch_backend.device import DirectPlaces, is_direct
+from phalanx.torch_backend.membership import Membership
+from phalanx.torch_backend.tensors import Places
+
+CPU = torch.device("cpu")
+
+
+class Stream:
+    """A stream, and its own events."""
+
+    def record_event(self) -> "Stream":
+        return self
+
+    def wait_event(self, event: "Stream") -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
+
+
+class Streams:
+    def current_stream(self, _: torch.device) -> Stream:
+        return Stream()
+
+    def Stream(self, _: torch.device) -> Stream:  # noqa: N802
+        return Stream()
+
+    def stream(self, _: Stream) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+num_direct = 0
+
+
+def places(group: Membership, tensor: Tensor, *, reduces: bool = False) -> Places:
+    global num_direct
+    if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=True):
+        num_direct += 1
+        return DirectPlaces(CPU, group._engine.on_device, Streams())
+    return group._host_places(tensor)
+
+
+Membership._places = places  # type: ignore[method-assign]
+reductions.is_plain = lambda _: False  # the short cut is for the CPU
+runpy.run_path(str(Path(__file__).with_name("conformance.py")), run_name="__main__")
+assert num_direct > 1000, num_direct
