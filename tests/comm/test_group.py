@@ -31,7 +31,7 @@ def test_every_call(
     assert sorted(done) == [str(rank) for rank in range(count)]
 
 
-@pytest.mark.parametrize("way", ["memory", "network"])
+@pytest.mark.parametrize("way", ["memory", "network", "device"])
 def test_what_ends_a_collective(ranks: Ranks, programs: Callable[[str], Path], way: str) -> None:
     output = ranks.mpi(3, programs("group_faults.py"), way)
     assert all(f"rank {rank} is done" in output for rank in range(3))

@@ -7,9 +7,9 @@ The truth is made by every rank for itself, from the values that each rank must 
 import itertools
 import sys
 import traceback
-from collections.abc import Sequence
 
 import numpy as np
+from host_memory import HostMemory
 from mpi4py import MPI
 
 from phalanx.comm import array_kernels, messages
@@ -263,24 +263,6 @@ def check_wrong_arguments(group: Group) -> None:
         else:
             raise AssertionError(f"{kind.__name__} was expected")
     group.barrier()
-
-
-class HostMemory:
-    """A device that is the CPU, and does what it is asked for at once."""
-
-    def scratch(self, count: int, dtype: DType) -> Buffer:
-        return empty(count, dtype)
-
-    def copy(self, source: Buffer, dest: Buffer) -> None:
-        array_kernels.copy(source, dest)
-
-    def reduce_terms(
-        self, terms: Sequence[Buffer], result: Buffer, op: ReduceOp, divisor: float
-    ) -> None:
-        array_kernels.reduce_terms(terms, result, op, divisor)
-
-    def finish(self) -> None:
-        pass
 
 
 def check_device(group: Group) -> None:

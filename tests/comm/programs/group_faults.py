@@ -1,6 +1,6 @@
 """Each of three ranks: what ends a collective that cannot be finished, and what it says.
 
-Word: `memory` or `network`. Every case has a group of its own, which it breaks.
+Word: `memory`, `network` or `device`. Every case has a group of its own, which it breaks.
 """
 
 import sys
@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable
 
 import numpy as np
+from host_memory import HostMemory
 from mpi4py import MPI
 
 from phalanx.comm.buffer import Buffer
@@ -167,6 +168,25 @@ def wrong_message(group: Group) -> None:
         send.wait()
 
 
+def on_device(case: Callable[[Group], None]) -> Callable[[Group], None]:
+    def with_device(group: Group) -> None:
+        with group.on_device(HostMemory()):
+            case(group)
+
+    return with_device
+
+
+def other_memory(group: Group) -> None:
+    """Rank 1 has its vector where the CPU has it."""
+    if group.rank == 1:
+        text = mismatch_of(lambda: group.all_reduce(ten()))
+    else:
+        with group.on_device(HostMemory()):
+            text = mismatch_of(lambda: group.all_reduce(ten()))
+    assert "ranks 0, 2 called all_reduce of device memory(float32, 10 elements, SUM)" in text, text
+    assert "rank 1 called all_reduce(float32, 10 elements, SUM)" in text, text
+
+
 MEMORY = {
     "other collective": other_collective,
     "other arguments": other_arguments,
@@ -193,12 +213,20 @@ NETWORK = {
     ),
     "elsewhere": elsewhere,
 }
+DEVICE = {
+    "other memory": other_memory,
+    **{
+        name: on_device(NETWORK[name])
+        for name in ("late for all_reduce", "late for broadcast", "elsewhere", "failure")
+    },
+}
+CASES = {"memory": MEMORY, "network": NETWORK, "device": DEVICE}
 
 
 def main() -> None:
     world = World.create(timeout_s=30)
     on_network = sys.argv[1] == "network"
-    for name, case in (NETWORK if on_network else MEMORY).items():
+    for name, case in CASES[sys.argv[1]].items():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         group = Group(
@@ -208,7 +236,7 @@ def main() -> None:
             nodes=(0, 1, 0) if on_network else (0, 0, 0),
             policy=world.policy,
             timeout_s=10,
-            check=on_network and name.startswith("other"),
+            check=sys.argv[1] != "memory" and name.startswith("other"),
         )
         case(group)
         began = time.monotonic()
