@@ -88,7 +88,11 @@ def _judge_window(error: object) -> Finding:
 
 
 def _judge_gpu_awareness(aware: object) -> Finding:
-    says = {True: "the library takes CUDA memory", False: "none", None: "the library does not tell"}
+    says = {
+        True: "it is given GPU memory as it is",
+        False: "no: GPU memory is staged",
+        None: "the library does not tell: GPU memory is staged",
+    }
     return ok("GPU-aware MPI", next(text for key, text in says.items() if key is aware))
 
 
