@@ -46,7 +46,7 @@ class Communicators:
         """
         try:
             wait_until(
-                self.collectives.Ibarrier().Test,
+                self.messages.Ibarrier().Test,  # where no collective of MPI may be under way
                 self._policy,
                 timeout_s=CLOSING_TIMEOUT_S,
                 on_timeout=lambda: "not all members close the group",
