@@ -3,14 +3,18 @@
 from setuptools import Extension, setup
 
 FOLDER = "src/phalanx/comm/csrc"
-SOURCES = ("module", "module_parts", "node", "parts", "reduce", "fused")
+SOURCES = (
+    *("module", "module_parts", "node", "waiting", "segments"),
+    *("all_reduce", "moves", "parts", "reduce", "fused"),
+)
+HEADERS = ("kernels", "module", "node", "wide")
 
 setup(
     ext_modules=[
         Extension(
             "phalanx.comm._kernels",
             [f"{FOLDER}/{name}.c" for name in SOURCES],
-            depends=[f"{FOLDER}/{name}.h" for name in ("kernels", "module", "wide")],
+            depends=[f"{FOLDER}/{name}.h" for name in HEADERS],
             # No contraction: the same bits from every width of vectors. No errno of roots: it
             # would keep them from being vectors.
             extra_compile_args=[

@@ -1,7 +1,8 @@
 /* Loops over elements and flags in shared memory: pointers and counts only.
  *
- * No MPI and no PyTorch in here, so it outlives their ABIs. reduce.c knows elements, node.c knows
- * the ranks of a node, module.c hands both to Python. array_kernels.py says the same in NumPy. */
+ * No MPI and no PyTorch in here, so it outlives their ABIs. reduce.c knows elements, node.h and the
+ * files that include it the ranks of a node, module.c hands both to Python. array_kernels.py says
+ * the same in NumPy. */
 #ifndef PHALANX_KERNELS_H
 #define PHALANX_KERNELS_H
 
@@ -104,14 +105,6 @@ peer_state node_peer(node *self, int peer);
 uint64_t node_phase(node *self);
 uint64_t node_awaited(node *self);
 int node_gone(node *self);
-
-/* For collectives in other files: begin a call; publish the first phase, wait for it and compare
- * calls; further phases; the end. */
-int node_begin(node *self, int kind, int dtype, int op, int root, uint64_t count, double timeout_s,
-               interrupted check);
-int node_meet(node *self);
-int node_advance(node *self);
-void node_end(node *self);
 
 /* Where the share of `rank` in `count` elements begins, and that of the rank before it ends; whole
  * cache lines, so that two ranks do not write the same line. */

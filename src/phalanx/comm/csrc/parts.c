@@ -7,7 +7,7 @@
  *
  * A window may be filled again at once after a round: its readers were done before the second
  * phase. What a round writes for all may be overwritten in the next, after its first phase. */
-#include "kernels.h"
+#include "node.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,159 @@
+/* All-reduce and reduce: in one phase, through slots, or where the buffers lie. */
+#include "node.h"
+
+typedef struct {
+    char *buffer;
+    size_t count, itemsize;
+    int dtype, op, root;
+    double divisor;
+} reduction;
+
+size_t share_begin(int rank, int size, size_t count, size_t itemsize)
+{
+    size_t per_line = itemsize < CACHE_LINE ? CACHE_LINE / itemsize : 1;
+    size_t lines = (count + per_line - 1) / per_line;
+    size_t begin = lines * (size_t)rank / (size_t)size * per_line;
+    return begin < count ? begin : count;
+}
+
+/* One phase: everyone reads everything. */
+static int reduce_inline(node *self, const reduction *r)
+{
+    const void *terms[MAX_RANKS];
+    void *output = r->buffer;
+    self->inlined++;
+    TRY(node_wait_all(self, self->inline_free[self->inlined & 1]));
+    memcpy(inline_of(self, self->rank), r->buffer, r->count * r->itemsize);
+    TRY(node_meet(self));
+    self->inline_free[self->inlined & 1] = self->phase + 1;
+    if (r->root >= 0 && r->root != self->rank)
+        return node_end(self);
+    for (int peer = 0; peer < self->size; peer++)
+        terms[peer] = inline_of(self, peer);
+    reduce_terms(&output, 1, terms, self->size, r->count, r->dtype, r->op, r->divisor);
+    return node_end(self);
+}
+
+/* Copy what others reduce of elements [start, start + n) into the own slot. */
+static int stage(node *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
+{
+    TRY(node_take_slot(self, chunk));
+    char *slot = slot_of(self, self->rank, chunk);
+    size_t own = share_begin(self->rank, self->size, n, r->itemsize) * r->itemsize;
+    size_t after = share_begin(self->rank + 1, self->size, n, r->itemsize) * r->itemsize;
+    const char *from = r->buffer + start * r->itemsize;
+    memcpy(slot, from, own);
+    memcpy(slot + after, from + after, n * r->itemsize - after);
+    return DONE;
+}
+
+/* Reduce the own share of the chunk, for the others into the own slot. */
+static void reduce_share(node *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
+{
+    const void *terms[MAX_RANKS];
+    void *outputs[2];
+    size_t begin = share_begin(self->rank, self->size, n, r->itemsize);
+    size_t count = share_begin(self->rank + 1, self->size, n, r->itemsize) - begin;
+    for (int peer = 0; peer < self->size; peer++)
+        terms[peer] = slot_of(self, peer, chunk) + begin * r->itemsize;
+    char *own = r->buffer + (start + begin) * r->itemsize;
+    terms[self->rank] = own;
+    int wanted = r->root < 0 || r->root == self->rank, num_outputs = 0;
+    if (wanted)
+        outputs[num_outputs++] = own;
+    outputs[num_outputs++] = slot_of(self, self->rank, chunk) + begin * r->itemsize;
+    reduce_terms(outputs, num_outputs, terms, self->size, count, r->dtype, r->op, r->divisor);
+}
+
+static void collect(node *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
+{
+    if (r->root >= 0 && r->root != self->rank)
+        return;
+    for (int peer = 0; peer < self->size; peer++) {
+        if (peer == self->rank)
+            continue;
+        size_t begin = share_begin(peer, self->size, n, r->itemsize) * r->itemsize;
+        size_t after = share_begin(peer + 1, self->size, n, r->itemsize) * r->itemsize;
+        memcpy(r->buffer + start * r->itemsize + begin, slot_of(self, peer, chunk) + begin,
+               after - begin);
+    }
+}
+
+/* Chunk by chunk through the slots: copy in, reduce the own share, copy out. The next chunk is
+ * copied in before this one is waited for, so one phase a chunk suffices. The first has been. */
+static int reduce_staged(node *self, const reduction *r)
+{
+    size_t largest = self->chunk_bytes / r->itemsize;
+    for (size_t start = 0; start < r->count; start += largest) {
+        size_t n = r->count - start < largest ? r->count - start : largest;
+        size_t next = start + n, next_n = r->count - next < largest ? r->count - next : largest;
+        uint64_t chunk = self->chunks++;
+        reduce_share(self, r, chunk, start, n);
+        if (next < r->count)
+            TRY(stage(self, r, chunk + 1, next, next_n));
+        TRY(node_advance(self));
+        collect(self, r, chunk, start, n);
+        self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
+    }
+    return node_end(self);
+}
+
+/* Every rank's buffer is visible: reduce the own share where it lies, into all of them. */
+static int reduce_in_place(node *self, const reduction *r)
+{
+    void *outputs[MAX_RANKS];
+    const void *terms[MAX_RANKS];
+    size_t begin = share_begin(self->rank, self->size, r->count, r->itemsize);
+    size_t count = share_begin(self->rank + 1, self->size, r->count, r->itemsize) - begin;
+    for (int peer = 0; peer < self->size; peer++) {
+        call *theirs = call_of(self, peer);
+        char *address = node_address_in(self, peer, theirs->segment, theirs->offset);
+        if (!address)
+            return NO_MEMORY;
+        terms[peer] = outputs[peer] = address + begin * r->itemsize;
+    }
+    int num_outputs = self->size;
+    if (r->root >= 0) {
+        outputs[0] = outputs[r->root];
+        num_outputs = 1;
+    }
+    reduce_terms(outputs, num_outputs, terms, self->size, count, r->dtype, r->op, r->divisor);
+    TRY(node_advance(self));
+    return node_end(self);
+}
+
+static int num_shown(node *self)
+{
+    int count = 0;
+    for (int peer = 0; peer < self->size; peer++)
+        count += call_of(self, peer)->segment != NO_SEGMENT;
+    return count;
+}
+
+int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, double divisor,
+                    int root, double timeout_s, interrupted check)
+{
+    reduction r = {buffer, count, ITEMSIZE[dtype], dtype, op, root, divisor};
+    TRY(node_begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, root, count, timeout_s, check));
+    if (count * r.itemsize <= self->inline_bytes)
+        return reduce_inline(self, &r);
+    size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
+    int segment = node_segment_of(self, buffer, count * r.itemsize);
+    if (segment >= 0) {
+        uint32_t generation = atomic_load(&self->abouts[self->rank].segments[segment].generation);
+        call *own = call_of(self, self->rank);
+        own->segment = generation << 8 | (uint32_t)segment;
+        own->offset = (uint64_t)((char *)buffer - (char *)self->own[segment].address);
+    } else
+        TRY(stage(self, &r, self->chunks, 0, first));
+    TRY(node_meet(self));
+    int shown = num_shown(self);
+    if (shown == self->size)
+        return reduce_in_place(self, &r);
+    if (shown) { /* some buffers can be seen and some cannot: the former are copied in too */
+        if (segment >= 0)
+            TRY(stage(self, &r, self->chunks, 0, first));
+        TRY(node_advance(self));
+    }
+    return reduce_staged(self, &r);
+}
