@@ -29,6 +29,7 @@ from phalanx.comm.communicators import Communicators, communicator_of
 from phalanx.comm.device_network import DeviceNetwork, Memory
 from phalanx.comm.dtypes import ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.joining import join_all, join_neighbours
 from phalanx.comm.messages import TAGS, MessageRequest, MessageTransport
 from phalanx.comm.network import Network
 from phalanx.comm.node import Node
@@ -117,10 +118,14 @@ class Group:
         self._set_up = MessageTransport(self._communicators.notices, self._watch)
         self._asked = asked_for(os.environ)
         self._alone = Alone() if self.size == 1 else None
-        self._neighbours = self._join_neighbours()
+        self._neighbours = join_neighbours(
+            self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
+        )
         self._network = Network(self._transport, nodes, self._neighbours)
         # The same calls through shared memory, where all members have it.
-        self._node = self._join_node()
+        self._node = join_all(
+            self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
+        )
         self._device: DeviceNetwork | None = None
         self._broken: BaseException | None = None
         self._closed = False
@@ -406,31 +411,6 @@ class Group:
                 self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
                 compare_calls(self._set_up, call, self._watch.text_of)
         return self._running
-
-    def _join_node(self) -> Node | None:
-        if self.size == 1 or len(set(self.nodes)) > 1:
-            return None
-        communicator = self._communicators.notices
-        return Node.join(communicator, policy=self.policy, name=self.name, timeout_s=self.timeout_s)
-
-    def _join_neighbours(self) -> Node | None:
-        """Of several nodes, the ranks on this one; None, on all ranks, where those of some node
-        do not share memory."""
-        if len(set(self.nodes)) in (1, self.size):
-            return None
-        here = self.nodes[self.rank]
-        local = [rank for rank, node in enumerate(self.nodes) if node == here]
-        communicator = communicator_of(self._communicators.notices, local, here)
-        node = Node.join(
-            communicator,
-            policy=self.policy,
-            name=self.name,
-            timeout_s=self.timeout_s,
-            known_as=local,
-        )
-        communicator.Free()
-        joined = self._communicators.notices.allgather(node is not None or len(local) == 1)
-        return node if all(joined) else None
 
     def _fastest(self) -> Node | Alone | None:
         usable = self._broken is None and not self._closed

@@ -1,0 +1,36 @@
+"""Which ranks of a group share memory: all of them, those of each node, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from phalanx.comm.node import Node
+from phalanx.comm.wait import WaitPolicy
+
+
+def join_all(
+    communicator: Any, nodes: tuple[int, ...], *, policy: WaitPolicy, name: str, timeout_s: float
+) -> Node | None:
+    """All ranks of `communicator`; None, on all of them, where they do not share memory.
+
+    nodes: the number of each rank's node. Collective.
+    """
+    if len(nodes) == 1 or len(set(nodes)) > 1:
+        return None
+    return Node.join(communicator, policy=policy, name=name, timeout_s=timeout_s)
+
+
+def join_neighbours(
+    communicator: Any, nodes: tuple[int, ...], *, policy: WaitPolicy, name: str, timeout_s: float
+) -> Node | None:
+    """Of several nodes, the ranks on this one; None, on all ranks, where those of some node do not
+    share memory. Collective."""
+    if len(set(nodes)) in (1, len(nodes)):
+        return None
+    rank = communicator.Get_rank()
+    local = [other for other, node in enumerate(nodes) if node == nodes[rank]]
+    mine = communicator.Split(nodes[rank], rank)
+    node = Node.join(mine, policy=policy, name=name, timeout_s=timeout_s, known_as=local)
+    mine.Free()
+    joined = communicator.allgather(node is not None or len(local) == 1)
+    return node if all(joined) else None
