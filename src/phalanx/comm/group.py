@@ -67,15 +67,16 @@ class Group:
     calls block until this rank's part is done (its buffers may be used again), except `send` and
     `receive`. Ranks are numbered within the group; `members[rank]` is the rank in the world.
 
-    Reductions are made in a fixed order, that of the ranks unless another algorithm was asked
-    for: the same bits on every rank and in every run. Half types are summed in float32 and
-    rounded once.
+    Reductions are made in a fixed order: the same bits on every rank and in every run. It is that
+    of the ranks within a node; `lanes` and `halving`, which serve several nodes and many ranks,
+    have one of their own. Half types are summed in float32 and rounded once.
 
     Every wait ends after `timeout_s` (of the call, else of the group) with a `WaitTimeoutError`:
     "rank 0 waited 300 s in all_reduce number 17 of group world for rank 2". A call that another
     rank answers with another collective, count, dtype, operation or root ends with a
-    `MismatchError` that says which rank did what: always where memory is shared, elsewhere when
-    `check` is on. When a member has failed (`fail`), waits end with a `PeerFailedError`.
+    `MismatchError` that says which rank did what: on every rank when `check` is on; where memory
+    is shared always, though some ranks may hear it from another one, as a `PeerFailedError` with
+    its words. When a member has failed (`fail`), waits end with a `PeerFailedError`.
     """
 
     rank: int

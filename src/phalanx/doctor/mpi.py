@@ -101,7 +101,7 @@ def _judge_kernels(compiled: object) -> Finding:
         return ok("kernels", "compiled; ranks of a node sum in shared memory")
     return warning(
         "kernels",
-        "not compiled: array operations and messages serve instead, several times slower",
+        "not compiled: array operations and messages serve instead, and are slower",
         f"install a C compiler, unset {_ARRAYS}, and pip install --force-reinstall phalanx",
     )
 

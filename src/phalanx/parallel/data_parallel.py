@@ -51,7 +51,8 @@ class DataParallel(nn.Module):
     Gradients live in memory that the ranks of a node share and are summed where they lie, in the
     order of the ranks: the same bits on every rank. A bucket is reduced as soon as its last
     gradient is there; buckets follow the order in which gradients came in the first backward pass.
-    All ranks must use the module alike; a parameter that a rank does not use counts as zeros there.
+    All ranks must use the module alike; a parameter that a rank does not use counts as zeros there,
+    but in every pass each rank must use one at least: the others wait for it until the timeout.
 
     For example:
 

@@ -86,7 +86,10 @@ class Buckets:
 
 def _has_room(num_bytes: int) -> bool:
     """Whether PyTorch can make so much shared memory, with as much left for others."""
-    status = os.statvfs(SHARED_MEMORY_FOLDER)
+    try:
+        status = os.statvfs(SHARED_MEMORY_FOLDER)
+    except OSError:
+        return False  # PyTorch could not make it either: gradients are copied
     free_bytes = status.f_bavail * status.f_frsize
     if 2 * num_bytes <= free_bytes:
         return True

@@ -23,6 +23,11 @@ def test_room() -> None:
     assert _has_room(1)
 
 
+def test_without_the_folder_buckets_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("phalanx.torch_backend.ddp.SHARED_MEMORY_FOLDER", "/nowhere")
+    assert not _has_room(1)
+
+
 def test_too_little_room_is_said() -> None:
     """A container has 64 MB of shared memory: training goes on, with copies."""
     with pytest.warns(UserWarning, match=r"--shm-size"):
