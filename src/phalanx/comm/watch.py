@@ -120,9 +120,12 @@ class Watch:
     def _receive_all(self) -> None:
         if self._parent is not None:
             self._parent._receive_all()
-        while self._is_open and self._notices.Iprobe(tag=NOTICE_TAG, status=(status := _status())):
+        # A matched probe: two threads that wait may look at the same time, and a plain one would
+        # show both the same notice, for which the second would then wait for ever.
+        status = _status()
+        while self._is_open and (message := self._notices.Improbe(tag=NOTICE_TAG, status=status)):
             memory = bytearray(status.Get_count())
-            self._notices.Recv(memory, source=status.Get_source(), tag=NOTICE_TAG)
+            message.Recv(memory)
             self._take(status.Get_source(), bytes(memory))
 
     def _take(self, source: int, notice: bytes) -> None:
