@@ -90,7 +90,7 @@ def bare_loop(
         order = epoch_order(samples, 0, 0)
         for step in range(steps):
             indices = order[step * batch_size : (step + 1) * batch_size]
-            images, labels = data.train_images[indices], data.train_labels[indices]
+            images, labels = data.train_inputs[indices], data.train_targets[indices]
             optimizer.zero_grad()
             F.cross_entropy(model(images), labels).backward()
             optimizer.step()
@@ -179,7 +179,7 @@ def measure(
     samples = SAMPLES[name]
     data = load_dataset("auto", train_samples=samples)
     steps = samples // BATCH
-    data = Dataset(**{**vars(data), "train_labels": data.train_labels[: steps * BATCH]})
+    data = Dataset(**{**vars(data), "train_targets": data.train_targets[: steps * BATCH]})
     alone = World(COMM_SELF, timeout_s=60)
     strategies = {
         "sequential": Sequential(),

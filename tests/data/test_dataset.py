@@ -10,7 +10,8 @@ import torch
 
 from phalanx.data.arrays import Arrays
 from phalanx.data.catalog import digits_file
-from phalanx.data.dataset import Dataset, load_dataset, pack, unpack
+from phalanx.data.dataset import Dataset, load_dataset
+from phalanx.data.images import pack, unpack
 from phalanx.errors import UserError
 
 
@@ -32,8 +33,8 @@ def with_digits(digits_cache: Path, cache_home: Path, monkeypatch: pytest.Monkey
 
 def check_shapes(dataset: Dataset, train_samples: int, dtype: torch.dtype) -> None:
     for images, labels, samples in (
-        (dataset.train_images, dataset.train_labels, train_samples),
-        (dataset.validation_images, dataset.validation_labels, 10_000),
+        (dataset.train_inputs, dataset.train_targets, train_samples),
+        (dataset.validation_inputs, dataset.validation_targets, 10_000),
     ):
         assert images.shape == (samples, 1, 28, 28)
         assert images.dtype == dtype
@@ -43,8 +44,8 @@ def check_shapes(dataset: Dataset, train_samples: int, dtype: torch.dtype) -> No
 
 
 def check_normalised(dataset: Dataset) -> None:
-    assert abs(dataset.train_images.mean().item()) < 1e-3
-    assert abs(dataset.train_images.std().item() - 1) < 1e-3
+    assert abs(dataset.train_inputs.mean().item()) < 1e-3
+    assert abs(dataset.train_inputs.std().item() - 1) < 1e-3
 
 
 @pytest.mark.usefixtures("with_digits")
@@ -64,7 +65,7 @@ def test_mnist(mnist_folder: Path, name: str) -> None:
     assert str(mnist_folder) in dataset.reason
     check_shapes(dataset, 60_000, torch.float32)
     check_normalised(dataset)
-    assert dataset.train_labels[:5].tolist() == [5, 0, 4, 1, 9]
+    assert dataset.train_targets[:5].tolist() == [5, 0, 4, 1, 9]
 
 
 @pytest.mark.usefixtures("with_digits")
@@ -72,8 +73,8 @@ def test_the_first_samples_in_another_precision() -> None:
     few = load_dataset("digits", dtype=torch.float64, train_samples=37)
     check_shapes(few, 37, torch.float64)
     whole = load_dataset("digits")
-    torch.testing.assert_close(few.train_images.float(), whole.train_images[:37])
-    assert torch.equal(few.train_labels, whole.train_labels[:37])
+    torch.testing.assert_close(few.train_inputs.float(), whole.train_inputs[:37])
+    assert torch.equal(few.train_targets, whole.train_targets[:37])
 
 
 @pytest.mark.parametrize("train_samples", [0, -1, 60_001])

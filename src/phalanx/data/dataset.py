@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.data.arrays import Arrays, Bytes
-from phalanx.data.cache import cached
+from phalanx.data.arrays import Bytes
 from phalanx.data.catalog import (
     NUM_TRAIN_SAMPLES,
     NUM_VALIDATION_SAMPLES,
     Choice,
     Name,
-    digits_file,
     resolve,
 )
-from phalanx.data.mnist import read_mnist
+from phalanx.data.images import read_images
 from phalanx.errors import UserError
 
 # Mean and standard deviation of the training pixels, of 0 to 1.
@@ -31,13 +28,17 @@ _NORMALISATION: dict[Name, tuple[float, float]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Images (n, 1, 28, 28), normalised to mean 0 and deviation 1, and labels (n,) int64."""
+    """Inputs, a row a sample, and what is to be predicted of each.
+
+    Images: (n, channels, height, width), normalised to mean 0 and deviation 1; targets (n,) int64.
+    Text: (n, context) int64 tokens; targets (n, context), the token that follows each.
+    """
 
     name: Name
-    train_images: Tensor
-    train_labels: Tensor
-    validation_images: Tensor
-    validation_labels: Tensor
+    train_inputs: Tensor
+    train_targets: Tensor
+    validation_inputs: Tensor
+    validation_targets: Tensor
     reason: str
     """Which data was taken and why, one sentence for the user."""
 
@@ -58,16 +59,16 @@ def load_dataset(
     choice = resolve(name, data_root)
     _check("--train-samples", choice, train_samples, NUM_TRAIN_SAMPLES)
     _check("--validation-samples", choice, validation_samples, NUM_VALIDATION_SAMPLES)
-    arrays = _read(choice)
+    arrays = read_images(choice)
     mean, deviation = _NORMALISATION[choice.name]
     return Dataset(
         name=choice.name,
-        train_images=_normalised(arrays.train_images[:train_samples], mean, deviation, dtype),
-        train_labels=_labels(arrays.train_labels[:train_samples]),
-        validation_images=_normalised(
+        train_inputs=_normalised(arrays.train_images[:train_samples], mean, deviation, dtype),
+        train_targets=_labels(arrays.train_labels[:train_samples]),
+        validation_inputs=_normalised(
             arrays.validation_images[:validation_samples], mean, deviation, dtype
         ),
-        validation_labels=_labels(arrays.validation_labels[:validation_samples]),
+        validation_targets=_labels(arrays.validation_labels[:validation_samples]),
         reason=choice.reason,
     )
 
@@ -75,33 +76,6 @@ def load_dataset(
 def _check(option: str, choice: Choice, wanted: int | None, largest: int) -> None:
     if wanted is not None and not 1 <= wanted <= largest:
         raise UserError(f"{option} must be 1 to {largest} for {choice.name}, not {wanted}")
-
-
-def _read(choice: Choice) -> Arrays:
-    if choice.folder is not None:
-        return read_mnist(choice.folder)
-    return unpack(cached(digits_file(), _make_packed_digits))
-
-
-def _make_packed_digits() -> Bytes:
-    from phalanx.data.digits import make_digits  # not needed when the cache is there
-
-    return pack(make_digits())
-
-
-def pack(arrays: Arrays) -> Bytes:
-    """(train + validation, 785): a row a sample, its pixels and then its label; one file, so that
-    images and labels cannot part."""
-    images = np.concatenate([arrays.train_images, arrays.validation_images])
-    labels = np.concatenate([arrays.train_labels, arrays.validation_labels])
-    return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
-
-
-def unpack(rows: Bytes) -> Arrays:
-    """The inverse of `pack`."""
-    images, labels = rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]
-    train, validation = slice(None, NUM_TRAIN_SAMPLES), slice(NUM_TRAIN_SAMPLES, None)
-    return Arrays(images[train], labels[train], images[validation], labels[validation])
 
 
 def _normalised(images: Bytes, mean: float, deviation: float, dtype: torch.dtype) -> Tensor:

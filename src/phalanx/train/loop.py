@@ -74,7 +74,7 @@ def train_epoch(work: Work, epoch: int) -> tuple[int, float, int, float]:
     Returns: this rank's samples, sum of losses, hits, and seconds spent in communication.
     """
     batches = GlobalBatches(
-        num_samples=len(work.dataset.train_labels),
+        num_samples=len(work.dataset.train_targets),
         global_batch_size=work.global_batch_size,
         seed=work.seed,
         epoch=epoch,
@@ -95,7 +95,7 @@ def train_epoch(work: Work, epoch: int) -> tuple[int, float, int, float]:
         work.writer.add(event)
         step += 1
     indices = torch.cat(seen)
-    hits = torch.cat(outputs).argmax(1) == work.dataset.train_labels[indices]
+    hits = torch.cat(outputs).argmax(1) == work.dataset.train_targets[indices]
     return len(indices), loss_sum, int(hits.sum()), communication_s
 
 
@@ -112,9 +112,9 @@ def update(
     # A rank that got nothing of a small last batch takes part with a borrowed sample that counts
     # for nothing, so that its collectives happen all the same.
     indices = batch.indices if num_samples else torch.zeros(1, dtype=torch.int64)
-    # Not `train_images[indices]`: that takes more than twice as long for the same bytes.
-    images = data.train_images.index_select(0, indices)
-    labels = data.train_labels.index_select(0, indices)
+    # Not `train_inputs[indices]`: that takes more than twice as long for the same bytes.
+    images = data.train_inputs.index_select(0, indices)
+    labels = data.train_targets.index_select(0, indices)
     loaded = clock()
     logits = work.module(images)
     loss = F.cross_entropy(logits, labels, reduction="sum")
@@ -145,7 +145,7 @@ def update(
 def evaluate(work: Work, epoch: int) -> Evaluation:
     """This rank's part of the validation data, each sample of which one rank sees once."""
     began = time.perf_counter()
-    images, labels = work.dataset.validation_images, work.dataset.validation_labels
+    images, labels = work.dataset.validation_inputs, work.dataset.validation_targets
     mine = evaluation_shard(len(labels), work.strategy.rank, work.strategy.size)
     loss_sum, correct = 0.0, 0
     work.model.eval()

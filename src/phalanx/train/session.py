@@ -98,7 +98,7 @@ def _prepare(
     schedule = Schedule(
         kind=config.lr_schedule,
         peak=config.learning_rate(global_batch_size),
-        num_steps=config.epochs * num_batches(len(dataset.train_labels), global_batch_size),
+        num_steps=config.epochs * num_batches(len(dataset.train_targets), global_batch_size),
     )
     module = strategy.prepare(model, update_rule(config, schedule.peak))
     epochs_done = 0
@@ -125,8 +125,8 @@ def _prepare(
             threads=config.threads,
             startup_s=time.perf_counter() - began_at,
             parameters=sum(parameter.numel() for parameter in model.parameters()),
-            train_samples=len(dataset.train_labels),
-            validation_samples=len(dataset.validation_labels),
+            train_samples=len(dataset.train_targets),
+            validation_samples=len(dataset.validation_targets),
             collective=strategy.collective,
         )
     )

@@ -32,10 +32,10 @@ def samples(dtype: torch.dtype) -> Dataset:
     labels = torch.randint(10, (SAMPLES,), generator=generator)
     return Dataset(
         name="digits",
-        train_images=images.to(dtype),
-        train_labels=labels,
-        validation_images=images[:101].to(dtype),
-        validation_labels=labels[:101],
+        train_inputs=images.to(dtype),
+        train_targets=labels,
+        validation_inputs=images[:101].to(dtype),
+        validation_targets=labels[:101],
         reason="made here",
     )
 

@@ -1,0 +1,42 @@
+"""Images and labels as bytes in arrays, from where a choice says; needs no PyTorch, unless the
+embedded digits have to be made first."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from phalanx.data.arrays import Arrays, Bytes
+from phalanx.data.cache import cached
+from phalanx.data.catalog import NUM_TRAIN_SAMPLES, Choice, digits_file
+from phalanx.data.mnist import read_mnist
+
+
+def read_images(choice: Choice) -> Arrays:
+    """The images that `catalog.resolve` has chosen.
+
+    Raises: UserError when a file is missing, truncated or damaged.
+    """
+    if choice.folder is not None:
+        return read_mnist(choice.folder)
+    return unpack(cached(digits_file(), _make_packed_digits))
+
+
+def _make_packed_digits() -> Bytes:
+    from phalanx.data.digits import make_digits  # not needed when the cache is there
+
+    return pack(make_digits())
+
+
+def pack(arrays: Arrays) -> Bytes:
+    """(train + validation, 785): a row a sample, its pixels and then its label; one file, so that
+    images and labels cannot part."""
+    images = np.concatenate([arrays.train_images, arrays.validation_images])
+    labels = np.concatenate([arrays.train_labels, arrays.validation_labels])
+    return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
+
+
+def unpack(rows: Bytes) -> Arrays:
+    """The inverse of `pack`."""
+    images, labels = rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]
+    train, validation = slice(None, NUM_TRAIN_SAMPLES), slice(NUM_TRAIN_SAMPLES, None)
+    return Arrays(images[train], labels[train], images[validation], labels[validation])
