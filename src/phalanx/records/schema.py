@@ -14,7 +14,6 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
-Strategy = Literal["sequential", "mpi", "shared", "gloo"]
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
 LearningRateSchedule = Literal["constant", "cosine"]
@@ -25,7 +24,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     model: str
     dataset: str
-    strategy: Strategy
+    strategy: str  # one of train.config.Strategy, or a scheme of the network from scratch
     ranks: int
     threads: int  # compute threads of each rank
     global_batch_size: int
@@ -36,6 +35,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     optimizer: str
     seed: int
     dtype: str
+    mesh: dict[str, int] = {}  # axes of more than one rank, e.g. {"dp": 2, "tp": 2}
+    options: dict[str, str | int | float | bool] = {}  # that this strategy or model has besides
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +94,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     at_s: float
 
 
+class Expected(msgspec.Struct, frozen=True, kw_only=True):
+    """What the formulas of a scheme say of one rank; None where they say nothing."""
+
+    sent_bytes: float | None = None  # a step
+    received_bytes: float | None = None  # a step
+    traffic_formula: str | None = None  # as one reads it, e.g. "2(p−1)/p · 4Ψ"
+    state_bytes: float | None = None  # parameters, gradients and optimizer state
+    state_formula: str | None = None  # e.g. "4Ψ + 12Ψ/p"
+    bubble: float | None = None  # idle share of a pipeline's step
+
+
 class Started(Event, frozen=True, kw_only=True, tag="started"):
     rank: int
     hostname: str
@@ -104,6 +116,9 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     train_samples: int  # of the whole data set, not of this rank
     validation_samples: int
     collective: str | None = None  # which all-reduce carries the gradients
+    role: str = "worker"  # or "server"
+    coordinates: dict[str, int] = {}  # along the axes of the mesh
+    expected: Expected | None = None  # what theory says of this rank
 
 
 class Step(Event, frozen=True, kw_only=True, tag="step"):
@@ -129,6 +144,20 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     loss_sum: float
     correct: int
     communicated_bytes: int  # gradient bytes handed to all-reduce by this rank
+    sent_bytes: int | None = None  # counted; None where nobody counts
+    received_bytes: int | None = None
+    staleness: dict[int, int] = {}  # updates by how many others came between reading and writing
+
+
+class Action(Event, frozen=True, kw_only=True, tag="action"):
+    """One piece of a pipeline's step on this rank."""
+
+    step: int
+    stage: int
+    micro_batch: int
+    kind: Literal["forward", "backward", "input gradient", "weight gradient"]
+    began_s: float  # on a clock that all ranks of the run share
+    ended_s: float
 
 
 class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
@@ -162,6 +191,15 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
     bytes: int
 
 
+class Memory(Event, frozen=True, kw_only=True, tag="memory"):
+    """What a rank keeps for training, measured once, after the first steps."""
+
+    parameters_bytes: int
+    gradients_bytes: int  # at the end of the backward pass
+    optimizer_bytes: int
+    resident_bytes: int | None = None  # that the process has gained since before the model was made
+
+
 class Finished(Event, frozen=True, kw_only=True, tag="finished"):
     """The last line of a rank that came to the end."""
 
@@ -178,4 +216,4 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str
 
 
-AnyEvent = Started | Step | Epoch | Evaluation | Summary | Saved | Finished
+AnyEvent = Started | Step | Epoch | Action | Evaluation | Summary | Saved | Memory | Finished

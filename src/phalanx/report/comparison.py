@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 
-from phalanx.records.schema import Run, Strategy
+from phalanx.records.schema import Run
 from phalanx.report.measures import PARTS, RunMeasure
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -34,7 +34,7 @@ class Subject:
 class Layout:
     """How the work is split."""
 
-    strategy: Strategy
+    strategy: str
     ranks: int
     threads: int
     batch_size: int  # global, or of each rank

@@ -10,8 +10,13 @@ from pathlib import Path
 import msgspec
 
 from phalanx.errors import UserError
-from phalanx.records.schema import Strategy
-from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, ModelName, TrainConfig
+from phalanx.train.config import (
+    DEFAULT_BATCH_SIZE,
+    DatasetName,
+    ModelName,
+    Strategy,
+    TrainConfig,
+)
 
 QUICK_EPOCHS = 3
 QUICK_TRAIN_SAMPLES, QUICK_VALIDATION_SAMPLES = 8_192, 2_000

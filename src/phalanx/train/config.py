@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.records.schema import LearningRateRule, LearningRateSchedule, Strategy
+from phalanx.records.schema import LearningRateRule, LearningRateSchedule
 
 ModelName = Literal["mlp", "cnn", "rnn"]
 DatasetName = Literal["auto", "digits", "mnist"]
 OptimizerName = Literal["adam", "adamw", "sgd"]
+Strategy = Literal["sequential", "mpi", "shared", "gloo"]
 AllReduceMethod = Literal["auto", "shared", "library"]
 DtypeName = Literal["float32", "float64"]
 
