@@ -17,8 +17,9 @@ from numpy.typing import DTypeLike, NDArray
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.shared import SharedParts, sum_in_order
 from phalanx.comm.dtypes import DTYPES
-from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of
+from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in, share_of
 from phalanx.comm.parts import Parts
+from phalanx.comm.traffic import Moved, reduced_by_share
 from phalanx.comm.update import STATES, UpdateRule, apply_formula
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
@@ -34,12 +35,28 @@ class FusedStep(ABC):
     """(sizes[i],) each; zeros at first. In C each begins on a cache line."""
     states: dict[str, list[Array]]
     """The same of each quantity that the optimizer keeps, by torch.optim's names."""
+    moved: Moved
+    """What this rank sends (gradients of others' shares, parameters of its own) and receives in a
+    step. It is added to `world.traffic`, if there is one, in every step."""
 
-    def __init__(self, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike) -> None:
+    def __init__(
+        self, world: World, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike
+    ) -> None:
         """dtype: float32 or float64."""
         self.rule, self.sizes, self.dtype = rule, tuple(sizes), np.dtype(dtype)
+        self._world, self.num_bytes = world, sum(sizes) * self.dtype.itemsize
         self._formula = rule.formula
         self._starts = aligned_starts_of(sizes, CACHE_LINE_BYTES // self.dtype.itemsize)
+
+    @property
+    def sent_bytes_per_call(self) -> int:
+        """Of this rank, in a step."""
+        return self.moved.sent_bytes
+
+    @property
+    def received_bytes_per_call(self) -> int:
+        """Of this rank, in a step."""
+        return self.moved.received_bytes
 
     @abstractmethod
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float:
@@ -56,6 +73,10 @@ class FusedStep(ABC):
     @abstractmethod
     def close(self) -> None:
         """Collective. The arrays must not be used any more."""
+
+    def _count(self) -> None:
+        if (traffic := self._world.traffic) is not None:
+            traffic.collective("fused_step", self.num_bytes, self.moved)
 
     def _divide(self, vectors: Sequence[Array]) -> None:
         """vectors: parameters and states, (starts[-1],) each."""
@@ -76,10 +97,16 @@ class KernelStep(FusedStep):
     name = "fused"
 
     def __init__(
-        self, parts: Parts, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike
+        self,
+        world: World,
+        parts: Parts,
+        rule: UpdateRule,
+        sizes: Sequence[int],
+        dtype: DTypeLike,
     ) -> None:
-        super().__init__(rule, sizes, dtype)
+        super().__init__(world, rule, sizes, dtype)
         self._parts = parts
+        self.moved = reduced_by_share(self.num_bytes, parts.share_bytes, world.size)
         self._divide(parts.vectors)
 
     @classmethod
@@ -96,11 +123,13 @@ class KernelStep(FusedStep):
             num_elements=starts[-1],
             num_vectors=1 + len(STATES[rule.formula]),
         )
-        return None if parts is None else cls(parts, rule, sizes, dtype)
+        return None if parts is None else cls(world, parts, rule, sizes, dtype)
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float:
         coefficients = self.rule.coefficients(learning_rate, step)
-        return self._parts.fused_step(self._formula, coefficients, addresses)
+        used_s = self._parts.fused_step(self._formula, coefficients, addresses)
+        self._count()
+        return used_s
 
     def close(self) -> None:
         self.parameters.clear()
@@ -116,8 +145,11 @@ class ArrayStep(FusedStep):
     def __init__(
         self, world: World, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike
     ) -> None:
-        super().__init__(rule, sizes, dtype)
+        super().__init__(world, rule, sizes, dtype)
         num_elements = self._starts[-1]
+        own = share_of(world.rank, world.size, num_elements)
+        own_bytes = self.dtype.itemsize * elements_in(own, self._starts[:-1], sizes)
+        self.moved = reduced_by_share(self.num_bytes, own_bytes, world.size)
         num_vectors = 1 + len(STATES[self._formula])
         num_shared = num_vectors * num_elements if world.local_rank == 0 else 0
         policy, timeout_s = world.policy, world.timeout_s
@@ -139,7 +171,9 @@ class ArrayStep(FusedStep):
         dtype = DTYPES[self.dtype.name]
         for part, (address, size) in enumerate(zip(addresses, self.sizes, strict=True)):
             self._parts.hand_over(part, Buffer(address, size, dtype).array())
-        return self._parts.round(update, "the fused step")
+        used_s = self._parts.round(update, "the fused step")
+        self._count()
+        return used_s
 
     def close(self) -> None:
         self.parameters.clear()

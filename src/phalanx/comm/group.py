@@ -26,6 +26,7 @@ from phalanx.comm.call import (
 from phalanx.comm.check import compare_calls
 from phalanx.comm.collectives.dissemination import barrier
 from phalanx.comm.communicators import Communicators, communicator_of
+from phalanx.comm.counted import counted
 from phalanx.comm.device_network import DeviceNetwork, Memory
 from phalanx.comm.dtypes import ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
@@ -34,6 +35,7 @@ from phalanx.comm.messages import TAGS, MessageRequest, MessageTransport
 from phalanx.comm.network import Network
 from phalanx.comm.node import Node
 from phalanx.comm.select import Asked, asked_for
+from phalanx.comm.traffic import Traffic, handed_in
 from phalanx.comm.transport import Members
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.watch import Watch
@@ -96,6 +98,7 @@ class Group:
         policy: WaitPolicy,
         timeout_s: float,
         check: bool | None = None,
+        traffic: Traffic | None = None,
         parent: Watch | None = None,
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. nodes: the
@@ -131,7 +134,7 @@ class Group:
         self._broken: BaseException | None = None
         self._closed = False
         self._running = _Running(self)
-        self._fast = self._fastest()
+        self.traffic = traffic
 
     @property
     def timeout_s(self) -> float:
@@ -141,8 +144,9 @@ class Group:
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
         self._watch.timeout_s = timeout_s
-        if self._node is not None:
-            self._node.timeout_s = timeout_s
+        for node in (self._node, self._neighbours):
+            if node is not None:
+                node.timeout_s = timeout_s
 
     @property
     def check(self) -> bool:
@@ -152,6 +156,19 @@ class Group:
     @check.setter
     def check(self, check: bool) -> None:
         self._check = check
+        self._fast = self._fastest()
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Where this rank counts what it sends and receives here, and in subgroups made from now
+        on; None: nothing is counted, which is faster."""
+        return self._traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic | None) -> None:
+        self._traffic = self._transport.traffic = traffic
+        self._network.neighbours = counted(self._neighbours, traffic)
+        self._shared = counted(self._node, traffic)
         self._fast = self._fastest()
 
     @property
@@ -203,8 +220,8 @@ class Group:
             if self._device is not None:
                 self._device.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
-            if self._node is not None and asked in _SHARED:
-                self._node.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
+            if self._shared is not None and asked in _SHARED:
+                self._shared.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
             self._network.all_reduce(
                 buffer, op, divisor=divisor, algorithm=asked, timeout_s=timeout_s
@@ -331,7 +348,8 @@ class Group:
         check_rank(dest, self.size, "dest")
         self._check_usable()
         self._expect_messages()
-        request = MessageRequest(self._watch, self._communicators.messages, tag)
+        self._count(Call("send", buffer.dtype, (buffer.count,)))
+        request = MessageRequest(self._watch, self._communicators.messages, tag, self._traffic)
         request.send(buffer, dest)
         return request
 
@@ -341,7 +359,8 @@ class Group:
             check_rank(source, self.size, "source")
         self._check_usable()
         self._expect_messages()
-        request = MessageRequest(self._watch, self._communicators.messages, tag)
+        self._count(Call("receive", buffer.dtype, (buffer.count,)))
+        request = MessageRequest(self._watch, self._communicators.messages, tag, self._traffic)
         request.receive(buffer, source)
         return request
 
@@ -363,6 +382,7 @@ class Group:
             policy=self.policy,
             timeout_s=self.timeout_s,
             check=self.check,
+            traffic=self._traffic,
             parent=self._watch,
         )
         communicator.Free()
@@ -392,7 +412,7 @@ class Group:
         if self._closed:
             return
         self._closed = True
-        self._fast = self._node = self._neighbours = None
+        self._fast = self._node = self._shared = self._neighbours = None
         self._watch.close()
         if self._broken is None:
             self._communicators.close()
@@ -405,6 +425,7 @@ class Group:
         self._transport.tag = self.sequence
         self._watch.activity = f"{call.name} number {self.sequence}"
         self._running.timeout_s = timeout_s
+        self._count(call)
         if self.check and self.size > 1:
             if self._device is not None:
                 call = call._replace(name=f"{call.name} of device memory")
@@ -414,10 +435,14 @@ class Group:
         return self._running
 
     def _fastest(self) -> Node | Alone | None:
-        usable = self._broken is None and not self._closed
+        usable = self._broken is None and not self._closed and self._traffic is None
         if self._alone is not None and usable:
             return self._alone
         return self._node if usable and not self._check and self._asked in _SHARED else None
+
+    def _count(self, call: Call) -> None:
+        if self._traffic is not None and call.dtype is not None:
+            self._traffic.begin(call.name, handed_in(call, self.rank))
 
     def _expect_messages(self) -> None:
         if self._node is not None:
@@ -459,7 +484,7 @@ class _Running:
 
     def __enter__(self) -> Any:
         group = self._group
-        return group._device or group._alone or group._node or group._network
+        return group._device or group._alone or group._shared or group._network
 
     def __exit__(
         self,

@@ -60,6 +60,14 @@ def pieces_of(
     return pieces
 
 
+def elements_in(share: range, starts: Sequence[int], sizes: Sequence[int]) -> int:
+    """How many elements of parts of `sizes` that begin at `starts` lie in `share` of the whole."""
+    return sum(
+        max(0, min(share.stop, start + size) - max(share.start, start))
+        for start, size in zip(starts, sizes, strict=True)
+    )
+
+
 def chunks(num_elements: int, largest: int) -> Iterator[slice]:
     """Cut [0, num_elements) into slices of at most `largest` elements."""
     for start in range(0, num_elements, largest):

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import MismatchError
+from phalanx.comm.traffic import Moved, Traffic
 from phalanx.comm.transport import Messages
 from phalanx.comm.watch import Watch
 
@@ -38,6 +39,7 @@ class MessageTransport:
         self.size: int = communicator.Get_size()
         self.tag = 0
         self.timeout_s: float | None = None
+        self.traffic: Traffic | None = None
         self._abandoned: list[Unfinished] = []
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
@@ -48,6 +50,8 @@ class MessageTransport:
         for buffer, dest in sends:
             pending.send(self.communicator, buffer, dest, tag)
         self.finish(pending)
+        if self.traffic is not None:
+            self.traffic.add(_moved(sends, receives))
 
     def finish(self, pending: Unfinished) -> None:
         """Raises: what ended the wait; messages under way are then called back."""
@@ -127,8 +131,11 @@ class Pending:
 class MessageRequest:
     """A message that the user sends or receives."""
 
-    def __init__(self, watch: Watch, communicator: Any, tag: int) -> None:
+    def __init__(
+        self, watch: Watch, communicator: Any, tag: int, traffic: Traffic | None = None
+    ) -> None:
         self._watch, self._communicator, self._tag = watch, communicator, tag
+        self._traffic, self._moved = traffic, Moved(0, 0, 0)
         self._pending = Pending(watch)
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
@@ -138,11 +145,13 @@ class MessageRequest:
         self._whom = f"rank {self._watch.text_of(dest)}"
         self._activity = f"send to {self._whom}, tag {self._tag},"
         self._pending.send(self._communicator, buffer, dest, self._tag)
+        self._moved = _moved([(buffer, dest)], [])
 
     def receive(self, buffer: Buffer, source: int | None) -> None:
         """Of a long message from anybody the first piece says where the others will come from."""
         self._whom = "any rank" if source is None else f"rank {self._watch.text_of(source)}"
         self._activity = f"receive from {self._whom}, tag {self._tag},"
+        self._moved = Moved(0, buffer.num_bytes, 0)
         if source is None:
             first, *self._later = pieces_of(buffer)
             self._pending.receive(self._communicator, first, _mpi().ANY_SOURCE, self._tag)
@@ -157,12 +166,19 @@ class MessageRequest:
         while self._pending.test(self._activity):
             self.source = self._pending.source
             if not self._later:
+                self._count()
                 return True
             assert self.source is not None, "the first piece has come"
             for piece in self._later:
                 self._pending.receive(self._communicator, piece, self.source, self._tag)
             self._later = ()
         return False
+
+    def _count(self) -> None:
+        """Once, however often somebody asks whether it is done."""
+        traffic, self._traffic = self._traffic, None
+        if traffic is not None:
+            traffic.add(self._moved)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Raises: WaitTimeoutError naming the peer; PeerFailedError; MismatchError."""
@@ -182,6 +198,12 @@ def pieces_of(buffer: Buffer) -> Sequence[Buffer]:
         whole.part(start, min(start + MAX_BYTES, whole.count))
         for start in range(0, whole.count, MAX_BYTES)
     ]
+
+
+def _moved(sends: Messages, receives: Messages) -> Moved:
+    given = [buffer.num_bytes for buffer, _ in sends if buffer.count]
+    taken = [buffer.num_bytes for buffer, _ in receives]
+    return Moved(sum(given), sum(taken), len(given))
 
 
 def memory_of(buffer: Buffer) -> Any:

@@ -8,7 +8,6 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import direct, dissemination, halving, lanes, library, ring, tree
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.messages import MessageTransport
-from phalanx.comm.node import Node
 from phalanx.comm.select import Asked, Topology, choose_all_reduce
 
 
@@ -16,11 +15,14 @@ class Network:
     """The same calls as those of `Group`, which documents them."""
 
     def __init__(
-        self, transport: MessageTransport, nodes: tuple[int, ...], neighbours: Node | None = None
+        self,
+        transport: MessageTransport,
+        nodes: tuple[int, ...],
+        neighbours: lanes.Neighbours | None = None,
     ) -> None:
         """nodes: the number of each rank's node; neighbours: this rank's, where all nodes' ranks
         share memory."""
-        self._transport, self._neighbours = transport, neighbours
+        self._transport, self.neighbours = transport, neighbours
         self._topology = Topology(nodes=nodes, shares_memory=False)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
@@ -56,16 +58,14 @@ class Network:
             case "halving":
                 halving.all_reduce(self._transport, buffer, op, divisor)
             case "lanes":
-                nodes = self._topology.nodes
-                if self._neighbours is not None and timeout_s is not None:
-                    self._neighbours.timeout_s = timeout_s
                 lanes.all_reduce(
                     self._transport,
                     buffer,
                     op,
                     divisor,
-                    nodes=nodes,
-                    neighbours=self._neighbours,
+                    nodes=self._topology.nodes,
+                    neighbours=self.neighbours,
+                    timeout_s=timeout_s,
                 )
             case "library":
                 library.all_reduce(self._transport, buffer, op, divisor)

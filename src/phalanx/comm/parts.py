@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES, ReduceOp
-from phalanx.comm.layout import CACHE_LINE_BYTES
+from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
 from phalanx.comm.memory import SharedMemory, share_within
 from phalanx.comm.node import Node
 from phalanx.comm.wait import WaitTimeoutError
@@ -58,6 +58,9 @@ class Parts:
             sizes,
             self._code,
         )
+        own = range(*module.own_share(self._parts))
+        self.share_bytes = dtype.itemsize * elements_in(own, starts, sizes)
+        """Of the parts, those that this rank adds up."""
 
     @classmethod
     def join(

@@ -14,8 +14,9 @@ from numpy.typing import DTypeLike, NDArray
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.shared import SharedParts, sum_in_order
 from phalanx.comm.dtypes import DTYPES
-from phalanx.comm.layout import chunks, starts_of
+from phalanx.comm.layout import chunks, share_of, starts_of
 from phalanx.comm.parts import Parts
+from phalanx.comm.traffic import Moved, all_reduced, reduced_by_share, together
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
 
@@ -31,10 +32,24 @@ class AllReducer(ABC):
     name: str
     total: NDArray[Any]
     """(n,): the sums, the same bytes on every rank; valid until the next round."""
+    moved: Moved
+    """What this rank sends and receives in a round. It is added to `world.traffic`, if there is
+    one, in every round."""
 
     def __init__(self, sizes: Sequence[int], dtype: DTypeLike) -> None:
         self.sizes = tuple(sizes)
         self.dtype = np.dtype(dtype)
+        self.num_bytes = sum(self.sizes) * self.dtype.itemsize
+
+    @property
+    def sent_bytes_per_call(self) -> int:
+        """Of this rank, in a round."""
+        return self.moved.sent_bytes
+
+    @property
+    def received_bytes_per_call(self) -> int:
+        """Of this rank, in a round."""
+        return self.moved.received_bytes
 
     def all_reduce(self, parts: Sequence[NDArray[Any]]) -> None:
         """Put into `total` the sum over all ranks of the vector that `parts` make up. Collective.
@@ -77,11 +92,12 @@ class SharedReducer(AllReducer):
 
     name = "shared"
 
-    def __init__(self, parts: Parts, sizes: Sequence[int], dtype: DTypeLike) -> None:
+    def __init__(self, world: World, parts: Parts, sizes: Sequence[int], dtype: DTypeLike) -> None:
         """parts: with one vector for the sums."""
         super().__init__(sizes, dtype)
-        self._parts = parts
+        self._world, self._parts = world, parts
         self.total = parts.vectors[0]
+        self.moved = reduced_by_share(self.num_bytes, parts.share_bytes, world.size)
 
     @classmethod
     def join(cls, world: World, sizes: Sequence[int], dtype: DTypeLike) -> SharedReducer | None:
@@ -90,20 +106,26 @@ class SharedReducer(AllReducer):
         parts = Parts.join(
             world, sizes, dtype, starts=starts[:-1], num_elements=starts[-1], num_vectors=1
         )
-        return None if parts is None else cls(parts, sizes, dtype)
+        return None if parts is None else cls(world, parts, sizes, dtype)
 
     def all_reduce_at(self, addresses: Sequence[int]) -> None:
         self._parts.all_reduce(addresses)
+        self._count()
 
     def hand_over(self, part: int, address: int) -> None:
         self._parts.hand_over(part, address)
 
     def finish(self) -> None:
         self._parts.all_reduce()
+        self._count()
 
     def close(self) -> None:
         del self.total
         self._parts.close()
+
+    def _count(self) -> None:
+        if (traffic := self._world.traffic) is not None:
+            traffic.collective("all_reduce", self.num_bytes, self.moved)
 
 
 class WindowReducer(AllReducer):
@@ -113,13 +135,15 @@ class WindowReducer(AllReducer):
 
     def __init__(self, world: World, sizes: Sequence[int], dtype: DTypeLike) -> None:
         super().__init__(sizes, dtype)
-        num_elements = sum(sizes)
+        self._world, num_elements = world, sum(sizes)
         policy, timeout_s = world.policy, world.timeout_s
         self._given = Window(world.node, num_elements, dtype, policy=policy, timeout_s=timeout_s)
         num_totals = num_elements if world.local_rank == 0 else 0
         self._sums = Window(world.node, num_totals, dtype, policy=policy, timeout_s=timeout_s)
         self.total = self._sums.arrays[0]
         self._parts = SharedParts(self._given, sizes)
+        own = len(share_of(world.rank, world.size, num_elements))
+        self.moved = reduced_by_share(self.num_bytes, own * self.dtype.itemsize, world.size)
 
     def hand_over(self, part: int, address: int) -> None:
         self._parts.hand_over(part, self._array(part, address))
@@ -128,6 +152,8 @@ class WindowReducer(AllReducer):
         self._parts.round(
             lambda where, terms: sum_in_order(terms, self.total[where]), "the all-reduce"
         )
+        if (traffic := self._world.traffic) is not None:
+            traffic.collective("all_reduce", self.num_bytes, self.moved)
 
     def close(self) -> None:
         del self.total, self._parts
@@ -146,6 +172,10 @@ class LibraryReducer(AllReducer):
         self._places = [slice(*ends) for ends in itertools.pairwise(starts_of(sizes))]
         self.total = np.zeros(sum(sizes), dtype)
         self._buckets = list(chunks(sum(sizes), BUCKET_BYTES // self.total.itemsize))
+        counts = [bucket.stop - bucket.start for bucket in self._buckets]
+        self.moved = together(
+            [all_reduced(n, self.total.itemsize, world.rank, world.size) for n in counts]
+        )
 
     def hand_over(self, part: int, address: int) -> None:
         self.total[self._places[part]] = self._array(part, address)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.gpu import ask, is_gpu_aware
 from phalanx.comm.group import Group
+from phalanx.comm.traffic import COUNT, Traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.launch.cores import usable_cores
 
@@ -52,6 +53,7 @@ class World:
             nodes=self._nodes(),
             policy=self.policy,
             timeout_s=timeout_s,
+            traffic=Traffic() if os.environ.get(COUNT, "0") not in ("", "0") else None,
         )
 
     @classmethod
@@ -69,6 +71,11 @@ class World:
     @property
     def on_one_node(self) -> bool:
         return self.local_size == self.size
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What this rank has sent and received; None where nobody counts (`Group.traffic`)."""
+        return self.group.traffic
 
     @property
     def library(self) -> str:

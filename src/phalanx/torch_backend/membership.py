@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import Work
 
 from phalanx.comm.group import Group
+from phalanx.comm.traffic import Traffic
 from phalanx.torch_backend.arguments import checked_rank
 from phalanx.torch_backend.ddp import Buckets
 from phalanx.torch_backend.device import (
@@ -219,6 +220,16 @@ class Membership(ProcessGroup):
 
     def _set_sequence_number_for_group(self) -> None:
         pass
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Where this rank counts what it sends and receives; None, the default, where nobody
+        counts. Groups that are made from now on count in the same place as the default group."""
+        return self._engine.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic | None) -> None:
+        self._engine.traffic = traffic
 
     def _get_sequence_number_for_group(self) -> int:
         return self._engine.sequence

@@ -31,19 +31,41 @@ def ranks_by_node(nodes: Sequence[int]) -> list[list[int]]:
 class Neighbours(Protocol):
     """The ranks of this node, where they share memory."""
 
-    def reduce_scatter(self, output: Buffer, parts: Sequence[Buffer], op: ReduceOp) -> None: ...
+    def reduce_scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer],
+        op: ReduceOp,
+        *,
+        timeout_s: float | None = None,
+    ) -> None: ...
 
-    def all_gather(self, outputs: Sequence[Buffer], part: Buffer) -> None: ...
+    def all_gather(
+        self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
+    ) -> None: ...
 
 
 class _ByMessages:
     def __init__(self, local: Transport) -> None:
         self._local = local
 
-    def reduce_scatter(self, output: Buffer, parts: Sequence[Buffer], op: ReduceOp) -> None:
+    def reduce_scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer],
+        op: ReduceOp,
+        *,
+        timeout_s: float | None = None,  # noqa: ARG002  the transport has it
+    ) -> None:
         direct.reduce_scatter(self._local, output, parts, op, 1.0)
 
-    def all_gather(self, outputs: Sequence[Buffer], part: Buffer) -> None:
+    def all_gather(
+        self,
+        outputs: Sequence[Buffer],
+        part: Buffer,
+        *,
+        timeout_s: float | None = None,  # noqa: ARG002  the transport has it
+    ) -> None:
         direct.all_gather(self._local, outputs, part)
 
 
@@ -55,12 +77,14 @@ def all_reduce(
     *,
     nodes: Sequence[int],
     neighbours: Neighbours | None = None,
+    timeout_s: float | None = None,
 ) -> None:
     """Reduce `buffer` over all ranks, in place; every rank ends with the same bytes.
 
     buffer: (n,), the same n and dtype on every rank.
     nodes:  the number of each rank's node; there are as many lanes as ranks on the smallest node.
     neighbours: the ranks of this node, in their order; None: they exchange messages.
+    timeout_s: of waits for neighbours; None: theirs.
     Cost:   for m nodes of k ranks, 4 rounds: on the node 2(k-1)/k · bytes, between the nodes
             2(m-1)/m · bytes/k through each of the k lanes.
     Order:  of the ranks on each node, then of the nodes.
@@ -76,9 +100,9 @@ def all_reduce(
     results = direct.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]
     own = local.rank
     neighbours = neighbours or _ByMessages(local)
-    neighbours.reduce_scatter(totals[own], totals, op)
+    neighbours.reduce_scatter(totals[own], totals, op, timeout_s=timeout_s)
     if own < num_lanes:
         lane = Members(transport, [ranks[own] for ranks in by_node])
         direct.all_reduce(lane, totals[own], op, 1.0)
         settle(totals[own], results[own], op, divisor)
-    neighbours.all_gather(results, results[own])
+    neighbours.all_gather(results, results[own], timeout_s=timeout_s)

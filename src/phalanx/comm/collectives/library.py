@@ -9,6 +9,7 @@ from phalanx.comm.collectives.accumulate import settle
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
+from phalanx.comm.traffic import all_reduced
 
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
 
@@ -53,6 +54,10 @@ def all_reduce(transport: MessageTransport, buffer: Buffer, op: ReduceOp, diviso
         message = [memory_of(part), part.count, datatype]
         request = transport.communicator.Iallreduce(mpi.IN_PLACE, message, operation)
         transport.finish(LibraryCall(request, part))
+    if transport.traffic is not None:  # MPI does not say what it sent
+        transport.traffic.add(
+            all_reduced(buffer.count, buffer.dtype.itemsize, transport.rank, transport.size)
+        )
     settle(buffer, buffer, op, divisor)
 
 

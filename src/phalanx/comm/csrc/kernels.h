@@ -120,6 +120,7 @@ parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, 
                   size_t num_parts, size_t *starts, size_t *sizes, int dtype);
 void parts_free(parts *self);
 size_t parts_number(const parts *self);
+void parts_own_share(const parts *self, size_t *begin, size_t *end);
 
 /* This round's part lies at `address`, and stays there, unchanged, until the round is over. */
 void parts_hand_over(parts *self, size_t part, const void *address);

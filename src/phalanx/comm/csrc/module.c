@@ -340,7 +340,7 @@ static PyObject *py_node_bytes(PyObject *module, PyObject *size)
 static PyMethodDef methods[] = {
     FAST(reduce_terms), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
-    FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), FAST(hand_over),
+    FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
     FAST(parts_all_reduce), FAST(fused_step), FAST(apply_rule), {NULL, NULL, 0, NULL},
 };
 

@@ -70,6 +70,18 @@ PyObject *py_make_parts(PyObject *module, arguments a, Py_ssize_t n)
     return capsule;
 }
 
+/* own_share(parts) -> (begin, end), elements of the vector */
+PyObject *py_own_share(PyObject *module, PyObject *capsule)
+{
+    (void)module;
+    parts *self = parts_from(capsule);
+    size_t begin, end;
+    if (!self)
+        return NULL;
+    parts_own_share(self, &begin, &end);
+    return Py_BuildValue("(nn)", (Py_ssize_t)begin, (Py_ssize_t)end);
+}
+
 /* Hand over the parts at these addresses; all of them are wanted. */
 static int hand_over_all(parts *self, PyObject *addresses)
 {

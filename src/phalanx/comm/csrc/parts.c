@@ -54,6 +54,12 @@ void parts_free(parts *self)
 
 size_t parts_number(const parts *self) { return self->num_parts; }
 
+void parts_own_share(const parts *self, size_t *begin, size_t *end)
+{
+    *begin = self->own_begin;
+    *end = self->own_end;
+}
+
 static size_t clamped(size_t at, size_t low, size_t high)
 {
     return at < low ? low : at > high ? high : at;

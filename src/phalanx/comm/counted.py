@@ -1,0 +1,114 @@
+"""Shared memory that counts: what the ranks of a node hand each other in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.comm import traffic as formulas
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import ReduceOp
+from phalanx.comm.node import Node
+from phalanx.comm.traffic import Traffic
+
+
+class CountedNode:
+    """The same calls as those of `Group`, which documents them."""
+
+    def __init__(self, node: Node, traffic: Traffic) -> None:
+        self._node, self._traffic = node, traffic
+        self.rank, self.size = node.rank, node.size
+
+    def barrier(self, *, timeout_s: float | None = None) -> None:
+        self._node.barrier(timeout_s=timeout_s)
+
+    def all_reduce(
+        self,
+        buffer: Buffer,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._node.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
+        self._traffic.add(
+            formulas.all_reduced(buffer.count, buffer.dtype.itemsize, self.rank, self.size)
+        )
+
+    def reduce(
+        self,
+        buffer: Buffer,
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        root: int,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._node.reduce(buffer, op, root=root, divisor=divisor, timeout_s=timeout_s)
+        self._traffic.add(
+            formulas.reduced(buffer.count, buffer.dtype.itemsize, self.rank, self.size, root)
+        )
+
+    def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
+        self._node.broadcast(buffer, root=root, timeout_s=timeout_s)
+        self._traffic.add(formulas.broadcasted(buffer.num_bytes, self.rank, self.size, root))
+
+    def all_gather(
+        self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
+    ) -> None:
+        self._node.all_gather(outputs, part, timeout_s=timeout_s)
+        self._traffic.add(formulas.all_gathered(_bytes_of(outputs), self.rank))
+
+    def reduce_scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer],
+        op: ReduceOp = ReduceOp.SUM,
+        *,
+        divisor: float = 1.0,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._node.reduce_scatter(output, parts, op, divisor=divisor, timeout_s=timeout_s)
+        self._traffic.add(formulas.reduce_scattered(_bytes_of(parts), self.rank))
+
+    def all_to_all(
+        self,
+        outputs: Sequence[Buffer],
+        parts: Sequence[Buffer],
+        *,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._node.all_to_all(outputs, parts, timeout_s=timeout_s)
+        self._traffic.add(formulas.exchanged(_bytes_of(parts), _bytes_of(outputs), self.rank))
+
+    def gather(
+        self,
+        outputs: Sequence[Buffer] | None,
+        part: Buffer,
+        *,
+        root: int,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._node.gather(outputs, part, root=root, timeout_s=timeout_s)
+        parts = [part.num_bytes] * self.size if outputs is None else _bytes_of(outputs)
+        self._traffic.add(formulas.gathered(parts, self.rank, root))
+
+    def scatter(
+        self,
+        output: Buffer,
+        parts: Sequence[Buffer] | None,
+        *,
+        root: int,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._node.scatter(output, parts, root=root, timeout_s=timeout_s)
+        given = [output.num_bytes] * self.size if parts is None else _bytes_of(parts)
+        self._traffic.add(formulas.scattered(given, self.rank, root))
+
+
+def counted(node: Node | None, traffic: Traffic | None) -> Node | CountedNode | None:
+    """`node`, counting where that is asked for."""
+    return node if node is None or traffic is None else CountedNode(node, traffic)
+
+
+def _bytes_of(buffers: Sequence[Buffer]) -> list[int]:
+    return [buffer.num_bytes for buffer in buffers]
