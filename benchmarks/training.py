@@ -104,11 +104,10 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     """One epoch of phalanx's own loop, events written to disk as in any run."""
     model = build_model(name, seed=0)
     config = TrainConfig(model=name)  # type: ignore[arg-type]
+    strategy.prepare(model, update_rule(config, config.lr))
     writer = KeepingWriter(rank_file(folder, strategy.rank))
     work = Work(
         strategy=strategy,
-        model=model,
-        module=strategy.prepare(model, update_rule(config, config.lr)),
         schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
         dataset=data,
         global_batch_size=BATCH,

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from phalanx.models.options import ModelName
 from phalanx.records.files import read_events
-from phalanx.records.schema import Strategy, Summary
-from phalanx.train.config import ModelName, TrainConfig
+from phalanx.records.schema import Summary
+from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
+from phalanx.train.split import Strategy
 
 MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 

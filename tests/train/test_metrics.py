@@ -10,7 +10,8 @@ def totals(train_s: float, samples: int, loss_sum: float, correct: int) -> RankT
         samples=samples,
         loss_sum=loss_sum,
         correct=correct,
-        validation_samples=samples,
+        targets=samples,
+        validation_targets=samples,
         validation_loss_sum=2 * loss_sum,
         validation_correct=correct // 2,
     )

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 
 from phalanx.data.published import MNIST_FILES, check_size, find_file
 from phalanx.errors import UserError
+from phalanx.models.options import MNIST_SHAPE, DataShape
 
 Name = Literal["digits", "mnist"]
 
@@ -38,6 +39,11 @@ class Choice:
 
     reason: str
     """What was taken and why, one sentence for the user."""
+
+    @property
+    def shape(self) -> DataShape:
+        """Of a sample, and the number of classes."""
+        return MNIST_SHAPE
 
 
 def resolve(name: str, data_root: Path | None = None) -> Choice:

@@ -18,6 +18,7 @@ from phalanx.data.catalog import (
 )
 from phalanx.data.images import read_images
 from phalanx.errors import UserError
+from phalanx.models.options import MNIST_SHAPE, DataShape
 
 # Mean and standard deviation of the training pixels, of 0 to 1.
 _NORMALISATION: dict[Name, tuple[float, float]] = {
@@ -41,6 +42,7 @@ class Dataset:
     validation_targets: Tensor
     reason: str
     """Which data was taken and why, one sentence for the user."""
+    shape: DataShape = MNIST_SHAPE
 
 
 def load_dataset(
@@ -70,6 +72,7 @@ def load_dataset(
         ),
         validation_targets=_labels(arrays.validation_labels[:validation_samples]),
         reason=choice.reason,
+        shape=choice.shape,
     )
 
 

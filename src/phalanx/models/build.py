@@ -8,21 +8,50 @@ import torch
 from torch import nn
 
 from phalanx.models.cnn import CNN
+from phalanx.models.gpt import GPT
 from phalanx.models.mlp import MLP
+from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName, ModelOptions, completed
 from phalanx.models.rnn import RNN
 
-MODELS: dict[str, type[nn.Module]] = {"mlp": MLP, "cnn": CNN, "rnn": RNN}
 
+def build_model(
+    name: ModelName,
+    *,
+    seed: int,
+    dtype: torch.dtype = torch.float32,
+    options: ModelOptions | None = None,
+    shape: DataShape = MNIST_SHAPE,
+) -> nn.Module:
+    """A new model whose initial weights depend on `seed` and each parameter's name alone.
 
-def build_model(name: str, *, seed: int, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A new model whose initial weights depend on `seed` and each parameter's name alone."""
-    model = MODELS[name]().to(dtype)
+    Raises: UserError when `options` do not fit the model.
+    """
+    model = _make(name, completed(name, options or ModelOptions()), shape).to(dtype)
     initialize(model, seed)
     return model
 
 
+def _make(name: ModelName, options: ModelOptions, shape: DataShape) -> nn.Module:
+    match name:
+        case "mlp":
+            assert options.width is not None, "completed"
+            return MLP(width=options.width, shape=shape)
+        case "cnn":
+            return CNN()
+        case "rnn":
+            return RNN()
+        case "gpt":
+            assert options.width is not None, "completed"
+            assert options.layers is not None, "completed"
+            assert options.heads is not None, "completed"
+            return GPT(width=options.width, layers=options.layers, heads=options.heads, shape=shape)
+        case "resnet":
+            raise NotImplementedError(name)
+
+
 def initialize(model: nn.Module, seed: int) -> None:
-    """Draw every parameter of `model` anew from U(-b, b), b = 1 ÷ √fan_in, PyTorch's own default.
+    """Draw every parameter of `model` anew from U(-b, b), b = 1 ÷ √fan_in, PyTorch's own default;
+    those of a normalisation become 1 and 0, those of an embedding are of U(-0.05, 0.05).
 
     Each parameter has a generator of its own, seeded by (seed, name): a model that is split over
     ranks by layer or by name starts from the weights of the whole one. Drawn in float64, so that
@@ -30,18 +59,23 @@ def initialize(model: nn.Module, seed: int) -> None:
     """
     for module_name, module in model.named_modules():
         for parameter_name, parameter in module.named_parameters(recurse=False):
+            if isinstance(module, nn.LayerNorm | nn.BatchNorm2d | nn.GroupNorm):
+                nn.init.constant_(parameter, 1.0 if parameter_name == "weight" else 0.0)
+                continue
             name = f"{module_name}.{parameter_name}"
             digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
             generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-            bound = _fan_in(module) ** -0.5
+            bound = _bound(module)
             drawn = torch.rand(parameter.shape, generator=generator, dtype=torch.float64)
             with torch.no_grad():
                 parameter.copy_((2 * drawn - 1) * bound)
 
 
-def _fan_in(module: nn.Module) -> int:
+def _bound(module: nn.Module) -> float:
+    if isinstance(module, nn.Embedding):
+        return 0.05
     if isinstance(module, nn.RNNBase):
-        return module.hidden_size
+        return float(module.hidden_size**-0.5)
     if isinstance(module, nn.Linear | nn.Conv2d):
-        return module.weight[0].numel()
+        return float(module.weight[0].numel() ** -0.5)
     raise TypeError(f"no rule for the initial weights of {type(module).__name__}")

@@ -1,20 +1,26 @@
 """The multi-layer perceptron of the scaling studies: 784-256-128-10, 235,146 parameters."""
 
-from torch import Tensor, nn
+from collections import OrderedDict
+
+from torch import nn
+
+from phalanx.models.options import MNIST_SHAPE, DataShape
 
 
-class MLP(nn.Module):
-    """images (N, 1, 28, 28) → logits (N, 10)."""
+class MLP(nn.Sequential):
+    """images (N, …) → logits (N, classes); two hidden layers, the second half as wide."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hidden1 = nn.Linear(28 * 28, 256)
-        self.hidden2 = nn.Linear(256, 128)
-        self.output = nn.Linear(128, 10)
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = images.flatten(1)
-        x = self.hidden1(x).relu()
-        x = self.hidden2(x).relu()
-        logits: Tensor = self.output(x)
-        return logits
+    def __init__(self, *, width: int = 256, shape: DataShape = MNIST_SHAPE) -> None:
+        num_inputs = 1
+        for size in shape.inputs:
+            num_inputs *= size
+        super().__init__(
+            OrderedDict[str, nn.Module](
+                flatten=nn.Flatten(),
+                hidden1=nn.Linear(num_inputs, width),
+                relu1=nn.ReLU(),
+                hidden2=nn.Linear(width, max(1, width // 2)),
+                relu2=nn.ReLU(),
+                output=nn.Linear(max(1, width // 2), shape.num_classes),
+            )
+        )

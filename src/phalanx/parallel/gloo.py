@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import torch
@@ -32,24 +33,32 @@ class Gloo(Strategy):
         timeout_s: float,
     ) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
+        self.data_rank, self.data_size = rank, size
         self._store = store
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
         )
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        super().prepare(model, rule)
         self._computed_at = 0.0
-        self._parameters = list(model.parameters())
         self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._note_time)
         self.optimizer = torch_optimizer(rule, self._parameters)
-        return DistributedDataParallel(model)  # broadcasts rank 0's weights
+        self._replica = DistributedDataParallel(model)  # broadcasts rank 0's weights
+        self.module = self._replica
 
-    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+    def loss_weight(self, global_targets: int) -> float:
+        """DDP divides the sum over the ranks by their number; this undoes it."""
+        return self.size / global_targets
+
+    def unsynchronized(self) -> AbstractContextManager[None]:
+        return self._replica.no_sync()
+
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         began = time.perf_counter()
-        # DDP divides the sum over the ranks by their number; undo that here.
-        backward(self._parameters, loss_sum, self.size / global_samples)
+        backward(loss_sum, self.loss_weight(global_targets))
         reduced = time.perf_counter()
         self.communicated_bytes += self._gradient_bytes
         self.optimizer.step()

@@ -30,8 +30,8 @@ class MPI(OverMPI):
         self._method = method
         self._reducer: AllReducer | None = None
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
-        self._parameters = list(model.parameters())
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        super().prepare(model, rule)
         for parameter in self._parameters:
             self._world.broadcast(parameter.detach().numpy())
         sizes = [parameter.numel() for parameter in self._parameters]
@@ -44,11 +44,10 @@ class MPI(OverMPI):
             for parameter, start in zip(self._parameters, starts_of(sizes), strict=False)
         ]
         self.optimizer = torch_optimizer(rule, self._parameters)
-        return model
 
-    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         began = time.perf_counter()
-        backward(self._parameters, loss_sum, 1 / global_samples)
+        backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
         if self.size > 1:
             self._sum_gradients()
@@ -66,8 +65,7 @@ class MPI(OverMPI):
 
     def close(self) -> None:
         if self._reducer is not None:
-            for parameter in self._parameters:
-                parameter.grad = None
+            self.clear_gradients()
             self._sums.clear()
             self._reducer.close()
             self._reducer = None

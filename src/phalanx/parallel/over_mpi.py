@@ -18,6 +18,7 @@ class OverMPI(Strategy):
     def __init__(self, world: World) -> None:
         self._world = world
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
+        self.data_rank, self.data_size = world.rank, world.size
         self.library = world.library
 
     def barrier(self) -> None:

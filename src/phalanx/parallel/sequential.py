@@ -15,15 +15,15 @@ from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
 class Sequential(Strategy):
     def __init__(self) -> None:
         self.rank, self.size, self.local_rank = 0, 1, 0
+        self.data_rank, self.data_size = 0, 1
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
-        self._parameters = list(model.parameters())
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        super().prepare(model, rule)
         self.optimizer = torch_optimizer(rule, self._parameters)
-        return model
 
-    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         began = time.perf_counter()
-        backward(self._parameters, loss_sum, 1 / global_samples)
+        backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
         self.optimizer.step()
         return UpdateTimes(backward_s=computed - began, communication_s=0.0)

@@ -40,9 +40,9 @@ class Shared(OverMPI):
             )
         self._step: FusedStep | None = None
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
-        self._parameters = list(model.parameters())
+        super().prepare(model, rule)
         dtypes = {parameter.dtype for parameter in self._parameters}
         if dtypes not in ({torch.float32}, {torch.float64}):
             raise ValueError(
@@ -55,7 +55,6 @@ class Shared(OverMPI):
         self.collective = self._step.name
         self._move_parameters(self._step)
         self.optimizer = FusedOptimizer(self._parameters, self._step)
-        return model
 
     def _move_parameters(self, step: FusedStep) -> None:
         views = [
@@ -69,12 +68,12 @@ class Shared(OverMPI):
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view
 
-    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         """The time in which a rank adds up and updates its own slice counts as the optimizer's,
         the rest of the step (handing over, waiting) as communication."""
         assert isinstance(self.optimizer, FusedOptimizer), "prepare() comes first"
         began = time.perf_counter()
-        backward(self._parameters, loss_sum, 1 / global_samples)
+        backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
         self.optimizer.apply()
         stepped = time.perf_counter()

@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from phalanx.comm.update import UpdateRule
+from phalanx.records.schema import Expected
+
+IGNORED = -100
+"""A target that counts for nothing: that of a sample that a rank borrows to take part."""
+
+
+class Batch(NamedTuple):
+    """One rank's part of a global batch."""
+
+    inputs: Tensor
+    """(n, …), n at least 1."""
+
+    targets: Tensor
+    """(n,) or (n, T) int64, `IGNORED` where there is nothing to tell."""
+
+    num_samples: int
+    """Of these, without the borrowed ones."""
+
+    global_targets: int
+    """Predictions in the whole batch, over all ranks: what the loss is divided by."""
+
+    step: int
+    """Of the run, from 0."""
 
 
 class UpdateTimes(NamedTuple):
@@ -20,6 +47,28 @@ class UpdateTimes(NamedTuple):
     """The rank's own arithmetic."""
     communication_s: float
     """What the rank spent on, and waited for, the others after that."""
+
+
+class StepResult(NamedTuple):
+    """What a step has shown; the time it took beyond these was the optimizer's."""
+
+    loss_sum: float
+    """Over this rank's targets, before the update; 0 where the rank does not see the loss."""
+
+    logits: Tensor | None
+    """(n, …, classes) for the samples of the batch; None where the rank does not see them."""
+
+    forward_s: float
+    backward_s: float
+    communication_s: float
+
+
+class StateBytes(NamedTuple):
+    """What a rank keeps for training."""
+
+    parameters: int
+    gradients: int
+    optimizer: int
 
 
 class Strategy(ABC):
@@ -34,24 +83,129 @@ class Strategy(ABC):
     rank: int
     size: int
     local_rank: int
+    data_rank: int
+    """Which part of each global batch this rank sees."""
+    data_size: int
+    """Into how many parts each global batch is cut."""
+    counts: bool = True
+    """Whether this rank's samples, losses and hits are counted; of the ranks that see the same
+    samples one does."""
+    role: Literal["worker", "server"] = "worker"
+    """A server sees no samples: the loop calls its `serve` in place of the steps of an epoch."""
+    coordinates: dict[str, int] = {}  # noqa: RUF012  # along the axes of the mesh; replaced, not changed
     collective: str | None = None  # what carries the gradients, for the records
     library: str | None = None  # the MPI library in use and its version
     communicated_bytes: int = 0  # gradient bytes that this rank has handed to the others
+    num_accumulated: int = 1  # pieces into which a rank's part of a batch is cut
+    is_sharded: bool = False
+    """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
+    model: nn.Module
+    """There once `prepare` has been called: the model as this rank holds it."""
+    module: nn.Module
+    """What is called in the forward pass."""
     optimizer: Optimizer
     """There once `prepare` has been called. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
 
-    @abstractmethod
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> nn.Module:
-        """Give every rank the weights of rank 0, and make the optimizer; returns the module to
-        call in the forward pass."""
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:  # noqa: ARG002
+        """Give every rank the weights of rank 0, and make `module` and `optimizer`.
 
-    @abstractmethod
-    def update(self, loss_sum: Tensor, global_samples: int) -> UpdateTimes:
-        """One step of the optimizer, by the gradient of the mean loss over the global batch.
-
-        loss_sum: 0-dim, the sum over this rank's samples.
+        Strategies call this first, and go on from there.
         """
+        self.model = self.module = model
+        self._parameters = list(model.parameters())
+
+    def step(self, batch: Batch) -> StepResult:
+        """One step of the optimizer, by the gradient of the mean loss over the global batch."""
+        clock = time.perf_counter
+        self.clear_gradients()
+        pieces = pieces_of(batch, self.num_accumulated)
+        loss_sum, logits, forward_s, backward_s = 0.0, [], 0.0, 0.0
+        for piece in pieces[:-1]:
+            with self.unsynchronized():
+                began = clock()
+                made, loss = self._forward(piece)
+                forwarded = clock()
+                backward(loss, self.loss_weight(batch.global_targets))
+                loss_sum += loss.item()
+                logits.append(made.detach())
+                forward_s += forwarded - began
+                backward_s += clock() - forwarded
+        began = clock()
+        made, loss = self._forward(pieces[-1])
+        forward_s += clock() - began
+        times = self.update(loss, batch.global_targets)
+        logits.append(made.detach())
+        return StepResult(
+            loss_sum + loss.item(),
+            logits[0] if len(logits) == 1 else torch.cat(logits),
+            forward_s,
+            backward_s + times.backward_s,
+            times.communication_s,
+        )
+
+    def loss_weight(self, global_targets: int) -> float:
+        """By which a rank's loss sum is multiplied before its backward pass."""
+        return 1 / global_targets
+
+    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = self.module(batch.inputs)
+        return logits, cross_entropy_sum(logits, batch.targets)
+
+    def clear_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def unsynchronized(self) -> AbstractContextManager[None]:
+        """Within it, forward and backward add to this rank's own gradients and nothing else."""
+        return nullcontext()
+
+    @abstractmethod
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
+        """Backward for the last piece of a batch, and one step of the optimizer by the gradients
+        that have come together, over all ranks.
+
+        loss_sum: 0-dim, the sum over this rank's targets.
+        """
+
+    def predict(self, inputs: Tensor) -> Tensor | None:
+        """(n, …, classes): the logits of `inputs`, without gradients; None where this rank does
+        not see them. Ranks that share a model call it equally often."""
+        logits: Tensor = self.model(inputs)
+        return logits
+
+    def serve(self, num_steps: int) -> None:
+        """A server's epoch: until every worker has made `num_steps` steps."""
+        raise NotImplementedError(f"{type(self).__name__} has no servers")
+
+    def finish_epoch(self) -> None:  # noqa: B027  # most have nothing to do
+        """After the last step of an epoch, before the model is evaluated: ranks whose parameters
+        have drifted apart bring them together."""
+
+    def traffic(self) -> tuple[int, int] | None:
+        """Bytes that this rank has sent and received for training so far; None: not counted."""
+        return None
+
+    def staleness(self) -> Counter[int]:
+        """How many updates of others came between reading and writing, how often so far."""
+        return Counter()
+
+    def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
+        """What theory says of this rank; after `prepare`."""
+        return None
+
+    def state_bytes(self) -> StateBytes:
+        """Measured between a step and the next: what is there in memory, each storage once."""
+        states = [
+            value
+            for state in self.optimizer.state.values()
+            for value in state.values()
+            if isinstance(value, Tensor)
+        ]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        return StateBytes(
+            storage_bytes(self._parameters), storage_bytes(gradients), storage_bytes(states)
+        )
 
     @abstractmethod
     def barrier(self) -> None:
@@ -70,9 +224,38 @@ class Strategy(ABC):
         """Give back what the strategy holds; the model keeps its parameters."""
 
 
-def backward(parameters: Iterable[nn.Parameter], loss_sum: Tensor, weight: float) -> None:
-    """Leave in each parameter's `grad` the gradient of `weight` times the loss, and nothing of
-    what was there before."""
-    for parameter in parameters:
-        parameter.grad = None
+def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
+    """0-dim: the sum over all targets but the ignored.
+
+    logits: (n, classes) or (n, T, classes); targets: (n,) or (n, T).
+    """
+    return F.cross_entropy(
+        logits.flatten(0, -2), targets.flatten(), reduction="sum", ignore_index=IGNORED
+    )
+
+
+def backward(loss_sum: Tensor, weight: float) -> None:
+    """Add the gradient of `weight` times the loss to each parameter's `grad`."""
     loss_sum.backward(torch.tensor(weight, dtype=loss_sum.dtype))
+
+
+def pieces_of(batch: Batch, number: int) -> list[Batch]:
+    """`batch` cut into at most `number` pieces whose sizes differ by at most one."""
+    if number == 1:
+        return [batch]
+    inputs, targets = batch.inputs.tensor_split(number), batch.targets.tensor_split(number)
+    return [
+        Batch(some, of_them, len(some), batch.global_targets, batch.step)
+        for some, of_them in zip(inputs, targets, strict=True)
+        if len(some)
+    ]
+
+
+def storage_bytes(tensors: Sequence[Tensor]) -> int:
+    """Bytes of memory behind `tensors`, each storage once; of a DTensor, what this rank holds."""
+    storages = {}
+    for tensor in tensors:
+        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+        storage = local.untyped_storage()
+        storages[storage.data_ptr()] = storage.nbytes()
+    return sum(storages.values())

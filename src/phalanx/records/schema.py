@@ -115,6 +115,7 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     parameters: int  # number of trained values
     train_samples: int  # of the whole data set, not of this rank
     validation_samples: int
+    targets_per_sample: int = 1  # predictions that a sample asks for: the tokens of a text
     collective: str | None = None  # which all-reduce carries the gradients
     role: str = "worker"  # or "server"
     coordinates: dict[str, int] = {}  # along the axes of the mesh

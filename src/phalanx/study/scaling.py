@@ -10,13 +10,9 @@ from pathlib import Path
 import msgspec
 
 from phalanx.errors import UserError
-from phalanx.train.config import (
-    DEFAULT_BATCH_SIZE,
-    DatasetName,
-    ModelName,
-    Strategy,
-    TrainConfig,
-)
+from phalanx.models.options import ModelName
+from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
+from phalanx.train.split import Strategy
 
 QUICK_EPOCHS = 3
 QUICK_TRAIN_SAMPLES, QUICK_VALIDATION_SAMPLES = 8_192, 2_000

@@ -8,44 +8,40 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
+from phalanx.models.options import ModelName, ModelOptions, completed
 from phalanx.records.schema import LearningRateRule, LearningRateSchedule
+from phalanx.train.split import SplitOptions, option
 
-ModelName = Literal["mlp", "cnn", "rnn"]
-DatasetName = Literal["auto", "digits", "mnist"]
+DatasetName = Literal["auto", "digits", "mnist", "fashion", "cifar10", "text"]
 OptimizerName = Literal["adam", "adamw", "sgd"]
-Strategy = Literal["sequential", "mpi", "shared", "gloo"]
-AllReduceMethod = Literal["auto", "shared", "library"]
 DtypeName = Literal["float32", "float64"]
 
 DEFAULT_BATCH_SIZE = 128
-OVER_MPI: tuple[Strategy, ...] = ("mpi", "shared")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig:
+class TrainConfig(SplitOptions):
     """What to train and how to split it."""
 
     model: ModelName = "mlp"
-    """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows."""
+    """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows,
+    `resnet` residual blocks, `gpt` a transformer for text."""
+
+    width: int | None = None
+    """Hidden units of the `mlp` (256), channels of the `resnet` (16), width of the `gpt` (128)."""
+
+    layers: int | None = None
+    """Blocks of the `gpt` (4) or of each stage of the `resnet` (1)."""
+
+    heads: int | None = None
+    """Attention heads of the `gpt` (4)."""
 
     dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
+    """`mnist`, the embedded `digits` or `text`, `fashion` or `cifar10` where their files are, or
+    `auto`: text for gpt, else mnist where it is found, digits otherwise."""
 
     data_root: Path | None = None
     """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
-
-    strategy: Strategy = "sequential"
-    """`sequential` in one process, `mpi` ranks over MPI, `shared` ranks over MPI with parameters
-    and optimizer state that they share, `gloo` ranks under PyTorch's DDP."""
-
-    ranks: int | None = None
-    """Number of processes. Default: as many as the launcher started, else one a core."""
-
-    threads: int | None = None
-    """Compute threads of each rank. Default: cores ÷ ranks of the node."""
-
-    all_reduce: AllReduceMethod = "auto"
-    """How `mpi` sums gradients: `shared` memory of the node, the MPI `library`, or `auto`."""
 
     epochs: int = 5
     """Passes over the training data."""
@@ -99,38 +95,38 @@ class TrainConfig:
     """Give up when ranks have waited this long for each other, and say who is missing."""
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "threads", "batch_size", "per_rank_batch_size"):
+        self.check_split()
+        for name in ("epochs", "batch_size", "per_rank_batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise UserError(f"{_option(name)} must be at least 1, not {value}")
-        if self.epochs < 1:
-            raise UserError(f"--epochs must be at least 1, not {self.epochs}")
+                raise UserError(f"{option(name)} must be at least 1, not {value}")
+        completed(self.model, self.model_options)
         for name in ("lr", "timeout_s"):
             if not getattr(self, name) > 0:
-                raise UserError(f"{_option(name)} must be positive, not {getattr(self, name)}")
+                raise UserError(f"{option(name)} must be positive, not {getattr(self, name)}")
         for name in ("momentum", "weight_decay", "seed"):
             if not getattr(self, name) >= 0:
-                raise UserError(f"{_option(name)} must not be negative, not {getattr(self, name)}")
+                raise UserError(f"{option(name)} must not be negative, not {getattr(self, name)}")
         if self.batch_size is not None and self.per_rank_batch_size is not None:
             raise UserError(
                 f"--batch-size {self.batch_size} and --per-rank-batch-size "
                 f"{self.per_rank_batch_size} exclude each other: give the global or the local one"
             )
-        if self.strategy == "sequential" and (self.ranks or 1) != 1:
-            raise UserError(
-                f"--strategy sequential runs in one process, not on {self.ranks} ranks; "
-                f"use --strategy mpi --ranks {self.ranks}, or --threads for more cores"
-            )
+
+    @property
+    def model_options(self) -> ModelOptions:
+        return ModelOptions(width=self.width, layers=self.layers, heads=self.heads)
 
     def global_batch_size(self, ranks: int) -> int:
         """Samples an update over `ranks` ranks; raises UserError when a rank would have none."""
+        parts = self.data_parts(ranks)
         if self.per_rank_batch_size is not None:
-            return self.per_rank_batch_size * ranks
+            return self.per_rank_batch_size * parts
         size = DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
-        if size < ranks:
+        if size < parts:
             raise UserError(
-                f"a global batch of {size} cannot be split over {ranks} ranks: "
-                f"use --batch-size {ranks} or more"
+                f"a global batch of {size} cannot be split over {parts} ranks: "
+                f"use --batch-size {parts} or more"
             )
         return size
 
@@ -150,7 +146,3 @@ class TrainConfig:
         paths = ("data_root", "checkpoint_dir", "resume", "run_dir")
         values = {k: Path(str(v)) if k in paths and v is not None else v for k, v in record.items()}
         return cls(**values)  # type: ignore[arg-type]
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")

@@ -23,7 +23,7 @@ from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
 from phalanx.records.files import rank_file, read_events, read_failure
 from phalanx.records.schema import Finished, Outcome
-from phalanx.train.config import OVER_MPI, TrainConfig
+from phalanx.train.config import TrainConfig
 from phalanx.train.progress import Progress
 from phalanx.train.run import begin_run, end_run
 
@@ -72,7 +72,7 @@ def run_job(
 
 def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | None]:
     """The MPI that the run needs, or why there is none."""
-    if config.strategy not in OVER_MPI:
+    if not config.uses_mpi:
         return None, None
     try:
         return find_mpi(os.environ), None

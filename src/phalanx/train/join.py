@@ -25,13 +25,17 @@ def join(config: TrainConfig, launched: Launched | None) -> Strategy:
     Raises: UserError when MPI sees another number of ranks than its launcher started, or ranks
             that are to share memory are on several nodes.
     """
-    if config.strategy == "sequential":
-        return Sequential()
-    if config.strategy == "mpi":
-        return MPI(_world(config, launched), method=config.all_reduce)
-    if config.strategy == "shared":
-        return Shared(_world(config, launched))
-    return _join_gloo(config, launched)
+    match config.strategy:
+        case "sequential":
+            return Sequential()
+        case "gloo":
+            return _join_gloo(config, launched)
+        case "mpi":
+            return MPI(_world(config, launched), method=config.all_reduce)
+        case "shared":
+            return Shared(_world(config, launched))
+        case other:
+            raise NotImplementedError(other)
 
 
 def _world(config: TrainConfig, launched: Launched | None) -> World:

@@ -17,7 +17,8 @@ class RankTotals:
     samples: float
     loss_sum: float
     correct: float
-    validation_samples: float
+    targets: float
+    validation_targets: float
     validation_loss_sum: float
     validation_correct: float
 
@@ -33,7 +34,8 @@ def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s
     """One epoch over all ranks. trained_s: training time of the epochs before this one."""
     epoch_s = max(rank.train_s for rank in ranks)
     samples = sum(rank.samples for rank in ranks)
-    validation_samples = sum(rank.validation_samples for rank in ranks)
+    targets = sum(rank.targets for rank in ranks)
+    validation_targets = sum(rank.validation_targets for rank in ranks)
     return Summary(
         at_s=at_s,
         epoch=epoch,
@@ -41,10 +43,10 @@ def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s
         trained_s=trained_s + epoch_s,
         images_per_s=samples / epoch_s,
         communication_share=sum(r.communication_s / r.train_s for r in ranks) / len(ranks),
-        train_loss=sum(rank.loss_sum for rank in ranks) / samples,
-        train_accuracy=sum(rank.correct for rank in ranks) / samples,
-        validation_loss=sum(rank.validation_loss_sum for rank in ranks) / validation_samples,
-        validation_accuracy=sum(rank.validation_correct for rank in ranks) / validation_samples,
+        train_loss=sum(rank.loss_sum for rank in ranks) / targets,
+        train_accuracy=sum(rank.correct for rank in ranks) / targets,
+        validation_loss=sum(rank.validation_loss_sum for rank in ranks) / validation_targets,
+        validation_accuracy=sum(rank.validation_correct for rank in ranks) / validation_targets,
     )
 
 

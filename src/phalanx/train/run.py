@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,11 +15,14 @@ from phalanx.data.catalog import Choice, resolve
 from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
+from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records.files import read_run, write_run
 from phalanx.records.schema import Outcome, Run, Setting
-from phalanx.train.config import OVER_MPI, TrainConfig
+from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
+from phalanx.train.fit import check_fit, dataset_for
 from phalanx.train.manifest import check_resumable, find_checkpoint, read_manifest
+from phalanx.train.split import ON_A_MESH, SplitOptions
 
 RUNS = Path("runs")
 
@@ -31,7 +34,7 @@ def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfi
     """
     ranks = _ranks(config, launched)
     local_ranks = launched.local_world_size if launched else ranks
-    choice = resolve(config.dataset, config.data_root)
+    choice = resolve(dataset_for(config), config.data_root)
     config = replace(
         config,
         dataset=choice.name,
@@ -39,7 +42,7 @@ def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfi
         threads=config.threads or max(1, usable_cores() // (local_ranks or ranks)),
         resume=find_checkpoint(config.resume) if config.resume else None,
     )
-    config.global_batch_size(ranks)
+    check_fit(config, choice.shape)
     if config.resume:
         check_resumable(
             read_manifest(config.resume),
@@ -54,7 +57,7 @@ def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfi
 
 def _ranks(config: TrainConfig, launched: Launched | None) -> int:
     if launched is None:
-        return config.ranks or (1 if config.strategy == "sequential" else usable_cores())
+        return config.ranks or _natural_ranks(config)
     if config.ranks not in (None, launched.world_size):
         raise UserError(
             f"--ranks {config.ranks}, but {launched.launcher} started {launched.world_size}: "
@@ -66,12 +69,21 @@ def _ranks(config: TrainConfig, launched: Launched | None) -> int:
             "sequential uses one: take --strategy mpi, shared or gloo, or start it without a "
             "launcher"
         )
-    if config.strategy in OVER_MPI and launched.launcher == "torchrun":
+    if config.uses_mpi and launched.launcher == "torchrun":
         raise UserError(
             f"torchrun starts no MPI ranks, which --strategy {config.strategy} needs: start it "
             "with mpirun, or without a launcher and with --ranks"
         )
     return launched.world_size
+
+
+def _natural_ranks(config: TrainConfig) -> int:
+    if config.strategy == "sequential":
+        return 1
+    if config.mesh is not None:
+        return parse_mesh(config.mesh).size
+    servers = config.servers if config.strategy == "server" else 0
+    return usable_cores() + servers
 
 
 def setting_of(config: TrainConfig) -> Setting:
@@ -93,7 +105,28 @@ def setting_of(config: TrainConfig) -> Setting:
         optimizer=config.optimizer,
         seed=config.seed,
         dtype=config.dtype,
+        mesh=_axes(config, config.ranks),
+        options=_options(config),
     )
+
+
+def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
+    if config.strategy not in ON_A_MESH:
+        return {}
+    mesh = config.mesh_of(ranks)
+    return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}
+
+
+def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
+    """What was chosen otherwise than by default, of the options that only some runs have."""
+    defaults = TrainConfig()
+    names = [field.name for field in fields(SplitOptions)] + ["width", "layers", "heads"]
+    left_out = {"strategy", "ranks", "threads", "mesh"}
+    return {
+        name: getattr(config, name)
+        for name in names
+        if name not in left_out and getattr(config, name) != getattr(defaults, name)
+    }
 
 
 def new_folder(config: TrainConfig) -> Path:
@@ -141,8 +174,10 @@ def title(config: TrainConfig) -> str:
     """What is about to be trained, as the first line of a log."""
     setting = setting_of(config)
     ranks = "" if setting.strategy == "sequential" else f"{_count(setting.ranks, 'rank')} × "
+    mesh = " × ".join(f"{axis} {number}" for axis, number in setting.mesh.items())
+    strategy = f"{setting.strategy} ({mesh})" if mesh else setting.strategy
     return (
-        f"{setting.model} on {setting.dataset}: {setting.strategy}, "
+        f"{setting.model} on {setting.dataset}: {strategy}, "
         f"{ranks}{_count(setting.threads, 'thread')}, "
         f"global batch {setting.global_batch_size}, {setting.optimizer}, "
         f"learning rate {setting.learning_rate:g} "

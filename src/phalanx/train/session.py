@@ -25,11 +25,12 @@ from phalanx.train.environment import process_age_s
 from phalanx.train.join import join
 from phalanx.train.loop import Work, run_epoch
 from phalanx.train.manifest import Manifest
-from phalanx.train.memory import keep_freed_memory
+from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import RankTotals, epoch_line, summarize
 from phalanx.train.optimizer import update_rule
 from phalanx.train.run import begin_run, complete, end_run, new_folder, this_command, title
 from phalanx.train.schedule import Schedule
+from phalanx.train.split import parse_slow_rank
 
 
 @dataclass
@@ -69,7 +70,7 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     place.writer.add(
         Finished(
             at_s=time.perf_counter() - began_at,
-            parameters_sha256=parameters_sha256(work.model),
+            parameters_sha256=parameters_sha256(work.strategy.model),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
     )
@@ -93,21 +94,31 @@ def _prepare(
         train_samples=config.train_samples,
         validation_samples=config.validation_samples,
     )
-    model = build_model(config.model, seed=config.seed, dtype=dtype)
+    resident_before = resident_bytes()
+    model = build_model(
+        config.model,
+        seed=config.seed,
+        dtype=dtype,
+        options=config.model_options,
+        shape=dataset.shape,
+    )
     global_batch_size = config.global_batch_size(strategy.size)
+    num_parameters = sum(parameter.numel() for parameter in model.parameters())
     schedule = Schedule(
         kind=config.lr_schedule,
         peak=config.learning_rate(global_batch_size),
         num_steps=config.epochs * num_batches(len(dataset.train_targets), global_batch_size),
     )
-    module = strategy.prepare(model, update_rule(config, schedule.peak))
+    strategy.num_accumulated = config.accumulate
+    strategy.prepare(model, update_rule(config, schedule.peak))
     epochs_done = 0
     if config.resume:
-        epochs_done = load_checkpoint(config.resume, model, strategy.optimizer).epochs_done
+        epochs_done = load_checkpoint(config.resume, strategy.model, strategy.optimizer).epochs_done
+    slow_rank, delay_s = parse_slow_rank(config.slow_rank) if config.slow_rank else (-1, 0.0)
     work = Work(
         strategy=strategy,
-        model=model,
-        module=module,
+        delay_s=delay_s if strategy.rank == slow_rank else 0.0,
+        resident_before=resident_before,
         schedule=schedule,
         dataset=dataset,
         global_batch_size=global_batch_size,
@@ -124,10 +135,14 @@ def _prepare(
             local_rank=strategy.local_rank,
             threads=config.threads,
             startup_s=time.perf_counter() - began_at,
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            parameters=num_parameters,
             train_samples=len(dataset.train_targets),
             validation_samples=len(dataset.validation_targets),
+            targets_per_sample=dataset.shape.targets_per_sample,
             collective=strategy.collective,
+            role=strategy.role,
+            coordinates=strategy.coordinates,
+            expected=strategy.expected(global_batch_size),
         )
     )
     writer.flush()
@@ -169,7 +184,7 @@ def _save(config: TrainConfig, folder: Path, work: Work, epoch: int) -> None:
         epochs_done=epoch + 1,
         files={},
     )
-    path = save_checkpoint(folder, work.model, work.strategy.optimizer, manifest)
+    path = save_checkpoint(folder, work.strategy.model, work.strategy.optimizer, manifest)
     now = time.perf_counter()
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     work.writer.add(

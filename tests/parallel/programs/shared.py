@@ -50,6 +50,7 @@ def once(strategy: Shared, model: Model) -> None:
 
     before = model.unused.detach().clone()
     for step in (1, 2):
+        strategy.clear_gradients()
         times = strategy.update(model(torch.full((100,), strategy.rank + 1.0)), 10)
         assert times.backward_s > 0
         assert strategy.optimizer.state[model.weight]["step"] == step
@@ -62,6 +63,7 @@ def once(strategy: Shared, model: Model) -> None:
     saved = copy.deepcopy(optimizer.state_dict())
     places = {p: state["exp_avg"].data_ptr() for p, state in optimizer.state.items()}
     strategy.barrier()
+    strategy.clear_gradients()
     strategy.update(model(torch.ones(100)), 10)
     assert not torch.equal(moments, saved["state"][0]["exp_avg"])
     strategy.barrier()

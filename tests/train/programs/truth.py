@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from phalanx.data.dataset import Dataset
 from phalanx.launch.detect import detect
-from phalanx.models.build import MODELS, build_model
+from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
 from phalanx.records.schema import Step
 from phalanx.train.config import TrainConfig
@@ -46,12 +46,10 @@ def run(config: TrainConfig, folder: Path) -> None:
     strategy = join(config, launched)
     model = build_model(config.model, seed=config.seed + strategy.rank, dtype=dtype)
     records = folder / f"{config.model}"
+    strategy.prepare(model, update_rule(config, config.lr))  # gives all the weights of rank 0
     writer = EventWriter(rank_file(records, strategy.rank))
     work = Work(
         strategy=strategy,
-        model=model,
-        # gives all ranks the weights of rank 0
-        module=strategy.prepare(model, update_rule(config, config.lr)),
         schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=50),
         dataset=samples(dtype),
         global_batch_size=BATCH,
@@ -77,7 +75,7 @@ def run(config: TrainConfig, folder: Path) -> None:
 def main(name: str, dtype: str, folder: Path, optimizer: str | None = None) -> None:
     torch.set_num_threads(1)
     meeting = os.environ.get(RENDEZVOUS)
-    for model in ("mlp",) if optimizer else MODELS:
+    for model in ("mlp",) if optimizer else ("mlp", "cnn", "rnn"):
         if meeting:
             os.environ[RENDEZVOUS] = f"{meeting}-{model}"
         config = TrainConfig(

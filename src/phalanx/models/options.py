@@ -1,0 +1,123 @@
+"""What can be chosen about a model, and what follows from it. Needs no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from phalanx.errors import UserError
+
+ModelName = Literal["mlp", "cnn", "rnn", "gpt", "resnet"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataShape:
+    """What a model is given and what it is to tell."""
+
+    inputs: tuple[int, ...] = (1, 28, 28)
+    """Of one sample: (channels, height, width) of an image, (context,) of a text."""
+
+    num_classes: int = 10
+    """Of an image, or of the token that comes next."""
+
+    @property
+    def is_text(self) -> bool:
+        return len(self.inputs) == 1
+
+    @property
+    def targets_per_sample(self) -> int:
+        """Predictions that a sample asks for: one of an image, one of each token of a text."""
+        return self.inputs[0] if self.is_text else 1
+
+
+MNIST_SHAPE = DataShape()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """Sizes; None stands for the model's own default until `completed` fills it in."""
+
+    width: int | None = None
+    """Hidden units of the MLP's first layer (the second has half), channels of the ResNet's first
+    stage, width of the GPT's residual stream."""
+
+    layers: int | None = None
+    """Blocks of the GPT; residual blocks of each of the ResNet's three stages."""
+
+    heads: int | None = None
+    """Attention heads of the GPT."""
+
+
+_DEFAULTS: Mapping[ModelName, ModelOptions] = {
+    "mlp": ModelOptions(width=256),
+    "cnn": ModelOptions(),
+    "rnn": ModelOptions(),
+    "gpt": ModelOptions(width=128, layers=4, heads=4),
+    "resnet": ModelOptions(width=16, layers=1),
+}
+
+
+def completed(name: ModelName, options: ModelOptions) -> ModelOptions:
+    """`options` with the model's defaults filled in.
+
+    Raises: UserError when the model has no such option, or sizes do not fit each other.
+    """
+    defaults = _DEFAULTS[name]
+    for option in ("width", "layers", "heads"):
+        value, default = getattr(options, option), getattr(defaults, option)
+        if value is not None and default is None:
+            raise UserError(f"--model {name} has no --{option}: leave --{option} {value} out")
+        if value is not None and value < 1:
+            raise UserError(f"--{option} must be at least 1, not {value}")
+    chosen = replace(defaults, **{k: v for k, v in vars(options).items() if v is not None})
+    if chosen.heads and chosen.width and chosen.width % chosen.heads:
+        raise UserError(
+            f"--width {chosen.width} does not divide by --heads {chosen.heads}: "
+            "every head needs the same number of channels"
+        )
+    return chosen
+
+
+def check_data(name: ModelName, shape: DataShape) -> None:
+    """Raises: UserError when the model cannot read this kind of data."""
+    if (name == "gpt") != shape.is_text:
+        fitting = [n for n in get_args(ModelName) if (n == "gpt") == shape.is_text]
+        kind = "text" if shape.is_text else "images"
+        raise UserError(
+            f"--model {name} cannot learn from {kind}: take --model {' or '.join(fitting)}, "
+            + ("or --dataset digits" if shape.is_text else "or --dataset text")
+        )
+    if name in ("cnn", "rnn") and shape.inputs != MNIST_SHAPE.inputs:
+        raise UserError(
+            f"--model {name} reads images of 1 × 28 × 28, not of "
+            f"{' × '.join(map(str, shape.inputs))}: take --model resnet or mlp"
+        )
+
+
+def stage_layers(name: ModelName, options: ModelOptions) -> tuple[str, ...]:
+    """The layers between which a pipeline may cut, in the order of the forward pass: names of the
+    model's children that hold parameters. Empty where the model is not a chain of layers.
+
+    options: completed.
+    """
+    if name == "mlp":
+        return ("hidden1", "hidden2", "output")
+    if name == "gpt":
+        assert options.layers is not None, "completed"
+        return ("embedding", *(f"block{i}" for i in range(1, options.layers + 1)), "norm", "head")
+    return ()
+
+
+def tensor_splits(name: ModelName, options: ModelOptions) -> Mapping[str, int]:
+    """What tensor parallelism divides among its ranks, by name; empty where it is not offered.
+
+    options: completed.
+    """
+    if name == "mlp":
+        assert options.width is not None, "completed"
+        return {"--width": options.width}
+    if name == "gpt":
+        assert options.heads is not None and options.width is not None, "completed"
+        return {"--heads": options.heads, "--width": options.width}
+    return {}

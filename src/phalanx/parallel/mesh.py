@@ -1,0 +1,112 @@
+"""Ranks as a grid: which rank stands where along each axis of parallelism. Pure; needs no PyTorch.
+
+The last axis changes fastest, so its ranks are neighbours and share a node as long as they can;
+the axes stand in the order of how often their ranks talk to each other, the chattiest last.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+from phalanx.errors import UserError
+
+AXES = ("pp", "dp", "shard", "tp")
+"""From the one that talks least to the one that talks most: pipeline, data (replicas), data
+(shards of parameters), tensor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """The number of ranks along each axis."""
+
+    pp: int = 1
+    """Stages of the pipeline (of ranks; a rank may hold several stages)."""
+
+    dp: int = 1
+    """Replicas, each of which sees its own part of the global batch."""
+
+    shard: int = 1
+    """The same, but parameters, gradients and optimizer state are cut among these ranks."""
+
+    tp: int = 1
+    """Ranks that share every layer's matrices, and see the same samples."""
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Along `AXES`."""
+        return tuple(getattr(self, axis) for axis in AXES)
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Where `rank` stands along each axis."""
+        coordinates = {}
+        for axis in reversed(AXES):
+            rank, coordinates[axis] = divmod(rank, getattr(self, axis))
+        return {axis: coordinates[axis] for axis in AXES}
+
+    def rank_at(self, coordinates: dict[str, int]) -> int:
+        """The inverse of `coordinates`."""
+        rank = 0
+        for axis in AXES:
+            rank = rank * getattr(self, axis) + coordinates[axis]
+        return rank
+
+    def group_of(self, rank: int, *axes: str) -> list[int]:
+        """The ranks that differ from `rank` along `axes` alone, itself among them, in order."""
+        own = self.coordinates(rank)
+        return [
+            other
+            for other in range(self.size)
+            if all(
+                place == own[axis] or axis in axes
+                for axis, place in self.coordinates(other).items()
+            )
+        ]
+
+    @property
+    def data_size(self) -> int:
+        """Parts into which each global batch is cut."""
+        return self.dp * self.shard
+
+    def data_rank(self, rank: int) -> int:
+        """Which part of each global batch is that of `rank`."""
+        place = self.coordinates(rank)
+        return place["dp"] * self.shard + place["shard"]
+
+    def __str__(self) -> str:
+        sizes = [f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1]
+        return ",".join(sizes) or "dp=1"
+
+
+def parse_mesh(text: str) -> Mesh:
+    """`dp=2,tp=2` → Mesh(dp=2, tp=2).
+
+    Raises: UserError naming the word that is not `axis=ranks`.
+    """
+    sizes: dict[str, int] = {}
+    names = [field.name for field in fields(Mesh)]
+    for word in text.split(","):
+        axis, _, number = word.strip().partition("=")
+        if axis not in names or not number.isdecimal() or int(number) < 1:
+            raise UserError(
+                f"--mesh {text}: {word.strip()!r} is not an axis and its number of ranks; "
+                f"write it like dp=2,tp=2; the axes are {', '.join(names)}"
+            )
+        if axis in sizes:
+            raise UserError(f"--mesh {text} names {axis} twice")
+        sizes[axis] = int(number)
+    return Mesh(**sizes)
+
+
+def check_mesh(mesh: Mesh, ranks: int) -> None:
+    """Raises: UserError when the axes do not multiply up to the number of ranks."""
+    if mesh.size != ranks:
+        product = " × ".join(f"{axis}({getattr(mesh, axis)})" for axis in AXES)
+        raise UserError(
+            f"--mesh {mesh}: {product} = {mesh.size}, but there are {ranks} ranks: "
+            f"use --ranks {mesh.size}, or axes whose product is {ranks}"
+        )

@@ -1,0 +1,66 @@
+"""Whether the options fit each other, the data and the model: told before anything is started."""
+
+from __future__ import annotations
+
+from phalanx.errors import UserError
+from phalanx.models.options import (
+    DataShape,
+    check_data,
+    completed,
+    stage_layers,
+    tensor_splits,
+)
+from phalanx.parallel.mesh import Mesh
+from phalanx.train.config import TrainConfig
+from phalanx.train.split import ON_A_MESH, parse_slow_rank
+
+
+def dataset_for(config: TrainConfig) -> str:
+    """What `auto` means for the model."""
+    return "text" if config.dataset == "auto" and config.model == "gpt" else config.dataset
+
+
+def check_fit(config: TrainConfig, shape: DataShape) -> None:
+    """config: complete; shape: of the data.
+
+    Raises: UserError with the numbers that do not fit.
+    """
+    assert config.ranks is not None, "complete() comes first"
+    check_data(config.model, shape)
+    config.global_batch_size(config.ranks)
+    if config.slow_rank is not None and parse_slow_rank(config.slow_rank)[0] >= config.ranks:
+        raise UserError(f"--slow-rank {config.slow_rank}: there are {config.ranks} ranks, from 0")
+    if config.strategy in ON_A_MESH:
+        mesh = config.mesh_of(config.ranks)
+        check_tensor(config, mesh)
+        check_pipeline(config, mesh)
+
+
+def check_tensor(config: TrainConfig, mesh: Mesh) -> None:
+    """Raises: UserError when heads or widths do not divide by the ranks of the axis `tp`."""
+    if mesh.tp == 1:
+        return
+    splits = tensor_splits(config.model, completed(config.model, config.model_options))
+    if not splits:
+        raise UserError(
+            f"--model {config.model} cannot be split by tensor parallelism: take mlp or gpt"
+        )
+    for name, number in splits.items():
+        if number % mesh.tp:
+            raise UserError(
+                f"{name} {number} does not divide by tp={mesh.tp}: every rank needs the same part"
+            )
+
+
+def check_pipeline(config: TrainConfig, mesh: Mesh) -> None:
+    """Raises: UserError when there are more stages than layers."""
+    if mesh.pp == 1:
+        return
+    layers = stage_layers(config.model, completed(config.model, config.model_options))
+    if not layers:
+        raise UserError(f"--model {config.model} cannot be cut into stages: take mlp or gpt")
+    if mesh.pp > len(layers):
+        raise UserError(
+            f"pp={mesh.pp} stages, but {config.model} has {len(layers)} layers to cut between "
+            f"({', '.join(layers)}): use pp={len(layers)} or fewer, or more --layers"
+        )
