@@ -12,11 +12,12 @@ Lines = dict[tuple[int, int], "queue.Queue[bytes]"]
 
 
 class ThreadTransport:
-    """One rank; `sent` counts its messages and their bytes."""
+    """One rank; `sent` and `received` hold the bytes of each of its messages."""
 
     def __init__(self, rank: int, size: int, lines: Lines) -> None:
         self.rank, self.size, self._lines = rank, size, lines
         self.sent: list[int] = []
+        self.received: list[int] = []
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
         for buffer, dest in sends:
@@ -26,6 +27,7 @@ class ThreadTransport:
         for buffer, source in receives:
             message = self._lines[source, self.rank].get(timeout=10)
             buffer.bytes()[:] = np.frombuffer(message, np.uint8)
+            self.received.append(buffer.num_bytes)
 
 
 def run(size: int, program: Callable[[Transport], None]) -> list[ThreadTransport]:

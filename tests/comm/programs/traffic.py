@@ -1,0 +1,294 @@
+"""Each rank: what is counted in a group, held against the formulas, exactly."""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+import numpy as np
+from mpi4py import MPI
+
+from phalanx.comm import traffic as formulas
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives.halving import halving_steps, workers_of
+from phalanx.comm.fused import make_fused_step
+from phalanx.comm.group import Group
+from phalanx.comm.layout import share_of
+from phalanx.comm.reducer import LibraryReducer, WindowReducer, make_reducer
+from phalanx.comm.traffic import Count, Moved, Traffic, together
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+
+COUNTS = [0, 1, 3, 1000, 40_001]
+ITEMSIZE = 4
+LAYOUT = [7, 0, 1000, 3, 33]  # elements of the parts of a vector
+
+
+def zeros(count: int) -> Buffer:
+    return Buffer.of(np.zeros(count, np.float32))
+
+
+def check(
+    group: Group, name: str, num_bytes: int, call: Callable[[], object], moved: Moved
+) -> None:
+    assert group.traffic is not None
+    before = group.traffic.snapshot()
+    call()
+    counted = group.traffic - before
+    expected = Traffic(*moved, {name: Count(1, num_bytes)})
+    assert counted == expected, f"{name} in {group.name}: {counted}, not {expected}"
+
+
+def ring_moves(count: int, rank: int, size: int) -> Moved:
+    """Round a ring a rank sends all shares but one, twice, and so it receives."""
+    shares = [ITEMSIZE * len(share_of(peer, size, count)) for peer in range(size)]
+
+    def all_but(*left_out: int) -> Moved:
+        parts = [[s for r, s in enumerate(shares) if r != peer % size] for peer in left_out]
+        return Moved(sum(parts[0]), sum(parts[1]), sum(1 for part in parts[0] if part))
+
+    return together([all_but(rank, rank - 1), all_but(rank + 1, rank)])
+
+
+def halving_moves(count: int, rank: int, size: int) -> Moved:
+    """Of a power of two ranks: what is given on the way down comes back on the way up."""
+    shares = [ITEMSIZE * len(share_of(peer, size, count)) for peer in range(size)]
+    moves = []
+    for step in halving_steps(rank, size):
+        given = sum(shares[step.given.start : step.given.stop])
+        kept = sum(shares[step.kept.start : step.kept.stop])
+        moves += [Moved(given, kept, given > 0), Moved(kept, given, kept > 0)]
+    return together(moves)
+
+
+def check_all_reduce(group: Group, algorithm: str | None, count: int) -> None:
+    rank, size = group.rank, group.size
+    moved = formulas.all_reduced(count, ITEMSIZE, rank, size)
+    if algorithm == "ring":
+        moved = ring_moves(count, rank, size)
+    if algorithm == "halving":
+        moved = halving_moves(count, rank, size)
+    buffer = zeros(count)
+    check(
+        group,
+        "all_reduce",
+        ITEMSIZE * count,
+        lambda: group.all_reduce(buffer, algorithm=algorithm),
+        moved,
+    )
+
+
+def check_movement(group: Group, base: int) -> None:
+    """What is the same scheme in shared memory and on messages."""
+    rank, size = group.rank, group.size
+    counts = [base + 3 * (peer % 2) for peer in range(size)]
+    given = [zeros(count) for count in counts]
+    taken = [zeros(count) for count in counts]
+    num_bytes = [ITEMSIZE * count for count in counts]
+    own = zeros(counts[rank])
+    check(
+        group,
+        "all_gather",
+        num_bytes[rank],
+        lambda: group.all_gather(taken, own),
+        formulas.all_gathered(num_bytes, rank),
+    )
+    check(
+        group,
+        "reduce_scatter",
+        sum(num_bytes),
+        lambda: group.reduce_scatter(own, given),
+        formulas.reduce_scattered(num_bytes, rank),
+    )
+    mine = [zeros(counts[rank]) for _ in range(size)]
+    check(
+        group,
+        "all_to_all",
+        sum(num_bytes),
+        lambda: group.all_to_all(mine, given),
+        formulas.exchanged(num_bytes, [num_bytes[rank]] * size, rank),
+    )
+    for root in range(size):
+        at_root = rank == root
+        check(
+            group,
+            "gather",
+            num_bytes[rank],
+            lambda at_root=at_root, root=root: group.gather(
+                taken if at_root else None, own, root=root
+            ),
+            formulas.gathered(num_bytes, rank, root),
+        )
+        check(
+            group,
+            "scatter",
+            sum(num_bytes) if at_root else 0,
+            lambda at_root=at_root, root=root: group.scatter(
+                own, given if at_root else None, root=root
+            ),
+            formulas.scattered(num_bytes, rank, root),
+        )
+
+
+def check_memory(group: Group) -> None:
+    """What shared memory does in its own way."""
+    for count in COUNTS:
+        check_all_reduce(group, None, count)
+        buffer = zeros(count)
+        for root in range(group.size):
+            check(
+                group,
+                "reduce",
+                ITEMSIZE * count,
+                lambda root=root, buffer=buffer: group.reduce(buffer, root=root),
+                formulas.reduced(count, ITEMSIZE, group.rank, group.size, root),
+            )
+            check(
+                group,
+                "broadcast",
+                ITEMSIZE * count,
+                lambda root=root, buffer=buffer: group.broadcast(buffer, root=root),
+                formulas.broadcasted(ITEMSIZE * count, group.rank, group.size, root),
+            )
+
+
+def check_messages(group: Group) -> None:
+    for count in COUNTS:
+        algorithms = ["direct", "library", "ring"]
+        if len(workers_of(group.size)) == group.size:
+            algorithms.append("halving")
+        for algorithm in algorithms:
+            check_all_reduce(group, algorithm, count)
+
+
+def check_sends(group: Group) -> None:
+    """Requests that are asked several times whether they are done are counted once."""
+    assert group.traffic is not None
+    rank, size = group.rank, group.size
+    before = group.traffic.snapshot()
+    sent = group.send(zeros(10 + rank), dest=(rank + 1) % size)
+    received = group.receive(zeros(10 + (rank - 1) % size), source=(rank - 1) % size)
+    for request in (received, sent, received, sent):
+        request.wait()
+        assert request.test()
+    num_sent, num_received = 4 * (10 + rank), 4 * (10 + (rank - 1) % size)
+    assert group.traffic - before == Traffic(
+        num_sent, num_received, 1, {"send": Count(1, num_sent), "receive": Count(1, num_received)}
+    )
+
+
+def check_vectors(world: World) -> None:
+    """Reducers and fused steps: the shares of all ranks make up the whole, in both directions."""
+    parts = [np.ones(size, np.float32) for size in LAYOUT]
+    num_bytes = ITEMSIZE * sum(LAYOUT)
+    makers = [make_reducer, LibraryReducer]
+    if world.size > 1:
+        makers.append(WindowReducer)
+    for make in makers:
+        reducer = make(world, LAYOUT, "float32")
+        before = world.traffic.snapshot()
+        reducer.all_reduce(parts)
+        counted = world.traffic - before
+        assert counted == Traffic(*reducer.moved, {"all_reduce": Count(1, num_bytes)}), make
+        check_sum(world, reducer.sent_bytes_per_call, reducer.received_bytes_per_call, num_bytes)
+        world.barrier()
+        reducer.close()
+    rule = UpdateRule(name="sgd", learning_rate=0.1)
+    fused = make_fused_step(world, rule, LAYOUT, "float32")
+    before = world.traffic.snapshot()
+    fused.step_at([part.ctypes.data for part in parts], 0.1, 1)
+    counted = world.traffic - before
+    assert counted == Traffic(*fused.moved, {"fused_step": Count(1, num_bytes)})
+    check_sum(world, fused.sent_bytes_per_call, fused.received_bytes_per_call, num_bytes)
+    world.barrier()
+    fused.close()
+
+
+def check_sum(world: World, sent_bytes: int, received_bytes: int, num_bytes: int) -> None:
+    """All ranks together send each byte p - 1 times to its owner, and p - 1 times back."""
+    rows = world.gather(np.array([sent_bytes, received_bytes], float))
+    if rows is not None:
+        assert (rows.sum(axis=0) == 2 * (world.size - 1) * num_bytes).all(), rows
+
+
+def check_inheritance(world: World) -> None:
+    """Groups made from one that counts count in the same place; those that exist do not."""
+    half = [rank for rank in range(world.size) if rank % 2 == world.rank % 2]
+    before = world.group.subgroup(half, name="before", tag=world.rank % 2)
+    world.group.traffic = counted = Traffic()
+    after = world.group.subgroup(half, name="after", tag=world.rank % 2)
+    assert before.traffic is None
+    assert after.traffic is counted is world.traffic
+    after.all_reduce(zeros(6))
+    before.all_reduce(zeros(6))
+    assert counted.payload == {"all_reduce": Count(1, 24)}
+    world.group.barrier()
+    assert counted.payload == {"all_reduce": Count(1, 24)}, "barriers are not counted"
+    for group in (before, after):
+        group.close()
+
+
+def on_network(world: World, nodes: list[int]) -> Group:
+    """All ranks, as if they were on other machines."""
+    return Group(
+        MPI.COMM_WORLD,
+        name="network",
+        members=tuple(range(world.size)),
+        nodes=tuple(nodes),
+        policy=world.policy,
+        timeout_s=30,
+        traffic=Traffic(),
+    )
+
+
+def check_lanes(world: World) -> None:
+    """Ranks of a node hand each other slices in memory, which counts as well."""
+    group = on_network(world, [rank // 2 for rank in range(world.size)])
+    count, rank = 1001, world.rank
+    buffer = zeros(count)
+    group.all_reduce(buffer, algorithm="lanes")
+    slices = [ITEMSIZE * len(share_of(lane, 2, count)) for lane in range(2)]
+    lane = rank % 2
+    on_node = together(
+        [formulas.reduce_scattered(slices, lane), formulas.all_gathered(slices, lane)]
+    )
+    across = formulas.all_reduced(slices[lane] // ITEMSIZE, ITEMSIZE, rank // 2, 2)
+    expected = Traffic(*together([on_node, across]), {"all_reduce": Count(1, ITEMSIZE * count)})
+    assert group.traffic == expected, (group.traffic, expected)
+    group.close()
+
+
+def main() -> None:
+    world = World.create(timeout_s=30)
+    assert world.traffic is None
+    assert world.group._fast is not None
+    check_inheritance(world)
+    for base in (0, 1, 1000):
+        check_movement(world.group, base)
+    check_memory(world.group)
+    check_messages(world.group)
+    check_vectors(world)
+    network = on_network(world, list(range(world.size)))
+    for base in (0, 1, 1000):
+        check_movement(network, base)
+    check_messages(network)
+    check_sends(network)
+    network.close()
+    if world.size == 4:
+        check_lanes(world)
+    world.group.traffic = None
+    assert world.group._fast is not None, "as fast as before"
+    world.close()
+    os.environ["PHALANX_COUNT"] = "1"
+    world = World.create(timeout_s=30)
+    assert world.traffic == Traffic()
+    world.close()
+    print(f"\nrank {world.rank} of {world.size} is done", flush=True)
+
+
+try:
+    main()
+except BaseException:  # noqa: BLE001
+    traceback.print_exc()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(1)  # the others would wait for this rank

@@ -1,0 +1,177 @@
+"""What is counted against what was sent, and against the formulas."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.comm import traffic
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.call import Call
+from phalanx.comm.collectives import direct, tree
+from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.dtypes import FLOAT32, ReduceOp
+from phalanx.comm.layout import starts_of
+from phalanx.comm.traffic import Count, Moved, Traffic
+from phalanx.comm.transport import Transport
+from tests.comm.collectives.threads import run
+from tests.conftest import Ranks
+
+ITEMSIZE = 4
+COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
+
+
+def moved(size: int, program: Callable[[Transport], None]) -> list[Moved]:
+    """By each rank, as its messages say."""
+    return [
+        Moved(sum(t.sent), sum(t.received), sum(1 for num_bytes in t.sent if num_bytes))
+        for t in run(size, program)
+    ]
+
+
+def zeros(count: int) -> Buffer:
+    return Buffer.of(np.zeros(count, np.float32))
+
+
+def parts_of(counts: list[int]) -> list[Buffer]:
+    whole = zeros(sum(counts))
+    return [whole.part(a, a + n) for a, n in zip(starts_of(counts), counts, strict=False)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(size=st.integers(1, 7), count=st.integers(0, 40))
+def test_all_reduce_moves_what_the_formula_says(size: int, count: int) -> None:
+    def program(transport: Transport) -> None:
+        direct.all_reduce(transport, zeros(count), ReduceOp.SUM, 1.0)
+
+    expected = [traffic.all_reduced(count, ITEMSIZE, rank, size) for rank in range(size)]
+    assert moved(size, program) == expected
+
+
+@settings(deadline=None, max_examples=30)
+@given(counts=COUNTS)
+def test_reduce_scatter_and_all_gather(counts: list[int]) -> None:
+    size, num_bytes = len(counts), [ITEMSIZE * count for count in counts]
+
+    def scattering(transport: Transport) -> None:
+        output = zeros(counts[transport.rank])
+        direct.reduce_scatter(transport, output, parts_of(counts), ReduceOp.SUM, 1.0)
+
+    def gathering(transport: Transport) -> None:
+        direct.all_gather(transport, parts_of(counts), zeros(counts[transport.rank]))
+
+    ranks = range(size)
+    assert moved(size, scattering) == [traffic.reduce_scattered(num_bytes, r) for r in ranks]
+    assert moved(size, gathering) == [traffic.all_gathered(num_bytes, r) for r in ranks]
+
+
+@settings(deadline=None, max_examples=30)
+@given(size=st.integers(1, 6), count=st.integers(0, 20), data=st.data())
+def test_reduce_to_one(size: int, count: int, data: st.DataObject) -> None:
+    """As shared memory does it: shares are reduced by their owners and read by the root."""
+    root = data.draw(st.integers(0, size - 1))
+
+    def program(transport: Transport) -> None:
+        shares = shares_of(zeros(count), size)
+        own = shares[transport.rank]
+        direct.reduce_scatter(transport, own, shares, ReduceOp.SUM, 1.0)
+        direct.gather(transport, shares if transport.rank == root else None, own, root=root)
+
+    assert moved(size, program) == [
+        traffic.reduced(count, ITEMSIZE, rank, size, root) for rank in range(size)
+    ]
+
+
+@settings(deadline=None, max_examples=30)
+@given(counts=COUNTS, data=st.data())
+def test_from_and_to_one(counts: list[int], data: st.DataObject) -> None:
+    size, num_bytes = len(counts), [ITEMSIZE * count for count in counts]
+    root = data.draw(st.integers(0, size - 1))
+
+    def gathering(transport: Transport) -> None:
+        outputs = parts_of(counts) if transport.rank == root else None
+        direct.gather(transport, outputs, zeros(counts[transport.rank]), root=root)
+
+    def scattering(transport: Transport) -> None:
+        parts = parts_of(counts) if transport.rank == root else None
+        direct.scatter(transport, zeros(counts[transport.rank]), parts, root=root)
+
+    ranks = range(size)
+    assert moved(size, gathering) == [traffic.gathered(num_bytes, r, root) for r in ranks]
+    assert moved(size, scattering) == [traffic.scattered(num_bytes, r, root) for r in ranks]
+
+
+@settings(deadline=None, max_examples=30)
+@given(size=st.integers(1, 6), base=st.integers(0, 5))
+def test_all_to_all(size: int, base: int) -> None:
+    def count(source: int, dest: int) -> int:
+        return base * (source + 2 * dest) % 7
+
+    def program(transport: Transport) -> None:
+        rank = transport.rank
+        outputs = [zeros(count(peer, rank)) for peer in range(size)]
+        direct.all_to_all(transport, outputs, [zeros(count(rank, peer)) for peer in range(size)])
+
+    expected = [
+        traffic.exchanged(
+            [ITEMSIZE * count(rank, peer) for peer in range(size)],
+            [ITEMSIZE * count(peer, rank) for peer in range(size)],
+            rank,
+        )
+        for rank in range(size)
+    ]
+    assert moved(size, program) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2])  # where a tree is nothing but its root and its leaves
+def test_broadcast(size: int) -> None:
+    for root in range(size):
+        assert moved(size, lambda t, root=root: tree.broadcast(t, zeros(5), root=root)) == [
+            traffic.broadcasted(20, rank, size, root) for rank in range(size)
+        ]
+
+
+@given(size=st.integers(1, 9), own=st.integers(0, 100), others=st.integers(0, 100))
+def test_a_share_of_any_length(size: int, own: int, others: int) -> None:
+    """A share owner takes it from all others and hands it to them, and the other way around."""
+    others = 0 if size == 1 else others
+    by_share = traffic.reduced_by_share(own + others, own, size)
+    assert by_share.sent_bytes == by_share.received_bytes == others + (size - 1) * own
+
+
+def test_what_a_rank_hands_in() -> None:
+    calls = {
+        Call("all_reduce", FLOAT32, (7,)): 28,
+        Call("all_gather", FLOAT32, (1, 2, 3)): 8,  # the own part
+        Call("reduce_scatter", FLOAT32, (1, 2, 3)): 24,  # all parts
+        Call("gather", FLOAT32, root=0, sent=(5, None, None)): 20,
+        Call("scatter", FLOAT32, root=0, expected=(5, None, None)): 0,
+        Call("barrier"): 0,
+    }
+    assert {call: traffic.handed_in(call, rank=1) for call in calls} == calls
+
+
+def test_a_difference_holds_what_came_between() -> None:
+    counted = Traffic()
+    counted.collective("all_reduce", 100, Moved(10, 20, 1))
+    counted.begin("send", 3)
+    before = counted.snapshot()
+    counted.collective("all_reduce", 200, Moved(30, 40, 2))
+    counted.begin("receive", 5)
+    assert counted - before == Traffic(
+        30, 40, 2, {"all_reduce": Count(1, 200), "receive": Count(1, 5)}
+    )
+    assert before == Traffic(10, 20, 1, {"all_reduce": Count(1, 100), "send": Count(1, 3)})
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_ranks_count_what_the_formulas_say(
+    ranks: Ranks, programs: Callable[[str], Path], count: int
+) -> None:
+    output = ranks.mpi(count, programs("traffic.py"))
+    assert len(re.findall(rf"rank \d of {count} is done", output)) == count
