@@ -9,6 +9,7 @@ import torch.distributed as dist
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
+from phalanx.models.options import completed
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
@@ -34,8 +35,50 @@ def join(config: TrainConfig, launched: Launched | None) -> Strategy:
             return MPI(_world(config, launched), method=config.all_reduce)
         case "shared":
             return Shared(_world(config, launched))
-        case other:
-            raise NotImplementedError(other)
+        case "server":
+            from phalanx.parallel.server import Server
+
+            return Server(
+                _world(config, launched),
+                servers=config.servers,
+                mode=config.server_mode,
+                staleness=config.staleness,
+            )
+        case "local":
+            from phalanx.parallel.local import Local
+
+            return Local(
+                _world(config, launched),
+                steps=config.local_steps,
+                outer_optimizer=config.outer_optimizer,
+                outer_lr=config.outer_lr,
+                outer_momentum=config.outer_momentum,
+            )
+        case "zero" if config.zero_stage == 1:
+            from phalanx.parallel.zero import ZeroOne
+
+            return ZeroOne(_world(config, launched), backend=config.backend)
+        case "zero" | "tensor" | "pipeline" | "mesh":
+            return _join_mesh(config, launched)
+
+
+def _join_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
+    from phalanx.parallel.on_mesh import OnMesh
+
+    world = _world(config, launched)
+    return OnMesh(
+        world,
+        config.mesh_of(world.size),
+        model=config.model,
+        options=completed(config.model, config.model_options),
+        backend=config.backend,
+        zero_stage=config.zero_stage,
+        sequence_parallel=config.sequence_parallel,
+        pipeline_schedule=config.pipeline_schedule,
+        micro_batches=config.micro_batches,
+        stages_per_rank=config.stages_per_rank,
+        global_batch_size=config.global_batch_size(world.size),
+    )
 
 
 def _world(config: TrainConfig, launched: Launched | None) -> World:
