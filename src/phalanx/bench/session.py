@@ -31,8 +31,8 @@ from phalanx.records.collectives import (
     RoundTrips,
     Traffic,
 )
+from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.train.environment import process_age_s
 
 KERNELS: tuple[Kernel, ...] = ("copy", "add")
 

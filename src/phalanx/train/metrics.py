@@ -1,53 +1,8 @@
-"""What one rank counts, and what all ranks' counts amount to."""
+"""What a log says of an epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import astuple, dataclass
-
 from phalanx.records.schema import Summary
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankTotals:
-    """Sums over one rank's samples of one epoch; adding the ranks gives the global values."""
-
-    train_s: float
-    communication_s: float
-    samples: float
-    loss_sum: float
-    correct: float
-    targets: float
-    validation_targets: float
-    validation_loss_sum: float
-    validation_correct: float
-
-    def values(self) -> list[float]:
-        return list(astuple(self))
-
-    @classmethod
-    def from_values(cls, values: Sequence[float]) -> RankTotals:
-        return cls(**dict(zip(cls.__annotations__, values, strict=True)))
-
-
-def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s: float) -> Summary:
-    """One epoch over all ranks. trained_s: training time of the epochs before this one."""
-    epoch_s = max(rank.train_s for rank in ranks)
-    samples = sum(rank.samples for rank in ranks)
-    targets = sum(rank.targets for rank in ranks)
-    validation_targets = sum(rank.validation_targets for rank in ranks)
-    return Summary(
-        at_s=at_s,
-        epoch=epoch,
-        epoch_s=epoch_s,
-        trained_s=trained_s + epoch_s,
-        images_per_s=samples / epoch_s,
-        communication_share=sum(r.communication_s / r.train_s for r in ranks) / len(ranks),
-        train_loss=sum(rank.loss_sum for rank in ranks) / targets,
-        train_accuracy=sum(rank.correct for rank in ranks) / targets,
-        validation_loss=sum(rank.validation_loss_sum for rank in ranks) / validation_targets,
-        validation_accuracy=sum(rank.validation_correct for rank in ranks) / validation_targets,
-    )
 
 
 def epoch_line(summary: Summary, epochs: int) -> str:

@@ -17,16 +17,17 @@ from phalanx.data.sampler import num_batches
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.schema import Finished, Outcome, Saved, Started
+from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
 from phalanx.train.config import TrainConfig
-from phalanx.train.environment import process_age_s
 from phalanx.train.join import join
 from phalanx.train.loop import Work, run_epoch
 from phalanx.train.manifest import Manifest
 from phalanx.train.memory import keep_freed_memory, resident_bytes
-from phalanx.train.metrics import RankTotals, epoch_line, summarize
+from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.run import begin_run, complete, end_run, new_folder, this_command, title
 from phalanx.train.schedule import Schedule

@@ -1,6 +1,6 @@
 import pytest
 
-from phalanx.train.metrics import RankTotals, summarize
+from phalanx.records.totals import RankTotals, summarize
 
 
 def totals(train_s: float, samples: int, loss_sum: float, correct: int) -> RankTotals:
