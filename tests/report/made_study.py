@@ -20,7 +20,6 @@ from phalanx.records.schema import (
     Setting,
     Started,
     Step,
-    Strategy,
     Study,
 )
 
@@ -50,7 +49,7 @@ class Job:
     """One run to make."""
 
     model: str
-    strategy: Strategy
+    strategy: str
     ranks: int = 1
     threads: int = 1
     batch_size: int = 128

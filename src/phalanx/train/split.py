@@ -1,6 +1,8 @@
-"""The options of how a run is split over ranks, validated where they are made. No torch, no MPI."""
+"""The options of how a run is split over ranks, validated where they are made. No torch, no MPI.
 
-from __future__ import annotations
+Annotations here are objects, not strings: the command line reads those of the class that inherits
+these options, in whose module the names mean nothing.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
