@@ -15,20 +15,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phalanx.errors import RunFailedError, UserError
+from phalanx.errors import UserError
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
-from phalanx.records.files import rank_file, read_events, read_failure
-from phalanx.records.schema import Finished, Outcome
+from phalanx.records.running import LAUNCHER_LOG, end_run, judge, raise_failure
+from phalanx.records.schema import Outcome
 from phalanx.train.config import TrainConfig
 from phalanx.train.progress import Progress
-from phalanx.train.run import begin_run, end_run
+from phalanx.train.run import begin_run
 
 POLL_INTERVAL_S = 0.1
-LAUNCHER_LOG = "launcher.log"
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.train")
 
 
@@ -59,7 +58,8 @@ def run_job(
             commands = rank_commands(config, words, mpi, Path(meeting) / "rendezvous")
             with Job.start(commands, folder / LAUNCHER_LOG) as job:
                 exit_code = _watch(job, config, Progress(console, folder, config, label))
-        outcome = judge(config, folder, exit_code)
+        assert config.ranks is not None, "complete() comes first"
+        outcome = judge(folder, config.ranks, exit_code, timeout_s=config.timeout_s)
     except KeyboardInterrupt:
         end_run(folder, Outcome(status="interrupted"))
         raise
@@ -67,7 +67,7 @@ def run_job(
         end_run(folder, Outcome(status="failed", error=str(error)))
         raise
     end_run(folder, outcome)
-    _raise_failure(folder, outcome)
+    raise_failure(folder, outcome)
 
 
 def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | None]:
@@ -102,33 +102,6 @@ def rank_commands(
     ]
 
 
-def judge(config: TrainConfig, folder: Path, exit_code: int | None) -> Outcome:
-    """How the run ended, by its own records; launchers have been seen to report success after
-    losing ranks. exit_code: None when the ranks fell silent and were ended."""
-    assert config.ranks is not None, "complete() comes first"
-    failure = read_failure(folder)
-    if failure is not None:
-        return Outcome(status="failed", error=failure.message, rank=failure.rank)
-    unfinished = [rank for rank in range(config.ranks) if not _has_finished(folder, rank)]
-    if not unfinished:
-        return Outcome(status="completed")
-    who = f"rank {', '.join(map(str, unfinished))}"
-    if exit_code is None:
-        return Outcome(
-            status="failed", error=f"no progress for {config.timeout_s:g} s; unfinished: {who}"
-        )
-    return Outcome(
-        status="failed",
-        error=f"ranks ended without a word (exit code {exit_code}); unfinished: {who}. "
-        "Killed, perhaps for want of memory, or MPI could not start",
-    )
-
-
-def _has_finished(folder: Path, rank: int) -> bool:
-    path = rank_file(folder, rank)
-    return path.exists() and any(isinstance(event, Finished) for event in read_events(path))
-
-
 def _watch(job: Job, config: TrainConfig, progress: Progress) -> int | None:
     """Show progress until the job ends; None when nothing has happened for the run's timeout."""
     heard_at = time.monotonic()
@@ -141,16 +114,3 @@ def _watch(job: Job, config: TrainConfig, progress: Progress) -> int | None:
             time.sleep(POLL_INTERVAL_S)
         progress.update()
     return exit_code
-
-
-def _raise_failure(folder: Path, outcome: Outcome) -> None:
-    if outcome.status == "completed":
-        return
-    failure = read_failure(folder)
-    if failure is None:
-        raise RunFailedError(f"{outcome.error}\n  the launcher's output: {folder / LAUNCHER_LOG}")
-    if failure.mendable:
-        raise UserError(failure.message)
-    raise RunFailedError(
-        f"rank {failure.rank} failed: {failure.message}\n  its traceback: {folder / 'error.json'}"
-    )

@@ -16,9 +16,9 @@ from phalanx.errors import UserError
 from phalanx.launch.detect import Launched, detect
 from phalanx.launch.orphan import end_with_parent
 from phalanx.records.files import read_run, write_failure
+from phalanx.records.running import end_run
 from phalanx.records.schema import Failure, Outcome
 from phalanx.train.config import TrainConfig
-from phalanx.train.run import end_run
 from phalanx.train.session import Place, train
 
 EXIT_BAD_INPUT = 2

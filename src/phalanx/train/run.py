@@ -1,23 +1,20 @@
-"""A run's folder from beginning to end: options completed, `run.json` begun, outcome written."""
+"""A run before it begins: options completed, its folder named, `run.json` begun."""
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
-
-import msgspec
 
 from phalanx.data.catalog import Choice, resolve
 from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.parallel.mesh import AXES, parse_mesh
-from phalanx.records.files import read_run, write_run
-from phalanx.records.schema import Outcome, Run, Setting
+from phalanx.records import running
+from phalanx.records.schema import Setting
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.fit import check_fit, dataset_for
@@ -143,26 +140,14 @@ def begin_run(
 
     Raises: UserError when the folder holds another run's records or cannot be written.
     """
-    if (folder / "run.json").exists():
-        raise UserError(f"--run-dir {folder} already holds the records of a run: name another")
-    run = Run(
+    running.begin_run(
+        folder,
         study=study,
-        run=folder.name,
-        command=shlex.join(command),
+        command=command,
         config=config.as_record(),
         setting=setting_of(config),
         environment=describe_environment(mpi),
-        outcome=Outcome(status="running"),
-        started_at=_now(),
     )
-    try:
-        write_run(folder, run)
-    except OSError as error:
-        raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
-
-
-def end_run(folder: Path, outcome: Outcome) -> None:
-    write_run(folder, msgspec.structs.replace(read_run(folder), outcome=outcome, ended_at=_now()))
 
 
 def this_command() -> list[str]:
@@ -187,7 +172,3 @@ def title(config: TrainConfig) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -19,6 +19,7 @@ from phalanx.models.build import build_model
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.running import end_run
 from phalanx.records.schema import Finished, Outcome, Saved, Started
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
@@ -29,7 +30,7 @@ from phalanx.train.manifest import Manifest
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
-from phalanx.train.run import begin_run, complete, end_run, new_folder, this_command, title
+from phalanx.train.run import begin_run, complete, new_folder, this_command, title
 from phalanx.train.schedule import Schedule
 from phalanx.train.split import parse_slow_rank
 

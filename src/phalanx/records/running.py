@@ -1,0 +1,96 @@
+"""A run's folder from beginning to end: `run.json` begun, the outcome judged and written."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import RunFailedError, UserError
+from phalanx.records.files import rank_file, read_events, read_failure, read_run, write_run
+from phalanx.records.schema import Environment, Finished, Outcome, Run, Setting
+
+LAUNCHER_LOG = "launcher.log"
+
+
+def begin_run(
+    folder: Path,
+    *,
+    study: str,
+    command: Sequence[str],
+    config: dict[str, object],
+    setting: Setting,
+    environment: Environment,
+) -> None:
+    """Make the folder and write `run.json`, running.
+
+    Raises: UserError when the folder holds another run's records or cannot be written.
+    """
+    if (folder / "run.json").exists():
+        raise UserError(f"--run-dir {folder} already holds the records of a run: name another")
+    run = Run(
+        study=study,
+        run=folder.name,
+        command=shlex.join(command),
+        config=config,
+        setting=setting,
+        environment=environment,
+        outcome=Outcome(status="running"),
+        started_at=_now(),
+    )
+    try:
+        write_run(folder, run)
+    except OSError as error:
+        raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
+
+
+def end_run(folder: Path, outcome: Outcome) -> None:
+    write_run(folder, msgspec.structs.replace(read_run(folder), outcome=outcome, ended_at=_now()))
+
+
+def judge(folder: Path, ranks: int, exit_code: int | None, *, timeout_s: float) -> Outcome:
+    """How the run ended, by its own records; launchers have been seen to report success after
+    losing ranks. exit_code: None when the ranks fell silent and were ended."""
+    failure = read_failure(folder)
+    if failure is not None:
+        return Outcome(status="failed", error=failure.message, rank=failure.rank)
+    unfinished = [rank for rank in range(ranks) if not _has_finished(folder, rank)]
+    if not unfinished:
+        return Outcome(status="completed")
+    who = f"rank {', '.join(map(str, unfinished))}"
+    if exit_code is None:
+        return Outcome(status="failed", error=f"no progress for {timeout_s:g} s; unfinished: {who}")
+    return Outcome(
+        status="failed",
+        error=f"ranks ended without a word (exit code {exit_code}); unfinished: {who}. "
+        "Killed, perhaps for want of memory, or MPI could not start",
+    )
+
+
+def raise_failure(folder: Path, outcome: Outcome) -> None:
+    """Nothing for a completed run.
+
+    Raises: UserError for what the user can mend, RunFailedError for everything else.
+    """
+    if outcome.status == "completed":
+        return
+    failure = read_failure(folder)
+    if failure is None:
+        raise RunFailedError(f"{outcome.error}\n  the launcher's output: {folder / LAUNCHER_LOG}")
+    if failure.mendable:
+        raise UserError(failure.message)
+    raise RunFailedError(
+        f"rank {failure.rank} failed: {failure.message}\n  its traceback: {folder / 'error.json'}"
+    )
+
+
+def _has_finished(folder: Path, rank: int) -> bool:
+    path = rank_file(folder, rank)
+    return path.exists() and any(isinstance(event, Finished) for event in read_events(path))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
