@@ -1,0 +1,42 @@
+"""`phalanx scratch`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from phalanx.scratch.config import ScratchConfig, choose_data, complete
+from phalanx.scratch.job import new_folder, run_scratch, title
+
+
+def scratch(*, config: Annotated[ScratchConfig, Parameter(name="*")] = ScratchConfig()) -> None:  # noqa: B008  # frozen
+    """Train a network that is written out in NumPy, by a scheme that is written out too.
+
+    The code is to be read: docs/scratch.md says where to begin.
+
+    For example:
+
+        phalanx scratch
+
+        phalanx scratch --scheme alone --hidden 256 128 --activation sigmoid --lr 0.5
+
+        phalanx scratch --scheme server --ranks 6 --servers 2
+
+        phalanx scratch --scheme tensor --ranks 3 --dtype float64
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    reason = choose_data(config).reason
+    config = complete(config)
+    folder = config.run_dir or new_folder(config)
+    console.print(f"{reason}\n{title(config)}", markup=False)
+    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    try:
+        run_scratch(config, folder, study="scratch", command=command, console=console)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; records kept in {folder}", markup=False)
+        raise
+    console.print(f"records in {folder}; `phalanx report {folder}` draws them", markup=False)

@@ -1,0 +1,9 @@
+"""`python -m phalanx.scratch <run folder> <folder of the samples>`: one rank of a run that
+`phalanx scratch` started."""
+
+import sys
+from pathlib import Path
+
+from phalanx.scratch.rank import run_rank
+
+run_rank(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,61 @@
+"""From options to a scheme: this rank's network, optimizer and way of talking to the others."""
+
+from __future__ import annotations
+
+from phalanx.comm.group import Group
+from phalanx.scratch.config import ScratchConfig
+from phalanx.scratch.cut import cuts
+from phalanx.scratch.momentum import Momentum
+from phalanx.scratch.network import Sequential, multilayer
+from phalanx.scratch.schemes.alone import Alone
+from phalanx.scratch.schemes.library import Library
+from phalanx.scratch.schemes.ring import Ring
+from phalanx.scratch.schemes.scheme import Scheme
+from phalanx.scratch.schemes.server import Server, Worker
+from phalanx.scratch.schemes.tensor import Exchange, Tensor, tensor_network
+
+
+def build_scheme(config: ScratchConfig, group: Group | None) -> Scheme:
+    """`config` is complete; group: of all ranks, None for `alone`."""
+    if config.scheme == "tensor":
+        return _tensor(config, _given(group))
+    network = multilayer(config.sizes, config.activation, seed=config.seed, dtype=config.dtype)
+    match config.scheme:
+        case "alone":
+            return Alone(network, _optimizer(config, network))
+        case "library":
+            return Library(network, _optimizer(config, network), _given(group))
+        case "ring":
+            return Ring(network, _optimizer(config, network), _given(group))
+        case "server":
+            return _worker_or_server(config, network, _given(group))
+
+
+def _tensor(config: ScratchConfig, group: Group) -> Tensor:
+    layers, exchange = cuts(config.sizes, group.size), Exchange(group)
+    network = tensor_network(
+        layers, config.activation, exchange, seed=config.seed, dtype=config.dtype
+    )
+    return Tensor(network, _optimizer(config, network), exchange, layers)
+
+
+def _worker_or_server(config: ScratchConfig, network: Sequential, group: Group) -> Worker | Server:
+    assert config.servers is not None, "complete() comes first"
+    if group.rank >= config.servers:
+        return Worker(network, group, servers=config.servers)
+    return Server(
+        network.parameters,
+        group,
+        servers=config.servers,
+        lr=config.lr,
+        momentum=config.momentum,
+    )
+
+
+def _optimizer(config: ScratchConfig, network: Sequential) -> Momentum:
+    return Momentum(network.parameters, lr=config.lr, momentum=config.momentum)
+
+
+def _given(group: Group | None) -> Group:
+    assert group is not None, "every scheme but `alone` has a group"
+    return group

@@ -1,0 +1,184 @@
+"""The options of a run of the network from scratch, validated where they are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from phalanx.data.catalog import (
+    NUM_TRAIN_SAMPLES,
+    NUM_VALIDATION_SAMPLES,
+    Choice,
+    resolve,
+)
+from phalanx.errors import UserError
+from phalanx.launch.cores import usable_cores
+from phalanx.scratch.cut import cuts
+
+SchemeName = Literal["alone", "server", "library", "ring", "tensor"]
+ActivationName = Literal["relu", "sigmoid"]
+DatasetName = Literal["auto", "digits", "mnist"]
+DtypeName = Literal["float32", "float64"]
+
+NUM_PIXELS, NUM_CLASSES = 28 * 28, 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScratchConfig:
+    """What to train and how to split it."""
+
+    scheme: SchemeName = "ring"
+    """`alone` in one process; `library` and `ring`: gradients summed by the MPI library, or by a
+    ring written out; `server`: workers and parameter servers; `tensor`: layers cut among ranks."""
+
+    ranks: int | None = None
+    """Number of processes. Default: one a core, two at least; 1 for `alone`."""
+
+    servers: int | None = None
+    """How many of the ranks are parameter servers, for `server`. Default: 1."""
+
+    hidden: tuple[int, ...] = (128,)
+    """Width of each hidden layer."""
+
+    activation: ActivationName = "relu"
+    """What comes after each hidden layer."""
+
+    epochs: int = 5
+    """Passes over the training data."""
+
+    batch_size: int = 128
+    """Global batch: samples an update, over all ranks together."""
+
+    lr: float = 0.1
+    """Learning rate."""
+
+    momentum: float = 0.9
+    """Momentum of the stochastic gradient descent, from 0 to below 1."""
+
+    seed: int = 0
+    """Decides the initial weights and the order of the samples."""
+
+    dtype: DtypeName = "float32"
+    """Precision of parameters and arithmetic."""
+
+    dataset: DatasetName = "auto"
+    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
+
+    data_root: Path | None = None
+    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
+
+    train_samples: int | None = None
+    """Train on the first so many samples only. Default: all."""
+
+    validation_samples: int | None = None
+    """Evaluate on the first so many validation samples only. Default: all."""
+
+    run_dir: Path | None = None
+    """Folder of the run's records. Default: a new one under runs/scratch."""
+
+    timeout_s: float = 300.0
+    """Give up when ranks have waited this long for each other, and say who is missing."""
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "servers", "epochs", "batch_size"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{_option(name)} must be at least 1, not {value}")
+        for name in ("lr", "timeout_s"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise UserError(f"{_option(name)} must be positive, not {value}")
+        if not 0 <= self.momentum < 1:
+            raise UserError(f"--momentum must be from 0 to below 1, not {self.momentum}")
+        if self.seed < 0:
+            raise UserError(f"--seed must not be negative, not {self.seed}")
+        if any(width < 1 for width in self.hidden):
+            raise UserError(f"--hidden must be widths of at least 1, not {_words(self.hidden)}")
+        for name, available in (
+            ("train_samples", NUM_TRAIN_SAMPLES),
+            ("validation_samples", NUM_VALIDATION_SAMPLES),
+        ):
+            value = getattr(self, name)
+            if value is not None and not 1 <= value <= available:
+                raise UserError(f"{_option(name)} must be 1 to {available}, not {value}")
+        if self.scheme != "server" and self.servers is not None:
+            raise UserError(f"--servers {self.servers} is for --scheme server, not {self.scheme}")
+        if self.scheme == "alone" and (self.ranks or 1) != 1:
+            raise UserError(
+                f"--scheme alone is one process, not {self.ranks} ranks: "
+                f"take --scheme library, ring, server or tensor"
+            )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Widths of the network, from the pixels to the classes."""
+        return (NUM_PIXELS, *self.hidden, NUM_CLASSES)
+
+    @property
+    def threads(self) -> int:
+        """Compute threads of each rank."""
+        assert self.ranks is not None, "complete() comes first"
+        return max(1, usable_cores() // self.ranks)
+
+    def as_record(self) -> dict[str, object]:
+        """The options as plain values, for `run.json`."""
+        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_record(cls, record: dict[str, object]) -> ScratchConfig:
+        """The inverse of `as_record`."""
+        values = dict(record)
+        for name in ("data_root", "run_dir"):
+            if values[name] is not None:
+                values[name] = Path(str(values[name]))
+        values["hidden"] = tuple(record["hidden"])  # type: ignore[arg-type]
+        return cls(**values)  # type: ignore[arg-type]
+
+
+def complete(config: ScratchConfig) -> ScratchConfig:
+    """Fill in every default, and find the data.
+
+    Raises: UserError when the options do not fit each other or the data, before anything starts.
+    """
+    name = choose_data(config).name
+    assert name in ("digits", "mnist"), "what `auto` chooses between"
+    return replace(_split(config), dataset=name)
+
+
+def choose_data(config: ScratchConfig) -> Choice:
+    """Where the data is that `config` wants, and why."""
+    return resolve(config.dataset, config.data_root)
+
+
+def _split(config: ScratchConfig) -> ScratchConfig:
+    """With the number of ranks, and servers where there are any."""
+    if config.scheme == "alone":
+        return replace(config, ranks=1)
+    ranks = config.ranks or max(2, usable_cores())
+    workers = ranks
+    if config.scheme == "server":
+        servers = config.servers or 1
+        config, workers = replace(config, servers=servers), ranks - servers
+        if workers < 1:
+            raise UserError(
+                f"{servers} servers of {ranks} ranks leave no worker: "
+                f"use --ranks {servers + 1} or more, or fewer --servers"
+            )
+    if config.scheme == "tensor":
+        cuts(config.sizes, ranks)
+    elif config.batch_size < workers:
+        raise UserError(
+            f"a global batch of {config.batch_size} cannot be split over {workers} workers: "
+            f"use --batch-size {workers} or more"
+        )
+    return replace(config, ranks=ranks)
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _words(values: tuple[int, ...]) -> str:
+    return " ".join(map(str, values))

@@ -1,0 +1,188 @@
+"""The training loop: the same for every scheme, which is asked for its five verbs in turn."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.comm.traffic import Traffic
+from phalanx.records.files import EventWriter
+from phalanx.records.schema import Epoch, Evaluation, Step
+from phalanx.records.totals import RankTotals
+from phalanx.scratch.batches import batches, epoch_order, num_batches
+from phalanx.scratch.images import Samples
+from phalanx.scratch.ranks import Ranks
+from phalanx.scratch.schemes.scheme import Scheme
+
+EVALUATION_BATCH_SIZE = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """All that a rank holds while it trains."""
+
+    scheme: Scheme
+    ranks: Ranks
+    train: Samples
+    validation: Samples
+    batch_size: int  # global
+    seed: int
+    writer: EventWriter
+    began_at: float  # time.perf_counter() that events count from
+    traffic: Traffic = field(default_factory=Traffic)  # counts what this rank sends and receives
+
+
+class Laps:
+    """Times the parts of a step, one after the other."""
+
+    def __init__(self, began: float, scheme: Scheme) -> None:
+        """began: `time.perf_counter()` at which the first part began."""
+        self._scheme, self.ended = scheme, began
+        self._waited_before = self._waited = scheme.waited_s
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the parts so far waited for others."""
+        return self._waited - self._waited_before
+
+    def next(self) -> float:
+        """Seconds of the part that ends here, without those that it waited for others."""
+        began, waited = self.ended, self._waited
+        self.ended, self._waited = time.perf_counter(), self._scheme.waited_s
+        return self.ended - began - (self._waited - waited)
+
+
+def handed_in(moved: Traffic) -> int:
+    """Bytes of the buffers that this rank gave away or into collectives."""
+    return sum(count.bytes for name, count in moved.payload.items() if name != "receive")
+
+
+@dataclass
+class Trained:
+    """What this rank has counted in an epoch."""
+
+    samples: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    communication_s: float = 0.0
+
+    def add(self, step: Step, correct: int) -> None:
+        self.samples += step.samples
+        self.loss_sum += step.loss_sum
+        self.correct += correct
+        self.communication_s += step.communication_s
+
+
+def run_epoch(work: Work, epoch: int) -> RankTotals:
+    """Train on every sample once and evaluate. Collective; the ranks start and end together."""
+    before = work.traffic.snapshot()
+    work.ranks.barrier("epoch's beginning")
+    began = time.perf_counter()
+    trained = train_epoch(work, epoch)
+    work.ranks.barrier("epoch's end")
+    ended = time.perf_counter()
+    moved = work.traffic - before
+    work.writer.add(
+        Epoch(
+            at_s=ended - work.began_at,
+            epoch=epoch,
+            train_s=ended - began,
+            samples=trained.samples,
+            loss_sum=trained.loss_sum,
+            correct=trained.correct,
+            communicated_bytes=handed_in(moved),
+            sent_bytes=moved.sent_bytes,
+            received_bytes=moved.received_bytes,
+        )
+    )
+    evaluation = evaluate(work, epoch)
+    work.writer.add(evaluation)
+    return RankTotals(
+        train_s=ended - began,
+        communication_s=trained.communication_s,
+        samples=trained.samples,
+        loss_sum=trained.loss_sum,
+        correct=trained.correct,
+        targets=trained.samples,
+        validation_targets=evaluation.samples,
+        validation_loss_sum=evaluation.loss_sum,
+        validation_correct=evaluation.correct,
+    )
+
+
+def train_epoch(work: Work, epoch: int) -> Trained:
+    """One update for each global batch of the epoch."""
+    order = epoch_order(len(work.train), seed=work.seed, epoch=epoch)
+    step = epoch * num_batches(len(order), work.batch_size)
+    trained = Trained()
+    ready_at = time.perf_counter()
+    for batch in batches(len(order), work.batch_size):
+        indices = order[batch.start : batch.stop]
+        event, correct, ready_at = train_step(work, indices, epoch, step, ready_at)
+        work.writer.add(event)
+        trained.add(event, correct)
+        step += 1
+    return trained
+
+
+def train_step(
+    work: Work, batch: NDArray[np.int64], epoch: int, step: int, began: float
+) -> tuple[Step, int, float]:
+    """One step of the optimizer, by the mean loss over the global batch.
+
+    batch: (n,) the samples of the global batch.
+    began: `time.perf_counter()` at which the previous step ended.
+    Returns: the record, this rank's hits, and when the step ended.
+    """
+    scheme, laps = work.scheme, Laps(began, work.scheme)
+    mine = scheme.computes(range(len(batch)))
+    inputs, labels = work.train.take(batch[mine.start : mine.stop])
+    data_s = laps.next()
+    judged = scheme.forward(inputs, labels).part(scheme.counts(range(len(batch))))
+    forward_s = laps.next()
+    scheme.backward(len(batch))
+    backward_s = laps.next()
+    scheme.combine()
+    combine_s = laps.next()
+    scheme.update()
+    optimizer_s = laps.next()
+    scheme.distribute()
+    distribute_s = laps.next()
+    event = Step(
+        at_s=laps.ended - work.began_at,
+        epoch=epoch,
+        step=step,
+        samples=len(judged.losses),
+        loss_sum=judged.loss_sum,
+        data_s=data_s,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        communication_s=laps.waited_s + combine_s + distribute_s,
+        optimizer_s=optimizer_s,
+    )
+    return event, judged.correct, laps.ended
+
+
+def evaluate(work: Work, epoch: int) -> Evaluation:
+    """This rank's part of the validation samples, each of which one rank reports."""
+    began = time.perf_counter()
+    samples, loss_sum, correct = 0, 0.0, 0
+    for batch in batches(len(work.validation), EVALUATION_BATCH_SIZE):
+        mine = work.scheme.computes(batch)
+        inputs, labels = work.validation.take(np.arange(mine.start, mine.stop))
+        judged = work.scheme.forward(inputs, labels).part(work.scheme.counts(batch))
+        samples += len(judged.losses)
+        loss_sum += judged.loss_sum
+        correct += judged.correct
+    ended = time.perf_counter()
+    return Evaluation(
+        at_s=ended - work.began_at,
+        epoch=epoch,
+        evaluation_s=ended - began,
+        samples=samples,
+        loss_sum=loss_sum,
+        correct=correct,
+    )

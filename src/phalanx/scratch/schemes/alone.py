@@ -1,0 +1,45 @@
+"""One process that does everything: what all other schemes must agree with."""
+
+from __future__ import annotations
+
+from phalanx.scratch.arrays import Array, Labels
+from phalanx.scratch.loss import Judged
+from phalanx.scratch.momentum import Momentum
+from phalanx.scratch.network import Sequential
+from phalanx.scratch.schemes.scheme import Role
+
+
+class Alone:
+    role: Role = "worker"
+
+    def __init__(self, network: Sequential, optimizer: Momentum) -> None:
+        """optimizer: of the network's parameters."""
+        self.network, self.optimizer = network, optimizer
+
+    @property
+    def waited_s(self) -> float:
+        return 0.0
+
+    def computes(self, batch: range) -> range:
+        return batch
+
+    def counts(self, batch: range) -> slice:  # noqa: ARG002  # all of what it computes
+        return slice(None)
+
+    def forward(self, inputs: Array, labels: Labels) -> Judged:
+        return self.network.forward(inputs, labels)
+
+    def backward(self, global_batch_size: int) -> None:
+        self.network.backward(global_batch_size)
+
+    def combine(self) -> None:
+        """There are no others."""
+
+    def update(self) -> None:
+        self.optimizer.step(self.network.gradients)
+
+    def distribute(self) -> None:
+        """Nobody else needs them."""
+
+    def whole(self) -> Array:
+        return self.network.parameters

@@ -1,0 +1,42 @@
+"""What every scheme does in a step: five verbs, in this order."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+from phalanx.scratch.arrays import Array, Labels
+from phalanx.scratch.loss import Judged
+
+Role = Literal["worker", "server"]
+
+
+class Scheme(Protocol):
+    role: Role
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of `forward` and `backward` that were spent waiting for others, so far."""
+
+    def computes(self, batch: range) -> range:
+        """The samples of a global batch that go through this rank's network."""
+
+    def counts(self, batch: range) -> slice:
+        """Which of these this rank reports: over all ranks each sample once."""
+
+    def forward(self, inputs: Array, labels: Labels) -> Judged:
+        """Of the samples that this rank computes; there may be none."""
+
+    def backward(self, global_batch_size: int) -> None:
+        """This rank's gradients of the mean loss over the global batch."""
+
+    def combine(self) -> None:
+        """Bring the gradients of all ranks together."""
+
+    def update(self) -> None:
+        """One step of the optimizer, on the parameters that this rank is in charge of."""
+
+    def distribute(self) -> None:
+        """Bring the new parameters to those who need them."""
+
+    def whole(self) -> Array:
+        """(n,) all parameters, in the order of one process. Collective."""
