@@ -73,7 +73,7 @@ def test_a_root_that_does_not_exist_is_an_error(tmp_path: Path, name: str) -> No
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match="unknown data set 'cifar': choose auto, digits or mnist"):
+    with pytest.raises(UserError, match="unknown data set 'cifar': choose auto, digits"):
         resolve("cifar")
 
 

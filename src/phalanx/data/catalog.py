@@ -13,14 +13,21 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from phalanx.data.published import MNIST_FILES, check_size, find_file
+from phalanx.data.reference import describe_reference
+from phalanx.data.vocabulary import VOCABULARY
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 
-Name = Literal["digits", "mnist"]
+Name = Literal["digits", "mnist", "text"]
 
-# Both data sets have the size of MNIST.
+# Of the images: both data sets have the size of MNIST.
 NUM_TRAIN_SAMPLES = 60_000
 NUM_VALIDATION_SAMPLES = 10_000
+
+CONTEXT = 64
+"""Characters of a sample of text."""
+
+TEXT_SHAPE = DataShape(inputs=(CONTEXT,), num_classes=VOCABULARY)
 
 # A root may be the folder of the files, hold it, or be the root that torchvision was given.
 _LAYOUTS = ("", "mnist", "MNIST/raw")
@@ -35,7 +42,7 @@ class Choice:
 
     name: Name
     folder: Path | None
-    """Where its files are; None for the embedded digits."""
+    """Where its files are; None for embedded data."""
 
     reason: str
     """What was taken and why, one sentence for the user."""
@@ -43,7 +50,7 @@ class Choice:
     @property
     def shape(self) -> DataShape:
         """Of a sample, and the number of classes."""
-        return MNIST_SHAPE
+        return TEXT_SHAPE if self.name == "text" else MNIST_SHAPE
 
 
 def resolve(name: str, data_root: Path | None = None) -> Choice:
@@ -51,10 +58,13 @@ def resolve(name: str, data_root: Path | None = None) -> Choice:
 
     data_root: where MNIST is; None looks into $PHALANX_DATA and the user's cache folder.
     Raises: UserError when the name is unknown, or MNIST is asked for and missing, or a file of
-            it is truncated. A damaged copy is an error for `auto` too: no silent exchange.
+            it is truncated, or this Python came without the text. A damaged copy is an error for
+            `auto` too: no silent exchange.
     """
     if name not in ("auto", *get_args(Name)):
-        raise UserError(f"unknown data set {name!r}: choose auto, digits or mnist")
+        raise UserError(f"unknown data set {name!r}: choose auto, {', '.join(get_args(Name))}")
+    if name == "text":
+        return Choice(name="text", folder=None, reason=f"text: {describe_reference()}")
     if name == "digits":
         return Choice(name="digits", folder=None, reason="digits, the embedded data, as asked")
     roots = search_roots(data_root)

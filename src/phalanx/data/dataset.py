@@ -9,14 +9,9 @@ import torch
 from torch import Tensor
 
 from phalanx.data.arrays import Bytes
-from phalanx.data.catalog import (
-    NUM_TRAIN_SAMPLES,
-    NUM_VALIDATION_SAMPLES,
-    Choice,
-    Name,
-    resolve,
-)
+from phalanx.data.catalog import Choice, Name, resolve
 from phalanx.data.images import read_images
+from phalanx.data.text import Tokens, read_text
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 
@@ -53,24 +48,22 @@ def load_dataset(
     train_samples: int | None = None,
     validation_samples: int | None = None,
 ) -> Dataset:
-    """Read `auto`, `mnist` or `digits`; see `catalog.resolve` for what `auto` takes.
+    """Read a data set by its name; see `catalog.resolve` for what `auto` takes.
 
     dtype: of the images. train_samples, validation_samples: keep the first so many; None keeps all.
     Raises: UserError when the data is missing, truncated or damaged, or has fewer samples.
     """
     choice = resolve(name, data_root)
-    _check("--train-samples", choice, train_samples, NUM_TRAIN_SAMPLES)
-    _check("--validation-samples", choice, validation_samples, NUM_VALIDATION_SAMPLES)
-    arrays = read_images(choice)
-    mean, deviation = _NORMALISATION[choice.name]
+    arrays = read_text() if choice.name == "text" else read_images(choice)
+    train_inputs, train_targets, validation_inputs, validation_targets = arrays
+    _check("--train-samples", choice, train_samples, len(train_inputs))
+    _check("--validation-samples", choice, validation_samples, len(validation_inputs))
     return Dataset(
         name=choice.name,
-        train_inputs=_normalised(arrays.train_images[:train_samples], mean, deviation, dtype),
-        train_targets=_labels(arrays.train_labels[:train_samples]),
-        validation_inputs=_normalised(
-            arrays.validation_images[:validation_samples], mean, deviation, dtype
-        ),
-        validation_targets=_labels(arrays.validation_labels[:validation_samples]),
+        train_inputs=_inputs(train_inputs[:train_samples], choice, dtype),
+        train_targets=_targets(train_targets[:train_samples]),
+        validation_inputs=_inputs(validation_inputs[:validation_samples], choice, dtype),
+        validation_targets=_targets(validation_targets[:validation_samples]),
         reason=choice.reason,
         shape=choice.shape,
     )
@@ -81,11 +74,14 @@ def _check(option: str, choice: Choice, wanted: int | None, largest: int) -> Non
         raise UserError(f"{option} must be 1 to {largest} for {choice.name}, not {wanted}")
 
 
-def _normalised(images: Bytes, mean: float, deviation: float, dtype: torch.dtype) -> Tensor:
-    """(n, 1, 28, 28): bytes to numbers of mean 0 and deviation 1, in place after one copy."""
-    tensor = torch.from_numpy(images)[:, None].to(dtype, memory_format=torch.contiguous_format)
+def _inputs(inputs: Bytes | Tokens, choice: Choice, dtype: torch.dtype) -> Tensor:
+    """Tokens as they are; (n, 1, 28, 28) images of mean 0 and deviation 1, after one copy."""
+    if choice.name == "text":
+        return torch.from_numpy(inputs)
+    mean, deviation = _NORMALISATION[choice.name]
+    tensor = torch.from_numpy(inputs)[:, None].to(dtype, memory_format=torch.contiguous_format)
     return tensor.mul_(1 / (255 * deviation)).sub_(mean / deviation)
 
 
-def _labels(labels: Bytes) -> Tensor:
-    return torch.from_numpy(labels).to(torch.int64)
+def _targets(targets: Bytes | Tokens) -> Tensor:
+    return torch.from_numpy(targets).to(torch.int64)

@@ -1,0 +1,92 @@
+"""The language reference that every CPython carries for `help()`: the source of the data `text`.
+
+Needs neither PyTorch nor NumPy. The text differs from one version of Python to the next.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+import re
+from typing import NamedTuple
+
+from phalanx.errors import UserError
+
+_SOURCE = "pydoc_data.topics"
+_VALIDATION_SHARE = 10  # one topic of so many
+_BLANK_LINES = re.compile(r"\n\s*\n")
+
+
+class Reference(NamedTuple):
+    """The text, in two parts that share no paragraph."""
+
+    training: str
+    validation: str
+
+
+def has_reference() -> bool:
+    """Whether this Python carries its reference; some distributions leave it out."""
+    try:
+        return importlib.util.find_spec(_SOURCE) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def read_reference() -> Reference:
+    """The reference of the running Python, cut in two.
+
+    Raises: UserError when this Python came without.
+    """
+    if not has_reference():
+        raise UserError(
+            f"this Python {platform.python_version()} came without {_SOURCE}, which the data "
+            "`text` is made of: take one from python.org, conda or uv"
+        )
+    from pydoc_data.topics import topics
+
+    return cut(topics)
+
+
+def cut(topics: dict[str, str]) -> Reference:
+    """The last tenth of the topics, by name, is for validation; what they say that the others
+    say too, paragraph by paragraph, is left out of the training text.
+
+    The reference repeats itself: without that, a tenth of the validation text would be known.
+    """
+    names = sorted(topics)
+    first = len(names) - max(1, len(names) // _VALIDATION_SHARE)
+    validation = [topics[name].strip("\n") for name in names[first:]]
+    withheld = {_squeezed(p) for topic in validation for p in _BLANK_LINES.split(topic)}
+    training = []
+    for name in names[:first]:
+        paragraphs = _BLANK_LINES.split(topics[name].strip("\n"))
+        kept = [paragraph for paragraph in paragraphs if _squeezed(paragraph) not in withheld]
+        training.append("\n\n".join(kept))
+    return Reference(_joined(training), _joined(validation))
+
+
+def describe_reference() -> str:
+    """Which text it is, for the user and for the record.
+
+    Raises: UserError when this Python came without.
+    """
+    reference = read_reference()
+    return (
+        f"the language reference of Python {platform.python_version()}, "
+        f"{sum(map(len, reference)):,} characters (SHA-256 {fingerprint(reference)[:16]}…)"
+    )
+
+
+def fingerprint(reference: Reference) -> str:
+    """The SHA-256 of both parts, in hexadecimal digits."""
+    return hashlib.sha256("\0".join(reference).encode()).hexdigest()
+
+
+def _squeezed(paragraph: str) -> str:
+    """Without indentation and line breaks, in which repetitions differ."""
+    return " ".join(paragraph.split())
+
+
+def _joined(topics: list[str]) -> str:
+    return "\n\n\n".join(topic for topic in topics if topic) + "\n"
