@@ -38,14 +38,16 @@ def test_short_vectors_take_one_round() -> None:
     assert chosen(SHORT_BYTES // 4 + 1, TWO_NODES) == "lanes"
 
 
-@pytest.mark.parametrize("asked", ["direct", "ring", "tree", "halving", "lanes", "library"])
+@pytest.mark.parametrize(
+    "asked", ["direct", "naive", "ring", "tree", "halving", "lanes", "library"]
+)
 def test_the_user_decides(asked: Asked) -> None:
     assert asked_for({"PHALANX_ALL_REDUCE": asked}) == asked
     assert chosen(4, ONE_NODE, asked) == asked
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(ValueError, match="is 'rings'; it can be auto, shared, direct, ring"):
+    with pytest.raises(ValueError, match="is 'rings'; it can be auto, shared, direct, naive, ring"):
         asked_for({"PHALANX_ALL_REDUCE": "rings"})
     with pytest.raises(ValueError, match="do not share memory"):
         chosen(4, TWO_NODES, "shared")

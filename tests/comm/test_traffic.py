@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from phalanx.comm import traffic
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.call import Call
-from phalanx.comm.collectives import direct, tree
+from phalanx.comm.collectives import direct, halving, naive, ring, segments, tree
 from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.collectives.moves import OnMessages, moved_by
 from phalanx.comm.dtypes import FLOAT32, ReduceOp
 from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Count, Moved, Traffic
@@ -50,6 +52,35 @@ def test_all_reduce_moves_what_the_formula_says(size: int, count: int) -> None:
 
     expected = [traffic.all_reduced(count, ITEMSIZE, rank, size) for rank in range(size)]
     assert moved(size, program) == expected
+
+
+ALGORITHMS = {
+    "naive": naive.all_reduce,
+    "direct": direct.all_reduce,
+    "ring": ring.all_reduce,
+    "tree": tree.all_reduce,
+    "halving": halving.all_reduce,
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+@settings(deadline=None, max_examples=30)
+@given(size=st.integers(1, 9), count=st.integers(0, 60), segment=st.integers(4, 100))
+def test_every_algorithm_moves_what_its_formula_says(
+    name: OnMessages, size: int, count: int, segment: int
+) -> None:
+    def program(transport: Transport) -> None:
+        ALGORITHMS[name](transport, zeros(count), ReduceOp.SUM, 1.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENT_BYTES", segment)
+        patch.setattr(direct, "SEGMENT_BYTES", 3 * segment)
+        expected = [moved_by(name, count, ITEMSIZE, rank, size) for rank in range(size)]
+        assert moved(size, program) == expected
+
+
+def test_every_algorithm_has_a_formula() -> None:
+    assert tuple(ALGORITHMS) == get_args(OnMessages)
 
 
 @settings(deadline=None, max_examples=30)

@@ -17,7 +17,7 @@ from phalanx.comm.collectives.direct import SEGMENT_BYTES, shares_of
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport
-from phalanx.comm.transport import Messages
+from phalanx.comm.transport import Exchange, Messages
 
 
 class Memory(Protocol):
@@ -45,13 +45,19 @@ class DeviceNetwork:
         self._transport, self._memory = transport, memory
         self.rank, self.size = transport.rank, transport.size
 
-    def exchange(self, sends: Messages, receives: Messages) -> None:
+    def start(self, sends: Messages, receives: Messages) -> Exchange:
         """MPI knows nothing of what the device is still doing."""
         self._memory.finish()
-        self._transport.exchange(sends, receives)
+        return self._transport.start(sends, receives)
+
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        self.start(sends, receives).finish()
+
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        return self._memory.scratch(count, dtype)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         dissemination.barrier(self._transport)
 
     def all_reduce(
@@ -62,7 +68,7 @@ class DeviceNetwork:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // buffer.dtype.itemsize)):
             shares = shares_of(buffer.part(segment.start, segment.stop), self.size)
             self._reduce_scatter(shares[self.rank], shares, op, divisor)
@@ -78,7 +84,7 @@ class DeviceNetwork:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // buffer.dtype.itemsize)):
             part = buffer.part(segment.start, segment.stop)
             if self.rank != root:
@@ -90,13 +96,13 @@ class DeviceNetwork:
         self._memory.finish()
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         tree.broadcast(self, buffer, root=root)
 
     def all_gather(
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         self._all_gather(outputs, part)
         self._memory.finish()
 
@@ -109,7 +115,7 @@ class DeviceNetwork:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         self._reduce_scatter(output, parts, op, divisor)
         self._memory.finish()
 
@@ -120,7 +126,7 @@ class DeviceNetwork:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         self.exchange(self._of_others(parts), self._of_others(outputs))
         self._memory.copy(parts[self.rank], outputs[self.rank])
         self._memory.finish()
@@ -133,7 +139,7 @@ class DeviceNetwork:
         root: int,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         if self.rank != root:
             self.exchange([(part, root)], [])
             return
@@ -150,7 +156,7 @@ class DeviceNetwork:
         root: int,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         if self.rank != root:
             self.exchange([], [(output, root)])
             return
@@ -174,7 +180,7 @@ class DeviceNetwork:
     def _terms(self, own: Buffer) -> list[Buffer]:
         """A place for what each rank gives; that of this rank is there already."""
         return [
-            own if rank == self.rank else self._memory.scratch(own.count, own.dtype)
+            own if rank == self.rank else self.scratch(own.count, own.dtype)
             for rank in range(self.size)
         ]
 

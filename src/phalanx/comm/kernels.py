@@ -38,3 +38,22 @@ def reduce_terms(
         return
     addresses = [term.address for term in terms]
     module.reduce_terms([output.address], addresses, output.count, output.dtype.code, op, divisor)
+
+
+def widen(halves: Buffer, wide: Buffer) -> None:
+    """wide, of float32, becomes the values of `halves`; apart in memory."""
+    module = compiled()
+    if module is None:
+        array_kernels.widen(halves, wide)
+    else:
+        module.widen(wide.address, halves.address, halves.count, halves.dtype.code)
+
+
+def narrow(wide: Buffer, halves: Buffer, divisor: float = 1.0) -> None:
+    """halves becomes wide / divisor, rounded to the nearest even; apart in memory. `wide`, of
+    float32, is changed."""
+    module = compiled()
+    if module is None:
+        array_kernels.narrow(wide, halves, divisor)
+    else:
+        module.narrow(halves.address, wide.address, wide.count, halves.dtype.code, divisor)

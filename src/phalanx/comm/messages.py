@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import DType
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.traffic import Moved, Traffic
-from phalanx.comm.transport import Messages
+from phalanx.comm.transport import Messages, Scratch
 from phalanx.comm.watch import Watch
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
@@ -40,27 +41,65 @@ class MessageTransport:
         self.tag = 0
         self.timeout_s: float | None = None
         self.traffic: Traffic | None = None
+        self._scratch = Scratch()
+        self._started: list[MessageExchange] = []
         self._abandoned: list[Unfinished] = []
 
+    def begin(self, timeout_s: float | None) -> None:
+        """A collective begins, whose waits end after `timeout_s`; None: that of the watch."""
+        self.timeout_s = timeout_s
+        self._scratch.release()
+
+    def start(self, sends: Messages, receives: Messages) -> MessageExchange:
+        exchange = MessageExchange(self, sends, receives)
+        self._started.append(exchange)
+        return exchange
+
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        pending = Pending(self.watch)
-        tag = self.tag % TAGS
-        for buffer, source in receives:
-            pending.receive(self.communicator, buffer, source, tag)
-        for buffer, dest in sends:
-            pending.send(self.communicator, buffer, dest, tag)
-        self.finish(pending)
-        if self.traffic is not None:
-            self.traffic.add(_moved(sends, receives))
+        self.start(sends, receives).finish()
+
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        return self._scratch.take(count, dtype)
 
     def finish(self, pending: Unfinished) -> None:
-        """Raises: what ended the wait; messages under way are then called back."""
+        """Raises: what ended the wait; all messages under way are then called back."""
         try:
             self.watch.until(pending.test, self.timeout_s)
         except BaseException:
-            pending.abandon()
-            self._abandoned.append(pending)  # MPI may still read or write the buffers
+            for unfinished in (pending, *(exchange.pending for exchange in self._started)):
+                unfinished.abandon()
+                self._abandoned.append(unfinished)  # MPI may still read or write the buffers
+            self._started.clear()
             raise
+
+    def finished(self, exchange: MessageExchange) -> None:
+        """It is over, and counted where somebody counts."""
+        self._started.remove(exchange)
+        if self.traffic is not None:
+            self.traffic.add(exchange.moved)
+
+
+class MessageExchange:
+    """Messages of one collective on their way."""
+
+    __slots__ = ("_messages", "_transport", "pending")
+
+    def __init__(self, transport: MessageTransport, sends: Messages, receives: Messages) -> None:
+        self._transport, self._messages = transport, (sends, receives)
+        self.pending = pending = Pending(transport.watch)
+        tag = transport.tag % TAGS
+        for buffer, source in receives:
+            pending.receive(transport.communicator, buffer, source, tag)
+        for buffer, dest in sends:
+            pending.send(transport.communicator, buffer, dest, tag)
+
+    def finish(self) -> None:
+        self._transport.finish(self.pending)
+        self._transport.finished(self)
+
+    @property
+    def moved(self) -> Moved:
+        return _moved(*self._messages)
 
 
 class Pending:

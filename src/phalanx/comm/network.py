@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives import direct, dissemination, halving, lanes, library, ring, tree
+from phalanx.comm.collectives import (
+    direct,
+    dissemination,
+    halving,
+    lanes,
+    library,
+    naive,
+    ring,
+    tree,
+)
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.messages import MessageTransport
 from phalanx.comm.select import Asked, Topology, choose_all_reduce
@@ -26,7 +35,7 @@ class Network:
         self._topology = Topology(nodes=nodes, shares_memory=False)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         dissemination.barrier(self._transport)
 
     def all_reduce(
@@ -38,7 +47,7 @@ class Network:
         algorithm: Asked = "auto",
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         choice = choose_all_reduce(
             buffer.num_bytes,
             buffer.dtype,
@@ -51,6 +60,8 @@ class Network:
                 direct.all_reduce_short(self._transport, buffer, op, divisor)
             case "direct":
                 direct.all_reduce(self._transport, buffer, op, divisor)
+            case "naive":
+                naive.all_reduce(self._transport, buffer, op, divisor)
             case "ring":
                 ring.all_reduce(self._transport, buffer, op, divisor)
             case "tree":
@@ -81,17 +92,17 @@ class Network:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         direct.reduce(self._transport, buffer, op, divisor, root=root)
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         tree.broadcast(self._transport, buffer, root=root)
 
     def all_gather(
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         direct.all_gather(self._transport, outputs, part)
 
     def reduce_scatter(
@@ -103,7 +114,7 @@ class Network:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         direct.reduce_scatter(self._transport, output, parts, op, divisor)
 
     def all_to_all(
@@ -113,7 +124,7 @@ class Network:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         direct.all_to_all(self._transport, outputs, parts)
 
     def gather(
@@ -124,7 +135,7 @@ class Network:
         root: int,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         direct.gather(self._transport, outputs, part, root=root)
 
     def scatter(
@@ -135,5 +146,5 @@ class Network:
         root: int,
         timeout_s: float | None = None,
     ) -> None:
-        self._transport.timeout_s = timeout_s
+        self._transport.begin(timeout_s)
         direct.scatter(self._transport, output, parts, root=root)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collectives.moves import OnMessages, moved_by
 from phalanx.comm.collectives.shared import SharedParts, sum_in_order
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.layout import chunks, share_of, starts_of
@@ -20,7 +21,7 @@ from phalanx.comm.traffic import Moved, all_reduced, reduced_by_share, together
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
 
-Method = Literal["auto", "shared", "library"]
+Method = Literal["auto", "shared", "library", "naive", "direct", "ring", "tree", "halving"]
 
 # Of a library's all-reduce: far longer than a call's fixed cost, far below its limit of 2³¹.
 BUCKET_BYTES = 4 * 2**20
@@ -188,17 +189,53 @@ class LibraryReducer(AllReducer):
         del self.total
 
 
+class MessageReducer(AllReducer):
+    """By one of the algorithms on messages, all parts as one vector: any number of nodes."""
+
+    def __init__(
+        self, world: World, sizes: Sequence[int], dtype: DTypeLike, algorithm: OnMessages
+    ) -> None:
+        super().__init__(sizes, dtype)
+        self._world, self._algorithm = world, algorithm
+        self.name = algorithm
+        self._places = [slice(*ends) for ends in itertools.pairwise(starts_of(sizes))]
+        self.total = np.zeros(sum(sizes), dtype)
+        self._buffer = Buffer.of(self.total)
+        itemsize = self.dtype.itemsize
+        self.moved = moved_by(algorithm, self.total.size, itemsize, world.rank, world.size)
+
+    def hand_over(self, part: int, address: int) -> None:
+        self.total[self._places[part]] = self._array(part, address)
+
+    def finish(self) -> None:
+        self._world.group.all_reduce(self._buffer, algorithm=self._algorithm)
+
+    def close(self) -> None:
+        del self.total, self._buffer
+
+
 def make_reducer(
     world: World, sizes: Sequence[int], dtype: DTypeLike, method: Method = "auto"
 ) -> AllReducer:
     """The reducer for vectors of consecutive parts of `sizes` elements. Collective.
 
     `auto` takes shared memory when all ranks are on one node, the library's all-reduce otherwise.
+    naive, direct, ring, tree, halving: on messages, also within a node.
 
     Raises: ValueError when `shared` is asked for where it cannot be used.
     """
-    if method == "library":
-        return LibraryReducer(world, sizes, dtype)
+    match method:
+        case "library":
+            return LibraryReducer(world, sizes, dtype)
+        case "auto" | "shared":
+            return _through_memory(world, sizes, dtype, method)
+        case _:
+            return MessageReducer(world, sizes, dtype, method)
+
+
+def _through_memory(
+    world: World, sizes: Sequence[int], dtype: DTypeLike, method: Method
+) -> AllReducer:
     obstacle = world.share(obstacle_to_sharing(world))
     if obstacle is None:
         reducer = SharedReducer.join(world, sizes, dtype)

@@ -11,8 +11,10 @@ from phalanx.comm.dtypes import DType
 
 VARIABLE = "PHALANX_ALL_REDUCE"
 
-Asked = Literal["auto", "shared", "direct", "ring", "tree", "halving", "lanes", "library"]
-Algorithm = Literal["shared", "short", "direct", "ring", "tree", "halving", "lanes", "library"]
+Asked = Literal["auto", "shared", "direct", "naive", "ring", "tree", "halving", "lanes", "library"]
+Algorithm = Literal[
+    "shared", "short", "direct", "naive", "ring", "tree", "halving", "lanes", "library"
+]
 
 # Up to so many bytes of all ranks together every rank gets every vector and reduces them all:
 # one round instead of two. Provisional: Open MPI 5.0 within one node of 2 cores, busy, medians of

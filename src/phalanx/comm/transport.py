@@ -9,9 +9,19 @@ import numpy as np
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType
+from phalanx.comm.layout import CACHE_LINE_BYTES
 
 Messages = Sequence[tuple[Buffer, int]]
 """Buffers, each with the rank that it goes to or comes from."""
+
+KEPT_BYTES = 256 * 2**20  # of memory for collectives, from one to the next
+
+
+class Exchange(Protocol):
+    """Messages on their way."""
+
+    def finish(self) -> None:
+        """Return when all have been sent and received; once."""
 
 
 class Transport(Protocol):
@@ -23,11 +33,18 @@ class Transport(Protocol):
     @property
     def size(self) -> int: ...
 
-    def exchange(self, sends: Messages, receives: Messages) -> None:
-        """Send and receive all these buffers at the same time; return when that is done.
+    def start(self, sends: Messages, receives: Messages) -> Exchange:
+        """Begin to send and receive all these buffers at the same time. Until that is finished
+        nobody else may change what is sent, or use what is received.
 
         Messages between two ranks arrive in the order in which they were sent.
         """
+
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        """The same; return when it is done."""
+
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        """Memory for the time of a collective; what is in it is left from earlier ones."""
 
 
 class Members:
@@ -39,15 +56,40 @@ class Members:
         self.rank = members.index(transport.rank)
         self.size = len(members)
 
+    def start(self, sends: Messages, receives: Messages) -> Exchange:
+        return self._transport.start(self._of_whole(sends), self._of_whole(receives))
+
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        members = self._members
-        self._transport.exchange(
-            [(buffer, members[peer]) for buffer, peer in sends],
-            [(buffer, members[peer]) for buffer, peer in receives],
-        )
+        self._transport.exchange(self._of_whole(sends), self._of_whole(receives))
+
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        return self._transport.scratch(count, dtype)
+
+    def _of_whole(self, messages: Messages) -> Messages:
+        return [(buffer, self._members[peer]) for buffer, peer in messages]
 
 
-def scratch(count: int, dtype: DType) -> Buffer:
-    """Memory for the time of a collective; it lives as long as the buffer."""
-    memory = np.empty(count * dtype.itemsize, np.uint8)
-    return Buffer(memory.ctypes.data, count, dtype, memory)
+class Scratch:
+    """Memory that collectives use one after the other, so that the system need not clear new pages
+    for each: that takes as long as the collective itself."""
+
+    def __init__(self) -> None:
+        self._kept = np.empty(0, np.uint8)
+        self._begin = self._kept.ctypes.data
+        self._taken = 0  # bytes in this collective; there may not be so many here yet
+
+    def take(self, count: int, dtype: DType) -> Buffer:
+        """What is taken stays apart until `release`."""
+        start = self._taken
+        self._taken += -(-count * dtype.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+        if self._taken <= self._kept.size:
+            return Buffer(self._begin + start, count, dtype, self._kept)
+        memory = np.empty(count * dtype.itemsize, np.uint8)
+        return Buffer(memory.ctypes.data, count, dtype, memory)
+
+    def release(self) -> None:
+        """A collective begins: nothing is in use. What the last one lacked is there from now on."""
+        if self._kept.size < self._taken <= KEPT_BYTES:
+            self._kept = np.empty(self._taken, np.uint8)
+            self._begin = self._kept.ctypes.data
+        self._taken = 0

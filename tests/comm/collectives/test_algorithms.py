@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives import direct, dissemination, halving, lanes, ring, tree
+from phalanx.comm.collectives import (
+    direct,
+    dissemination,
+    halving,
+    lanes,
+    naive,
+    ring,
+    segments,
+    tree,
+)
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.layout import starts_of
 from phalanx.comm.transport import Transport
@@ -31,6 +40,7 @@ def alternating_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, diviso
 ALL_REDUCES = {
     "direct": direct.all_reduce,
     "short": direct.all_reduce_short,
+    "naive": naive.all_reduce,
     "ring": ring.all_reduce,
     "tree": tree.all_reduce,
     "halving": halving.all_reduce,
@@ -86,7 +96,7 @@ def test_half_types_are_rounded_once(name: str, size: int) -> None:
         assert (array == np.float16(exact)).all()
 
 
-@pytest.mark.parametrize("name", ["direct", "short"])
+@pytest.mark.parametrize("name", ["direct", "short", "naive"])
 @settings(deadline=None, max_examples=20)
 @given(size=SIZES, count=COUNTS)
 def test_direct_sums_in_the_order_of_the_ranks(name: str, size: int, count: int) -> None:
@@ -102,10 +112,23 @@ def test_long_vectors_go_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reduced(direct.all_reduce, 3, 1000, "float32")[0].tobytes() == whole.tobytes()
 
 
-@pytest.mark.parametrize("module", [direct, ring])
+@pytest.mark.parametrize("name", ["ring", "tree", "halving"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@settings(deadline=None, max_examples=15)
+@given(size=SIZES, count=st.integers(0, 300), segment=st.integers(4, 200))
+def test_segments_change_nothing(
+    name: str, dtype: str, size: int, count: int, segment: int
+) -> None:
+    whole = reduced(ALL_REDUCES[name], size, count, dtype, 3.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENT_BYTES", segment)
+        parts = reduced(ALL_REDUCES[name], size, count, dtype, 3.0)
+    assert len({result.tobytes() for result in (*whole, *parts)}) == 1, "bits differ"
+
+
 @settings(deadline=None, max_examples=20)
 @given(counts=st.lists(st.integers(0, 20), min_size=1, max_size=7), in_place=st.booleans())
-def test_reduce_scatter_and_all_gather(module, counts: list[int], in_place: bool) -> None:
+def test_reduce_scatter_and_all_gather(counts: list[int], in_place: bool) -> None:
     size, starts = len(counts), starts_of(counts)
     truth = sum(values(rank, sum(counts)).astype(np.float64) for rank in range(size))
 
@@ -115,14 +138,14 @@ def test_reduce_scatter_and_all_gather(module, counts: list[int], in_place: bool
         whole = Buffer.of(given_values.copy())
         parts = [whole.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
         output = parts[rank] if in_place else Buffer.of(np.zeros(counts[rank], np.float32))
-        module.reduce_scatter(transport, output, parts, ReduceOp.SUM, 1.0)
+        direct.reduce_scatter(transport, output, parts, ReduceOp.SUM, 1.0)
         mine = truth[starts[rank] : starts[rank + 1]]
         np.testing.assert_allclose(output.array(), mine, rtol=1e-4, atol=1e-5)
         if not in_place:
             assert whole.array().tobytes() == given_values.tobytes(), "parts were changed"
         gathered = Buffer.of(np.zeros(sum(counts), np.float32))
         outputs = [gathered.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
-        module.all_gather(transport, outputs, output)
+        direct.all_gather(transport, outputs, output)
         np.testing.assert_allclose(gathered.array(), truth, rtol=1e-4, atol=1e-5)
 
     run(size, program)
@@ -130,20 +153,17 @@ def test_reduce_scatter_and_all_gather(module, counts: list[int], in_place: bool
 
 @settings(deadline=None, max_examples=30)
 @given(size=SIZES, data=st.data())
-def test_tree(size: int, data: st.DataObject) -> None:
+def test_broadcast(size: int, data: st.DataObject) -> None:
     root = data.draw(st.integers(0, size - 1))
 
     def program(transport: Transport) -> None:
-        rank = transport.rank
-        mine = values(rank, 10)
-        tree.reduce(transport, Buffer.of(mine), ReduceOp.SUM, 2.0, root=root)
-        truth = sum(values(peer, 10).astype(np.float64) for peer in range(size)) / 2
-        np.testing.assert_allclose(mine, truth if rank == root else values(rank, 10), atol=1e-5)
-        mine = values(rank, 10)
+        mine = values(transport.rank, 100)
         tree.broadcast(transport, Buffer.of(mine), root=root)
-        assert np.array_equal(mine, values(root, 10))
+        assert np.array_equal(mine, values(root, 100))
 
-    run(size, program)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(segments, "SEGMENT_BYTES", data.draw(st.integers(4, 500)))
+        run(size, program)
 
 
 @given(size=st.integers(1, 40))

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import DType
 from phalanx.comm.transport import Messages, Transport
 
 Lines = dict[tuple[int, int], "queue.Queue[bytes]"]
@@ -19,15 +21,33 @@ class ThreadTransport:
         self.sent: list[int] = []
         self.received: list[int] = []
 
-    def exchange(self, sends: Messages, receives: Messages) -> None:
+    def start(self, sends: Messages, receives: Messages) -> "ThreadExchange":
         for buffer, dest in sends:
             assert dest != self.rank, "a rank needs no messages to itself"
             self._lines[self.rank, dest].put(buffer.bytes().tobytes())
             self.sent.append(buffer.num_bytes)
-        for buffer, source in receives:
-            message = self._lines[source, self.rank].get(timeout=10)
-            buffer.bytes()[:] = np.frombuffer(message, np.uint8)
-            self.received.append(buffer.num_bytes)
+        return ThreadExchange(self, receives)
+
+    def exchange(self, sends: Messages, receives: Messages) -> None:
+        self.start(sends, receives).finish()
+
+    def scratch(self, count: int, dtype: DType) -> Buffer:
+        memory = np.full(count * dtype.itemsize, 0xAB, np.uint8)
+        return Buffer(memory.ctypes.data, count, dtype, memory)
+
+    def receive(self, buffer: Buffer, source: int) -> None:
+        message = self._lines[source, self.rank].get(timeout=10)
+        buffer.bytes()[:] = np.frombuffer(message, np.uint8)
+        self.received.append(buffer.num_bytes)
+
+
+class ThreadExchange:
+    def __init__(self, transport: ThreadTransport, receives: Messages) -> None:
+        self._transport, self._receives = transport, receives
+
+    def finish(self) -> None:
+        for buffer, source in self._receives:
+            self._transport.receive(buffer, source)
 
 
 def run(size: int, program: Callable[[Transport], None]) -> list[ThreadTransport]:

@@ -29,7 +29,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.world import World
 
 SIZES = [0, 1, 3, 1000, 40_001]
-ALGORITHMS = ["auto", "direct", "ring", "tree", "halving", "lanes", "library"]
+ALGORITHMS = ["auto", "direct", "naive", "ring", "tree", "halving", "lanes", "library"]
 MOVED = [*DTYPES.values(), opaque("float8_e4m3fn", 1), opaque("record", 12)]
 
 

@@ -6,11 +6,11 @@ once; that doubles the bytes of those messages.
 
 from __future__ import annotations
 
-from phalanx.comm.array_kernels import copy, narrow, widen
+from phalanx.comm.array_kernels import copy
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import FLOAT32, DType, ReduceOp
-from phalanx.comm.kernels import reduce_terms
-from phalanx.comm.transport import scratch
+from phalanx.comm.kernels import narrow, reduce_terms, widen
+from phalanx.comm.transport import Transport
 
 
 def running_dtype(dtype: DType, op: ReduceOp) -> DType:
@@ -19,24 +19,14 @@ def running_dtype(dtype: DType, op: ReduceOp) -> DType:
     return FLOAT32 if rounds else dtype
 
 
-def running(buffer: Buffer, op: ReduceOp) -> Buffer:
+def running(transport: Transport, buffer: Buffer, op: ReduceOp) -> Buffer:
     """The values of `buffer` in the type of the totals; `buffer` itself where that is its own."""
     dtype = running_dtype(buffer.dtype, op)
     if dtype == buffer.dtype:
         return buffer
-    wide = scratch(buffer.count, dtype)
+    wide = transport.scratch(buffer.count, dtype)
     widen(buffer, wide)
     return wide
-
-
-def running_copy(buffer: Buffer, op: ReduceOp) -> Buffer:
-    """The same, always in memory of its own."""
-    total = running(buffer, op)
-    if total is not buffer:
-        return total
-    total = scratch(buffer.count, buffer.dtype)
-    copy(buffer, total)
-    return total
 
 
 def settle(total: Buffer, result: Buffer, op: ReduceOp, divisor: float) -> None:

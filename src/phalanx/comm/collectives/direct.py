@@ -13,7 +13,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.layout import chunks, share_of
-from phalanx.comm.transport import Transport, scratch
+from phalanx.comm.transport import Transport
 
 SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside itself
 
@@ -40,7 +40,7 @@ def all_reduce_short(transport: Transport, buffer: Buffer, op: ReduceOp, divisor
     Cost:   1 round of p-1 messages of n elements: latency + (p-1) · bytes/bandwidth, p·n elements
             reduced by each rank.
     """
-    terms = [scratch(buffer.count, buffer.dtype) for _ in range(transport.size)]
+    terms = [transport.scratch(buffer.count, buffer.dtype) for _ in range(transport.size)]
     all_gather(transport, terms, buffer)
     reduce_terms(terms, buffer, op, divisor)
 
@@ -58,7 +58,7 @@ def reduce(
             transport.exchange([(part, root)], [])
             continue
         terms = [
-            part if rank == root else scratch(part.count, part.dtype)
+            part if rank == root else transport.scratch(part.count, part.dtype)
             for rank in range(transport.size)
         ]
         transport.exchange([], _of_others(transport, terms))
@@ -80,7 +80,7 @@ def reduce_scatter(
     """
     own = transport.rank
     terms = [
-        parts[own] if rank == own else scratch(output.count, output.dtype)
+        parts[own] if rank == own else transport.scratch(output.count, output.dtype)
         for rank in range(transport.size)
     ]
     # Empty parts need no message: every rank knows that they are empty.

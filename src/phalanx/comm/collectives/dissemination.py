@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import UINT8
-from phalanx.comm.transport import Transport, scratch
+from phalanx.comm.transport import Transport
 
 
 def barrier(transport: Transport) -> None:
@@ -13,7 +14,7 @@ def barrier(transport: Transport) -> None:
     Source: Hensgen, Finkel & Manber 1988, doi:10.1007/BF01379320.
     """
     rank, size = transport.rank, transport.size
-    nothing = scratch(0, UINT8)
+    nothing = Buffer(0, 0, UINT8)
     distance = 1
     while distance < size:
         to, source = (rank + distance) % size, (rank - distance) % size

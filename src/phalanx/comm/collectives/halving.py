@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.accumulate import running, settle
 from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.collectives.segments import arriving, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
-from phalanx.comm.transport import Transport, scratch
+from phalanx.comm.transport import Transport
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,15 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
     """
     rank = transport.rank
     workers = workers_of(transport.size)
-    total = running(buffer, op)
+    total = running(transport, buffer, op)
     if rank not in workers:
-        transport.exchange([(total, rank + 1)], [])
+        transport.exchange([(segment, rank + 1) for segment in segments_of(total)], [])
         transport.exchange([], [(buffer, rank + 1)])
         return
     is_paired = rank > 0 and rank - 1 not in workers
     if is_paired:
-        term = scratch(total.count, total.dtype)
-        transport.exchange([], [(term, rank - 1)])
-        reduce_terms([term, total], total, op)
+        for term, segment in arriving(transport, [total], rank - 1):
+            reduce_terms([term, segment], segment, op)
     _halve_and_double(transport, workers, total, buffer, op, divisor)
     if is_paired:
         transport.exchange([(buffer, rank - 1)], [])
@@ -93,11 +93,12 @@ def _halve_and_double(
     steps = halving_steps(position, len(workers))
     for step in steps:
         partner = workers[step.partner]
-        kept = _together(totals, step.kept)
-        term = scratch(kept.count, kept.dtype)
-        transport.exchange([(_together(totals, step.given), partner)], [(term, partner)])
-        # The lower half of the ranks comes first in the sum, on both sides.
-        reduce_terms([kept, term] if position < step.partner else [term, kept], kept, op)
+        given, kept = _together(totals, step.given), _together(totals, step.kept)
+        sending = transport.start([(segment, partner) for segment in segments_of(given)], [])
+        for term, own in arriving(transport, [kept], partner):
+            # The lower half of the ranks comes first in the sum, on both sides.
+            reduce_terms([own, term] if position < step.partner else [term, own], own, op)
+        sending.finish()
     settle(totals[position], results[position], op, divisor)
     for step in reversed(steps):
         partner = workers[step.partner]

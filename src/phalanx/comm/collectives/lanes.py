@@ -94,7 +94,7 @@ def all_reduce(
     by_node = ranks_by_node(nodes)
     num_lanes = min(len(ranks) for ranks in by_node)
     local = Members(transport, next(ranks for ranks in by_node if transport.rank in ranks))
-    total = running(buffer, op)
+    total = running(transport, buffer, op)
     spare = [0] * (local.size - num_lanes)  # ranks of a larger node that carry nothing
     totals = direct.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
     results = direct.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]

@@ -1,7 +1,7 @@
-"""Collectives around a ring: every rank sends to the next one and receives from the one before.
+"""All-reduce around a ring: every rank sends to the next one and receives from the one before.
 
-A part of the vector that starts on rank r + 1 takes in the values of every rank that it passes
-and ends, complete, on rank r. Each part is reduced once and handed on unchanged, so all ranks get
+A share of the vector that starts on rank r + 1 takes in the values of every rank that it passes
+and ends, complete, on rank r. Each share is reduced once and handed on unchanged, so all ranks get
 the same bytes, and the order of its sum is r+1, r+2, … r, in every run.
 """
 
@@ -9,61 +9,55 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.comm.array_kernels import copy
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.accumulate import running, running_dtype, settle
+from phalanx.comm.collectives.accumulate import running, settle
 from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.collectives.segments import arriving, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
-from phalanx.comm.transport import Transport, scratch
+from phalanx.comm.transport import Transport
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
     """Reduce `buffer` over all ranks, in place; every rank ends with the same bytes.
 
     buffer: (n,), the same n and dtype on every rank; n need not divide by p.
-    Cost:   2(p-1) messages of ⌈n/p⌉ elements: 2(p-1)·latency + 2(p-1)/p · bytes/bandwidth.
+    Cost:   2(p-1) messages of ⌈n/p⌉ elements, in segments of which each is handed on as soon as it
+            is reduced: 2(p-1)·latency + 2(p-1)/p · bytes/bandwidth.
     Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
     """
-    shares = shares_of(buffer, transport.size)
-    reduce_scatter(transport, shares[transport.rank], shares, op, divisor)
-    all_gather(transport, shares, shares[transport.rank])
-
-
-def reduce_scatter(
-    transport: Transport,
-    output: Buffer,
-    parts: Sequence[Buffer],
-    op: ReduceOp,
-    divisor: float,
-) -> None:
-    """`output` becomes the reduction of parts[own rank] of all ranks.
-
-    parts: one a rank, of any counts, the same list on every rank; only `output`, which may be
-           parts[own rank], is written.
-    Cost:  p-1 messages of one part: (p-1)·latency + (p-1)/p · bytes/bandwidth.
-    """
     rank, size = transport.rank, transport.size
-    dtype = running_dtype(output.dtype, op)
-    total = running(parts[(rank - 1) % size], op)
-    for step in range(1, size):
-        own = running(parts[(rank - 1 - step) % size], op)
-        received = scratch(own.count, dtype)
-        transport.exchange([(total, (rank + 1) % size)], [(received, (rank - 1) % size)])
-        reduce_terms([received, own], received, op)
-        total = received
-    settle(total, output, op, divisor)
+    total = running(transport, buffer, op)
+    totals, results = shares_of(total, size), shares_of(buffer, size)
+    if size > 1:
+        _reduce_scatter(transport, totals, op)
+    settle(totals[rank], results[rank], op, divisor)
+    _all_gather(transport, results)
 
 
-def all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) -> None:
-    """outputs[rank] becomes that rank's `part`.
-
-    outputs: one a rank, of any counts, the same counts on every rank; outputs[own rank] may be
-             `part` itself.
-    Cost:    p-1 messages of one part: (p-1)·latency + (p-1)/p · bytes/bandwidth.
-    """
+def _reduce_scatter(transport: Transport, totals: Sequence[Buffer], op: ReduceOp) -> None:
+    """totals[rank] becomes the reduction of that share; the other shares are left in between."""
     rank, size = transport.rank, transport.size
-    copy(part, outputs[rank])
+    after, before = (rank + 1) % size, (rank - 1) % size
+    sends = [transport.start([(s, after)], []) for s in segments_of(totals[before])]
+    passing = [totals[(rank - step) % size] for step in range(2, size + 1)]
+    last = len(segments_of(totals[rank]))
+    to_go = sum(len(segments_of(share)) for share in passing)
+    for term, segment in arriving(transport, passing, before):
+        reduce_terms([term, segment], segment, op)
+        to_go -= 1
+        if to_go >= last:
+            sends.append(transport.start([(segment, after)], []))
+    for send in sends:
+        send.finish()
+
+
+def _all_gather(transport: Transport, shares: Sequence[Buffer]) -> None:
+    """shares[rank] of every rank comes to all others."""
+    rank, size = transport.rank, transport.size
     for step in range(size - 1):
-        sent, received = outputs[(rank - step) % size], outputs[(rank - step - 1) % size]
-        transport.exchange([(sent, (rank + 1) % size)], [(received, (rank - 1) % size)])
+        given, taken = shares[(rank - step) % size], shares[(rank - step - 1) % size]
+        transport.exchange(
+            [(given, (rank + 1) % size)] if given.count else [],
+            [(taken, (rank - 1) % size)] if taken.count else [],
+        )

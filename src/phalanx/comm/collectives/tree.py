@@ -1,16 +1,20 @@
 """Collectives along a binomial tree: few rounds, each rank talks to few others.
 
 Rank v (counted from the root) has the parent v - 2ᵏ, where 2ᵏ is its lowest binary digit, and the
-children v + 1, v + 2, v + 4 … below that digit.
+children v + 1, v + 2, v + 4 … below that digit. Vectors go in segments, one behind the other: while
+a rank waits for the next one, others have the last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.accumulate import running_copy, settle
+from phalanx.comm.collectives.accumulate import running, settle
+from phalanx.comm.collectives.segments import arriving, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
-from phalanx.comm.transport import Transport, scratch
+from phalanx.comm.transport import Exchange, Transport
 
 
 def parent_of(position: int) -> int | None:
@@ -32,47 +36,96 @@ def broadcast(transport: Transport, buffer: Buffer, *, root: int) -> None:
     """`buffer` of every rank becomes that of `root`.
 
     buffer: (n,), the same n and dtype on every rank.
-    Cost:   ⌈log₂ p⌉ rounds of n elements: ⌈log₂ p⌉ · (latency + bytes/bandwidth).
+    Cost:   ⌈log₂ p⌉ rounds of n elements, of which segments overlap: ⌈log₂ p⌉ · latency + the
+            time to send ⌈log₂ p⌉ · n elements, which the root has to do.
     Source: Thakur, Rabenseifner & Gropp 2005, doi:10.1177/1094342005051521.
     """
     size = transport.size
     position = (transport.rank - root) % size
     parent = parent_of(position)
-    if parent is not None:
-        transport.exchange([], [(buffer, (parent + root) % size)])
     # The farthest child has the largest subtree, so it is served first.
-    children = reversed(children_of(position, size))
-    transport.exchange([(buffer, (child + root) % size) for child in children], [])
-
-
-def reduce(
-    transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float, *, root: int
-) -> None:
-    """Reduce `buffer` over all ranks, into that of `root`; elsewhere it keeps its values.
-
-    buffer: (n,), the same n and dtype on every rank.
-    Cost:   ⌈log₂ p⌉ rounds of n elements: ⌈log₂ p⌉ · (latency + bytes/bandwidth + reducing).
-    Order:  of the tree: ((0 op 1) op (2 op 3)) op …, counted from the root.
-    """
-    size = transport.size
-    position = (transport.rank - root) % size
-    total = running_copy(buffer, op)
-    term = scratch(total.count, total.dtype)
-    for child in children_of(position, size):
-        transport.exchange([], [(term, (child + root) % size)])
-        reduce_terms([total, term], total, op)
-    parent = parent_of(position)
+    children = [(child + root) % size for child in reversed(children_of(position, size))]
+    segments = segments_of(buffer)
+    receives: list[Exchange] = []
     if parent is not None:
-        transport.exchange([(total, (parent + root) % size)], [])
-        return
-    settle(total, buffer, op, divisor)
+        source = (parent + root) % size
+        receives = [transport.start([], [(segment, source)]) for segment in segments]
+    sends = []
+    for number, segment in enumerate(segments):
+        if receives:
+            receives[number].finish()
+        sends.append(transport.start([(segment, child) for child in children], []))
+    for send in sends:
+        send.finish()
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
     """Reduce `buffer` over all ranks, in place: to rank 0 and from there to all.
 
     buffer: (n,), the same n and dtype on every rank.
-    Cost:   2⌈log₂ p⌉ rounds of n elements: 2⌈log₂ p⌉ · (latency + bytes/bandwidth).
+    Cost:   2⌈log₂ p⌉ rounds of n elements, of which segments overlap, also those on their way up
+            with those on their way down: 2⌈log₂ p⌉ · latency + the time in which rank 0 receives
+            and sends ⌈log₂ p⌉ · n elements.
+    Order:  of the tree: ((0 op 1) op (2 op 3)) op ….
     """
-    reduce(transport, buffer, op, divisor, root=0)
-    broadcast(transport, buffer, root=0)
+    total = running(transport, buffer, op)
+    itemsize = total.dtype.itemsize
+    totals, results = segments_of(total), segments_of(buffer, itemsize=itemsize)
+    parent = parent_of(transport.rank)
+    if parent is None:
+        _reduce_and_hand_out(transport, totals, results, op, divisor)
+    else:
+        _hand_up_and_down(transport, totals, results, op, parent)
+
+
+def _reduce_and_hand_out(
+    transport: Transport,
+    totals: Sequence[Buffer],
+    results: Sequence[Buffer],
+    op: ReduceOp,
+    divisor: float,
+) -> None:
+    """What the root does."""
+    children = children_of(transport.rank, transport.size)
+    terms = [arriving(transport, totals, child) for child in children]
+    sends = []
+    for total, result in zip(totals, results, strict=True):
+        _add(terms, total, op)
+        settle(total, result, op, divisor)
+        sends.append(transport.start([(result, child) for child in reversed(children)], []))
+    for send in sends:
+        send.finish()
+
+
+def _hand_up_and_down(
+    transport: Transport,
+    totals: Sequence[Buffer],
+    results: Sequence[Buffer],
+    op: ReduceOp,
+    parent: int,
+) -> None:
+    """What all others do. A result is looked for when so many segments more have been sent as are
+    on their way up and down the tree."""
+    children = children_of(transport.rank, transport.size)
+    terms = [arriving(transport, totals, child) for child in children]
+    lag = 2 * (transport.size - 1).bit_length()
+    ups: list[Exchange] = []
+    downs = []
+    for number in range(len(totals) + lag):
+        if number < len(totals):
+            _add(terms, totals[number], op)
+            ups.append(transport.start([(totals[number], parent)], []))
+        if 0 <= number - lag < len(results):
+            ups[number - lag].finish()  # its memory may be that of the result
+            result = results[number - lag]
+            transport.exchange([], [(result, parent)])
+            downs.append(transport.start([(result, child) for child in reversed(children)], []))
+    for down in downs:
+        down.finish()
+
+
+def _add(terms: Sequence[Iterator[tuple[Buffer, Buffer]]], total: Buffer, op: ReduceOp) -> None:
+    """What the children sent for a segment, in their order."""
+    for arrivals in terms:
+        term, _ = next(arrivals)
+        reduce_terms([total, term], total, op)

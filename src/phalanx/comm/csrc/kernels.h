@@ -28,6 +28,11 @@ int has_reduction(int dtype, int op);
 void reduce_terms(void *const *outputs, int num_outputs, const void *const *terms, int num_terms,
                   size_t count, int dtype, int op, double divisor);
 
+/* Half types: out[i] = in[i] as float32, and out[i] = in[i] / divisor, rounded once; that changes
+ * `in` where it divides. Memory must not overlap. */
+void widen_halves(float *out, const void *in, size_t count, int dtype);
+void narrow_halves(void *out, float *in, size_t count, int dtype, double divisor);
+
 /* What the shared memory of a node's ranks has room for. */
 enum {
     MAX_RANKS = 1024,

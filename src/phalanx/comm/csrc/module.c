@@ -103,6 +103,37 @@ static PyObject *py_reduce_terms(PyObject *module, arguments a, Py_ssize_t n)
     Py_RETURN_NONE;
 }
 
+/* widen(wide, halves, count, dtype) */
+static PyObject *py_widen(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 4))
+        return NULL;
+    void *wide = address_from(a[0]), *halves = address_from(a[1]);
+    size_t count = PyLong_AsSize_t(a[2]);
+    int dtype = int_from(a[3]);
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(widen_halves(wide, halves, count, dtype));
+    Py_RETURN_NONE;
+}
+
+/* narrow(halves, wide, count, dtype, divisor) */
+static PyObject *py_narrow(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 5))
+        return NULL;
+    void *halves = address_from(a[0]), *wide = address_from(a[1]);
+    size_t count = PyLong_AsSize_t(a[2]);
+    int dtype = int_from(a[3]);
+    double divisor = PyFloat_AsDouble(a[4]);
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(narrow_halves(halves, wide, count, dtype, divisor));
+    Py_RETURN_NONE;
+}
+
 static void leave(PyObject *capsule)
 {
     node *self = node_from(capsule);
@@ -338,7 +369,7 @@ static PyObject *py_node_bytes(PyObject *module, PyObject *size)
 #define ONE(NAME) {#NAME, py_##NAME, METH_O, NULL}
 
 static PyMethodDef methods[] = {
-    FAST(reduce_terms), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
+    FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
     FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
     FAST(parts_all_reduce), FAST(fused_step), FAST(apply_rule), {NULL, NULL, 0, NULL},

@@ -192,6 +192,21 @@ static void divide(void *values, size_t n, int dtype, double divisor)
         loops[dtype](values, dtype == COMPLEX64 || dtype == COMPLEX128 ? 2 * n : n, divisor);
 }
 
+void widen_halves(float *out, const void *in, size_t count, int dtype)
+{
+    widen(out, in, count, dtype);
+}
+
+void narrow_halves(void *out, float *in, size_t count, int dtype, double divisor)
+{
+    for (size_t start = 0; start < count; start += BLOCK_FLOATS) {
+        size_t n = count - start < BLOCK_FLOATS ? count - start : BLOCK_FLOATS;
+        if (divisor != 1.0)
+            divide(in + start, n, dtype, divisor);
+        narrow((char *)out + start * ITEMSIZE[dtype], in + start, n, dtype);
+    }
+}
+
 /* ---- several terms ---- */
 
 /* A block at a time, so that what is between the first term and the outputs stays in the

@@ -1,0 +1,86 @@
+"""What each algorithm of an all-reduce has a rank send and receive: formulas, held to counts.
+
+Of types that travel as they are: not of half types, whose totals are float32 on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from phalanx.comm.collectives import direct, halving, naive, segments, tree
+from phalanx.comm.layout import chunks, share_of
+from phalanx.comm.traffic import Moved, all_reduced, together
+
+OnMessages = Literal["naive", "direct", "ring", "tree", "halving"]
+
+
+def moved_by(algorithm: OnMessages, count: int, itemsize: int, rank: int, size: int) -> Moved:
+    """By `rank` of `size` ranks, for a vector of `count` elements of `itemsize` bytes."""
+    return _FORMULAS[algorithm](count, itemsize, rank, size)
+
+
+def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Moved:
+    peers = size - 1 if rank == naive.ROOT else 1
+    return Moved(peers * count * itemsize, peers * count * itemsize, peers if count else 0)
+
+
+def _by_direct(count: int, itemsize: int, rank: int, size: int) -> Moved:
+    cuts = chunks(count, max(1, direct.SEGMENT_BYTES // itemsize))
+    return together([all_reduced(cut.stop - cut.start, itemsize, rank, size) for cut in cuts])
+
+
+def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Moved:
+    """Around it twice: all shares but one, each time another one."""
+    shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
+    everything = sum(shares)
+    sent = 2 * everything - shares[rank] - shares[(rank + 1) % size]
+    received = 2 * everything - shares[(rank - 1) % size] - shares[rank]
+    cut = [_segments(share, itemsize) for share in shares]
+    handed_on = sum(1 for share in shares if share) - (shares[(rank + 1) % size] > 0)
+    return Moved(sent, received, sum(cut) - cut[rank] + handed_on)
+
+
+def _by_tree(count: int, itemsize: int, rank: int, size: int) -> Moved:
+    """To the parent and from it, from each child and to it."""
+    num_bytes = count * itemsize
+    neighbours = len(tree.children_of(rank, size)) + (tree.parent_of(rank) is not None)
+    messages = neighbours * _segments(num_bytes, itemsize)
+    return Moved(neighbours * num_bytes, neighbours * num_bytes, messages)
+
+
+def _by_halving(count: int, itemsize: int, rank: int, size: int) -> Moved:
+    workers = halving.workers_of(size)
+    num_bytes = count * itemsize
+    if rank not in workers:
+        return Moved(num_bytes, num_bytes, _segments(num_bytes, itemsize))
+    position = workers.index(rank)
+    shares = [share_of(peer, len(workers), count) for peer in range(len(workers))]
+    moves = []
+    for step in halving.halving_steps(position, len(workers)):
+        given = _elements(shares, step.given) * itemsize
+        kept = _elements(shares, step.kept) * itemsize
+        moves.append(Moved(given, kept, _segments(given, itemsize)))
+        moves.append(Moved(kept, given, 1 if kept else 0))
+    if rank > 0 and rank - 1 not in workers:
+        moves.append(Moved(num_bytes, num_bytes, 1 if num_bytes else 0))
+    return together(moves)
+
+
+def _elements(shares: list[range], numbers: range) -> int:
+    return sum(len(shares[number]) for number in numbers)
+
+
+def _segments(num_bytes: int, itemsize: int) -> int:
+    """How many messages these bytes make."""
+    largest = max(1, segments.SEGMENT_BYTES // itemsize) * itemsize
+    return -(-num_bytes // largest)
+
+
+_FORMULAS: Mapping[OnMessages, Callable[[int, int, int, int], Moved]] = {
+    "naive": _by_naive,
+    "direct": _by_direct,
+    "ring": _by_ring,
+    "tree": _by_tree,
+    "halving": _by_halving,
+}
