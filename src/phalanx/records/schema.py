@@ -82,10 +82,11 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
 
     schema: int = SCHEMA_VERSION
     study: str
-    kind: str  # "scaling"
+    kind: str  # "scaling" or "parallelism"
     command: str
     started_at: str
     runs: list[str]
+    left_out: dict[str, str] = {}  # what was asked for and is no run of it, and why
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):

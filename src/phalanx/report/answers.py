@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from phalanx.report.comparison import SPOKEN, Cell, counted, sequential_reference
+from phalanx.report.comparison import Cell, counted, sequential_reference
+from phalanx.report.schemes import spoken
 from phalanx.report.wording import joined, percent, points, seconds
 
 WALL_SHARE = 0.30
@@ -53,7 +54,7 @@ def oversubscription(cells: Sequence[Cell]) -> str | None:
         if fitting and crowded:
             best = min(fitting, key=lambda cell: cell.epoch_s)
             parts += [
-                f"{SPOKEN[strategy]} on {cell.layout.span} "
+                f"{spoken(strategy)} on {cell.layout.span} "
                 + _longer(cell.epoch_s / best.epoch_s, best.layout.span)
                 for cell in crowded
             ]
@@ -123,8 +124,8 @@ def _wall(strategy: str, cells: Sequence[Cell]) -> str:
             facts += [] if share is None else [f"{percent(share, 0)} communication"]
             crowd = ", where ranks share cores" if cell.oversubscribed else ""
             where = f"the wall stands at {cell.layout.span}{crowd}"
-            return f"with {SPOKEN[strategy]} {where} ({', '.join(facts)})"
-    return f"with {SPOKEN[strategy]} there is no wall up to {cells[-1].layout.span}"
+            return f"with {spoken(strategy)} {where} ({', '.join(facts)})"
+    return f"with {spoken(strategy)} there is no wall up to {cells[-1].layout.span}"
 
 
 def _others(number: int) -> str:

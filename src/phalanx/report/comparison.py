@@ -8,14 +8,9 @@ from statistics import fmean, median
 
 from phalanx.records.schema import Run
 from phalanx.report.measures import PARTS, RunMeasure
+from phalanx.report.schemes import scheme_of, spoken
 
 TIMES = "\N{MULTIPLICATION SIGN}"
-SPOKEN = {
-    "sequential": "the sequential program",
-    "mpi": "MPI",
-    "shared": "MPI with shared parameters",
-    "gloo": "Gloo",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +29,7 @@ class Subject:
 class Layout:
     """How the work is split."""
 
-    strategy: str
+    strategy: str  # with what makes another scheme of it: `mpi ring`
     ranks: int
     threads: int
     batch_size: int  # global, or of each rank
@@ -61,7 +56,7 @@ class Layout:
         """The layout in a sentence: MPI on 2 ranks."""
         if self.strategy == "sequential":
             return f"sequential with {counted(self.threads, 'thread')}"
-        return f"{SPOKEN[self.strategy]} on {self.span}"
+        return f"{spoken(self.strategy)} on {self.span}"
 
     @property
     def span(self) -> str:
@@ -144,7 +139,7 @@ def layout_of(run: Run) -> Layout:
     # One rank's batch is the global batch, so sequential runs serve both kinds as reference.
     own = isinstance(per_rank, int) and setting.ranks > 1
     return Layout(
-        strategy=setting.strategy,
+        strategy=scheme_of(setting),
         ranks=setting.ranks,
         threads=setting.threads,
         batch_size=int(str(per_rank)) if own else setting.global_batch_size,

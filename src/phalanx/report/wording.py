@@ -75,3 +75,11 @@ def size(num_bytes: int) -> str:
         if num_bytes >= unit and num_bytes % (unit // 4) == 0:
             return f"{num_bytes / unit:g} {name}"
     return f"{num_bytes:,} B"
+
+
+def amount(num_bytes: float) -> str:
+    """Measured bytes with three digits, where a KB is 1024: 12 B, 1.23 KB, 45.6 MB."""
+    for unit, name in ((2**30, "GB"), (2**20, "MB"), (2**10, "KB")):
+        if num_bytes >= unit:
+            return f"{three_digits(num_bytes / unit)} {name}"
+    return f"{num_bytes:.0f} B"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,15 +12,20 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import read_events, read_run, read_study, write_study
 from phalanx.records.schema import Study, Summary
-from phalanx.study.scaling import PlannedRun
-from phalanx.train.config import TrainConfig
-from phalanx.train.job import run_job
-from phalanx.train.run import complete
+from phalanx.study.planned import PlannedRun
 
 
-def open_study(folder: Path, planned: Sequence[PlannedRun], *, kind: str, command: str) -> None:
+def open_study(
+    folder: Path,
+    planned: Sequence[PlannedRun],
+    *,
+    kind: str,
+    command: str,
+    left_out: Mapping[str, str] | None = None,
+) -> None:
     """Write the plan, or find the same one there.
 
+    left_out: what is no run of the study although it was asked for, and why.
     Raises: UserError when the folder holds another study.
     """
     names = [run.name for run in planned]
@@ -37,6 +42,7 @@ def open_study(folder: Path, planned: Sequence[PlannedRun], *, kind: str, comman
         command=command,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         runs=names,
+        left_out=dict(left_out or {}),
     )
     try:
         write_study(folder, study)
@@ -57,7 +63,8 @@ def execute(folder: Path, planned: Sequence[PlannedRun], console: Console) -> in
     for number, run in enumerate(todo, 1):
         label = f"[{number:{len(str(len(todo)))}}/{len(todo)}] {run.name:{_width(todo)}}"
         try:
-            _make(folder, run, console, label)
+            _set_aside(folder / run.name)
+            run.make(folder / run.name, study=folder.name, console=console, label=label)
             text = _result(folder / run.name)
         except (RunFailedError, UserError) as error:
             failed += 1
@@ -75,20 +82,6 @@ def is_done(folder: Path) -> bool:
         return False
 
 
-def _make(folder: Path, run: PlannedRun, console: Console, label: str) -> None:
-    target = folder / run.name
-    _set_aside(target)
-    config, _ = complete(run.config, None)
-    run_job(
-        config,
-        target,
-        study=folder.name,
-        command=command_of(run.config),
-        console=console,
-        label=label,
-    )
-
-
 def _set_aside(target: Path) -> None:
     """Keep an attempt that did not end well out of the way of the next."""
     if not target.exists():
@@ -97,16 +90,6 @@ def _set_aside(target: Path) -> None:
     attempts.mkdir(exist_ok=True)
     number = sum(1 for _ in attempts.glob(f"{target.name}.*")) + 1
     target.rename(attempts / f"{target.name}.{number}")
-
-
-def command_of(config: TrainConfig) -> list[str]:
-    """The `phalanx train` command that makes this run by itself."""
-    defaults = TrainConfig().as_record()
-    words = ["phalanx", "train"]
-    for name, value in config.as_record().items():
-        if value != defaults[name]:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return words
 
 
 def _width(runs: Sequence[PlannedRun]) -> int:

@@ -11,6 +11,7 @@ import msgspec
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
+from phalanx.study.planned import TrainingRun
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
 from phalanx.train.split import Strategy
 
@@ -81,13 +82,7 @@ class ScalingConfig:
                 raise UserError(f"--{name.replace('_', '-')} names a value twice: {values}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedRun:
-    name: str
-    config: TrainConfig
-
-
-def plan(study: ScalingConfig, cores: int) -> list[PlannedRun]:
+def plan(study: ScalingConfig, cores: int) -> list[TrainingRun]:
     """Every run of the study, in the order in which they are made: those that are compared with
     each other one after the other, so that a machine that slows down slows all of them.
 
@@ -125,7 +120,7 @@ def _planned(
     threads: int,
     batch_size: int,
     seed: int,
-) -> PlannedRun:
+) -> TrainingRun:
     quick = not study.full
     config = TrainConfig(
         model=model,
@@ -145,7 +140,7 @@ def _planned(
     )
     config.global_batch_size(ranks)
     layout = f"{threads}t" if strategy == "sequential" else f"{ranks}x{threads}"
-    return PlannedRun(name=f"{model}-{strategy}-{layout}-b{batch_size}-s{seed}", config=config)
+    return TrainingRun(name=f"{model}-{strategy}-{layout}-b{batch_size}-s{seed}", config=config)
 
 
 def default_folder(study: ScalingConfig, dataset: str, runs: Path) -> Path:

@@ -16,6 +16,10 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 STRATEGIES = ("sequential", "mpi", "shared", "gloo")
 SHAPES = {"sequential": "circle", "mpi": "square", "shared": "diamond", "gloo": "triangle-up"}
 DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3], [1, 4], [12, 4])
+OTHER_COLOURS = ("--rank-2", "--rank-3", "--rank-4", "--path-halving", "--path-phalanx", "--mpi",
+                 "--gloo", "--shared", "--rank-5")  # fmt: skip
+OTHER_SHAPES = ("cross", "triangle-down", "triangle-right", "triangle-left", "circle", "square",
+                "triangle-up", "diamond", "stroke")  # fmt: skip
 RANK_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 NUM_RANK_COLOURS = 6
 FADED = 0.12
@@ -59,14 +63,33 @@ CONFIG: dict[str, Any] = {
 
 def strategy_scales(rows: Iterable[Row]) -> dict[str, Any]:
     """Colour and shape of the strategies that occur, merged into one legend."""
-    present = {row["strategy"] for row in rows}
+    present = list(dict.fromkeys(str(row["strategy"]) for row in rows))
     domain = [strategy for strategy in STRATEGIES if strategy in present]
-    colours = [f"var(--{strategy})" for strategy in domain]
+    others = [strategy for strategy in present if strategy not in STRATEGIES]
+    colours = [f"var(--{strategy})" for strategy in domain] + _others(
+        [f"var({name})" for name in OTHER_COLOURS], [f"var(--{s})" for s in domain], len(others)
+    )
     shapes = [SHAPES[strategy] for strategy in domain]
+    shapes += _others(OTHER_SHAPES, shapes, len(others))
+    domain += others
+    legend = alt.Legend(columns=2) if others else alt.Legend()
     return {
-        "color": alt.Color("strategy:N", title=None, scale=alt.Scale(domain=domain, range=colours)),
-        "shape": alt.Shape("strategy:N", title=None, scale=alt.Scale(domain=domain, range=shapes)),
+        "color": alt.Color(
+            "strategy:N",
+            title=None,
+            scale=alt.Scale(domain=domain, range=colours),
+            legend=legend,
+        ),
+        "shape": alt.Shape(
+            "strategy:N", title=None, scale=alt.Scale(domain=domain, range=shapes), legend=legend
+        ),
     }
+
+
+def _others(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str]:
+    """So many of the offered ones that nobody has; from the beginning again when they run out."""
+    free = [one for one in offered if one not in taken] or list(offered)
+    return [free[i % len(free)] for i in range(number)]
 
 
 def width_dash(rows: Iterable[Row]) -> alt.StrokeDash:

@@ -1,0 +1,103 @@
+"""What the ways to split a training are called, from the records' settings. Pure.
+
+A scheme is a strategy with those of its options that make another scheme of it: `mpi ring`,
+`server asynchronous`, `zero 3`, `pipeline 1f1b`, `mesh dp=2,tp=2`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.records.schema import Setting
+
+SPOKEN = {
+    "sequential": "the sequential program",
+    "mpi": "MPI",
+    "shared": "MPI with shared parameters",
+    "gloo": "Gloo",
+    "tensor": "tensor parallelism",
+    "local": "local SGD",
+    "local nesterov": "local SGD with Nesterov",
+    "server": "the synchronous parameter server",
+    "server asynchronous": "the asynchronous parameter server",
+    "server bounded": "the parameter server with bounded staleness",
+}
+SPOKEN_FIRST = {"zero": "ZeRO", "pipeline": "the pipeline", "mesh": "the mesh", "mpi": "MPI with"}
+DRIFTING = ("server asynchronous", "server bounded", "local")
+"""Schemes that do not make the update of the sequential program: by theory their losses differ."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Schemes that are drawn together."""
+
+    name: str
+    title: str
+    strategies: tuple[str, ...]
+
+
+GROUPS = (
+    Group(name="summed", title="summed gradients", strategies=("mpi", "shared", "gloo")),
+    Group(name="server", title="servers, local steps", strategies=("server", "local")),
+    Group(name="zero", title="sharded state", strategies=("zero",)),
+    Group(name="split", title="split layers, pipelines", strategies=("tensor", "pipeline", "mesh")),
+)
+
+
+def scheme_of(setting: Setting) -> str:
+    """The strategy, and what else tells it from the others of its kind."""
+    options, words = setting.options, [setting.strategy]
+    match setting.strategy:
+        case "mpi":
+            words.append(_unless("auto", options.get("all_reduce")))
+        case "server":
+            words.append(_unless("synchronous", options.get("server_mode")))
+            servers = options.get("servers", 1)
+            words.append(f"{servers} servers" if servers != 1 else "")
+        case "local":
+            words.append(_unless("average", options.get("outer_optimizer")))
+        case "zero":
+            words.append(str(options.get("zero_stage", 3)))
+        case "pipeline":
+            words.append(str(options.get("pipeline_schedule", "1f1b")))
+        case "mesh":
+            words.append(",".join(f"{axis}={ranks}" for axis, ranks in setting.mesh.items()))
+            words += _of_its_axes(setting)
+        case _:
+            pass
+    words.append(_unless("mpi", options.get("backend")))
+    return " ".join(word for word in words if word)
+
+
+def strategy_in(scheme: str) -> str:
+    return scheme.partition(" ")[0]
+
+
+def group_of(scheme: str) -> Group | None:
+    """None for the sequential program, and what is not known here."""
+    strategy = strategy_in(scheme)
+    return next((group for group in GROUPS if strategy in group.strategies), None)
+
+
+def spoken(scheme: str) -> str:
+    """In a sentence."""
+    if scheme in SPOKEN:
+        return SPOKEN[scheme]
+    strategy, _, rest = scheme.partition(" ")
+    return f"{SPOKEN_FIRST[strategy]} {rest}" if strategy in SPOKEN_FIRST and rest else scheme
+
+
+def makes_the_same_update(scheme: str) -> bool:
+    """Whether the scheme, by theory, trains the very model of the sequential program."""
+    return not scheme.startswith(DRIFTING)
+
+
+def _of_its_axes(setting: Setting) -> list[str]:
+    """What a mesh does otherwise than by default along its axes."""
+    options = setting.options
+    stage = options.get("zero_stage") if "shard" in setting.mesh else None
+    return [f"ZeRO {stage}" if stage else "", str(options.get("pipeline_schedule", ""))]
+
+
+def _unless(default: str, value: object) -> str:
+    return "" if value in (None, default) else str(value)

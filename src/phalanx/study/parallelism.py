@@ -1,0 +1,215 @@
+"""The parallelism study: every way to split one and the same training, on several numbers of ranks.
+
+Pure; making the runs is `execute`'s work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import UserError
+from phalanx.models.options import DataShape, ModelName, ModelOptions
+from phalanx.study.planned import PlannedRun, TrainingRun
+from phalanx.study.schemes import SCHEMES, SchemeName
+from phalanx.train.config import DatasetName, TrainConfig
+from phalanx.train.fit import check_fit
+
+COUNT = {"PHALANX_COUNT": "1"}
+"""Ranks count what they send and receive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much of a model is trained, the same for every scheme."""
+
+    model: ModelOptions
+    batch_size: int
+    epochs: int
+    train_samples: int | None
+    validation_samples: int | None
+
+
+QUICK = Size(
+    model=ModelOptions(), batch_size=128, epochs=3, train_samples=8_192, validation_samples=2_000
+)
+QUICK_GPT = Size(
+    # Enough layers for 4 ranks of two stages each, and little enough to be done in seconds.
+    model=ModelOptions(width=64, layers=6, heads=4),
+    batch_size=16,
+    epochs=3,
+    train_samples=256,
+    validation_samples=128,
+)
+FULL = Size(
+    model=ModelOptions(), batch_size=128, epochs=5, train_samples=None, validation_samples=None
+)
+FULL_GPT = replace(QUICK_GPT, epochs=5, train_samples=2_048, validation_samples=512)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelismConfig:
+    """What to compare. The defaults take about six minutes on two cores."""
+
+    models: tuple[ModelName, ...] = ("mlp", "gpt")
+    """Networks to train; `gpt` learns text, the others images."""
+
+    schemes: tuple[SchemeName, ...] | None = None
+    """Ways to split the training. Default: all that suit the model."""
+
+    ranks: tuple[int, ...] = (2, 4)
+    """Numbers of ranks. A quick study has all schemes on the largest, the leading ones on all."""
+
+    full: bool = False
+    """Every scheme on every number of ranks, all samples of the images, 5 epochs."""
+
+    width: int | None = None
+    """Hidden units of the `mlp`, width of the `gpt`. Default: 256 and 64."""
+
+    batch_size: int | None = None
+    """Samples an update over all ranks together. Default: 128, and 16 for gpt."""
+
+    epochs: int | None = None
+    """Passes over the training data. Default: 3, or 5 with --full."""
+
+    train_samples: int | None = None
+    """Training samples of an epoch. Default: 8,192, and 256 for gpt."""
+
+    validation_samples: int | None = None
+    """Validation samples that each epoch is judged by. Default: 2,000, and 128 for gpt."""
+
+    seeds: tuple[int, ...] = (0,)
+    """Every run is repeated with each seed."""
+
+    dataset: DatasetName = "auto"
+    """Images: `mnist`, the embedded `digits`, or `auto`: mnist where it is found."""
+
+    data_root: Path | None = None
+    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
+
+    lr: float = 1e-3
+    """Learning rate."""
+
+    study_dir: Path | None = None
+    """Folder of the study. Default: runs/parallelism-…, the same for the same options, so that an
+    interrupted study goes on when its command is given again."""
+
+    timeout_s: float = 300.0
+    """A run whose ranks have waited this long for each other has failed."""
+
+    def __post_init__(self) -> None:
+        for name in ("models", "schemes", "ranks", "seeds"):
+            values = getattr(self, name)
+            if values is not None and not values:
+                raise UserError(f"--{name} needs at least one value")
+            if values is not None and len(set(values)) != len(values):
+                raise UserError(f"--{name} names a value twice: {values}")
+        for number in self.ranks:
+            if number < 1:
+                raise UserError(f"--ranks must be at least 1, not {number}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    runs: tuple[PlannedRun, ...]
+    left_out: dict[str, str]
+    """Names of runs that cannot be, and why."""
+
+
+def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> Plan:
+    """Every run of the study, in the order in which they are made: those of one model and number
+    of ranks one after the other, so that a machine that slows down slows all that are compared.
+
+    shapes: of the data of each model.
+    Raises: UserError when there is nothing to run.
+    """
+    runs: list[PlannedRun] = []
+    left_out: dict[str, str] = {}
+    for model in study.models:
+        for seed in study.seeds:
+            for scheme, ranks in layouts(study, model):
+                name = f"{model}-{scheme}-{ranks}-s{seed}"
+                try:
+                    config = _config(study, model, scheme, ranks, seed)
+                    check_fit(config, shapes[model])
+                except UserError as error:
+                    left_out[name] = str(error).splitlines()[0]
+                    continue
+                runs.append(TrainingRun(name=name, config=config, environment=COUNT))
+    if not runs:
+        reason = next(iter(left_out.values()), "no scheme suits these models and ranks")
+        raise UserError(f"there is nothing to run: {reason}")
+    return Plan(runs=tuple(runs), left_out=left_out)
+
+
+def layouts(study: ParallelismConfig, model: ModelName) -> Iterator[tuple[SchemeName, int]]:
+    """(scheme, ranks), by increasing ranks: 1 rank for `sequential`, 4 for a grid of 2 × 2."""
+    chosen = [name for name in SCHEMES if _is_wanted(study, name, model)]
+    fixed = {SCHEMES[name].ranks for name in chosen} - {None}
+    for ranks in sorted({*study.ranks, *(number for number in fixed if number)}):
+        for name in chosen:
+            scheme = SCHEMES[name]
+            if scheme.ranks is not None:
+                suits = scheme.ranks == ranks
+            else:
+                everywhere = study.full or study.schemes is not None or scheme.is_leading
+                suits = ranks in study.ranks and (everywhere or ranks == max(study.ranks))
+            if suits:
+                yield name, ranks
+
+
+def _is_wanted(study: ParallelismConfig, name: SchemeName, model: ModelName) -> bool:
+    if study.schemes is not None:
+        return name in study.schemes
+    scheme = SCHEMES[name]
+    # A grid of 2 × 2 belongs to a study that goes as far as 4 ranks.
+    return model in scheme.leads_for and (scheme.ranks or 1) <= max(study.ranks)
+
+
+def size_of(study: ParallelismConfig, model: ModelName) -> Size:
+    """With what was asked for in place of the defaults."""
+    if model == "gpt":
+        size = FULL_GPT if study.full else QUICK_GPT
+    else:
+        size = FULL if study.full else QUICK
+    width = None if model in ("cnn", "rnn") else study.width or size.model.width
+    return Size(
+        model=replace(size.model, width=width),
+        batch_size=study.batch_size or size.batch_size,
+        epochs=study.epochs or size.epochs,
+        train_samples=study.train_samples or size.train_samples,
+        validation_samples=study.validation_samples or size.validation_samples,
+    )
+
+
+def _config(
+    study: ParallelismConfig, model: ModelName, scheme: SchemeName, ranks: int, seed: int
+) -> TrainConfig:
+    size = size_of(study, model)
+    return TrainConfig(
+        model=model,
+        dataset="text" if model == "gpt" else study.dataset,
+        data_root=None if model == "gpt" else study.data_root,
+        ranks=ranks,
+        threads=1,
+        epochs=size.epochs,
+        batch_size=size.batch_size,
+        lr=study.lr,
+        seed=seed,
+        train_samples=size.train_samples,
+        validation_samples=size.validation_samples,
+        timeout_s=study.timeout_s,
+        **vars(size.model),
+        **SCHEMES[scheme].options,  # type: ignore[arg-type]
+    )
+
+
+def default_folder(study: ParallelismConfig, parts: Iterable[str], runs: Path) -> Path:
+    """The same folder for the same options. parts: what else the records depend on."""
+    options = {name: str(value) for name, value in asdict(study).items()}
+    encoded = msgspec.json.encode([options, *parts], order="sorted")
+    return runs / f"parallelism-{hashlib.sha256(encoded).hexdigest()[:6]}"

@@ -1,0 +1,80 @@
+"""One run of a study: a name, and how it is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from phalanx.train.config import TrainConfig
+from phalanx.train.job import run_job
+from phalanx.train.run import complete
+
+
+class PlannedRun(Protocol):
+    @property
+    def name(self) -> str:
+        """Of its folder within the study."""
+
+    def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
+        """Make the run as a job of its own, with its records in `folder`, which is not there yet.
+
+        Raises: UserError when its options do not fit, RunFailedError when a rank failed.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """`phalanx train`."""
+
+    name: str
+    config: TrainConfig
+    environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, beside our own
+
+    def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
+        config, _ = complete(self.config, None)
+        command = command_words("train", self.config.as_record(), TrainConfig().as_record())
+        with environment_of(self.environment):
+            run_job(config, folder, study=study, command=command, console=console, label=label)
+
+
+def command_words(
+    name: str, options: Mapping[str, object], defaults: Mapping[str, object]
+) -> list[str]:
+    """The `phalanx` command that makes this run by itself: what is chosen otherwise than by
+    default."""
+    words = ["phalanx", name]
+    for option, value in options.items():
+        if value == defaults[option]:
+            continue
+        word = f"--{option.replace('_', '-')}"
+        match value:
+            case True:
+                words.append(word)
+            case False:
+                words.append(word.replace("--", "--no-", 1))
+            case list() | tuple():
+                words += [word, *map(str, value)]
+            case _:
+                words += [word, str(value)]
+    return words
+
+
+@contextmanager
+def environment_of(added: Mapping[str, str]) -> Iterator[None]:
+    """With `added` in this process's environment, which those it starts are given."""
+    before = {name: os.environ.get(name) for name in added}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

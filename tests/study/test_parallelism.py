@@ -1,0 +1,111 @@
+"""The plan of the parallelism study: which runs, in which order, and what is left out why."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
+from phalanx.study.parallelism import ParallelismConfig, Plan, default_folder, layouts, plan
+from phalanx.study.planned import TrainingRun
+from phalanx.study.schemes import SCHEMES, SchemeName
+from phalanx.train.config import TrainConfig
+
+SHAPES: dict[ModelName, DataShape] = {
+    "mlp": MNIST_SHAPE,
+    "cnn": MNIST_SHAPE,
+    "gpt": DataShape(inputs=(64,), num_classes=96),
+}
+
+
+def planned(**options: Any) -> Plan:
+    return plan(ParallelismConfig(**options), SHAPES)
+
+
+def configs(**options: Any) -> list[TrainConfig]:
+    return [run.config for run in planned(**options).runs if isinstance(run, TrainingRun)]
+
+
+def test_every_scheme_has_its_options() -> None:
+    assert tuple(SCHEMES) == get_args(SchemeName)
+
+
+def test_the_quick_study_has_every_scheme_on_four_ranks() -> None:
+    made = planned()
+    names = [run.name for run in made.runs]
+    assert len(names) == len(set(names))
+    assert {"mlp-ring-4-s0", "mlp-dp2-tp2-4-s0", "gpt-zero-bubble-4-s0"} <= set(names)
+    assert {"mlp-mpi-2-s0", "gpt-1f1b-2-s0"} <= set(names)
+    assert "mlp-ring-2-s0" not in names
+    assert names.count("mlp-sequential-1-s0") == 1
+    assert made.left_out == {}
+
+
+def test_the_full_study_has_every_scheme_on_all_ranks() -> None:
+    names = {run.name for run in planned(full=True, models=("mlp",)).runs}
+    assert {f"mlp-ring-{ranks}-s0" for ranks in (2, 4)} <= names
+    assert not any(name.startswith("mlp-dp2-tp2-2") for name in names)
+
+
+def test_sequential_comes_first_and_ranks_grow() -> None:
+    found = list(layouts(ParallelismConfig(), "mlp"))
+    assert found[0] == ("sequential", 1)
+    assert [ranks for _, ranks in found] == sorted(ranks for _, ranks in found)
+
+
+def test_what_is_compared_differs_in_the_split_alone() -> None:
+    same = {
+        (c.model, c.seed, c.epochs, c.batch_size, c.train_samples, c.lr, c.optimizer, c.dataset)
+        for c in configs(models=("mlp",))
+    }
+    assert len(same) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "reason"),
+    [
+        ({"schemes": ("mpi", "server"), "ranks": (1, 2)}, "mlp-server-1-s0", "leaves no worker"),
+        ({"schemes": ("mpi", "two-servers"), "ranks": (2,)}, "mlp-two-servers-2-s0", "no worker"),
+        ({"schemes": ("mpi", "1f1b"), "ranks": (4,)}, "mlp-1f1b-4-s0", "pp=4 stages"),
+        ({"schemes": ("mpi", "tensor"), "models": ("cnn",)}, "cnn-tensor-2-s0", "tensor"),
+        ({"schemes": ("mpi", "tensor"), "ranks": (3,)}, "mlp-tensor-3-s0", "divide by tp=3"),
+    ],
+)
+def test_what_cannot_be_is_left_out_and_says_why(
+    options: dict[str, Any], name: str, reason: str
+) -> None:
+    made = planned(**{"models": ("mlp",), **options})
+    assert reason in made.left_out[name]
+    assert name not in {run.name for run in made.runs}
+
+
+def test_nothing_to_run_is_an_error() -> None:
+    with pytest.raises(UserError, match=r"nothing to run: .*leaves no worker"):
+        planned(models=("mlp",), schemes=("server",), ranks=(1,))
+
+
+def test_ranks_count_what_they_send() -> None:
+    runs = [run for run in planned().runs if isinstance(run, TrainingRun)]
+    assert {run.environment["PHALANX_COUNT"] for run in runs} == {"1"}
+
+
+def test_the_same_options_have_the_same_folder() -> None:
+    folders = {
+        default_folder(ParallelismConfig(seeds=(seed,)), ["digits"], Path("runs"))
+        for seed in (0, 0, 1)
+    }
+    assert len(folders) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": (2, 2)}, "--ranks names a value twice"),
+        ({"ranks": (0,)}, "--ranks must be at least 1, not 0"),
+        ({"models": ()}, "--models needs at least one value"),
+    ],
+)
+def test_bad_lists(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        ParallelismConfig(**options)
