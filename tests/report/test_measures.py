@@ -1,5 +1,6 @@
 """Measures against numbers computed by hand."""
 
+import msgspec
 import pytest
 
 from phalanx.records.schema import Epoch, Evaluation, Event, Outcome, Started, Step
@@ -85,6 +86,27 @@ def test_uneven_ranks_weigh_by_their_samples() -> None:
     assert (only.train_loss, only.train_accuracy) == (14.0 / 7, 5 / 7)
     assert (only.validation_loss, only.validation_accuracy) == (1.0, 2 / 3)
     assert run.images_per_s == 7.0
+
+
+def test_losses_of_a_text_are_those_of_a_character() -> None:
+    """A sample asks for as many predictions as it has characters; speeds stay those of samples."""
+    of_text = {
+        rank: measure_rank(
+            [
+                msgspec.structs.replace(started(rank), targets_per_sample=10),
+                epoch(0, 1.0, samples, 2.0 * samples * 10, correct=3 * samples),
+                evaluation(0, samples, 1.5 * samples * 10, correct=4 * samples),
+            ]
+        )
+        for rank, samples in enumerate((4, 3))
+    }
+    run = measure_run(run_of(Job("mlp", "mpi", ranks=2), "s"), of_text)
+    only = run.epochs[0]
+    assert (only.train_loss, only.train_accuracy) == (2.0, 0.3)
+    assert (only.validation_loss, only.validation_accuracy) == (1.5, 0.4)
+    assert (only.samples, run.images_per_s) == (7, 7.0)
+    rank = run.ranks[1].epochs[0]
+    assert (rank.train_loss, rank.train_accuracy) == (2.0, 0.3)
 
 
 @pytest.mark.parametrize(

@@ -32,14 +32,15 @@ class RankEpoch:
     event: Epoch
     steps: int
     parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
+    targets_per_sample: int = 1
 
     @property
     def train_loss(self) -> float | None:
-        return _ratio(self.event.loss_sum, self.event.samples)
+        return _ratio(self.event.loss_sum, self.event.samples * self.targets_per_sample)
 
     @property
     def train_accuracy(self) -> float | None:
-        return _ratio(self.event.correct, self.event.samples)
+        return _ratio(self.event.correct, self.event.samples * self.targets_per_sample)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +52,17 @@ class RankMeasure:
     evaluations: Mapping[int, Evaluation]
     finished: Finished | None
 
+    @property
+    def targets_per_sample(self) -> int:
+        """Predictions that a sample asks for: what losses and hits are divided by."""
+        return self.started.targets_per_sample if self.started else 1
+
 
 @dataclass(frozen=True, kw_only=True)
 class EpochMeasure:
-    """One epoch over all ranks; epoch -1 is the model before the first update."""
+    """One epoch over all ranks; epoch -1 is the model before the first update.
+
+    Losses and accuracies are those of a prediction: of an image, or of a character of a text."""
 
     epoch: int
     epoch_s: float  # of the slowest rank, training only
@@ -105,7 +113,7 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
             case Step():
                 steps.append(event)
             case Epoch():
-                epochs[event.epoch] = _rank_epoch(event, steps)
+                epochs[event.epoch] = _rank_epoch(event, steps, started)
                 steps = []
             case Evaluation():
                 evaluations[event.epoch] = event
@@ -145,15 +153,20 @@ def timed_epochs(epochs: Sequence[int]) -> tuple[int, ...]:
     return tuple(epochs[1:] if len(epochs) >= WARM_UP_FROM_EPOCHS else epochs)
 
 
-def _rank_epoch(event: Epoch, steps: Sequence[Step]) -> RankEpoch:
-    parts_s = tuple(sum(getattr(step, f"{part}_s") for step in steps) for part in PARTS)
-    return RankEpoch(event=event, steps=len(steps), parts_s=parts_s)
+def _rank_epoch(event: Epoch, steps: Sequence[Step], started: Started | None) -> RankEpoch:
+    return RankEpoch(
+        event=event,
+        steps=len(steps),
+        parts_s=tuple(sum(getattr(step, f"{part}_s") for step in steps) for part in PARTS),
+        targets_per_sample=started.targets_per_sample if started else 1,
+    )
 
 
 def _epochs(ranks: Mapping[int, RankMeasure]) -> tuple[EpochMeasure, ...]:
     if not ranks:
         return ()
     everyone = ranks.values()
+    targets_per_sample = max(rank.targets_per_sample for rank in everyone)
     trained = set.intersection(*(set(rank.epochs) for rank in everyone))
     evaluated = set.intersection(*(set(rank.evaluations) for rank in everyone))
     measures = []
@@ -163,7 +176,7 @@ def _epochs(ranks: Mapping[int, RankMeasure]) -> tuple[EpochMeasure, ...]:
         evaluations = [rank.evaluations[epoch] for rank in everyone] if epoch in evaluated else []
         epoch_s = max((event.train_s for event in events), default=0.0)
         trained_s += epoch_s
-        measures.append(_epoch(epoch, epoch_s, trained_s, events, evaluations))
+        measures.append(_epoch(epoch, epoch_s, trained_s, events, evaluations, targets_per_sample))
     return tuple(measures)
 
 
@@ -173,25 +186,34 @@ def _epoch(
     trained_s: float,
     events: Sequence[Epoch],
     evaluations: Sequence[Evaluation],
+    targets_per_sample: int,
 ) -> EpochMeasure:
     return EpochMeasure(
         epoch=epoch,
         epoch_s=epoch_s,
         trained_s=trained_s,
         samples=sum(event.samples for event in events),
-        train_loss=_mean_loss(events),
-        train_accuracy=_accuracy(events),
-        validation_loss=_mean_loss(evaluations),
-        validation_accuracy=_accuracy(evaluations),
+        train_loss=_mean_loss(events, targets_per_sample),
+        train_accuracy=_accuracy(events, targets_per_sample),
+        validation_loss=_mean_loss(evaluations, targets_per_sample),
+        validation_accuracy=_accuracy(evaluations, targets_per_sample),
     )
 
 
-def _mean_loss(events: Sequence[Epoch] | Sequence[Evaluation]) -> float | None:
-    return _ratio(sum(e.loss_sum for e in events), sum(e.samples for e in events))
+def _mean_loss(
+    events: Sequence[Epoch] | Sequence[Evaluation], targets_per_sample: int
+) -> float | None:
+    return _ratio(sum(e.loss_sum for e in events), _targets(events, targets_per_sample))
 
 
-def _accuracy(events: Sequence[Epoch] | Sequence[Evaluation]) -> float | None:
-    return _ratio(sum(e.correct for e in events), sum(e.samples for e in events))
+def _accuracy(
+    events: Sequence[Epoch] | Sequence[Evaluation], targets_per_sample: int
+) -> float | None:
+    return _ratio(sum(e.correct for e in events), _targets(events, targets_per_sample))
+
+
+def _targets(events: Sequence[Epoch] | Sequence[Evaluation], targets_per_sample: int) -> int:
+    return sum(e.samples for e in events) * targets_per_sample
 
 
 def _communication_share(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> float | None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 from phalanx.records.schema import Summary
+from phalanx.train.config import TrainConfig
 
 
-def epoch_line(summary: Summary, epochs: int) -> str:
-    """One epoch as a line of a log."""
+def epoch_line(summary: Summary, config: TrainConfig) -> str:
+    """One epoch as a line of a log. config: complete."""
     return (
-        f"epoch {summary.epoch + 1}/{epochs}"
+        f"epoch {summary.epoch + 1}/{config.epochs}"
         f"  loss {summary.train_loss:.4f}"
         f"  validation {summary.validation_loss:.4f}"
-        f"  accuracy {summary.validation_accuracy:.2%}"
-        f"  {summary.images_per_s:,.0f} images/s"
+        f"  {accuracy_words(config)} {summary.validation_accuracy:.2%}"
+        f"  {summary.images_per_s:,.0f} {samples_word(config)}/s"
         f"  communication {summary.communication_share:.1%}"
         f"  {summary.epoch_s:.2f} s"
     )
+
+
+def samples_word(config: TrainConfig) -> str:
+    """What the samples are. A sample of text is a window of characters."""
+    return "samples" if config.dataset == "text" else "images"
+
+
+def accuracy_words(config: TrainConfig) -> str:
+    """Of what the accuracy is a share: of images, or of the characters that come next."""
+    return "characters right" if config.dataset == "text" else "accuracy"

@@ -12,7 +12,7 @@ from rich.text import Text
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.schema import AnyEvent, Started, Step, Summary
 from phalanx.train.config import TrainConfig
-from phalanx.train.metrics import epoch_line
+from phalanx.train.metrics import accuracy_words, epoch_line, samples_word
 
 BAR_WIDTH = 20
 
@@ -26,11 +26,10 @@ class Progress:
     def __init__(
         self, console: Console, folder: Path, config: TrainConfig, label: str | None
     ) -> None:
-        assert config.ranks is not None, "complete() comes first"
         self._tail = EventTail(rank_file(folder, 0))
         self._console = console
         self._label = label
-        self._state = LiveState(config.epochs, config.ranks)
+        self._state = LiveState(config)
         self._live = Live(self._line(), console=console, transient=True, auto_refresh=False)
 
     def __enter__(self) -> Progress:
@@ -46,7 +45,7 @@ class Progress:
         events = list(self._tail.read_new())
         for summary in self._state.take(events):
             if self._label is None:
-                self._console.print(epoch_line(summary, self._state.epochs), markup=False)
+                self._console.print(epoch_line(summary, self._state.config), markup=False)
         if self._console.is_terminal:
             self._live.update(self._line(), refresh=True)
         return bool(events)
@@ -59,12 +58,15 @@ class Progress:
 class LiveState:
     """What the line says, from the events of rank 0 so far.
 
-    Within an epoch loss and speed are those of rank 0's part, scaled to all ranks; the lines of
-    finished epochs are exact.
+    Within an epoch the loss is that of rank 0's part, and left out where rank 0 sees none (the
+    first stage of a pipeline); the speed is that of whole steps, which the ranks make together. The
+    lines of finished epochs are exact.
     """
 
-    def __init__(self, epochs: int, ranks: int) -> None:
-        self.epochs, self.ranks = epochs, ranks
+    def __init__(self, config: TrainConfig) -> None:
+        assert config.ranks is not None, "complete() comes first"
+        self.config = config
+        self._global_batch_size = config.global_batch_size(config.ranks)
         self._started: Started | None = None
         self._accuracy: float | None = None
         self._steps: list[Step] = []  # of the current epoch
@@ -89,19 +91,29 @@ class LiveState:
             return "starting …"
         if not self._steps:
             return "first batch …"
-        samples = sum(step.samples for step in self._steps)
-        loss = sum(step.loss_sum for step in self._steps) / max(1, samples)
-        communication_s = sum(step.communication_s for step in self._steps)
+        all_samples = self._started.train_samples
+        samples = min(len(self._steps) * self._global_batch_size, all_samples)
         seconds = sum(step_s(step) for step in self._steps)
-        done = min(1.0, samples * self.ranks / self._started.train_samples)
+        communication_s = sum(step.communication_s for step in self._steps)
+        done = samples / all_samples
         bar = "█" * round(done * BAR_WIDTH) + "░" * (BAR_WIDTH - round(done * BAR_WIDTH))
-        accuracy = "" if self._accuracy is None else f"  accuracy {self._accuracy:.2%}"
         return (
-            f"epoch {self._steps[-1].epoch + 1}/{self.epochs} {bar} {done:4.0%}"
-            f"  loss {loss:.4f}{accuracy}"
-            f"  {samples * self.ranks / seconds:,.0f} images/s"
+            f"epoch {self._steps[-1].epoch + 1}/{self.config.epochs} {bar} {done:4.0%}"
+            f"{self._loss(self._started)}{self._last_accuracy()}"
+            f"  {samples / seconds:,.0f} {samples_word(self.config)}/s"
             f"  communication {communication_s / seconds:.1%}"
         )
+
+    def _loss(self, started: Started) -> str:
+        targets = sum(step.samples for step in self._steps) * started.targets_per_sample
+        if not targets:
+            return ""
+        return f"  loss {sum(step.loss_sum for step in self._steps) / targets:.4f}"
+
+    def _last_accuracy(self) -> str:
+        if self._accuracy is None:
+            return ""
+        return f"  {accuracy_words(self.config)} {self._accuracy:.2%}"
 
 
 def step_s(step: Step) -> float:

@@ -166,7 +166,7 @@ def _epochs(config: TrainConfig, work: Work, epochs_done: int) -> None:
         )
         trained_s = summary.trained_s
         work.writer.add(summary)
-        print(epoch_line(summary, config.epochs), flush=True)
+        print(epoch_line(summary, config), flush=True)
         if config.checkpoint_dir:
             _save(config, config.checkpoint_dir, work, epoch)
         work.writer.flush()
