@@ -119,7 +119,7 @@ class Strategy(ABC):
         """One step of the optimizer, by the gradient of the mean loss over the global batch."""
         clock = time.perf_counter
         self.clear_gradients()
-        pieces = pieces_of(batch, self.num_accumulated)
+        pieces = self.pieces(batch)
         loss_sum, logits, forward_s, backward_s = 0.0, [], 0.0, 0.0
         for piece in pieces[:-1]:
             with self.unsynchronized():
@@ -143,6 +143,10 @@ class Strategy(ABC):
             backward_s + times.backward_s,
             times.communication_s,
         )
+
+    def pieces(self, batch: Batch) -> list[Batch]:
+        """What goes through the model at once."""
+        return pieces_of(batch, self.num_accumulated)
 
     def loss_weight(self, global_targets: int) -> float:
         """By which a rank's loss sum is multiplied before its backward pass."""

@@ -1,0 +1,59 @@
+"""What strategies on PyTorch's own engines have in common: `torch.distributed` over MPI's ranks."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Literal
+
+import torch.distributed as dist
+
+from phalanx.comm.traffic import Traffic
+from phalanx.comm.world import World
+from phalanx.parallel.over_mpi import OverMPI
+from phalanx.torch_backend.store import open_store
+
+Backend = Literal["mpi", "gloo"]
+
+
+class OnTorch(OverMPI):
+    """The ranks of a `World` that are also those of `torch.distributed`'s default group.
+
+    The world serves what is no part of training: meeting, gathering, sharing. Closing this ends
+    the default group and then the world.
+    """
+
+    def __init__(self, world: World, *, backend: Backend) -> None:
+        """backend: what carries the messages; `mpi` counts what it sends, `gloo` does not.
+
+        Raises: RuntimeError when torch.distributed has a default group already.
+        """
+        super().__init__(world)
+        self._traffic: Traffic | None = None
+        timeout = timedelta(seconds=world.timeout_s)
+        if backend == "mpi":
+            dist.init_process_group("mpi", timeout=timeout)
+            self._traffic = _count()
+        else:
+            store = open_store(world, timeout)
+            dist.init_process_group(
+                "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timeout
+            )
+        self.collective = f"torch.distributed on {backend}"
+
+    def traffic(self) -> tuple[int, int] | None:
+        if self._traffic is None:
+            return None
+        return self._traffic.sent_bytes, self._traffic.received_bytes
+
+    def close(self) -> None:
+        dist.destroy_process_group()
+        super().close()
+
+
+def _count() -> Traffic:
+    """What backend mpi sends from now on, in this group and in those that are made of it."""
+    group: Any = dist.group.WORLD
+    if group.traffic is None:
+        group.traffic = Traffic()
+    traffic: Traffic = group.traffic
+    return traffic

@@ -1,0 +1,40 @@
+"""What a rank itself holds of a model's parameters, as plain tensors.
+
+PyTorch's optimizers update value by value, so that they need not know which part of a parameter a
+rank holds: they are given the parts, which share their memory with the model, and serve every
+mixture of whole, split and sharded parameters with their fused kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+
+def local_parts(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+    """Of each parameter what this rank holds: itself, or a parameter on the same memory."""
+    return [
+        nn.Parameter(parameter.detach().to_local(), requires_grad=parameter.requires_grad)
+        if isinstance(parameter, DTensor)
+        else parameter
+        for parameter in parameters
+    ]
+
+
+def local_gradient(parameter: nn.Parameter) -> Tensor:
+    """Of what this rank holds, summed over the ranks that computed parts of it; zeros where the
+    loss does not reach the parameter. Collective where it is not summed yet."""
+    gradient = parameter.grad
+    if not isinstance(parameter, DTensor):
+        return torch.zeros_like(parameter) if gradient is None else gradient
+    if gradient is None:
+        return torch.zeros_like(parameter.to_local())
+    assert isinstance(gradient, DTensor), "the gradient of a DTensor is one"
+    if gradient.placements != parameter.placements:
+        gradient = gradient.redistribute(placements=parameter.placements)
+    local = gradient.to_local()
+    assert isinstance(local, Tensor), "there is a local part"
+    return local

@@ -1,0 +1,43 @@
+"""Parameters, gradients and optimizer state cut among data ranks, by PyTorch's FSDP2.
+
+Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054: stages 2 and 3.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+
+def shard_parameters(model: nn.Module, mesh: DeviceMesh, *, keep_whole: bool) -> None:
+    """Cut every parameter along its first dim among the ranks of the mesh's last axis, in place;
+    with two axes the first is one of replicas. No communication.
+
+    A child of the model that has parameters is a unit: its parameters are gathered together before
+    it is used. keep_whole: gathered once a step, kept from the forward to the backward pass (stage
+    2); else gathered again in the backward pass (stage 3).
+    Gradients become sums over all ranks of the mesh, each of the weight that its rank gave it.
+    """
+    units = [child for child in model.children() if any(True for _ in child.parameters())]
+    for module in (*units, model):
+        fully_shard(module, mesh=mesh, reshard_after_forward=not keep_whole)
+    for module in _sharded(model):
+        module.set_gradient_divide_factor(1.0)
+        module.set_force_sum_reduction_for_comms(True)
+
+
+def synchronize_gradients(model: nn.Module, is_wanted: bool) -> None:
+    """Whether the next backward pass sums gradients over the ranks, or keeps adding to its own."""
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(is_wanted)
+
+
+def give_back_whole_parameters(model: nn.Module) -> None:
+    """Those that a forward pass without a backward pass has left behind."""
+    for module in _sharded(model):
+        module.reshard()
+
+
+def _sharded(model: nn.Module) -> list[FSDPModule]:
+    return [module for module in model.modules() if isinstance(module, FSDPModule)]

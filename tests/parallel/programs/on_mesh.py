@@ -1,0 +1,133 @@
+"""Each rank: on every mesh of these ranks, train the MLP and the GPT and compare every parameter,
+whole, with those of one process. One job, one mesh after the other.
+
+Words: backend, then any of `sgd`, `accumulate`, `stage2`, `sequence`, and a mesh to do only that.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from phalanx.comm.layout import share_of
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.models.build import build_model
+from phalanx.models.options import DataShape, ModelName, ModelOptions, completed
+from phalanx.parallel.mesh import Mesh, parse_mesh
+from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.strategy import IGNORED, Batch, Strategy
+
+SIZES = [11, 11, 7, 2] * 5  # two samples: fewer than ranks
+ADAM = UpdateRule(name="adam", learning_rate=1e-2, weight_decay=0.01)
+SGD = UpdateRule(name="sgd", learning_rate=0.05, momentum=0.9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    model: ModelName
+    options: ModelOptions
+    shape: DataShape
+
+    def build(self, seed: int) -> nn.Module:
+        return build_model(
+            self.model, seed=seed, dtype=torch.float64, options=self.options, shape=self.shape
+        )
+
+    def batch(self, step: int, part: int, parts: int) -> Batch:
+        """What one of `parts` data ranks sees of the global batch."""
+        generator = torch.Generator().manual_seed(step)
+        size = SIZES[step]
+        if self.shape.is_text:
+            inputs = torch.randint(
+                self.shape.num_classes, (size, *self.shape.inputs), generator=generator
+            )
+            targets = inputs.roll(-1, 1)
+        else:
+            inputs = torch.rand(size, *self.shape.inputs, generator=generator, dtype=torch.float64)
+            targets = torch.randint(self.shape.num_classes, (size,), generator=generator)
+        share = share_of(part, parts, size)
+        mine = slice(share.start, share.stop) if len(share) else slice(0, 1)
+        targets = targets[mine] if len(share) else torch.full_like(targets[:1], IGNORED)
+        return Batch(inputs[mine], targets, len(share), size * self.shape.targets_per_sample, step)
+
+
+def cases(ranks: int) -> list[Case]:
+    heads = 24 if ranks == 8 else 12
+    text = DataShape(inputs=(12 if ranks < 8 else 16,), num_classes=13)
+    gpt = ModelOptions(width=2 * heads, layers=2, heads=heads)
+    return [
+        Case(model="mlp", options=ModelOptions(width=24), shape=DataShape(inputs=(1, 5, 5))),
+        Case(model="gpt", options=gpt, shape=text),
+    ]
+
+
+def meshes(ranks: int) -> Iterator[Mesh]:
+    """Every way to write `ranks` as a product of three axes."""
+    for dp in range(1, ranks + 1):
+        for shard in range(1, ranks // dp + 1):
+            if ranks % (dp * shard) == 0:
+                yield Mesh(dp=dp, shard=shard, tp=ranks // (dp * shard))
+
+
+def trained(strategy: Strategy, case: Case, rule: UpdateRule, seed: int) -> dict[str, Tensor]:
+    strategy.prepare(case.build(seed), rule)
+    for step in range(len(SIZES)):
+        batch = case.batch(step, strategy.data_rank, strategy.data_size)
+        result = strategy.step(batch)
+        if strategy.counts and batch.num_samples:
+            assert result.logits is not None and result.loss_sum > 0
+            assert len(result.logits) >= batch.num_samples
+    return {name: whole(parameter) for name, parameter in strategy.model.named_parameters()}
+
+
+def whole(parameter: Tensor) -> Tensor:
+    """On every rank, from that rank's own parts and copies."""
+    full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+    return full.detach().clone()
+
+
+def compare(found: dict[str, Tensor], truth: dict[str, Tensor], text: str) -> None:
+    assert found.keys() == truth.keys(), f"{text}: {sorted(found)}, not {sorted(truth)}"
+    for name, expected in truth.items():
+        assert found[name].shape == expected.shape, f"{text}: {name}"
+        farthest = (found[name] - expected).abs().max().item()
+        assert farthest < 1e-9, f"{text}: {name} is {farthest:.1e} away from the truth"
+
+
+def main(backend: str, *words: str) -> None:
+    torch.set_num_threads(1)
+    world = World.create(timeout_s=30)
+    rank, size = world.rank, world.size
+    world.close()
+    rule = SGD if "sgd" in words else ADAM
+    chosen = [parse_mesh(word) for word in words if "=" in word] or list(meshes(size))
+    for case in cases(size):
+        truth = trained(Sequential(), case, rule, seed=3)
+        for mesh in chosen:
+            began = time.perf_counter()
+            strategy = OnMesh(
+                World.create(timeout_s=30),
+                mesh,
+                model=case.model,
+                options=completed(case.model, case.options),
+                backend="gloo" if backend == "gloo" else "mpi",
+                zero_stage=2 if "stage2" in words else 3,
+                sequence_parallel="sequence" in words,
+            )
+            strategy.num_accumulated = 3 if "accumulate" in words else 1
+            found = trained(strategy, case, rule, seed=3 + rank)
+            compare(found, truth, f"{case.model} on {mesh}, rank {rank}")
+            strategy.close()
+            if rank == 0:
+                print(f"{case.model} on {mesh}: {time.perf_counter() - began:.2f} s", flush=True)
+    print(f"\nrank {rank} of {size} is done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
