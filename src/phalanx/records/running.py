@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ import msgspec
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import rank_file, read_events, read_failure, read_run, write_run
-from phalanx.records.schema import Environment, Finished, Outcome, Run, Setting
+from phalanx.records.schema import Environment, Finished, Outcome, Run, Setting, Started
 
 LAUNCHER_LOG = "launcher.log"
 
@@ -63,6 +64,15 @@ def judge(folder: Path, ranks: int, exit_code: int | None, *, timeout_s: float) 
     who = f"rank {', '.join(map(str, unfinished))}"
     if exit_code is None:
         return Outcome(status="failed", error=f"no progress for {timeout_s:g} s; unfinished: {who}")
+    first = _first_to_end(folder, unfinished)
+    if first is not None:
+        rank, role = first
+        return Outcome(
+            status="failed",
+            error=f"rank {rank}, a {role}, ended without a word (exit code {exit_code}): "
+            "killed, perhaps for want of memory",
+            rank=rank,
+        )
     return Outcome(
         status="failed",
         error=f"ranks ended without a word (exit code {exit_code}); unfinished: {who}. "
@@ -85,6 +95,23 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     raise RunFailedError(
         f"rank {failure.rank} failed: {failure.message}\n  its traceback: {folder / 'error.json'}"
     )
+
+
+def _first_to_end(folder: Path, unfinished: Sequence[int]) -> tuple[int, str] | None:
+    """The rank whose end made the launcher end all others, and its role; None where it does not
+    tell. Launchers of all MPIs say the process: "PID 1234"."""
+    log = folder / LAUNCHER_LOG
+    text = log.read_text(errors="replace") if log.exists() else ""
+    named = [int(number) for number in re.findall(r"\bPID (\d+)", text)]
+    started = {rank: _started(folder, rank) for rank in unfinished}
+    found = {event.process_id: (rank, event.role) for rank, event in started.items() if event}
+    return next((found[number] for number in named if number in found), None)
+
+
+def _started(folder: Path, rank: int) -> Started | None:
+    path = rank_file(folder, rank)
+    events = read_events(path) if path.exists() else iter(())
+    return next((event for event in events if isinstance(event, Started)), None)
 
 
 def _has_finished(folder: Path, rank: int) -> bool:
