@@ -63,6 +63,18 @@ class StepResult(NamedTuple):
     communication_s: float
 
 
+class TimedAction(NamedTuple):
+    """A piece of a pipeline's step, as `records.schema.Action` has it."""
+
+    step: int
+    stage: int
+    micro_batch: int
+    kind: Literal["forward", "backward", "input gradient", "weight gradient"]
+    began_s: float
+    """On a clock that all ranks of the run share."""
+    ended_s: float
+
+
 class StateBytes(NamedTuple):
     """What a rank keeps for training."""
 
@@ -189,6 +201,11 @@ class Strategy(ABC):
     def traffic(self) -> tuple[int, int] | None:
         """Bytes that this rank has sent and received for training so far; None: not counted."""
         return None
+
+    def actions(self) -> Sequence[TimedAction]:
+        """What this rank's stages did in the step that has just been made, if it is one of the few
+        that are recorded."""
+        return ()
 
     def staleness(self) -> Counter[int]:
         """How many updates of others came between reading and writing, how often so far."""

@@ -12,7 +12,7 @@ from phalanx.data.dataset import Dataset
 from phalanx.data.sampler import GlobalBatches, RankBatch, evaluation_shard, num_batches
 from phalanx.parallel.strategy import IGNORED, Batch, Strategy, cross_entropy_sum
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import Epoch, Evaluation, Memory, Step
+from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Step
 from phalanx.records.totals import RankTotals
 from phalanx.train.memory import resident_bytes
 from phalanx.train.schedule import Schedule
@@ -116,6 +116,8 @@ def train_epoch(work: Work, epoch: int) -> Trained:
         trained.loss_sum += event.loss_sum
         trained.communication_s += event.communication_s
         work.writer.add(event)
+        for action in strategy.actions():
+            work.writer.add(Action(at_s=event.at_s, **action._asdict()))
         if step == MEASURED_STEP:
             work.writer.add(_memory(work))
             ready_at = time.perf_counter()
