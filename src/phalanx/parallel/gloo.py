@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.update import UpdateRule
+from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
+from phalanx.records.schema import Expected
 
 
 class Gloo(Strategy):
@@ -34,6 +36,7 @@ class Gloo(Strategy):
     ) -> None:
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self.data_rank, self.data_size = rank, size
+        self.coordinates = {"dp": rank}
         self._store = store
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
@@ -41,6 +44,7 @@ class Gloo(Strategy):
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         super().prepare(model, rule)
+        self._rule = rule
         self._computed_at = 0.0
         self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
         for parameter in self._parameters:
@@ -64,6 +68,19 @@ class Gloo(Strategy):
         self.optimizer.step()
         return UpdateTimes(
             backward_s=self._computed_at - began, communication_s=reduced - self._computed_at
+        )
+
+    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+        """Of Gloo's ring. Nobody counts what it really sends."""
+        size, whole = self._parameters[0].element_size(), self._gradient_bytes
+        state_bytes, state_formula = data_parallel_state(self._rule, size, whole)
+        moved = 2 * (self.size - 1) / self.size * whole
+        return Expected(
+            sent_bytes=moved,
+            received_bytes=moved,
+            traffic_formula=f"2(p−1)/p · {size}Ψ",
+            state_bytes=state_bytes,
+            state_formula=state_formula,
         )
 
     def barrier(self) -> None:

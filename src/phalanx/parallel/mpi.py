@@ -15,9 +15,11 @@ from phalanx.comm.layout import starts_of
 from phalanx.comm.reducer import AllReducer, Method, make_reducer
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
+from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
 from phalanx.parallel.strategy import UpdateTimes, backward
+from phalanx.records.schema import Expected
 
 
 class MPI(OverMPI):
@@ -28,10 +30,12 @@ class MPI(OverMPI):
     def __init__(self, world: World, *, method: Method = "auto") -> None:
         super().__init__(world)
         self._method = method
+        self.coordinates = {"dp": self.rank}
         self._reducer: AllReducer | None = None
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         super().prepare(model, rule)
+        self._rule = rule
         for parameter in self._parameters:
             self._world.broadcast(parameter.detach().numpy())
         sizes = [parameter.numel() for parameter in self._parameters]
@@ -62,6 +66,18 @@ class MPI(OverMPI):
         for parameter, total in zip(self._parameters, self._sums, strict=True):
             parameter.grad = total
         self.communicated_bytes += self._reducer.total.nbytes
+
+    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+        assert self._reducer is not None, "prepare() comes first"
+        reducer, size = self._reducer, self._reducer.dtype.itemsize
+        state_bytes, state_formula = data_parallel_state(self._rule, size, reducer.num_bytes)
+        return Expected(
+            sent_bytes=reducer.sent_bytes_per_call if self.size > 1 else 0,
+            received_bytes=reducer.received_bytes_per_call if self.size > 1 else 0,
+            traffic_formula=all_reduce_formula(reducer.name, self.rank, self.size, size),
+            state_bytes=state_bytes,
+            state_formula=state_formula,
+        )
 
     def close(self) -> None:
         if self._reducer is not None:

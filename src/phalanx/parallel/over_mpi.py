@@ -31,6 +31,10 @@ class OverMPI(Strategy):
     def share(self, text: str) -> str:
         return self._world.share(text)
 
+    def traffic(self) -> tuple[int, int] | None:
+        counted = self._world.traffic
+        return None if counted is None else (counted.sent_bytes, counted.received_bytes)
+
     def close(self) -> None:
         self._world.close()
 

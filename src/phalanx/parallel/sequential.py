@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from phalanx.comm.update import UpdateRule
+from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
+from phalanx.records.schema import Expected
 
 
 class Sequential(Strategy):
@@ -19,6 +21,7 @@ class Sequential(Strategy):
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         super().prepare(model, rule)
+        self._rule = rule
         self.optimizer = torch_optimizer(rule, self._parameters)
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
@@ -27,6 +30,20 @@ class Sequential(Strategy):
         computed = time.perf_counter()
         self.optimizer.step()
         return UpdateTimes(backward_s=computed - began, communication_s=0.0)
+
+    def traffic(self) -> tuple[int, int]:
+        return 0, 0
+
+    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+        num_bytes = sum(parameter.nbytes for parameter in self._parameters)
+        size = self._parameters[0].element_size()
+        state_bytes, state_formula = data_parallel_state(self._rule, size, num_bytes)
+        return Expected(
+            sent_bytes=0,
+            received_bytes=0,
+            state_bytes=state_bytes,
+            state_formula=state_formula,
+        )
 
     def barrier(self) -> None:
         pass

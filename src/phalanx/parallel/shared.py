@@ -19,11 +19,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx.comm.fused import FusedStep, make_fused_step
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.parallel.formulas import all_reduce_formula
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
-from phalanx.parallel.strategy import UpdateTimes, backward
+from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
+from phalanx.records.schema import Expected
 
 
 class Shared(OverMPI):
@@ -39,6 +41,7 @@ class Shared(OverMPI):
                 f"{world.size} are on {world.hostname}: use --strategy mpi"
             )
         self._step: FusedStep | None = None
+        self.coordinates = {"dp": self.rank}
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
@@ -81,6 +84,26 @@ class Shared(OverMPI):
             self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
         own_s = self.optimizer.own_slice_s if self.size > 1 else stepped - computed
         return UpdateTimes(backward_s=computed - began, communication_s=stepped - computed - own_s)
+
+    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+        """Parameters and state exist once: each rank's part of them is 1/p."""
+        assert self._step is not None, "prepare() comes first"
+        step, size = self._step, self._step.dtype.itemsize
+        quantities = len(STATES[step.rule.formula])
+        return Expected(
+            sent_bytes=step.sent_bytes_per_call,
+            received_bytes=step.received_bytes_per_call,
+            traffic_formula=all_reduce_formula(step.name, self.rank, self.size, size),
+            state_bytes=step.num_bytes + (1 + quantities) * step.num_bytes / self.size,
+            state_formula=f"{size}Ψ + {(1 + quantities) * size}Ψ/p",
+        )
+
+    def state_bytes(self) -> StateBytes:
+        """Of what the ranks share, a p-th."""
+        whole = super().state_bytes()
+        return StateBytes(
+            whole.parameters // self.size, whole.gradients, whole.optimizer // self.size
+        )
 
     def close(self) -> None:
         if self._step is not None:

@@ -1,0 +1,33 @@
+"""What theory says of data parallelism: bytes that a rank sends and keeps. Pure.
+
+Ψ is the number of trained values, p that of the ranks.
+"""
+
+from __future__ import annotations
+
+from phalanx.comm.update import STATES, UpdateRule
+
+
+def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
+    """What the reducer `name` has `rank` send, and as much receive, as one reads it."""
+    whole = f"{itemsize}Ψ"
+    match name:
+        case "naive":
+            return f"(p−1) · {whole}" if rank == 0 else whole
+        case "tree":
+            return f"{whole} for each neighbour in the tree"
+        case "halving" if size & (size - 1):
+            power = 1 << size.bit_length() - 1
+            return f"2(q−1)/q · {whole} with q = {power}, {whole} between q and the others"
+        case _:
+            return f"2(p−1)/p · {whole}"
+
+
+def data_parallel_state(rule: UpdateRule, itemsize: int, num_bytes: int) -> tuple[int, str]:
+    """What a rank that has everything keeps, and how: parameters, gradients, optimizer state.
+
+    num_bytes: of the parameters, whose values have `itemsize` bytes each.
+    """
+    quantities = len(STATES[rule.formula])
+    formula = " + ".join(f"{n * itemsize}Ψ" for n in (1, 1, quantities) if n)
+    return (2 + quantities) * num_bytes, formula

@@ -1,0 +1,166 @@
+"""Local SGD: every rank trains by itself, and now and then all come together in the mean.
+
+Communication happens every so many steps instead of in every one, so it costs so many times less;
+between two meetings the ranks drift apart, which is what it costs in accuracy.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from phalanx.comm.reducer import AllReducer, make_reducer
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.parallel.formulas import data_parallel_state
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.over_mpi import OverMPI
+from phalanx.parallel.strategy import (
+    IGNORED,
+    Batch,
+    StateBytes,
+    StepResult,
+    UpdateTimes,
+    backward,
+    storage_bytes,
+)
+from phalanx.parallel.vector import as_one_vector
+from phalanx.records.schema import Expected
+
+OuterOptimizer = Literal["average", "nesterov"]
+
+
+class Local(OverMPI):
+    """A rank makes steps of its own, each by the gradient of the mean over its own samples.
+
+    Every `steps` steps, and at the end of an epoch, the ranks add up how far each has come from the
+    last shared parameters, weighted by the targets that it has seen since.
+
+    average:  the shared parameters move by that sum, to the mean of the ranks' parameters. With one
+              step of SGD without momentum these are the numbers of one process, however uneven the
+              shares.
+    nesterov: the sum is the negative of an outer gradient, by which SGD with Nesterov's momentum
+              makes a step of the shared parameters.
+
+    The optimizer's own state stays where it is; a checkpoint has that of rank 0, from which every
+    rank goes on. The outer momentum is not saved: it begins anew.
+    Source: Stich 2019, "Local SGD converges fast and communicates little", arXiv:1805.09767;
+            Douillard et al. 2023, "DiLoCo", arXiv:2311.08105, for the outer step.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        steps: int,
+        outer_optimizer: OuterOptimizer,
+        outer_lr: float,
+        outer_momentum: float,
+    ) -> None:
+        super().__init__(world)
+        self._period = steps
+        self.coordinates = {"dp": self.rank}
+        is_average = outer_optimizer == "average"
+        self._outer_lr = 1.0 if is_average else outer_lr
+        self._outer_momentum = 0.0 if is_average else outer_momentum
+        self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
+        self._reducer: AllReducer | None = None
+
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        """Raises: ValueError when parameters are not all of float32, or all of float64."""
+        super().prepare(model, rule)
+        self._rule = rule
+        self._parameters_now = as_one_vector(self._parameters)
+        self._world.broadcast(self._parameters_now.numpy())
+        self._shared = self._parameters_now.clone()
+        if self.size > 1:
+            self._reducer = make_reducer(
+                self._world, [len(self._shared)], self._shared.numpy().dtype
+            )
+            self.collective = self._reducer.name
+        self.optimizer = torch_optimizer(rule, self._parameters)
+        self._outer = SGD(
+            [self._shared],
+            lr=self._outer_lr,
+            momentum=self._outer_momentum,
+            nesterov=self._outer_momentum > 0,
+            fused=True,
+        )
+
+    def step(self, batch: Batch) -> StepResult:
+        self._step_targets = int((batch.targets != IGNORED).sum())
+        self._global_targets = batch.global_targets
+        return super().step(batch)
+
+    def loss_weight(self, global_targets: int) -> float:  # noqa: ARG002
+        """Of the rank's own mean; a borrowed sample's loss is 0 anyway."""
+        return 1 / max(1, self._step_targets)
+
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
+        if self._steps_since == 0:
+            self._shared.copy_(self._parameters_now)  # also of a checkpoint
+        began = time.perf_counter()
+        backward(loss_sum, self.loss_weight(global_targets))
+        computed = time.perf_counter()
+        if self._step_targets:
+            self.optimizer.step()
+        self._steps_since += 1
+        self._own_targets += self._step_targets
+        self._all_targets += global_targets
+        stepped = time.perf_counter()
+        if self._steps_since == self._period:
+            self._meet()
+        return UpdateTimes(
+            backward_s=computed - began, communication_s=time.perf_counter() - stepped
+        )
+
+    def finish_epoch(self) -> None:
+        if self._steps_since:
+            self._meet()
+
+    @torch.no_grad()
+    def _meet(self) -> None:
+        """All ranks end with the same parameters, and go on from there."""
+        share = self._own_targets / self._all_targets
+        outer_gradient = self._parameters_now.sub_(self._shared).mul_(-share)
+        if self._reducer is not None:
+            self._reducer.all_reduce_at([outer_gradient.data_ptr()])
+            outer_gradient = torch.from_numpy(self._reducer.total)
+            self.communicated_bytes += self._shared.nbytes
+        self._shared.grad = outer_gradient
+        self._outer.step()
+        self._shared.grad = None
+        self._parameters_now.copy_(self._shared)
+        self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
+
+    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+        size, whole = self._shared.itemsize, self._shared.nbytes
+        outer = whole if self._outer_momentum else 0
+        sent, received, _ = self._reducer.moved if self._reducer else (0, 0, 0)
+        state_bytes, formula = data_parallel_state(self._rule, size, whole)
+        return Expected(
+            sent_bytes=sent / self._period,
+            received_bytes=received / self._period,
+            traffic_formula=f"2(p−1)/p · {size}Ψ/H with H = {self._period}, and an epoch's end",
+            state_bytes=state_bytes + whole + outer,
+            state_formula=f"{formula} + {(whole + outer) // whole * size}Ψ",
+        )
+
+    def state_bytes(self) -> StateBytes:
+        inner = super().state_bytes()
+        outer = [v for state in self._outer.state.values() for v in state.values()]
+        return StateBytes(
+            inner.parameters + self._shared.nbytes,
+            inner.gradients,
+            inner.optimizer + storage_bytes([v for v in outer if isinstance(v, Tensor)]),
+        )
+
+    def close(self) -> None:
+        if self._reducer is not None:
+            self._reducer.close()
+            self._reducer = None
+        super().close()

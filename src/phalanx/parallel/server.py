@@ -1,0 +1,254 @@
+"""Parameter servers: some ranks keep the parameters, the others compute gradients for them.
+
+Every server keeps a share of the parameters' vector with the optimizer's state of it. In a step a
+worker sends each server the gradient of its share and gets fresh weights back. When it gets them
+is what the three modes differ in.
+Source: Li et al. 2014, "Scaling distributed machine learning with the parameter server", OSDI.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.group import Group
+from phalanx.comm.layout import share_of
+from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.over_mpi import OverMPI
+from phalanx.parallel.serving.clocks import Clocks
+from phalanx.parallel.serving.post import (
+    HEADER_BYTES,
+    Header,
+    answer,
+    next_header,
+    push_and_pull,
+    take_gradient,
+)
+from phalanx.parallel.serving.share import OwnedShare
+from phalanx.parallel.strategy import (
+    IGNORED,
+    Batch,
+    StateBytes,
+    StepResult,
+    UpdateTimes,
+    backward,
+    storage_bytes,
+)
+from phalanx.parallel.vector import as_one_vector, views_of
+from phalanx.records.schema import Expected
+
+Mode = Literal["synchronous", "asynchronous", "bounded"]
+
+
+class Server(OverMPI):
+    """Ranks 0 … servers−1 serve, the others work.
+
+    synchronous:  a server waits for the gradients of all workers, adds them up in the order of the
+                  workers, makes one update and answers all: the numbers of one process.
+    asynchronous: a server applies each gradient as it comes and answers at once, so a worker waits
+                  for nobody, and its gradients are of weights that others have changed meanwhile.
+    bounded:      the same, but no worker begins a step more than `staleness` steps ahead of the
+                  slowest: its answer waits. With 0 all begin every step together.
+
+    In the latter two an update is by the gradient of the mean over the worker's own samples, at the
+    learning rate of the schedule times the worker's share of the global batch: however many
+    workers there are, an epoch of theirs goes as far as a synchronous one.
+
+    After the last step of an epoch every worker is answered when all have made it: all then have
+    the same weights. `optimizer` holds the learning rate on workers, and on rank 0, between two
+    epochs, the state of all parameters, for checkpoints.
+    """
+
+    def __init__(self, world: World, *, servers: int, mode: Mode, staleness: int) -> None:
+        """staleness: of `bounded`, in steps. Raises: UserError when no worker is left."""
+        super().__init__(world)
+        if servers >= world.size:
+            raise UserError(f"{servers} servers of {world.size} ranks leave no worker")
+        self._servers, self._workers = servers, world.size - servers
+        self._mode: Mode = mode
+        self._most_lead = staleness if mode == "bounded" else None
+        self.role = "server" if self.rank < servers else "worker"
+        self.counts = self.role == "worker"
+        self.data_size = self._workers
+        self.data_rank = max(0, self.rank - servers)
+        number = self.rank if self.role == "server" else self.data_rank
+        self.coordinates = {self.role: number}
+        self.collective = f"parameter server, {mode}"
+        self.leads: Counter[int] = Counter()
+        """On servers, of the latter two modes: steps that were begun, by how many steps the worker
+        was ahead of the slowest."""
+        self._staleness: Counter[int] = Counter()
+        self._peers: Group | None = None
+
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        """Raises: ValueError when parameters are not all of float32, or all of float64."""
+        super().prepare(model, rule)
+        self._rule = rule
+        self._weights = as_one_vector(self._parameters)
+        self._world.broadcast(self._weights.numpy())
+        self._shares = [
+            share_of(server, self._servers, len(self._weights)) for server in range(self._servers)
+        ]
+        self.optimizer = torch_optimizer(rule, self._parameters)
+        if self.role == "server":
+            self._prepare_server(rule)
+        else:
+            self._gradient = torch.zeros_like(self._weights)
+            self._gradients = views_of(self._gradient, self._parameters)
+
+    # What a worker does.
+
+    def step(self, batch: Batch) -> StepResult:
+        self.optimizer.state.clear()  # what a checkpoint brought: it is the servers' to keep
+        own_targets = int((batch.targets != IGNORED).sum())
+        self._header = Header(
+            batch.step, self.optimizer.param_groups[0]["lr"], own_targets / batch.global_targets
+        )
+        return super().step(batch)
+
+    def clear_gradients(self) -> None:
+        """Backward adds to the vector that is sent."""
+        self._gradient.zero_()
+        for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = gradient
+
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
+        began = time.perf_counter()
+        backward(loss_sum, self.loss_weight(global_targets))
+        computed = time.perf_counter()
+        push_and_pull(self._world.group, self._header, self._gradient, self._weights, self._shares)
+        self.communicated_bytes += self._gradient.nbytes
+        return UpdateTimes(
+            backward_s=computed - began, communication_s=time.perf_counter() - computed
+        )
+
+    # What a server does.
+
+    def _prepare_server(self, rule: UpdateRule) -> None:
+        own = self._shares[self.rank]
+        self._share = OwnedShare(self._weights, own, rule)
+        slots = self._workers if self._mode == "synchronous" else 1
+        self._slots = torch.zeros(slots, len(own), dtype=self._weights.dtype)
+        if self._servers > 1:
+            self._peers = self._world.group.subgroup(range(self._servers), name="servers")
+            self._peers.traffic = None  # what it carries is for checkpoints, not for training
+
+    def serve(self, num_steps: int) -> None:
+        if self.optimizer.state:  # of a checkpoint, or what was shown to one
+            self._share.take_state(self._parameters, self.optimizer)
+        if self._mode == "synchronous":
+            self._serve_in_step(num_steps)
+        else:
+            self._serve_as_they_come(num_steps)
+
+    def _serve_in_step(self, num_steps: int) -> None:
+        workers = range(self._servers, self.size)
+        for _ in range(num_steps):
+            awaited = set(workers)
+            while awaited:
+                header, worker = next_header(self._world.group, lambda: _ranks(awaited))  # noqa: B023
+                take_gradient(self._world.group, self._slots[worker - self._servers], worker)
+                awaited.remove(worker)
+            total = self._slots[0]
+            for gradient in self._slots[1:]:
+                total += gradient
+            self._share.update(total, header.learning_rate)
+            self._staleness[0] += 1
+            answer(self._world.group, self._share.values, workers)
+
+    def _serve_as_they_come(self, num_steps: int) -> None:
+        clocks = Clocks(self._workers, num_steps, self._most_lead)
+        gradient = self._slots[0]
+        while awaited := clocks.awaited:
+            header, worker = next_header(
+                self._world.group,
+                lambda: _ranks({worker + self._servers for worker in awaited}),
+            )
+            take_gradient(self._world.group, gradient, worker)
+            if header.share:
+                gradient /= header.share  # of the mean over the worker's own samples
+                self._share.update(gradient, header.learning_rate * header.share)
+            released = clocks.push(worker - self._servers, writes=header.share > 0)
+            answer(
+                self._world.group, self._share.values, [self._servers + other for other in released]
+            )
+        self._staleness += clocks.staleness
+        self.leads += clocks.leads
+
+    def finish_epoch(self) -> None:
+        """Servers show each other their weights, and rank 0 their states: it saves them."""
+        if self.role == "worker":
+            return
+        states = self._share.state()
+        if self._peers is not None:
+            parts = [self._weights[share.start : share.stop] for share in self._shares]
+            buffers = [Buffer.of(part.numpy()) for part in parts]
+            self._peers.all_gather(buffers, buffers[self.rank])
+            states = [self._gathered(self._peers, state) for state in states]
+        if self.rank == 0:
+            self._share.show_state(states, self._parameters, self.optimizer)
+
+    def _gathered(self, peers: Group, state: Tensor) -> Tensor:
+        """On rank 0 that of all servers; elsewhere the same again."""
+        part = Buffer.of(state.numpy())
+        if self.rank > 0:
+            peers.gather(None, part, root=0)
+            return state
+        whole = torch.empty_like(self._weights)
+        outputs = [whole[share.start : share.stop] for share in self._shares]
+        peers.gather([Buffer.of(output.numpy()) for output in outputs], part, root=0)
+        return whole
+
+    # What is known of both.
+
+    def staleness(self) -> Counter[int]:
+        """Of rank 0, which stands for all servers: each update is counted once."""
+        return Counter(self._staleness) if self.rank == 0 else Counter()
+
+    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+        size, whole = self._weights.itemsize, self._weights.nbytes
+        quantities = len(STATES[self._rule.formula])
+        if self.role == "worker":
+            return Expected(
+                sent_bytes=whole + HEADER_BYTES * self._servers,
+                received_bytes=whole,
+                traffic_formula=f"{size}Ψ each way, and {HEADER_BYTES} bytes to each server",
+                state_bytes=2 * whole,
+                state_formula=f"{size}Ψ + {size}Ψ",
+            )
+        own, slots = self._share.values.nbytes, len(self._slots)
+        return Expected(
+            sent_bytes=self._workers * own,
+            received_bytes=self._workers * (own + HEADER_BYTES),
+            traffic_formula=f"W · {size}Ψ/s each way, and {HEADER_BYTES} bytes from each worker",
+            state_bytes=whole + (slots + quantities) * own,
+            state_formula=f"{size}Ψ + {'W' if slots > 1 else '1'} · {size}Ψ/s "
+            f"+ {quantities * size}Ψ/s",
+        )
+
+    def state_bytes(self) -> StateBytes:
+        if self.role == "worker":
+            return super().state_bytes()
+        return StateBytes(
+            storage_bytes([self._weights]),
+            storage_bytes([self._slots]),
+            storage_bytes(self._share.state_tensors()),
+        )
+
+    def close(self) -> None:
+        if self._peers is not None:
+            self._peers.close()
+            self._peers = None
+        super().close()
+
+
+def _ranks(numbers: set[int]) -> str:
+    return "rank " + ", ".join(map(str, sorted(numbers)))

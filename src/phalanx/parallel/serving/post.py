@@ -1,0 +1,90 @@
+"""What workers and servers say to each other: gradients one way, weights the other.
+
+A worker's push is a header of three numbers and the gradient of the server's share, both straight
+from memory; the answer, sent when the worker may go on, is the share's weights, straight into the
+memory of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.group import Group
+from phalanx.comm.wait import WaitPolicy, wait_until
+
+_HEADER, _GRADIENT, _WEIGHTS = 1, 2, 3  # tags
+
+# A server sleeps while the workers compute: its core may be one of theirs. What is slept too long
+# is a fraction of the sending of a gradient.
+PATIENT = WaitPolicy(spins=20, yields=20, nap_s=100e-6)
+
+
+class Header(NamedTuple):
+    """What goes before a gradient."""
+
+    step: float
+    learning_rate: float
+    share: float
+    """Of the global batch's targets, those of this worker."""
+
+
+HEADER_BYTES = 8 * len(Header._fields)
+
+
+def push_and_pull(
+    group: Group, header: Header, gradient: Tensor, weights: Tensor, shares: Sequence[range]
+) -> None:
+    """A worker's step: to and from all servers at the same time; returns with fresh `weights`.
+
+    gradient, weights: (n,); shares: of them, those of the servers, which are ranks 0, 1, …
+    Raises: WaitTimeoutError naming the server that did not answer.
+    """
+    words = Buffer.of(np.array(header, np.float64))
+    given, taken = Buffer.of(gradient.numpy()), Buffer.of(weights.numpy())
+    requests = [
+        group.receive(taken.part(share.start, share.stop), source=server, tag=_WEIGHTS)
+        for server, share in enumerate(shares)
+    ]
+    for server, share in enumerate(shares):
+        requests.append(group.send(words, dest=server, tag=_HEADER))
+        part = given.part(share.start, share.stop)
+        requests.append(group.send(part, dest=server, tag=_GRADIENT))
+    for request in requests:
+        request.wait()
+
+
+def next_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
+    """Of whoever is first, and that rank. awaited: names who is to come.
+
+    Raises: WaitTimeoutError.
+    """
+    words = np.empty(len(Header._fields))
+    request = group.receive(Buffer.of(words), source=None, tag=_HEADER)
+    wait_until(
+        request.test,
+        PATIENT,
+        timeout_s=group.timeout_s,
+        on_timeout=lambda: (
+            f"rank {group.rank}, a server, waited {group.timeout_s:g} s for gradients of "
+            f"{awaited()}"
+        ),
+    )
+    assert request.source is not None, "the header has come"
+    return Header(*words.tolist()), request.source
+
+
+def take_gradient(group: Group, into: Tensor, source: int) -> None:
+    """The gradient that follows a header."""
+    group.receive(Buffer.of(into.numpy()), source=source, tag=_GRADIENT).wait()
+
+
+def answer(group: Group, weights: Tensor, dests: Sequence[int]) -> None:
+    """Send weights; returns when they may change again. Who is answered is waiting for it."""
+    buffer = Buffer.of(weights.numpy())
+    for request in [group.send(buffer, dest=dest, tag=_WEIGHTS) for dest in dests]:
+        request.wait()

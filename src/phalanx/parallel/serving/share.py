@@ -1,0 +1,77 @@
+"""A server's share of the parameters: their optimizer, and its state by the parameters' names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from phalanx.comm.update import STATES, UpdateRule
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.vector import views_of
+
+
+class OwnedShare:
+    """Values [own.start, own.stop) of the parameters' vector, and torch.optim's update of them.
+
+    An update of values is independent of the other values, so one optimizer of a slice makes the
+    numbers that an optimizer of the parameters would make.
+    """
+
+    def __init__(self, vector: Tensor, own: range, rule: UpdateRule) -> None:
+        """vector: (n,), which is updated in place."""
+        self.own = own
+        self.values = nn.Parameter(vector[own.start : own.stop], requires_grad=False)
+        self.quantities = STATES[rule.formula]
+        """Names of what the optimizer keeps for every value."""
+        self._optimizer = torch_optimizer(rule, [self.values])
+        self._counts_steps = rule.name != "sgd"
+
+    @torch.no_grad()
+    def update(self, gradient: Tensor, learning_rate: float) -> None:
+        """gradient: (len(own),)."""
+        self._optimizer.param_groups[0]["lr"] = learning_rate
+        self.values.grad = gradient
+        self._optimizer.step()
+        self.values.grad = None
+
+    def state(self) -> list[Tensor]:
+        """(len(own),) of each quantity; zeros before the first update."""
+        state = self._optimizer.state.get(self.values, {})
+        return [state.get(name, torch.zeros_like(self.values)) for name in self.quantities]
+
+    def state_tensors(self) -> list[Tensor]:
+        """What is there in memory."""
+        return list(self._optimizer.state.get(self.values, {}).values())
+
+    def take_state(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
+        """Go on from `optimizer`'s state of all parameters, which that then forgets."""
+        taken = self._optimizer.state[self.values]
+        for name in self.quantities:
+            whole = [
+                optimizer.state[p].get(name, torch.zeros_like(p)).flatten() for p in parameters
+            ]
+            taken[name] = torch.cat(whole)[self.own.start : self.own.stop].clone()
+        if self._counts_steps:
+            steps = [state["step"] for state in optimizer.state.values() if "step" in state]
+            taken["step"] = max(steps, default=torch.tensor(0.0)).clone()
+        optimizer.state.clear()
+
+    def show_state(
+        self, whole: Sequence[Tensor], parameters: Sequence[nn.Parameter], optimizer: Optimizer
+    ) -> None:
+        """Let `optimizer` have the state of all parameters, as if it had made every step itself.
+
+        whole: (n,) of each quantity, over all servers.
+        """
+        for parameter, *views in zip(
+            parameters, *(views_of(vector, parameters) for vector in whole), strict=True
+        ):
+            state = dict(zip(self.quantities, views, strict=True))
+            optimizer.state[parameter] = {**dict(self._steps()), **state}
+
+    def _steps(self) -> Iterator[tuple[str, Tensor]]:
+        if self._counts_steps:
+            yield "step", self._optimizer.state[self.values]["step"].clone()

@@ -1,0 +1,36 @@
+"""The parameters of a model as one vector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.layout import starts_of
+
+
+def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """(n,): all values, one parameter after the other; the parameters become views of it.
+
+    Raises: ValueError when they are not all of float32, or all of float64.
+    """
+    dtypes = {parameter.dtype for parameter in parameters}
+    if dtypes not in ({torch.float32}, {torch.float64}):
+        raise ValueError(
+            "the parameters must be all of float32 or all of float64, not of "
+            + ", ".join(sorted(str(dtype) for dtype in dtypes))
+        )
+    vector = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
+        parameter.data = view
+    return vector
+
+
+def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
+    """The places of the parameters in a vector of as many values, in their shapes."""
+    starts = starts_of([parameter.numel() for parameter in parameters])
+    return [
+        vector[start : start + parameter.numel()].view(parameter.shape)
+        for parameter, start in zip(parameters, starts, strict=False)
+    ]
