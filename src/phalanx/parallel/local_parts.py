@@ -16,12 +16,21 @@ from torch.distributed.tensor import DTensor
 
 def local_parts(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
     """Of each parameter what this rank holds: itself, or a parameter on the same memory."""
-    return [
-        nn.Parameter(parameter.detach().to_local(), requires_grad=parameter.requires_grad)
-        if isinstance(parameter, DTensor)
-        else parameter
-        for parameter in parameters
-    ]
+    return [_local_part(parameter) for parameter in parameters]
+
+
+def _local_part(parameter: nn.Parameter) -> nn.Parameter:
+    if not isinstance(parameter, DTensor):
+        return parameter
+    return nn.Parameter(local(parameter), requires_grad=parameter.requires_grad)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Of a DTensor the part of this rank, on the same memory; else the tensor itself."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    part: Tensor = tensor.to_local().detach()
+    return part
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor:
@@ -31,10 +40,8 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
     if not isinstance(parameter, DTensor):
         return torch.zeros_like(parameter) if gradient is None else gradient
     if gradient is None:
-        return torch.zeros_like(parameter.to_local())
+        return torch.zeros_like(local(parameter))
     assert isinstance(gradient, DTensor), "the gradient of a DTensor is one"
     if gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)
-    local = gradient.to_local()
-    assert isinstance(local, Tensor), "there is a local part"
-    return local
+    return local(gradient)

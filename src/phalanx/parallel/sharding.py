@@ -5,6 +5,8 @@ Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054: stages 2 and 3.
 
 from __future__ import annotations
 
+import warnings
+
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -22,9 +24,12 @@ def shard_parameters(model: nn.Module, mesh: DeviceMesh, *, keep_whole: bool) ->
     units = [child for child in model.children() if any(True for _ in child.parameters())]
     for module in (*units, model):
         fully_shard(module, mesh=mesh, reshard_after_forward=not keep_whole)
-    for module in _sharded(model):
-        module.set_gradient_divide_factor(1.0)
-        module.set_force_sum_reduction_for_comms(True)
+    for unit in _sharded(model):
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)
+    # It is told of every layer that tensor parallelism has split as well; of what it warns, an
+    # operation in place on a unit's output, no model here has one.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
 
 
 def synchronize_gradients(model: nn.Module, is_wanted: bool) -> None:
