@@ -1,0 +1,40 @@
+"""What goes from stage to stage, found without computing anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+
+class Boundary(NamedTuple):
+    """The tensor that leaves a layer or a stage."""
+
+    shape: tuple[int, ...]
+    """Of one sample."""
+
+    dtype: torch.dtype
+
+    def of(self, num_samples: int, device: str = "cpu") -> Tensor:
+        """Empty: (num_samples, *shape)."""
+        return torch.empty(num_samples, *self.shape, dtype=self.dtype, device=device)
+
+    def num_bytes(self, num_samples: int) -> int:
+        return self.of(num_samples, "meta").nbytes
+
+
+def outputs_of(layers: Sequence[nn.Module], samples: Tensor) -> list[Boundary]:
+    """What leaves each layer of a chain that reads `samples`: (n, …), of which only shape and dtype
+    are looked at."""
+    given = torch.empty_like(samples, device="meta")
+    outputs = []
+    with torch.no_grad():
+        for layer in layers:
+            tensors = (*layer.named_parameters(), *layer.named_buffers())
+            shapes = {name: torch.empty_like(tensor, device="meta") for name, tensor in tensors}
+            given = functional_call(layer, shapes, (given,))
+            outputs.append(Boundary(tuple(given.shape[1:]), given.dtype))
+    return outputs

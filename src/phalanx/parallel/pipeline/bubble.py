@@ -1,0 +1,55 @@
+"""How much of a pipeline's step its ranks are idle: in theory and as recorded. Pure; no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from phalanx.parallel.pipeline.layout import Layout
+from phalanx.parallel.pipeline.orders import Action
+from phalanx.parallel.pipeline.timeline import in_ticks, simulate
+
+
+class Timed(Protocol):
+    """An action as it is recorded: a `TimedAction` of a strategy, an `Action` of the records."""
+
+    @property
+    def began_s(self) -> float: ...
+    @property
+    def ended_s(self) -> float: ...
+
+
+def ideal_bubble(layout: Layout, lasts: Callable[[Action], float] = in_ticks) -> float:
+    """The idle share of the step, over all ranks, when moving activations takes no time.
+
+    With stages that take equally long: (p−1) ÷ (m+p−1) by GPipe and 1F1B, (p−1) ÷ (v·m+p−1)
+    interleaved with a number of micro-batches m that p divides, and what its table says for
+    zero-bubble. p ranks, v stages a rank.
+    """
+    spans = simulate(layout, lasts)
+    busy = sum(span.ended - span.began for rank in spans for span in rank)
+    step = max(rank[-1].ended for rank in spans)
+    return 1 - busy / (layout.num_ranks * step)
+
+
+def bubble_formula(layout: Layout) -> str:
+    """As one reads it."""
+    match layout.schedule:
+        case "gpipe" | "1f1b":
+            return "(p−1) ÷ (m+p−1)"
+        case "interleaved":
+            return "(p−1) ÷ (v·m+p−1)"
+        case "zero-bubble":
+            return "from the schedule's table, with forward = input gradient = weight gradient"
+
+
+def measured_bubble(actions: Sequence[Sequence[Timed]]) -> list[float]:
+    """By rank, its idle share of one step of its pipeline: 1 − its work ÷ the time from the first
+    beginning of an action to the last end, over all ranks of the pipeline.
+
+    actions: by rank, those of one step; the ranks of one pipeline alone.
+    """
+    step = max(a.ended_s for rank in actions for a in rank) - min(
+        a.began_s for rank in actions for a in rank
+    )
+    return [1 - sum(a.ended_s - a.began_s for a in rank) / step for rank in actions]

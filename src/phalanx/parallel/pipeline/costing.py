@@ -1,0 +1,53 @@
+"""What each layer costs, measured."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def measured_costs(
+    layers: Sequence[nn.Module], samples: Tensor, *, repeats: int = 5
+) -> list[float]:
+    """Seconds of the forward and backward pass of each layer of a chain, the median of `repeats`
+    after one that warms up. Parameters keep their gradients.
+
+    samples: (n, …), what a micro-batch is.
+    """
+    rows = [_seconds(layers, samples) for _ in range(repeats + 1)][1:]
+    return [statistics.median(column) for column in zip(*rows, strict=True)]
+
+
+def _seconds(layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
+    given, row = samples, []
+    for layer in layers:
+        given = given.detach().requires_grad_(given.is_floating_point())
+        parameters = [p for p in layer.parameters() if p.requires_grad]
+        wanted = [tensor for tensor in (given, *parameters) if tensor.requires_grad]
+        began = time.perf_counter()
+        output: Tensor = layer(given)
+        if output.requires_grad:
+            torch.autograd.grad(output, wanted, torch.ones_like(output))
+        row.append(time.perf_counter() - began)
+        given = output
+    return row
+
+
+def shared_costs(
+    layers: Sequence[nn.Module], samples: Tensor, group: dist.ProcessGroup | None = None
+) -> list[float]:
+    """Those that the first rank of `group` measures, on all its ranks: they must cut alike.
+
+    Collective. The others wait, so that the one which measures has the machine for itself.
+    """
+    costs = torch.zeros(len(layers), dtype=torch.float64)
+    if dist.get_rank(group) == 0:
+        costs = torch.tensor(measured_costs(layers, samples), dtype=torch.float64)
+    dist.broadcast(costs, group=group, group_src=0)
+    seconds: list[float] = costs.tolist()
+    return seconds

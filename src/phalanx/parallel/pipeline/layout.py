@@ -1,0 +1,116 @@
+"""Which stages a rank holds, and what a schedule asks of the numbers. Pure; needs no PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.errors import UserError
+
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """A schedule with its numbers; validated where it is made.
+
+    Raises: UserError when the schedule cannot run with these numbers.
+    """
+
+    schedule: Schedule
+    num_ranks: int
+    micro_batches: int
+    stages_per_rank: int
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def num_stages(self) -> int:
+        return self.num_ranks * self.stages_per_rank
+
+    @property
+    def is_v(self) -> bool:
+        """Whether stages go down the ranks and back up, so that the first rank holds the first
+        stage and the last (ZB-V, Qi et al. 2024), instead of round and round."""
+        return self.schedule == "zero-bubble" and self.stages_per_rank == 2
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """In the order of the forward pass."""
+        if self.is_v:
+            return rank, self.num_stages - 1 - rank
+        return tuple(range(rank, self.num_stages, self.num_ranks))
+
+    def rank_of(self, stage: int) -> int:
+        """The rank that holds `stage`."""
+        if self.is_v and stage >= self.num_ranks:
+            return self.num_stages - 1 - stage
+        return stage % self.num_ranks
+
+    @property
+    def last_rank(self) -> int:
+        """The rank that sees the loss."""
+        return self.rank_of(self.num_stages - 1)
+
+
+def layout_of(
+    schedule: Schedule,
+    *,
+    num_ranks: int,
+    micro_batches: int | None = None,
+    stages_per_rank: int | None = None,
+) -> Layout:
+    """With the defaults filled in: 4 micro-batches for each rank, which leaves a bubble of a fifth
+    and less; 2 stages a rank where a schedule wants several.
+
+    Raises: UserError when the schedule cannot run with these numbers.
+    """
+    several = schedule in ("interleaved", "zero-bubble")
+    return Layout(
+        schedule=schedule,
+        num_ranks=num_ranks,
+        micro_batches=4 * num_ranks if micro_batches is None else micro_batches,
+        stages_per_rank=(2 if several else 1) if stages_per_rank is None else stages_per_rank,
+    )
+
+
+def check(layout: Layout) -> None:
+    """Raises: UserError with the numbers that do not fit, and some that do."""
+    name = layout.schedule
+    ranks, micro_batches, stages = layout.num_ranks, layout.micro_batches, layout.stages_per_rank
+    if min(ranks, micro_batches, stages) < 1:
+        raise UserError(
+            f"a pipeline needs at least one rank, stage a rank and micro-batch, "
+            f"not {ranks}, {stages} and {micro_batches}"
+        )
+    if name in ("gpipe", "1f1b") and stages != 1:
+        raise UserError(
+            f"--pipeline-schedule {name} has 1 stage a rank, not {stages}: "
+            "leave --stages-per-rank out, or take interleaved or zero-bubble"
+        )
+    if name == "interleaved" and stages < 2:
+        raise UserError(
+            "--pipeline-schedule interleaved needs --stages-per-rank 2 or more, not "
+            f"{stages}: with one it is 1f1b"
+        )
+    if name == "1f1b" and micro_batches < ranks:
+        raise UserError(
+            f"--pipeline-schedule 1f1b needs a micro-batch for each of its {ranks} ranks, not "
+            f"{micro_batches}: use --micro-batches {ranks} or more, or gpipe"
+        )
+    rounds = num_rounds(layout)
+    if goes_in_rounds(layout) and micro_batches % rounds:
+        below = micro_batches // ranks * ranks
+        raise UserError(
+            f"--pipeline-schedule {name} goes through --micro-batches {micro_batches} in {rounds} "
+            f"rounds of {ranks} ranks or more, which must be alike: use {below} or {below + ranks}"
+        )
+
+
+def goes_in_rounds(layout: Layout) -> bool:
+    """Whether a rank takes as many micro-batches through each of its stages before the next."""
+    return layout.schedule in ("interleaved", "zero-bubble") and not layout.is_v
+
+
+def num_rounds(layout: Layout) -> int:
+    return max(1, layout.micro_batches // layout.num_ranks)

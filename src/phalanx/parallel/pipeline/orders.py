@@ -1,0 +1,176 @@
+"""What each rank of a pipeline does, in order, by each schedule. Pure; needs no PyTorch.
+
+The orders are those of torch.distributed.pipelining, which runs them; tests hold them against it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from phalanx.parallel.pipeline.layout import Layout, num_rounds
+
+Kind = Literal["forward", "backward", "input gradient", "weight gradient"]
+"""A backward pass as a whole, or in two: what the previous stage waits for first (the gradient of
+the input), what nobody waits for when there is time (those of the weights)."""
+
+
+class Action(NamedTuple):
+    """One piece of work of a rank."""
+
+    kind: Kind
+    stage: int
+    micro_batch: int
+
+
+def orders_of(layout: Layout) -> list[list[Action]]:
+    """By rank: its actions in the order in which it does them."""
+    return [list(order_of(layout, rank)) for rank in range(layout.num_ranks)]
+
+
+def order_of(layout: Layout, rank: int) -> Iterator[Action]:
+    match layout.schedule:
+        case "gpipe":
+            return gpipe(layout, rank)
+        case "1f1b":
+            return one_forward_one_backward(layout, rank)
+        case "interleaved":
+            return interleaved(layout, rank)
+        case "zero-bubble":
+            return zero_bubble_v(layout, rank) if layout.is_v else zero_bubble(layout, rank)
+
+
+def gpipe(layout: Layout, rank: int) -> Iterator[Action]:
+    """All forward, then all backward: the activations of every micro-batch are kept.
+
+    Source: Huang et al. 2019, "GPipe".
+    """
+    for micro_batch in range(layout.micro_batches):
+        yield Action("forward", rank, micro_batch)
+    for micro_batch in range(layout.micro_batches):
+        yield Action("backward", rank, micro_batch)
+
+
+def one_forward_one_backward(layout: Layout, rank: int) -> Iterator[Action]:
+    """As GPipe in time, but a rank keeps the activations of no more micro-batches than there are
+    ranks from it to the last.
+
+    Source: Narayanan et al. 2021, arXiv:2006.09503 (PipeDream-Flush).
+    """
+    ahead = min(layout.micro_batches, layout.num_ranks - 1 - rank)
+    for micro_batch in range(layout.micro_batches + ahead):
+        if micro_batch < layout.micro_batches:
+            yield Action("forward", rank, micro_batch)
+        if micro_batch >= ahead:
+            yield Action("backward", rank, micro_batch - ahead)
+
+
+def interleaved(layout: Layout, rank: int) -> Iterator[Action]:
+    """1F1B on several shorter stages a rank: the pipeline fills and drains that much faster, and
+    that much more is sent.
+
+    Source: Narayanan et al. 2021, arXiv:2104.04473.
+    """
+    per_round = layout.micro_batches // num_rounds(layout)
+    total = layout.stages_per_rank * layout.micro_batches
+    ahead = (layout.stages_per_rank - 1) * per_round + 2 * (layout.num_ranks - 1 - rank)
+    forwards, backwards = _forwards(layout, rank), _backwards(layout, rank)
+    for _ in range(min(ahead, total)):
+        yield Action("forward", *next(forwards))
+    for stage, micro_batch in forwards:
+        yield Action("forward", stage, micro_batch)
+        yield Action("backward", *next(backwards))
+    for stage, micro_batch in backwards:
+        yield Action("backward", stage, micro_batch)
+
+
+def zero_bubble(layout: Layout, rank: int) -> Iterator[Action]:
+    """1F1B, of one stage a rank or several, in which gradients of weights fill the time in which a
+    rank would wait: ZB-H1, with the memory of 1F1B.
+
+    Source: Qi et al. 2024, arXiv:2401.10241.
+    """
+    per_round = layout.micro_batches // num_rounds(layout)
+    total = layout.stages_per_rank * layout.micro_batches
+    ahead = min(total, (layout.stages_per_rank - 1) * per_round + layout.num_ranks - 1 - rank)
+    forwards, backwards = _forwards(layout, rank), _backwards(layout, rank)
+    weights = _backwards(layout, rank)
+    for _ in range(ahead):
+        yield Action("forward", *next(forwards))
+    for number, (stage, micro_batch) in enumerate(backwards):
+        if number < total - ahead:
+            yield Action("forward", *next(forwards))
+        yield Action("input gradient", stage, micro_batch)
+        if number >= rank:
+            yield Action("weight gradient", *next(weights))
+    for stage, micro_batch in weights:
+        yield Action("weight gradient", stage, micro_batch)
+
+
+def zero_bubble_v(layout: Layout, rank: int) -> Iterator[Action]:
+    """Two stages a rank in the shape of a V: no bubble at all while the pipeline is full, if the
+    forward pass and both halves of the backward pass take equally long.
+
+    Source: Qi et al. 2024, arXiv:2401.10241, section 6.
+    """
+    for action in _full_v(layout, rank):
+        if action.micro_batch < layout.micro_batches:
+            yield action
+
+
+def _full_v(layout: Layout, rank: int) -> Iterator[Action]:
+    """With as many micro-batches as fill the pipeline."""
+    ranks = layout.num_ranks
+    total = max(2 * ranks - 1, layout.micro_batches)
+    down, up = layout.stages_of(rank)
+    done: Counter[tuple[Kind, int]] = Counter()
+
+    def act(kind: Kind, stage: int) -> Action:
+        done[kind, stage] += 1
+        return Action(kind, stage, done[kind, stage] - 1)
+
+    def backward(stage: int) -> Iterator[Action]:
+        yield act("input gradient", stage)
+        yield act("weight gradient", stage)
+
+    for _ in range(2 * (ranks - rank) - 1):
+        yield act("forward", down)
+    for _ in range(rank):
+        yield act("forward", up)
+        yield act("forward", down)
+    for _ in range(ranks - rank):
+        yield act("forward", up)
+        yield from backward(up)
+    while done["forward", up] < done["forward", down] or done["forward", down] < total:
+        if done["forward", down] < total:
+            yield act("forward", down)
+        yield from backward(down)
+        yield act("forward", up)
+        yield from backward(up)
+    for _ in range(rank):
+        yield act("input gradient", down)
+        yield act("input gradient", up)
+    for _ in range(ranks - rank):
+        yield from backward(down)
+    for stage in (up, down):
+        while done["weight gradient", stage] < done["input gradient", stage]:
+            yield act("weight gradient", stage)
+
+
+def _forwards(layout: Layout, rank: int) -> Iterator[tuple[int, int]]:
+    """(stage, micro-batch): a round through each of the rank's stages, then the next round."""
+    per_round = layout.micro_batches // num_rounds(layout)
+    for start in range(0, layout.micro_batches, per_round):
+        for stage in layout.stages_of(rank):
+            for micro_batch in range(start, start + per_round):
+                yield stage, micro_batch
+
+
+def _backwards(layout: Layout, rank: int) -> Iterator[tuple[int, int]]:
+    """The same, from the last stage to the first."""
+    per_round = layout.micro_batches // num_rounds(layout)
+    for start in range(0, layout.micro_batches, per_round):
+        for stage in reversed(layout.stages_of(rank)):
+            for micro_batch in range(start, start + per_round):
+                yield stage, micro_batch

@@ -1,0 +1,79 @@
+"""The forward pass alone, of any number of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from phalanx.parallel.pipeline.boundaries import Boundary
+from phalanx.parallel.pipeline.layout import Layout
+
+
+class Predictor:
+    """One rank's stages. They take pieces of a batch one behind another, so all ranks work at the
+    same time; the last piece may be smaller, since nobody keeps buffers for it."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        modules: Mapping[int, nn.Module],
+        boundaries: Sequence[Boundary],
+        piece_size: int,
+        group: dist.ProcessGroup,
+    ) -> None:
+        self._layout, self._modules, self._boundaries = layout, modules, boundaries
+        self._piece_size, self._group = piece_size, group
+        self._rank = dist.get_rank(group)
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor) -> Tensor | None:
+        """inputs: (n, …), the same on every rank. Collective."""
+        pieces = inputs.split(self._piece_size)
+        kept: dict[int, Tensor] = {}  # by piece: what the next stage of this rank goes on from
+        outputs: dict[int, Tensor] = {}
+        sends: list[tuple[dist.Work, Tensor]] = []
+        last = self._layout.num_stages - 1
+        for stage, number in forward_order(self._layout, self._rank, len(pieces)):
+            if stage == 0:
+                given = pieces[number]
+            elif self._layout.rank_of(stage - 1) == self._rank:
+                given = kept.pop(number)
+            else:
+                given = self._receive(stage, len(pieces[number]))
+            made: Tensor = self._modules[stage](given)
+            if stage == last:
+                outputs[number] = made
+            elif self._layout.rank_of(stage + 1) == self._rank:
+                kept[number] = made
+            else:
+                sends.append(self._send(made.contiguous(), stage))
+        for work, _ in sends:
+            work.wait()
+        if self._layout.last_rank != self._rank:
+            return None
+        return torch.cat([outputs[number] for number in range(len(pieces))])
+
+    def _receive(self, stage: int, num_samples: int) -> Tensor:
+        given = self._boundaries[stage].of(num_samples)
+        dist.recv(given, group=self._group, group_src=self._layout.rank_of(stage - 1))
+        return given
+
+    def _send(self, made: Tensor, stage: int) -> tuple[dist.Work, Tensor]:
+        """The tensor stays alive until it has gone."""
+        peer = self._layout.rank_of(stage + 1)
+        work = dist.isend(made, group=self._group, group_dst=peer)
+        assert work is not None, "this rank is in the group"
+        return work, made
+
+
+def forward_order(layout: Layout, rank: int, num_pieces: int) -> Iterator[tuple[int, int]]:
+    """(stage, piece) in the order in which `rank` does them: as many pieces as there are ranks
+    through each of its stages before the next, which keeps every rank busy. In this order on every
+    rank nobody waits for what comes after it. Pure."""
+    for start in range(0, num_pieces, layout.num_ranks):
+        for stage in layout.stages_of(rank):
+            for piece in range(start, min(start + layout.num_ranks, num_pieces)):
+                yield stage, piece

@@ -1,0 +1,107 @@
+"""A model's layers as stages, and the clock on what they do."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, device, nn
+from torch.distributed.pipelining import PipelineStage
+
+from phalanx.parallel.pipeline.orders import Kind
+from phalanx.parallel.strategy import TimedAction
+
+
+def stage_of(model: nn.Sequential, layers: range) -> nn.Sequential:
+    """Some layers of `model`, under their own names: parameters are called what they are called
+    in the whole model, and checkpoints fit."""
+    named = list(model.named_children())
+    return nn.Sequential(OrderedDict(named[layer] for layer in layers))
+
+
+def together(stages: Sequence[nn.Sequential]) -> nn.Sequential:
+    """All layers that a rank holds, under their own names; not to be called when the stages do not
+    follow each other."""
+    return nn.Sequential(OrderedDict(item for stage in stages for item in stage.named_children()))
+
+
+class Recorder:
+    """When a rank's stages did what in a step. Costs two looks at the clock an action."""
+
+    def __init__(self, *, clock_offset_s: float = 0.0) -> None:
+        """clock_offset_s: from this rank's clock to the one that all ranks share."""
+        self.actions: list[TimedAction] = []
+        self._offset_s = clock_offset_s
+        self._step = 0
+
+    def begin(self, step: int) -> None:
+        """What comes is of `step`; what was is forgotten."""
+        self.actions, self._step = [], step
+
+    def now(self) -> float:
+        return time.monotonic() + self._offset_s
+
+    def add(self, kind: Kind, stage: int, micro_batch: int, began_s: float) -> None:
+        """An action that ends now."""
+        self.actions.append(TimedAction(self._step, stage, micro_batch, kind, began_s, self.now()))
+
+    def extend(self) -> None:
+        """The last action ends only now."""
+        self.actions[-1] = self.actions[-1]._replace(ended_s=self.now())
+
+    def seconds_of(self, *kinds: Kind) -> float:
+        return sum(a.ended_s - a.began_s for a in self.actions if a.kind in kinds)
+
+
+class TimedStage(PipelineStage):
+    """A stage of torch.distributed.pipelining that tells a recorder what it does."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        number: int,
+        num_stages: int,
+        *,
+        given: Tensor,
+        made: Tensor,
+        group: dist.ProcessGroup,
+        recorder: Recorder,
+    ) -> None:
+        """given, made: a micro-batch's input and output; only shape, dtype and whether they need
+        gradients are looked at."""
+        super().__init__(
+            module,
+            number,
+            num_stages,
+            device("cpu"),
+            input_args=given,
+            output_args=made,
+            group=group,
+        )
+        self._recorder = recorder
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
+        began_s = self._recorder.now()
+        output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        self._recorder.add("forward", self.stage_index, fwd_chunk_id, began_s)
+        return output
+
+    def backward_one_chunk(
+        self,
+        bwd_chunk_id: int,
+        loss: Any = None,
+        full_backward: bool = True,
+        last_backward: bool = False,
+    ) -> None:
+        began_s = self._recorder.now()
+        super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        kind: Kind = "backward" if full_backward else "input gradient"
+        self._recorder.add(kind, self.stage_index, bwd_chunk_id, began_s)
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *args: Any, **kwargs: Any) -> None:
+        began_s = self._recorder.now()
+        super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
+        self._recorder.add("weight gradient", self.stage_index, bwd_chunk_id, began_s)
