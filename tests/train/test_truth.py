@@ -1,12 +1,15 @@
 """Every strategy on every number of ranks gives the parameters of one process.
 
-Fifty steps of Adam with a global batch that three and four ranks cannot share evenly, and a last
-batch with fewer samples than four ranks.
+Fifty steps with a global batch that three and four ranks cannot share evenly, and a last batch with
+fewer samples than four ranks. One job of ranks runs all cases, one after the other.
 """
 
 import importlib.util
+import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,103 +18,152 @@ from torch import Tensor
 
 from tests.conftest import Ranks
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 
-LAYOUTS = [(strategy, count) for strategy in ("mpi", "shared", "gloo") for count in (1, 2, 3, 4)]
-Truth = dict[str, dict[str, Tensor]]
+Options = dict[str, Any]
+Truth = Callable[[Options], dict[str, Tensor]]
+
+OPTIMIZERS: dict[str, Options] = {
+    "adam": {},
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.01},
+    "sgd": {"optimizer": "sgd", "weight_decay": 0.01},
+    "plain": {"optimizer": "sgd", "momentum": 0.0, "lr": 0.05},
+}
+MODELS = ("mlp", "cnn", "rnn")
+METHODS = ("library", "naive", "direct", "ring", "tree", "halving")
+OF_THE_TRUTH = ("model", "dtype", "optimizer", "weight_decay", "momentum", "lr")
+"""Options that decide the parameters; the others decide how they are come by."""
 
 
-def alone(dtype: str, folder: Path, *optimizer: str) -> Truth:
+def data_parallel(strategy: str, dtype: str) -> dict[str, Options]:
+    return {
+        f"{strategy}-{model}-{dtype}": {"strategy": strategy, "model": model, "dtype": dtype}
+        for model in MODELS
+    }
+
+
+def cases_over_mpi(count: int) -> dict[str, Options]:
+    """Names, and what differs from the defaults and from float64."""
+    exact: Options = {"dtype": "float64"}
+    cases = {**data_parallel("mpi", "float64"), **data_parallel("shared", "float64")}
+    if count in (2, 3):
+        cases |= {**data_parallel("mpi", "float32"), **data_parallel("shared", "float32")}
+    for name in ("adamw", "sgd"):
+        cases[f"shared-{name}"] = {"strategy": "shared", **OPTIMIZERS[name], **exact}
+    for method in METHODS:
+        cases[f"mpi-{method}"] = {
+            "strategy": "mpi", "all_reduce": method, "accumulate": 3, "count": True, **exact
+        }  # fmt: skip
+    for strategy in ("mpi", "shared"):
+        cases[f"{strategy}-pieces"] = {
+            "strategy": strategy, "accumulate": 3, "count": True, **exact
+        }  # fmt: skip
+    for outer in ({}, {"outer_optimizer": "nesterov", "outer_lr": 1.0, "outer_momentum": 0.0}):
+        cases[f"local-{len(outer)}"] = {
+            "strategy": "local", "local_steps": 1, "count": True,
+            **OPTIMIZERS["plain"], **outer, **exact,
+        }  # fmt: skip
+    return cases | cases_with_servers(count)
+
+
+def cases_with_servers(count: int) -> dict[str, Options]:
+    return {
+        f"server-{servers}-{name}": {
+            "strategy": "server", "servers": servers, "accumulate": servers, "dtype": "float64",
+            "count": name == "adam", **OPTIMIZERS[name],
+        }
+        for servers in (1, 2)
+        for name in ("adam", "sgd")
+        if servers < count
+    }  # fmt: skip
+
+
+def cases_of_gloo(count: int) -> dict[str, Options]:
+    cases = data_parallel("gloo", "float64")
+    if count in (2, 3):
+        cases |= data_parallel("gloo", "float32")
+    cases["gloo-pieces"] = {"strategy": "gloo", "accumulate": 3, "dtype": "float64"}
+    return cases
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    """What one process gives for a case, computed once for all that must equal it."""
     path = Path(__file__).parent / "programs" / "truth.py"
     spec = importlib.util.spec_from_file_location("truth", path)
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
-    threads = torch.get_num_threads()
-    program.main("sequential", dtype, folder, *optimizer)
-    torch.set_num_threads(threads)
-    models = ("mlp",) if optimizer else ("mlp", "cnn", "rnn")
-    return {model: load_file(folder / f"{model}-0.safetensors") for model in models}
+    folder = tmp_path_factory.mktemp("truth")
+
+    @cache
+    def alone(text: str) -> dict[str, Tensor]:
+        threads = torch.get_num_threads()
+        number = len(list(folder.glob("*.safetensors")))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("PHALANX_COUNT", "0")
+            program.main(folder, {f"case{number}": json.loads(text)})
+        torch.set_num_threads(threads)
+        return load_file(folder / f"case{number}-0.safetensors")
+
+    def of(options: Options) -> dict[str, Tensor]:
+        words = {name: options[name] for name in OF_THE_TRUTH if name in options}
+        return alone(json.dumps(words))
+
+    return of
 
 
-@pytest.fixture(scope="module")
-def exact(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    return alone("float64", tmp_path_factory.mktemp("float64"))
-
-
-@pytest.fixture(scope="module")
-def single(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    return alone("float32", tmp_path_factory.mktemp("float32"))
-
-
-def together(
-    ranks: Ranks, program: Path, strategy: str, count: int, dtype: str, to: Path, *optimizer: str
-) -> None:
-    words = (strategy, dtype, str(to), *optimizer)
-    if strategy in ("mpi", "shared"):
-        ranks.mpi(count, program, *words)
-    else:
-        ranks.local(count, program, *words, environment={"PHALANX_RENDEZVOUS": str(to / "meet")})
-
-
-@pytest.mark.parametrize(("strategy", "count"), LAYOUTS)
-def test_parameters_equal_the_sequential_ones(
-    ranks: Ranks,
-    programs: Callable[[str], Path],
-    tmp_path: Path,
-    exact: Truth,
-    strategy: str,
-    count: int,
-) -> None:
-    together(ranks, programs("truth.py"), strategy, count, "float64", tmp_path)
-    assert_equal(tmp_path, exact, count)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
-def test_the_fused_step_is_that_of_every_optimizer(
-    ranks: Ranks,
-    programs: Callable[[str], Path],
-    tmp_path_factory: pytest.TempPathFactory,
-    optimizer: str,
-    count: int,
+def test_parameters_over_mpi_equal_the_sequential_ones(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth, count: int
 ) -> None:
-    truth = alone("float64", tmp_path_factory.mktemp("alone"), optimizer)
-    found = tmp_path_factory.mktemp("together")
-    together(ranks, programs("truth.py"), "shared", count, "float64", found, optimizer)
-    assert_equal(found, truth, count)
+    cases = cases_over_mpi(count)
+    ranks.mpi(count, programs("truth.py"), str(tmp_path), json.dumps(cases), timeout_s=500)
+    assert_equal(tmp_path, cases, truth, count)
 
 
-def assert_equal(folder: Path, truths: Truth, count: int) -> None:
-    """Parameters on every rank, losses and counts are those of one process."""
-    for model, truth in truths.items():
-        for rank in range(count):
-            found = load_file(folder / f"{model}-{rank}.safetensors")
-            for name in truth.keys() - {"totals", "losses"}:
-                assert torch.allclose(found[name], truth[name], rtol=0, atol=1e-10), (
-                    f"{model} {name} on rank {rank}"
-                )
-        found = load_file(folder / f"{model}-0.safetensors")
-        assert torch.allclose(found["losses"], truth["losses"], rtol=1e-10, atol=0)
-        assert_counts(found["totals"], truth["totals"])
-
-
-def assert_counts(found: Tensor, truth: Tensor) -> None:
-    """Samples, hits and losses over all ranks are those of one process: none lost, none twice."""
-    assert torch.allclose(found.sum(0)[2:], truth.sum(0)[2:], rtol=1e-10, atol=0)
-
-
-@pytest.mark.parametrize("strategy", ["mpi", "shared", "gloo"])
-@pytest.mark.parametrize("count", [2, 3])
-def test_in_float32_the_loss_curve_is_the_sequential_one(
-    ranks: Ranks,
-    programs: Callable[[str], Path],
-    tmp_path: Path,
-    single: Truth,
-    strategy: str,
-    count: int,
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_parameters_of_gloo_equal_the_sequential_ones(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth, count: int
 ) -> None:
-    together(ranks, programs("truth.py"), strategy, count, "float32", tmp_path)
-    for model, truth in single.items():
-        found = load_file(tmp_path / f"{model}-0.safetensors")
-        assert torch.allclose(found["losses"], truth["losses"], rtol=1e-3), model
+    cases = cases_of_gloo(count)
+    words, meeting = (str(tmp_path), json.dumps(cases)), str(tmp_path / "meet")
+    environment = {"PHALANX_RENDEZVOUS": meeting}
+    ranks.local(count, programs("truth.py"), *words, environment=environment, timeout_s=500)
+    assert_equal(tmp_path, cases, truth, count)
+
+
+def test_servers_of_many_workers_give_the_sequential_parameters(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth
+) -> None:
+    """Most of them have nothing of the last batch."""
+    cases = cases_with_servers(8)
+    ranks.mpi(8, programs("truth.py"), str(tmp_path), json.dumps(cases), timeout_s=500)
+    assert_equal(tmp_path, cases, truth, 8)
+
+
+def assert_equal(folder: Path, cases: dict[str, Options], truth: Truth, count: int) -> None:
+    for name, options in cases.items():
+        expected = truth(options)
+        if options.get("dtype") == "float64":
+            assert_exact(folder, name, expected, count)
+        found = load_file(folder / f"{name}-0.safetensors")
+        precision = 1e-10 if options.get("dtype") == "float64" else 1e-3
+        assert torch.allclose(found["losses"], expected["losses"], rtol=precision, atol=0), name
+        if options.get("count"):
+            for rank in range(count):
+                counted = load_file(folder / f"{name}-{rank}.safetensors")
+                assert counted["moved"].tolist() == counted["expected"].tolist(), (name, rank)
+
+
+def assert_exact(folder: Path, name: str, truth: dict[str, Tensor], count: int) -> None:
+    """Parameters on every rank, and counts over all ranks, are those of one process."""
+    for rank in range(count):
+        found = load_file(folder / f"{name}-{rank}.safetensors")
+        for key in truth.keys() - {"totals", "losses", "moved", "expected"}:
+            assert torch.allclose(found[key], truth[key], rtol=0, atol=1e-10), (
+                f"{name}: {key} on rank {rank}"
+            )
+    found = load_file(folder / f"{name}-0.safetensors")
+    # Samples, hits and losses: none lost, none twice.
+    assert torch.allclose(found["totals"].sum(0)[2:], truth["totals"].sum(0)[2:], rtol=1e-10)

@@ -1,29 +1,33 @@
-"""Each rank: train every model for fifty steps by one strategy and keep the parameters.
+"""Each rank: train by every case in turn, fifty steps each, and keep the parameters.
 
-Words: strategy, dtype, folder for the results, optimizer (then the MLP only).
+Words: a folder for the results; a JSON object: for each case its name, and the options of a
+training run that differ from their defaults, with "count" to count what is sent as well.
 """
 
+import json
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
+from phalanx.comm.traffic import COUNT
 from phalanx.data.dataset import Dataset
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
-from phalanx.records.schema import Step
+from phalanx.records.schema import Epoch, Step
 from phalanx.train.config import TrainConfig
 from phalanx.train.join import RENDEZVOUS, join
 from phalanx.train.loop import Work, run_epoch
 from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import Schedule
 
-BATCH = 30
-SAMPLES = 49 * BATCH + 2  # fifty steps, of which the last has fewer samples than four ranks
+BATCH, STEPS = 30, 50
+SAMPLES = (STEPS - 1) * BATCH + 2  # the last batch has fewer samples than four ranks
 
 
 def samples(dtype: torch.dtype) -> Dataset:
@@ -40,17 +44,17 @@ def samples(dtype: torch.dtype) -> Dataset:
     )
 
 
-def run(config: TrainConfig, folder: Path) -> None:
+def run(name: str, config: TrainConfig, folder: Path) -> None:
     dtype = getattr(torch, config.dtype)
     launched = None if config.strategy == "sequential" else detect(os.environ)
     strategy = join(config, launched)
     model = build_model(config.model, seed=config.seed + strategy.rank, dtype=dtype)
-    records = folder / f"{config.model}"
+    strategy.num_accumulated = config.accumulate
     strategy.prepare(model, update_rule(config, config.lr))  # gives all the weights of rank 0
-    writer = EventWriter(rank_file(records, strategy.rank))
+    writer = EventWriter(rank_file(folder / name, strategy.rank))
     work = Work(
         strategy=strategy,
-        schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=50),
+        schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=STEPS),
         dataset=samples(dtype),
         global_batch_size=BATCH,
         seed=config.seed,
@@ -59,34 +63,33 @@ def run(config: TrainConfig, folder: Path) -> None:
     )
     totals = strategy.gather(run_epoch(work, 0).values())
     writer.close()
-    losses = [
-        e.loss_sum for e in read_events(rank_file(records, strategy.rank)) if isinstance(e, Step)
-    ]
+    events = list(read_events(rank_file(folder / name, strategy.rank)))
+    losses = [e.loss_sum for e in events if isinstance(e, Step)] or [0.0] * STEPS
     rows = strategy.gather(losses)
     tensors = {k: v.detach().clone() for k, v in model.named_parameters()}
+    (epoch,) = (e for e in events if isinstance(e, Epoch))
+    if epoch.sent_bytes is not None:
+        tensors["moved"] = torch.tensor([epoch.sent_bytes, epoch.received_bytes])
+        theory = strategy.expected(BATCH)
+        tensors["expected"] = STEPS * torch.tensor([theory.sent_bytes, theory.received_bytes])
     if rows is not None:
         tensors["losses"] = torch.tensor(rows, dtype=torch.float64).sum(0)
         tensors["totals"] = torch.tensor(totals, dtype=torch.float64)
-    save_file(tensors, folder / f"{config.model}-{strategy.rank}.safetensors")
+    save_file(tensors, folder / f"{name}-{strategy.rank}.safetensors")
     strategy.barrier()
     strategy.close()
 
 
-def main(name: str, dtype: str, folder: Path, optimizer: str | None = None) -> None:
+def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
     torch.set_num_threads(1)
     meeting = os.environ.get(RENDEZVOUS)
-    for model in ("mlp",) if optimizer else ("mlp", "cnn", "rnn"):
+    for name, options in cases.items():
+        options = dict(options)
+        os.environ[COUNT] = "1" if options.pop("count", False) else "0"
         if meeting:
-            os.environ[RENDEZVOUS] = f"{meeting}-{model}"
-        config = TrainConfig(
-            model=model,
-            strategy=name,
-            dtype=dtype,
-            optimizer=optimizer or "adam",
-            weight_decay=0.01 if optimizer else 0.0,
-        )
-        run(config, folder)
+            os.environ[RENDEZVOUS] = f"{meeting}-{name}"
+        run(name, TrainConfig(**options), folder)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
