@@ -11,6 +11,7 @@ from phalanx.models.cnn import CNN
 from phalanx.models.gpt import GPT
 from phalanx.models.mlp import MLP
 from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName, ModelOptions, completed
+from phalanx.models.resnet import ResNet
 from phalanx.models.rnn import RNN
 
 
@@ -46,7 +47,9 @@ def _make(name: ModelName, options: ModelOptions, shape: DataShape) -> nn.Module
             assert options.heads is not None, "completed"
             return GPT(width=options.width, layers=options.layers, heads=options.heads, shape=shape)
         case "resnet":
-            raise NotImplementedError(name)
+            assert options.width is not None, "completed"
+            assert options.layers is not None, "completed"
+            return ResNet(width=options.width, layers=options.layers, shape=shape)
 
 
 def initialize(model: nn.Module, seed: int) -> None:

@@ -33,6 +33,8 @@ class DataShape:
 
 MNIST_SHAPE = DataShape()
 
+RESNET_STAGES = 3
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
@@ -106,6 +108,10 @@ def stage_layers(name: ModelName, options: ModelOptions) -> tuple[str, ...]:
     if name == "gpt":
         assert options.layers is not None, "completed"
         return ("embedding", *(f"block{i}" for i in range(1, options.layers + 1)), "norm", "head")
+    if name == "resnet":
+        assert options.layers is not None, "completed"
+        stages, blocks = range(1, RESNET_STAGES + 1), range(1, options.layers + 1)
+        return ("stem", *(f"stage{s}_block{b}" for s in stages for b in blocks), "output")
     return ()
 
 
