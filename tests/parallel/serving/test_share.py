@@ -1,0 +1,71 @@
+"""An optimizer of a slice makes the numbers of an optimizer of the parameters."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.update import UpdateRule
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.serving.share import OwnedShare
+from phalanx.parallel.vector import as_one_vector, views_of
+
+RULES = {
+    "adam": UpdateRule(name="adam", learning_rate=0.01),
+    "adamw": UpdateRule(name="adamw", learning_rate=0.01, weight_decay=0.1),
+    "sgd": UpdateRule(name="sgd", learning_rate=0.01, momentum=0.9),
+    "plain": UpdateRule(name="sgd", learning_rate=0.01),
+}
+SIZES = ((3, 5), (7,), (2, 2, 2))
+CUT = range(4, 19)  # begins and ends within a parameter
+
+
+def parameters() -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(1)
+    return [
+        nn.Parameter(torch.rand(shape, generator=generator, dtype=torch.float64)) for shape in SIZES
+    ]
+
+
+def gradients(step: int, like: Tensor) -> Tensor:
+    return torch.rand(len(like), generator=torch.Generator().manual_seed(step), dtype=like.dtype)
+
+
+def by_torch(rule: UpdateRule, steps: range, optimizer=None, of=None):
+    """Parameters and optimizer after `steps` updates of all parameters."""
+    of = of or parameters()
+    vector = as_one_vector(of)
+    optimizer = optimizer or torch_optimizer(rule, of)
+    for step in steps:
+        for parameter, gradient in zip(of, views_of(gradients(step, vector), of), strict=True):
+            parameter.grad = gradient
+        optimizer.param_groups[0]["lr"] = rule.learning_rate / (step + 1)
+        optimizer.step()
+    return of, optimizer, vector
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_a_share_goes_on_from_a_state_and_gives_it_back(rule: UpdateRule) -> None:
+    truth, whole, expected = by_torch(rule, range(6))
+    mine, begun, vector = by_torch(rule, range(3))
+    shares = [OwnedShare(vector, own, rule) for own in (range(4), CUT, range(19, 30))]
+    states = [dict(state) for state in begun.state.values()]
+    for share in shares:
+        for parameter, state in zip(mine, states, strict=False):
+            begun.state[parameter] = dict(state)
+        share.take_state(mine, begun)
+        assert not begun.state
+    for step in range(3, 6):
+        gradient = gradients(step, vector)
+        for share in shares:
+            own = gradient[share.own.start : share.own.stop].clone()
+            share.update(own, rule.learning_rate / (step + 1))
+    assert torch.allclose(vector, expected, rtol=0, atol=1e-14)
+    by_quantity = zip(*(share.state() for share in shares), strict=True)
+    shares[0].show_state([torch.cat(parts) for parts in by_quantity], mine, begun)
+    for parameter, other in zip(mine, truth, strict=True):
+        assert begun.state[parameter].keys() == {
+            k for k, v in whole.state[other].items() if v is not None
+        }
+        for name, value in begun.state[parameter].items():
+            assert torch.allclose(value, whole.state[other][name], rtol=0, atol=1e-14), name
+            assert value.dtype == whole.state[other][name].dtype
