@@ -119,9 +119,9 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
 def test_another_model_is_refused(saved: Path) -> None:
     found = read_manifest(saved)
     with pytest.raises(UserError, match="is of model mlp, this run wants cnn"):
-        check_resumable(found, saved, model="cnn", epochs=5)
+        check_resumable(found, saved, model="cnn", epochs=5, options={})
     with pytest.raises(UserError, match="raise --epochs"):
-        check_resumable(found, saved, model="mlp", epochs=1)
+        check_resumable(found, saved, model="mlp", epochs=1, options={})
 
 
 def test_a_newer_manifest_is_refused(saved: Path) -> None:

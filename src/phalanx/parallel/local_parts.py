@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate
 
 
 def local_parts(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
@@ -45,3 +45,30 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
     if gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)
     return local(gradient)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Of a DTensor all parts, on every rank of its mesh. Collective."""
+    if not isinstance(tensor, DTensor):
+        return tensor.detach()
+    # Axis by axis: PyTorch warns of doing two at once where both cut the same dim.
+    for axis in range(tensor.device_mesh.ndim):
+        placements = list(tensor.placements)
+        placements[axis] = Replicate()
+        tensor = tensor.redistribute(placements=placements)
+    return local(tensor)
+
+
+def placed_like(part: Tensor, tensor: Tensor) -> Tensor:
+    """`part`, this rank's, as a tensor that is cut in the way of `tensor`; on the same memory."""
+    if not isinstance(tensor, DTensor) or part.dim() == 0:
+        return part
+    placed: Tensor = DTensor.from_local(
+        part,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+    return placed

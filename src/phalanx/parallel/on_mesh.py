@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -129,6 +130,10 @@ class OnMesh(OnTorch):
         self.communicated_bytes += flat.nbytes
         parts = flat.split([gradient.numel() for gradient in gradients])
         return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
+
+    def optimizer_state(self) -> dict[str, dict[str, Any]]:
+        names = [name for name, _ in self.model.named_parameters()]
+        return {n: self.optimizer.state[p] for n, p in zip(names, self._parts, strict=True)}
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         logits: Tensor = self.model(inputs)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -215,11 +215,16 @@ class Strategy(ABC):
         """What theory says of this rank; after `prepare`."""
         return None
 
+    def optimizer_state(self) -> dict[str, dict[str, Any]]:
+        """By the parameter's name the state that this rank keeps of it, to read and to fill:
+        of what it holds of the parameter, by torch.optim's names."""
+        return {name: self.optimizer.state[p] for name, p in self.model.named_parameters()}
+
     def state_bytes(self) -> StateBytes:
         """Measured between a step and the next: what is there in memory, each storage once."""
         states = [
             value
-            for state in self.optimizer.state.values()
+            for state in self.optimizer_state().values()
             for value in state.values()
             if isinstance(value, Tensor)
         ]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx.errors import UserError
+from phalanx.parallel.local_parts import whole
 from phalanx.train.manifest import (
     MANIFEST,
     Manifest,
@@ -40,23 +41,31 @@ def save_checkpoint(
         temporary.mkdir(parents=True)
         save_file(model_tensors(model), temporary / MODEL_FILE)
         save_file(optimizer_tensors(model, optimizer), temporary / OPTIMIZER_FILE)
-        files = {path.name: _sealed(path) for path in sorted(temporary.iterdir())}
-        document = msgspec.structs.replace(manifest, files=files)
-        (temporary / MANIFEST).write_bytes(
-            msgspec.json.format(msgspec.json.encode(document), indent=2)
-        )
-        _sealed(temporary / MANIFEST)
-        if target.exists():
-            shutil.rmtree(target)
-        temporary.rename(target)
+        seal(temporary, target, manifest)
     except Exception as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         # safetensors reports a full disk by an exception of its own, which is no OSError
-        raise UserError(
-            f"checkpoint {target} could not be written: {error}; "
-            "earlier checkpoints are as they were: free some space, then go on with --resume"
-        ) from error
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise unwritable(target, error) from error
     return target
+
+
+def seal(temporary: Path, target: Path, manifest: Manifest) -> None:
+    """Bring the files of `temporary` to the disk, describe them, and call the folder `target`."""
+    files = {path.name: _sealed(path) for path in sorted(temporary.iterdir())}
+    document = msgspec.structs.replace(manifest, files=files)
+    (temporary / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2))
+    _sealed(temporary / MANIFEST)
+    if target.exists():
+        shutil.rmtree(target)
+    temporary.rename(target)
+    _sync(target.parent)
+
+
+def unwritable(target: Path, error: Exception) -> UserError:
+    return UserError(
+        f"checkpoint {target} could not be written: {error}; "
+        "earlier checkpoints are as they were: free some space, then go on with --resume"
+    )
 
 
 def load_checkpoint(checkpoint: Path, model: nn.Module, optimizer: Optimizer) -> Manifest:
@@ -103,15 +112,24 @@ def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Opt
 
 def _sealed(path: Path) -> StoredFile:
     """Bring the file to the disk and describe it."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    _sync(path)
     return StoredFile(sha256=file_sha256(path), bytes=path.stat().st_size)
 
 
+def _sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def parameters_sha256(model: nn.Module) -> str:
-    """One digest of all parameters, names and bytes: equal on ranks that hold the same model."""
+    """One digest of all parameters, names and bytes: equal on ranks that hold the same model.
+    Collective where they hold parts of it; of a pipeline's stages each has its own."""
     digest = hashlib.sha256()
-    for name, tensor in model_tensors(model).items():
+    for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(tensor.numpy().tobytes())
+        digest.update(whole(tensor).contiguous().numpy().tobytes())
     return digest.hexdigest()

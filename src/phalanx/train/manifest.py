@@ -7,6 +7,7 @@ the SHA-256 of every file. The folder appears under its name only when it is who
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -32,6 +33,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     global_batch_size: int
     epochs_done: int
+    options: dict[str, int] = {}
+    """Of the model, every default filled in; empty in the manifests of older versions."""
     files: dict[str, StoredFile]
 
 
@@ -90,20 +93,29 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_resumable(manifest: Manifest, checkpoint: Path, **wanted: str | int) -> None:
+def check_resumable(
+    manifest: Manifest,
+    checkpoint: Path,
+    *,
+    epochs: int,
+    options: Mapping[str, int | None],
+    **wanted: str | int,
+) -> None:
     """Raise UserError when the checkpoint is of another `model`, `optimizer` …, or finished.
 
-    wanted: fields of the manifest with the values that the run asks for, and `epochs`, its goal.
+    options: of the model, completed. wanted: fields of the manifest with the values that the run
+    asks for. epochs: its goal.
     """
-    epochs = wanted.pop("epochs")
-    for name, value in wanted.items():
-        found = getattr(manifest, name)
+    pairs: dict[str, tuple[object, object]]
+    pairs = {name: (getattr(manifest, name), value) for name, value in wanted.items()}
+    pairs |= {name: (value, options.get(name)) for name, value in manifest.options.items()}
+    for name, (found, value) in pairs.items():
         if found != value:
             raise UserError(
                 f"checkpoint {checkpoint} is of {name} {found}, this run wants {value}: "
                 f"use --{name} {found} or another checkpoint"
             )
-    if manifest.epochs_done >= int(epochs):
+    if manifest.epochs_done >= epochs:
         raise UserError(
             f"checkpoint {checkpoint} has done {manifest.epochs_done} epochs, "
             f"--epochs {epochs} leaves none to do: raise --epochs"

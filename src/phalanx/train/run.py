@@ -12,6 +12,7 @@ from phalanx.data.catalog import Choice, resolve
 from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
+from phalanx.models.options import completed
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records import running
 from phalanx.records.schema import Setting
@@ -48,6 +49,7 @@ def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfi
             dtype=config.dtype,
             optimizer=config.optimizer,
             epochs=config.epochs,
+            options=vars(completed(config.model, config.model_options)),
         )
     return config, choice
 

@@ -16,6 +16,7 @@ from phalanx.data.dataset import load_dataset
 from phalanx.data.sampler import num_batches
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
+from phalanx.models.options import completed
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
@@ -32,6 +33,7 @@ from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.run import begin_run, complete, new_folder, this_command, title
 from phalanx.train.schedule import Schedule
+from phalanx.train.sharded import load_together, save_together
 from phalanx.train.split import parse_slow_rank
 
 
@@ -115,7 +117,7 @@ def _prepare(
     strategy.prepare(model, update_rule(config, schedule.peak))
     epochs_done = 0
     if config.resume:
-        epochs_done = load_checkpoint(config.resume, strategy.model, strategy.optimizer).epochs_done
+        epochs_done = _load(config.resume, strategy).epochs_done
     slow_rank, delay_s = parse_slow_rank(config.slow_rank) if config.slow_rank else (-1, 0.0)
     work = Work(
         strategy=strategy,
@@ -157,6 +159,8 @@ def _epochs(config: TrainConfig, work: Work, epochs_done: int) -> None:
     for epoch in range(epochs_done, config.epochs):
         rows = work.strategy.gather(run_epoch(work, epoch).values())
         if rows is None:
+            if config.checkpoint_dir and work.strategy.is_sharded:
+                save_together(config.checkpoint_dir, work.strategy, _manifest(config, work, epoch))
             continue
         summary = summarize(
             [RankTotals.from_values(row) for row in rows],
@@ -172,10 +176,15 @@ def _epochs(config: TrainConfig, work: Work, epochs_done: int) -> None:
         work.writer.flush()
 
 
-def _save(config: TrainConfig, folder: Path, work: Work, epoch: int) -> None:
-    """Rank 0's checkpoint; the others wait at the barrier with which the next epoch begins."""
-    began = time.perf_counter()
-    manifest = Manifest(
+def _load(checkpoint: Path, strategy: Strategy) -> Manifest:
+    if strategy.is_sharded:
+        return load_together(checkpoint, strategy)
+    return load_checkpoint(checkpoint, strategy.model, strategy.optimizer)
+
+
+def _manifest(config: TrainConfig, work: Work, epoch: int) -> Manifest:
+    options = completed(config.model, config.model_options)
+    return Manifest(
         phalanx=__version__,
         model=config.model,
         dtype=config.dtype,
@@ -184,9 +193,20 @@ def _save(config: TrainConfig, folder: Path, work: Work, epoch: int) -> None:
         seed=config.seed,
         global_batch_size=work.global_batch_size,
         epochs_done=epoch + 1,
+        options={name: value for name, value in vars(options).items() if value is not None},
         files={},
     )
-    path = save_checkpoint(folder, work.strategy.model, work.strategy.optimizer, manifest)
+
+
+def _save(config: TrainConfig, folder: Path, work: Work, epoch: int) -> None:
+    """On rank 0. Of a model that it holds whole the others wait, at the barrier with which the next
+    epoch begins; else they take part."""
+    began, strategy = time.perf_counter(), work.strategy
+    manifest = _manifest(config, work, epoch)
+    if strategy.is_sharded:
+        path = save_together(folder, strategy, manifest)
+    else:
+        path = save_checkpoint(folder, strategy.model, strategy.optimizer, manifest)
     now = time.perf_counter()
     num_bytes = sum(file.stat().st_size for file in path.iterdir())
     work.writer.add(

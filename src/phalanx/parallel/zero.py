@@ -1,0 +1,77 @@
+"""Optimizer state cut among the ranks, all else whole, by PyTorch's own engines.
+
+DistributedDataParallel sums the gradients, ZeroRedundancyOptimizer keeps the state.
+
+Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054: stage 1.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.parallel.engine import Backend, OnTorch
+from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.strategy import UpdateTimes, backward
+
+
+class ZeroOne(OnTorch):
+    """Each parameter has one rank that keeps its state and updates it, and hands it to the others.
+    Whole parameters are dealt out, the largest first, to the rank that has least."""
+
+    is_sharded = True
+
+    def __init__(self, world: World, *, backend: Backend = "mpi") -> None:
+        super().__init__(world, backend=backend)
+        self.coordinates = {"dp": world.rank}
+
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        super().prepare(model, rule)
+        self._computed_at = 0.0
+        self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
+        for parameter in self._parameters:
+            parameter.register_post_accumulate_grad_hook(self._note_time)
+        self._replica = DistributedDataParallel(model)  # broadcasts rank 0's weights
+        self.module = self._replica
+
+        def make(parameters: Any, **_: Any) -> Any:
+            return torch_optimizer(rule, parameters)
+
+        make_class: Any = make  # whatever makes an optimizer serves
+        self.optimizer = self._zero = ZeroRedundancyOptimizer(
+            self._parameters, optimizer_class=make_class, lr=rule.learning_rate
+        )
+
+    def loss_weight(self, global_targets: int) -> float:
+        """DDP divides the sum over the ranks by their number; this undoes it."""
+        return self.size / global_targets
+
+    def unsynchronized(self) -> AbstractContextManager[None]:
+        return self._replica.no_sync()
+
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
+        """That the ranks hand each other their updated parameters counts as the optimizer's."""
+        began = time.perf_counter()
+        backward(loss_sum, self.loss_weight(global_targets))
+        reduced = time.perf_counter()
+        self.communicated_bytes += self._gradient_bytes
+        self.optimizer.step()
+        return UpdateTimes(
+            backward_s=self._computed_at - began, communication_s=reduced - self._computed_at
+        )
+
+    def optimizer_state(self) -> dict[str, dict[str, Any]]:
+        """Of the parameters that are this rank's."""
+        own = self._zero.optim
+        mine = {parameter for group in own.param_groups for parameter in group["params"]}
+        return {name: own.state[p] for name, p in self.model.named_parameters() if p in mine}
+
+    def _note_time(self, _: Tensor) -> None:
+        self._computed_at = time.perf_counter()
