@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 
-from phalanx.records.schema import Run
+from phalanx.records.schema import Run, Setting
 from phalanx.report.measures import PARTS, RunMeasure
 from phalanx.report.schemes import scheme_of, spoken
 
+MODEL_SIZES = ("width", "layers", "heads", "hidden")
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -18,6 +19,7 @@ class Subject:
     """What is trained. Only cells of one subject are compared in one chart."""
 
     model: str
+    sizes: str  # those of the model that were chosen, e.g. "width 512"
     dataset: str
     epochs: int
     optimizer: str
@@ -125,11 +127,18 @@ def subject_of(run: Run) -> Subject:
     given = run.config.get("lr")
     return Subject(
         model=setting.model,
+        sizes=_sizes(setting),
         dataset=setting.dataset,
         epochs=setting.epochs,
         optimizer=setting.optimizer,
         learning_rate=float(given) if isinstance(given, int | float) else setting.learning_rate,
         dtype=setting.dtype,
+    )
+
+
+def _sizes(setting: Setting) -> str:
+    return ", ".join(
+        f"{name} {setting.options[name]}" for name in MODEL_SIZES if name in setting.options
     )
 
 
@@ -164,6 +173,7 @@ def subject_labels(subjects: Iterable[Subject]) -> dict[Subject, str]:
     names = [field.name for field in fields(Subject)]
     varying = [name for name in names if len({getattr(s, name) for s in distinct}) > 1]
     words = {
+        "sizes": "{}",
         "dataset": "{}",
         "epochs": "{} epochs",
         "optimizer": "{}",
@@ -172,7 +182,14 @@ def subject_labels(subjects: Iterable[Subject]) -> dict[Subject, str]:
     }
     return {
         subject: " · ".join(
-            [subject.model, *(words[n].format(getattr(subject, n)) for n in varying if n in words)]
+            [
+                subject.model,
+                *(
+                    words[n].format(value)
+                    for n in varying
+                    if n in words and (value := getattr(subject, n))
+                ),
+            ]
         )
         for subject in distinct
     }

@@ -49,11 +49,11 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
         found = [(labels[s].upper(), answer(cells)) for s, cells in by_subject.items()]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
-    topics.append(_not_completed_topic(measures))
+    topics.append(not_completed_topic(measures))
     return tuple(topic for topic in topics if topic.sentences)
 
 
-def _not_completed_topic(measures: StudyMeasures) -> Topic:
+def not_completed_topic(measures: StudyMeasures) -> Topic:
     text = not_completed(measures)
     errors = [(run.name, run.error) for run in measures.runs if run.error]
     shown = [Sentence(label=name, text=error) for name, error in errors[:ERRORS_SHOWN] if error]

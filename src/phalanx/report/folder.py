@@ -54,6 +54,8 @@ def newest_folder(root: Path) -> Path:
     documents = [path for path in documents if not (path.parents[1] / "study.json").exists()]
     # Collectives measured with several MPIs, a folder each, are drawn together.
     together = list(root.glob("*/*/*/bench.json"))
+    # Those that a study has measured are drawn on its page.
+    together = [path for path in together if not (path.parents[2] / "study.json").exists()]
     documents += together
     if not documents:
         raise UserError(

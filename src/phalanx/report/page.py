@@ -20,6 +20,8 @@ from phalanx.report.collectives.page import collectives_content
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.findings import findings, headline, scaling_cells
 from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.parallelism.page import KIND as PARALLELISM
+from phalanx.report.parallelism.page import parallelism_content
 from phalanx.report.sections import Material, leading_row, materials, sections
 from phalanx.report.tables import (
     baselines,
@@ -41,14 +43,27 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
     Raises UserError when the records cannot be read or the page cannot be written.
     """
     path = output or folder / PAGE_NAME
-    collectives = holds_benches(folder)
-    content = collectives_content(folder) if collectives else study_content(read_folder(folder))
-    page = render(content)
+    page = render(content_of(folder))
     try:
         write_atomically(path, page.encode())
     except OSError as error:
         raise UserError(f"the report cannot be written to {path}: {error.strerror}") from error
     return path
+
+
+def content_of(folder: Path) -> Content:
+    """What the page of a study, a run or measured collectives shows.
+
+    Raises: UserError when the records cannot be read.
+    """
+    if (folder / "study.json").exists():
+        measures = read_folder(folder)
+        if measures.study.kind == PARALLELISM:
+            return parallelism_content(folder)
+        return study_content(measures)
+    return (
+        collectives_content(folder) if holds_benches(folder) else study_content(read_folder(folder))
+    )
 
 
 def render(content: Content) -> str:

@@ -28,7 +28,7 @@ from phalanx.report.collectives.bandwidth import (
     floor_of,
 )
 
-OURS = frozenset({"window", "phalanx", "torch", "ring", "tree", "halving"})
+OURS = frozenset({"window", "phalanx", "torch", "ring", "tree", "halving", "naive", "direct"})
 
 UNMEASURED = Machine(copy={}, add={}, round_trip_s=None)
 

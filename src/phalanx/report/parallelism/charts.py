@@ -1,0 +1,362 @@
+"""Time, waiting, losses, bytes, memory and staleness of the schemes as charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+
+from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
+from phalanx.report.charts.look import (
+    DASHES,
+    RANK_SHAPES,
+    faded_unless,
+    highlight,
+    is_wide,
+    strategy_scales,
+    time_axis,
+    time_scale,
+    time_title,
+)
+from phalanx.report.charts.scaling import EPOCH_SOURCE
+from phalanx.report.parallelism.material import ModelMaterial, ParallelCell, names_of
+from phalanx.report.parallelism.rows import (
+    byte_rows,
+    loss_rows,
+    memory_rows,
+    staleness_rows,
+    time_rows,
+    waiting_rows,
+)
+
+BAR_PIXELS = 24
+AROUND_BARS_PIXELS = 30
+GROUP_COLOURS = {
+    "sequential": "--sequential",
+    "summed gradients": "--mpi",
+    "servers, local steps": "--rank-3",
+    "sharded state": "--rank-2",
+    "split layers, pipelines": "--gloo",
+}
+PARTS = {"parameters": "--forward", "gradients": "--backward", "optimizer": "--optimizer"}
+
+
+def overview(model: ModelMaterial, name: str) -> Figure | None:
+    """Every scheme, the fastest first; a mark for each number of ranks."""
+    rows = time_rows(model.cells)
+    if len(rows) < 2:
+        return None
+    times_s = [cell.cell.epoch_s for cell in model.cells]
+    best: dict[str, float] = {}
+    for cell in model.cells:
+        best[cell.scheme] = min(best.get(cell.scheme, float("inf")), cell.cell.epoch_s)
+    order = sorted(best, key=lambda scheme: best[scheme])
+    x = alt.X(
+        "epoch_s:Q",
+        title=time_title("time of an epoch", times_s),
+        scale=time_scale(times_s, from_zero=True),
+        axis=_vertical(time_axis(times_s)),
+    )
+    layers: list[AnyChart] = [_alone(x)] if model.sequential else []
+    return figure(
+        alt.layer(*layers, _dots(rows, order, x)),
+        rows,
+        name=name,
+        title="Time of an epoch, every scheme",
+        caption="The fastest first; shapes tell the number of ranks. The dashed line is the "
+        "sequential program: what is to its left is faster.",
+        source=EPOCH_SOURCE,
+        runs=names_of(model.cells),
+        height_pixels=len(order) * BAR_PIXELS + AROUND_BARS_PIXELS,
+    )
+
+
+def _dots(rows: Sequence[Row], order: Sequence[str], x: alt.X) -> alt.Chart:
+    groups = [group for group in GROUP_COLOURS if group in {row["group"] for row in rows}]
+    ranks = sorted({int(str(row["ranks"])) for row in rows})
+    shapes = [RANK_SHAPES[i % len(RANK_SHAPES)] for i in range(len(ranks))]
+    picked = highlight("group", "group_picked")
+    dots: alt.Chart = (
+        alt.Chart(table())
+        .mark_point(size=100, filled=True, stroke="var(--surface)", strokeWidth=1)
+        .encode(
+            x=x,
+            y=alt.Y(
+                "strategy:N",
+                title=None,
+                sort=list(order),
+                axis=alt.Axis(grid=True, domain=False, labelLimit=220),
+            ),
+            color=alt.Color(
+                "group:N",
+                title=None,
+                scale=alt.Scale(
+                    domain=groups, range=[f"var({GROUP_COLOURS[group]})" for group in groups]
+                ),
+                legend=alt.Legend(columns=2),
+            ),
+            shape=alt.Shape("ranks:O", title="ranks", scale=alt.Scale(domain=ranks, range=shapes)),
+            opacity=faded_unless(picked),
+            tooltip=_tooltip(),
+        )
+        .add_params(picked)
+    )
+    return dots
+
+
+def _alone(x: alt.X) -> alt.Chart:
+    rule: alt.Chart = (
+        alt.Chart(table())
+        .transform_filter("datum.strategy == 'sequential'")
+        .mark_rule(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
+        .encode(x=x)
+    )
+    return rule
+
+
+def loss_by_step(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    return _loss(cells, name, x="step", title="step", what="Loss against step", log=False)
+
+
+def loss_by_time(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    return _loss(
+        cells,
+        name,
+        x="trained_s",
+        title="training time (s)",
+        what="Loss against time",
+        log=True,
+    )
+
+
+def _loss(
+    cells: Sequence[ParallelCell], name: str, *, x: str, title: str, what: str, log: bool
+) -> Figure | None:
+    drawn = [cell for cell in cells if cell.detail.num_steps]
+    rows = loss_rows(drawn)
+    if not rows:
+        return None
+    values = [float(str(row["loss"])) for row in rows]
+    wide = is_wide(values)
+    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
+    times = [float(str(row[x])) for row in rows]
+    along = alt.Scale(type="log", nice=False) if log and is_wide(times) else alt.Scale(nice=False)
+    picked = highlight("strategy", "strategy_picked")
+    order = list(dict.fromkeys(str(row["strategy"]) for row in rows))
+    dashes = alt.Scale(domain=order, range=[DASHES[i % len(DASHES)] for i in range(len(order))])
+    lines = (
+        alt.Chart(table())
+        .mark_line(strokeWidth=1.8)
+        .encode(
+            x=alt.X(
+                f"{x}:Q",
+                title=f"{title[:-1]}, logarithmic)" if along["type"] == "log" else title,
+                scale=along,
+                axis=time_axis(times) if log else alt.Axis(),
+            ),
+            y=alt.Y(
+                "loss:Q",
+                title="training loss (logarithmic)" if wide else "training loss",
+                scale=scale,
+            ),
+            color=strategy_scales(rows)["color"],
+            strokeDash=alt.StrokeDash("strategy:N", title=None, scale=dashes),
+            opacity=faded_unless(picked),
+            tooltip=[
+                alt.Tooltip("configuration:N"),
+                alt.Tooltip("step:Q"),
+                alt.Tooltip("trained_s:Q", title="time (s)", format=",.4~f"),
+                alt.Tooltip("loss:Q", format=".5f"),
+            ],
+        )
+        .add_params(picked)
+    )
+    return figure(
+        lines,
+        rows,
+        name=name,
+        title=what,
+        caption="Over all ranks, before the update, neighbouring steps averaged; each scheme on "
+        "its largest number of ranks. Lines of schemes that make the same update lie on each "
+        "other" + (", one slower than the other." if log else "."),
+        source="step events of all ranks: loss_sum, samples, and the five times",
+        runs=names_of(drawn),
+    )
+
+
+def sent(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    rows = byte_rows(cells)
+    if not rows:
+        return None
+    return figure(
+        _bars(rows, "sent_mb", "MB sent by a rank in a step", formula=True),
+        rows,
+        name=name,
+        title="Bytes sent, counted and by formula",
+        caption="Bars are counted, the upright stroke is the formula; = says that both are the "
+        "same on every rank. Mean over the ranks of a role.",
+        source="epoch events: sent_bytes; started events: expected.sent_bytes",
+        runs=names_of(cells),
+        height_pixels=_height(rows),
+    )
+
+
+def memory(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    rows = memory_rows(cells)
+    if not rows:
+        return None
+    order = _order(rows)
+    y = alt.Y("bar:N", title=None, sort=order, axis=alt.Axis(domain=False, labelLimit=220))
+    scale = alt.Scale(domain=[0, _room(rows, "all_mb")], nice=False)
+    colours = alt.Scale(domain=list(PARTS), range=[f"var({name})" for name in PARTS.values()])
+    tooltip = [
+        alt.Tooltip("configuration:N"),
+        alt.Tooltip("part:N"),
+        alt.Tooltip("part_mb:Q", title="MB", format=",.4~f"),
+        alt.Tooltip("all_mb:Q", title="together (MB)", format=",.4~f"),
+        alt.Tooltip("formula_mb:Q", title="formula (MB)", format=",.4~f"),
+        alt.Tooltip("formula:N"),
+    ]
+    base = alt.Chart(table())
+    parts = base.mark_bar(stroke="var(--surface)", strokeWidth=1, height={"band": 0.7}).encode(
+        x=alt.X("begin_mb:Q", title="MB of a rank", scale=scale, axis=alt.Axis(grid=True)),
+        x2="end_mb:Q",
+        y=y,
+        color=alt.Color("part:N", title=None, scale=colours),
+        tooltip=tooltip,
+    )
+    whole = base.transform_filter("datum.part == 'optimizer'")
+    text = whole.mark_text(align="left", dx=7, fontSize=11, color="var(--ink-soft)").encode(
+        x=alt.X("all_mb:Q", scale=scale), y=y, text="words:N"
+    )
+    return figure(
+        alt.layer(parts, *_formula(whole, rows, y, scale), text),
+        rows,
+        name=name,
+        title="Memory for training, measured and by formula",
+        caption="Parameters, gradients and optimizer state of the rank that keeps the most; the "
+        "upright stroke is the formula.",
+        source="memory events; started events: expected.state_bytes",
+        runs=names_of(cells),
+        height_pixels=_height(rows),
+    )
+
+
+def waiting(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    rows = waiting_rows(cells)
+    if not rows:
+        return None
+    return figure(
+        _bars(rows, "waiting", "share of the training time", formula=False),
+        rows,
+        name=name,
+        title="Share of waiting",
+        caption="Communication that a step waited for \N{DIVISION SIGN} training time, mean over "
+        "the ranks that train.",
+        source="step events: communication_s; epoch events: train_s",
+        runs=names_of(cells),
+        height_pixels=_height(rows),
+    )
+
+
+def staleness(cell: ParallelCell, name: str) -> Figure | None:
+    rows = staleness_rows(cell)
+    if not rows:
+        return None
+    bars = (
+        alt.Chart(table())
+        .mark_bar(cornerRadiusEnd=2, color="var(--rank-3)")
+        .encode(
+            x=alt.X(
+                "staleness:O",
+                title="updates of others between reading and writing",
+                axis=alt.Axis(labelAngle=0, labelOverlap=True),
+            ),
+            y=alt.Y("share:Q", title="share of updates", axis=alt.Axis(format="%")),
+            tooltip=[
+                alt.Tooltip("staleness:O"),
+                alt.Tooltip("updates:Q", format=",d"),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
+        )
+    )
+    return figure(
+        bars,
+        rows,
+        name=name,
+        title="Staleness",
+        caption="How old the parameters were that an update was computed from; 0 is what a "
+        "synchronous scheme has.",
+        source="epoch events: staleness",
+        runs=names_of([cell]),
+    )
+
+
+def _bars(rows: Sequence[Row], field: str, title: str, *, formula: bool) -> AnyChart:
+    """A bar a row with its number in words at its end, and where there is one a stroke at the
+    formula."""
+    y = alt.Y("bar:N", title=None, sort=_order(rows), axis=alt.Axis(domain=False, labelLimit=220))
+    scale = alt.Scale(domain=[0, _room(rows, field)], nice=False)
+    axis = alt.Axis(grid=True) if formula else alt.Axis(grid=True, format="%")
+    base = alt.Chart(table()).encode(y=y)
+    colours = strategy_scales(rows)["color"]
+    colours.legend = None  # the names stand beside the bars
+    tooltip = [alt.Tooltip("configuration:N"), alt.Tooltip("words:N", title=title)]
+    if formula:
+        tooltip += [
+            alt.Tooltip("formula_mb:Q", title="formula (MB)", format=",.6~f"),
+            alt.Tooltip("formula:N"),
+        ]
+    bars = base.mark_bar(cornerRadiusEnd=2, height={"band": 0.7}).encode(
+        x=alt.X(f"{field}:Q", title=title, scale=scale, axis=axis), color=colours, tooltip=tooltip
+    )
+    text = base.mark_text(align="left", dx=7, fontSize=11).encode(
+        x=alt.X(f"{field}:Q", scale=scale),
+        text="words:N",
+        color=alt.value("var(--ink-soft)"),
+    )
+    strokes = _formula(alt.Chart(table()), rows, y, scale) if formula else []
+    return alt.layer(bars, *strokes, text)
+
+
+def _formula(base: alt.Chart, rows: Sequence[Row], y: alt.Y, scale: alt.Scale) -> list[AnyChart]:
+    if all(row["formula_mb"] is None for row in rows):
+        return []
+    known = base.transform_filter("datum.formula_mb != null")
+    return [
+        known.mark_tick(color="var(--ink)", thickness=2, size=20).encode(
+            x=alt.X("formula_mb:Q", scale=scale), y=y
+        )
+    ]
+
+
+def _order(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(str(row["bar"]) for row in rows))
+
+
+def _room(rows: Sequence[Row], field: str) -> float:
+    """The end of the axis: the longest bar, and room for the words behind it."""
+    values = [float(str(row[field])) for row in rows]
+    values += [float(str(v)) for row in rows if (v := row.get("formula_mb")) is not None]
+    return max(values) * 1.42 or 1.0
+
+
+def _height(rows: Sequence[Row]) -> int:
+    return len(_order(rows)) * BAR_PIXELS + AROUND_BARS_PIXELS
+
+
+def _vertical(axis: alt.Axis) -> alt.Axis:
+    axis.grid = True
+    return axis
+
+
+def _tooltip() -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("configuration:N"),
+        alt.Tooltip("epoch_s:Q", title="epoch (s)", format=",.4~f"),
+        alt.Tooltip("step_ms:Q", title="step (ms)", format=",.4~f"),
+        alt.Tooltip("speed_up:Q", title="speed-up", format=".3f"),
+        alt.Tooltip("waiting:Q", format=".1%"),
+        alt.Tooltip("loss:Q", format=".4f"),
+        alt.Tooltip("accuracy:Q", format=".2%"),
+    ]

@@ -1,0 +1,272 @@
+"""What the records say of a run beyond times and accuracies: losses by step, bytes, memory,
+staleness, and the actions of a pipeline. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from phalanx.records.schema import (
+    Action,
+    AnyEvent,
+    Epoch,
+    Expected,
+    Memory,
+    Started,
+    Step,
+)
+
+EQUAL_WITHIN = 1e-3
+"""Counted bytes this close to the formula are called equal: a broadcast at the end of an epoch, or
+a smaller last batch, is in the count and not in the formula."""
+NOTHING = Expected()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankDetail:
+    """One rank's file."""
+
+    rank: int
+    role: str = "worker"
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    expected: Expected = NOTHING
+    targets_per_sample: int = 1
+    memory: Memory | None = None
+    sent_bytes: int | None = None  # over all epochs
+    received_bytes: int | None = None
+    staleness: Mapping[int, int] = field(default_factory=dict)
+    steps: Sequence[Step] = ()  # of epochs that were finished
+    actions: Sequence[Action] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLoss:
+    """One update over all ranks."""
+
+    step: int
+    trained_s: float  # training time so far, of the slowest rank
+    loss: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """What was counted or measured, and what the formula says; None where nobody says."""
+
+    found: float | None
+    formula: float | None
+
+    @property
+    def difference(self) -> float | None:
+        """Relative, of what was found from the formula."""
+        if self.found is None or self.formula is None:
+            return None
+        if not self.formula:
+            return 0.0 if not self.found else float("inf")
+        return self.found / self.formula - 1
+
+    @property
+    def is_equal(self) -> bool | None:
+        return None if self.difference is None else abs(self.difference) <= EQUAL_WITHIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineStep:
+    """One step of a pipeline, on the clock that its ranks share."""
+
+    step: int
+    actions: Mapping[int, Sequence[Action]]  # by place along the pipeline, in order of time
+    began_s: float
+    ended_s: float
+
+    @property
+    def bubble(self) -> float:
+        """Share of the step in which a rank was at no action, mean over the ranks."""
+        busy_s = sum(a.ended_s - a.began_s for rank in self.actions.values() for a in rank)
+        return max(0.0, 1 - busy_s / (len(self.actions) * (self.ended_s - self.began_s)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDetail:
+    """One run, beside its `RunMeasure`."""
+
+    name: str
+    ranks: Sequence[RankDetail]
+
+    @property
+    def num_steps(self) -> int:
+        """Updates of the workers' finished epochs."""
+        return max((len(rank.steps) for rank in self.ranks), default=0)
+
+    @property
+    def roles(self) -> list[str]:
+        return list(dict.fromkeys(rank.role for rank in self.ranks))
+
+    def of_role(self, role: str) -> list[RankDetail]:
+        return [rank for rank in self.ranks if rank.role == role]
+
+    @property
+    def staleness(self) -> Counter[int]:
+        total: Counter[int] = Counter()
+        for rank in self.ranks:
+            total.update(rank.staleness)
+        return total
+
+    def sent(self, rank: RankDetail) -> Pair:
+        """Bytes a step."""
+        return self._a_step(rank.sent_bytes, rank.expected.sent_bytes)
+
+    def received(self, rank: RankDetail) -> Pair:
+        """Bytes a step."""
+        return self._a_step(rank.received_bytes, rank.expected.received_bytes)
+
+    def _a_step(self, counted: int | None, formula: float | None) -> Pair:
+        known = counted is not None and self.num_steps
+        return Pair(found=counted / self.num_steps if known else None, formula=formula)  # type: ignore[operator]
+
+    @property
+    def step_s(self) -> float | None:
+        """Median over the steps after the first epoch's share of warm-up, slowest rank of each."""
+        times_s = _step_times(self.ranks)
+        return median(times_s[len(times_s) // 3 :]) if times_s else None
+
+
+def state(rank: RankDetail) -> Pair:
+    """Bytes of parameters, gradients and optimizer state."""
+    memory = rank.memory
+    if memory is None:
+        return Pair(found=None, formula=rank.expected.state_bytes)
+    found = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    return Pair(found=found, formula=rank.expected.state_bytes)
+
+
+def detail_rank(number: int, events: Iterable[AnyEvent]) -> RankDetail:
+    """Reduce one rank's events."""
+    started: Started | None = None
+    memory: Memory | None = None
+    sent, received = [], []
+    staleness: Counter[int] = Counter()
+    steps: list[Step] = []
+    waiting: list[Step] = []
+    actions: list[Action] = []
+    for event in events:
+        match event:
+            case Started():
+                started = started or event
+            case Step():
+                waiting.append(event)
+            case Epoch():
+                steps += waiting
+                waiting = []
+                sent.append(event.sent_bytes)
+                received.append(event.received_bytes)
+                staleness.update(event.staleness)
+            case Memory():
+                memory = event
+            case Action():
+                actions.append(event)
+            case _:
+                pass
+    return RankDetail(
+        rank=number,
+        role=started.role if started else "worker",
+        coordinates=started.coordinates if started else {},
+        expected=(started.expected if started else None) or NOTHING,
+        targets_per_sample=started.targets_per_sample if started else 1,
+        memory=memory,
+        sent_bytes=_total(sent),
+        received_bytes=_total(received),
+        staleness=dict(staleness),
+        steps=steps,
+        actions=actions,
+    )
+
+
+def losses(detail: RunDetail, *, most: int) -> list[StepLoss]:
+    """Mean loss a target of each step over all ranks, at most `most` of them: neighbouring steps
+    are averaged where there are more."""
+    per_target = max((rank.targets_per_sample for rank in detail.ranks), default=1)
+    times_s = _step_times(detail.ranks)
+    found: list[StepLoss] = []
+    trained_s = 0.0
+    for number, time_s in enumerate(times_s):
+        trained_s += time_s
+        here = [rank.steps[number] for rank in detail.ranks if number < len(rank.steps)]
+        targets = sum(step.samples for step in here) * per_target
+        if targets:
+            loss = sum(step.loss_sum for step in here) / targets
+            found.append(StepLoss(step=here[0].step, trained_s=trained_s, loss=loss))
+    width = -(-len(found) // most) if found else 1
+    pieces = [found[i : i + width] for i in range(0, len(found), width)]
+    return [
+        StepLoss(
+            step=piece[-1].step,
+            trained_s=piece[-1].trained_s,
+            loss=fmean(one.loss for one in piece),
+        )
+        for piece in pieces
+    ]
+
+
+def pipeline_step(detail: RunDetail) -> PipelineStep | None:
+    """A recorded step of the first pipeline of the run: the one whose time is the median, the first
+    step left out as warm-up where there are others."""
+    steps = pipeline_steps(detail)
+    later = [step for step in steps if step.step > 0] or steps
+    ordered = sorted(later, key=lambda step: step.ended_s - step.began_s)
+    return ordered[len(ordered) // 2] if ordered else None
+
+
+def pipeline_steps(detail: RunDetail) -> list[PipelineStep]:
+    """Every step that all ranks of the first pipeline have recorded."""
+    ranks = _first_pipeline(detail.ranks)
+    by_step: dict[int, dict[int, list[Action]]] = {}
+    for place, rank in enumerate(ranks):
+        for action in rank.actions:
+            by_step.setdefault(action.step, {}).setdefault(place, []).append(action)
+    return [
+        PipelineStep(
+            step=step,
+            actions={p: sorted(parts[p], key=lambda a: a.began_s) for p in sorted(parts)},
+            began_s=min(a.began_s for part in parts.values() for a in part),
+            ended_s=max(a.ended_s for part in parts.values() for a in part),
+        )
+        for step, parts in sorted(by_step.items())
+        if len(parts) == len(ranks)
+    ]
+
+
+def _first_pipeline(ranks: Sequence[RankDetail]) -> list[RankDetail]:
+    """The ranks with actions that differ from the first of them in their place along the pipeline
+    alone, in the order of these places."""
+    acting = [rank for rank in ranks if rank.actions]
+    if not acting:
+        return []
+    first = _beside_the_pipeline(acting[0])
+    return sorted(
+        (rank for rank in acting if _beside_the_pipeline(rank) == first),
+        key=lambda rank: (rank.coordinates.get("pp", rank.rank), rank.rank),
+    )
+
+
+def _beside_the_pipeline(rank: RankDetail) -> dict[str, int]:
+    return {axis: place for axis, place in rank.coordinates.items() if axis != "pp"}
+
+
+def _step_times(ranks: Sequence[RankDetail]) -> list[float]:
+    """Of every step, the slowest rank's."""
+    each = [
+        [
+            step.data_s + step.forward_s + step.backward_s + step.communication_s + step.optimizer_s
+            for step in rank.steps
+        ]
+        for rank in ranks
+        if rank.steps
+    ]
+    return [max(step) for step in zip(*each, strict=False)]
+
+
+def _total(values: Sequence[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -1,0 +1,199 @@
+"""The sentences of a parallelism study by question, each with its rule. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+
+from phalanx.report.answers import sentence
+from phalanx.report.collectives.answers import crossings
+from phalanx.report.collectives.comparison import Subject as Algorithms
+from phalanx.report.findings import Sentence, Topic, not_completed_topic
+from phalanx.report.parallelism import answers
+from phalanx.report.parallelism.details import EQUAL_WITHIN
+from phalanx.report.parallelism.material import Material, ModelMaterial, ParallelCell
+from phalanx.report.parallelism.rows import hidden_of, workers_of
+from phalanx.report.parallelism.scratch import fewest_workers, schemes_of, with_alone
+from phalanx.report.schemes import spoken
+from phalanx.report.wording import duration, joined, percent, seconds, size
+
+Answer = Callable[[ModelMaterial], str | None]
+
+
+def findings(material: Material) -> tuple[Topic, ...]:
+    """The topics that the records have something to say about."""
+    topics = [
+        Topic(
+            title=title,
+            rule=rule,
+            sentences=tuple(
+                Sentence(label=model.label, text=text)
+                for model in material.models
+                for answer in asked
+                if (text := answer(model))
+            ),
+        )
+        for title, rule, asked in _QUESTIONS
+    ]
+    topics += [
+        _scratch(material.scratch),
+        _algorithms(material.algorithms),
+        _left_out(material),
+        not_completed_topic(material.measures),
+    ]
+    return tuple(topic for topic in topics if topic.sentences)
+
+
+def headline(material: Material) -> str:
+    """The one sentence that the page begins with."""
+    found = [
+        (model, cell)
+        for model in material.models
+        for cell in model.cells
+        if cell.scheme != "sequential" and cell.cell.speed_up is not None
+    ]
+    if not found:
+        runs = sum(run.status == "completed" for run in material.measures.runs)
+        return f"{runs} ways of splitting a training, side by side"
+    model, best = max(found, key=lambda pair: pair[1].cell.speed_up or 0.0)
+    gain = best.cell.speed_up or 0.0
+    if gain <= 1.02:
+        return "No way of splitting the training beats one process here"
+    return sentence(
+        f"{spoken(best.scheme)} on {best.ranks} ranks trains the {model.label} {gain:.2f} times as "
+        "fast as one process"
+    ).rstrip(".")
+
+
+def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
+    """At how many workers an epoch is shortest, and what the most of them take."""
+    told = []
+    for scheme in schemes_of(cells):
+        own = sorted(with_alone(cells, scheme), key=hidden_of)
+        parts = []
+        for hidden, group in groupby(own, key=hidden_of):
+            of_width = list(group)
+            first = fewest_workers(of_width, hidden)
+            if first is None or len(of_width) < 2:
+                continue
+            best = min(of_width, key=lambda cell: cell.cell.epoch_s)
+            most = max(of_width, key=workers_of)
+            ratio = most.cell.epoch_s / first.cell.epoch_s
+            parts.append(
+                f"with {hidden} hidden units an epoch is shortest on {_workers(best)} "
+                f"({seconds(best.cell.epoch_s)}); {_workers(most)} take {ratio:.2f} times the time "
+                f"of {_workers(first)}"
+            )
+        if parts:
+            told.append(Sentence(label=scheme, text=sentence("; ".join(parts))))
+    return Topic(
+        title="From scratch, up to many workers",
+        rule="The network without PyTorch; more workers than cores share the cores, so this shows "
+        "what the scheme itself costs.",
+        sentences=tuple(told),
+    )
+
+
+def _algorithms(subjects: tuple[Algorithms, ...]) -> Topic:
+    told = []
+    for subject in subjects:
+        for text in (crossings(subject), against_naive(subject)):
+            if text:
+                told.append(Sentence(label=f"{subject.ranks} ranks", text=text))
+    return Topic(
+        title="All-reduce on messages",
+        rule="The algorithm with the smallest median at each size, and from which size on each "
+        "beats the naive one: everything to rank 0 and back.",
+        sentences=tuple(told),
+    )
+
+
+def against_naive(subject: Algorithms) -> str | None:
+    """From which size on each algorithm is faster than the naive one, at every measured size."""
+    naive = {p.num_bytes: p.median_s for p in subject.points if p.path == "naive"}
+    parts = []
+    for path in dict.fromkeys(p.path for p in subject.points if p.path != "naive"):
+        own = {p.num_bytes: p for p in subject.points if p.path == path and p.num_bytes in naive}
+        sizes = sorted(own)
+        if not sizes:
+            continue
+        wins = [n for n in sizes if own[n].median_s < naive[n]]
+        from_here = next((n for n in sizes if set(sizes[sizes.index(n) :]) <= set(wins)), None)
+        label = own[sizes[0]].label
+        if from_here is None:
+            parts.append(f"{label} does not beat it for good up to {size(sizes[-1])}")
+            continue
+        last = sizes[-1]
+        gain = naive[last] / own[last].median_s
+        where = "at every size" if from_here == sizes[0] else f"from {size(from_here)} on"
+        parts.append(
+            f"{label} beats it {where} ({gain:.1f} times as fast at {size(last)}: "
+            f"{duration(own[last].median_s)})"
+        )
+    return sentence(f"against the naive algorithm: {joined(parts)}") if parts else None
+
+
+def _left_out(material: Material) -> Topic:
+    """What was asked for and cannot be, the same reason said once."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in material.measures.study.left_out.items():
+        reasons.setdefault(reason, []).append(name)
+    return Topic(
+        title="Left out",
+        rule="Asked for, and impossible on this number of ranks or with this model.",
+        sentences=tuple(
+            Sentence(label=joined(names), text=sentence(reason.rstrip(".")))
+            for reason, names in reasons.items()
+        ),
+    )
+
+
+def _workers(cell: ParallelCell) -> str:
+    number = workers_of(cell)
+    if cell.scheme == "alone":
+        return "one process"
+    return f"{number} worker" if number == 1 else f"{number} workers"
+
+
+_QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
+    (
+        "Which scheme wins",
+        "The shortest median epoch among schemes on the same number of ranks; the first epoch is "
+        "left out as warm-up where there are three.",
+        (answers.fastest, answers.worth_it),
+    ),
+    (
+        "Memory",
+        "Parameters, gradients and optimizer state that a rank keeps between two steps; "
+        "\N{GREEK CAPITAL LETTER PSI} is the number of parameters, p the ranks.",
+        (answers.least_memory, answers.memory_and_theory),
+    ),
+    (
+        "Bytes",
+        "Counted on every rank as it sends them, per step; equal means within "
+        f"{percent(EQUAL_WITHIN, 1)} of the formula.",
+        (answers.bytes_and_theory, answers.most_and_least_bytes),
+    ),
+    (
+        "Waiting",
+        "Communication that a step waited for, not what was hidden behind computing.",
+        (answers.waits,),
+    ),
+    (
+        "The same mathematics",
+        "Splitting changes the time and not the update; asynchronous servers and local steps do "
+        "change it.",
+        (answers.losses_agree, answers.drifting),
+    ),
+    (
+        "Staleness",
+        "Updates of other workers between reading the parameters and writing the update.",
+        (answers.stale,),
+    ),
+    (
+        "Pipelines",
+        "The share of a step in which a rank does nothing; (p\N{MINUS SIGN}1)/(m+p\N{MINUS SIGN}1) "
+        "for GPipe and 1F1B with m micro-batches on p ranks.",
+        (answers.bubbles,),
+    ),
+)

@@ -1,0 +1,148 @@
+"""The runs of a parallelism study in the groups that are drawn and told together. Pure but for
+`read_study_folder`, which reads the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.records.files import rank_file, read_events
+from phalanx.report.collectives.comparison import Subject as Algorithms
+from phalanx.report.collectives.comparison import subjects
+from phalanx.report.collectives.folder import holds_benches, read_benches
+from phalanx.report.collectives.measures import BenchMeasure
+from phalanx.report.comparison import Cell, Subject, subject_labels, subject_of
+from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.measures import RunMeasure
+from phalanx.report.parallelism.details import RunDetail, detail_rank
+from phalanx.report.schemes import GROUPS, Group, group_of
+
+ALGORITHMS = "algorithms"
+"""Folder within the study, of measured collectives: one for each number of ranks."""
+
+SCRATCH_MODEL = "network"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelCell:
+    """A scheme on a number of ranks: the completed runs, and what the first of them recorded."""
+
+    cell: Cell
+    detail: RunDetail
+
+    @property
+    def scheme(self) -> str:
+        return self.cell.layout.strategy
+
+    @property
+    def ranks(self) -> int:
+        return self.cell.layout.ranks
+
+    @property
+    def label(self) -> str:
+        return f"{self.scheme}, {self.ranks} ranks" if self.ranks > 1 else self.scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelMaterial:
+    """All schemes of one model."""
+
+    label: str
+    cells: tuple[ParallelCell, ...]
+
+    @property
+    def sequential(self) -> ParallelCell | None:
+        return next((cell for cell in self.cells if cell.scheme == "sequential"), None)
+
+    @property
+    def num_ranks(self) -> list[int]:
+        """Of the schemes that have several."""
+        return sorted({cell.ranks for cell in self.cells if cell.scheme != "sequential"})
+
+    def on(self, ranks: int) -> list[ParallelCell]:
+        return [c for c in self.cells if c.ranks == ranks and c.scheme != "sequential"]
+
+    def of(self, group: Group) -> list[ParallelCell]:
+        return [cell for cell in self.cells if group_of(cell.scheme) == group]
+
+    @property
+    def groups(self) -> list[Group]:
+        return [group for group in GROUPS if self.of(group)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """Everything that the page of a parallelism study is made of."""
+
+    measures: StudyMeasures
+    models: tuple[ModelMaterial, ...]
+    scratch: tuple[ParallelCell, ...]
+    benches: tuple[BenchMeasure, ...]
+    algorithms: tuple[Algorithms, ...]
+
+
+def read_material(folder: Path) -> Material:
+    """Raises: UserError when the records cannot be read."""
+    measures = read_folder(folder)
+    details = {
+        measure.name: RunDetail(
+            name=measure.name,
+            ranks=[
+                detail_rank(rank, read_events(rank_file(_run_folder(folder, measure.name), rank)))
+                for rank in measure.ranks
+            ],
+        )
+        for measure in measures.runs
+        if measure.run and measure.status == "completed"
+    }
+    place = folder / ALGORITHMS
+    benches = read_benches(place) if place.is_dir() and holds_benches(place) else ()
+    return material(measures, details, benches)
+
+
+def _run_folder(folder: Path, name: str) -> Path:
+    """A study holds folders of runs; a single run is its own."""
+    return folder if (folder / "run.json").exists() else folder / name
+
+
+def material(
+    measures: StudyMeasures, details: Mapping[str, RunDetail], benches: Sequence[BenchMeasure]
+) -> Material:
+    cells = [_cell(cell, details) for cell in measures.cells]
+    trained = [cell for cell in cells if not is_scratch(cell.cell)]
+    labels = subject_labels(cell.cell.subject for cell in trained)
+    return Material(
+        measures=measures,
+        models=tuple(
+            ModelMaterial(
+                label=labels[subject].upper(),
+                cells=tuple(cell for cell in trained if cell.cell.subject == subject),
+            )
+            for subject in dict.fromkeys(cell.cell.subject for cell in trained)
+        ),
+        scratch=tuple(cell for cell in cells if is_scratch(cell.cell)),
+        benches=tuple(benches),
+        algorithms=subjects(benches),
+    )
+
+
+def is_scratch(cell: Cell) -> bool:
+    """Whether it is the network from scratch, which has no PyTorch and models of its own."""
+    return cell.subject.model == SCRATCH_MODEL
+
+
+def runs_of(cells: Iterable[ParallelCell]) -> list[RunMeasure]:
+    return [run for cell in cells for run in cell.cell.runs]
+
+
+def names_of(cells: Iterable[ParallelCell]) -> list[str]:
+    return [run.name for run in runs_of(cells)]
+
+
+def subject_names(cells: Iterable[ParallelCell]) -> list[Subject]:
+    return [subject_of(run.run) for run in runs_of(cells) if run.run]
+
+
+def _cell(cell: Cell, details: Mapping[str, RunDetail]) -> ParallelCell:
+    return ParallelCell(cell=cell, detail=details[cell.runs[0].name])

@@ -1,0 +1,232 @@
+"""The parts of the page of a parallelism study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from phalanx.report.charts.figure import Figure
+from phalanx.report.charts.scaling import speed_up
+from phalanx.report.collectives.charts import bandwidth, call_time
+from phalanx.report.collectives.tables import results
+from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.parallelism import charts
+from phalanx.report.parallelism.findings import findings, headline
+from phalanx.report.parallelism.material import (
+    Material,
+    ModelMaterial,
+    ParallelCell,
+    read_material,
+)
+from phalanx.report.parallelism.pipelines import bubble_words, pipeline
+from phalanx.report.parallelism.scratch import (
+    epoch_by_workers,
+    loss_by_workers,
+    schemes_of,
+    with_alone,
+)
+from phalanx.report.parallelism.tables import all_tables
+from phalanx.report.schemes import group_of, spoken
+from phalanx.report.sections import Panel, Row, Section
+from phalanx.report.tables import environments, executions
+from phalanx.report.wording import percent, seconds
+
+KIND = "parallelism"
+PANELS_BESIDE = 2
+
+Drawn = tuple[str, Figure | None]
+"""A panel's label, and its chart where the records allow one."""
+ByCells = Callable[[Sequence[ParallelCell], str], Figure | None]
+
+
+def parallelism_content(folder: Path) -> Content:
+    """Raises: UserError when the records cannot be read."""
+    return content_of(read_material(folder))
+
+
+def content_of(material: Material) -> Content:
+    """What the page of a parallelism study shows."""
+    measures = material.measures
+    known = [measure.run.environment for measure in measures.runs if measure.run]
+    return Content(
+        title=measures.study.study,
+        kind=KIND,
+        started_at=measures.study.started_at,
+        command=measures.study.command,
+        headline=headline(material),
+        lead=_lead(material, machine(known)),
+        key_figures=[figure for model in material.models for figure in key_figures(model)],
+        leading=_row(
+            (model.label, charts.overview(model, f"overview-{number}"))
+            for number, model in enumerate(material.models, 1)
+        ),
+        topics=findings(material),
+        sections=sections(material),
+        tables=[
+            *all_tables(material),
+            *results(material.algorithms),
+            executions(measures.runs),
+        ],
+        environment=environments(known),
+        num_subjects=PANELS_BESIDE,
+    )
+
+
+def key_figures(model: ModelMaterial) -> list[KeyFigure]:
+    """The fastest scheme."""
+    others = [cell for cell in model.cells if cell.scheme != "sequential"]
+    if not others:
+        return []
+    best = min(others, key=lambda cell: cell.cell.epoch_s)
+    speed = best.cell.speed_up
+    accuracy = best.cell.accuracy
+    beside = f"{seconds(best.cell.epoch_s)} an epoch"
+    beside += f", {percent(accuracy.mean, 2)} accuracy" if accuracy else ""
+    return [
+        KeyFigure(
+            label=model.label,
+            value=seconds(best.cell.epoch_s)
+            if speed is None
+            else f"{speed:.2f}\N{MULTIPLICATION SIGN}",
+            meaning=f"{spoken(best.scheme)} on {best.ranks} ranks",
+            beside=beside,
+        )
+    ]
+
+
+def sections(material: Material) -> tuple[Section, ...]:
+    """All charts that the records allow."""
+    made = (
+        (
+            "scaling",
+            "Time",
+            _grouped(material, ("speed-up", _speed_up), ("waiting", charts.waiting)),
+        ),
+        (
+            "learning",
+            "Loss",
+            _grouped(material, ("loss-step", _loss_by_step), ("loss-time", _loss_by_time)),
+        ),
+        ("bytes", "Bytes and memory, beside their formulas", _costs(material)),
+        ("staleness", "Staleness", [_row(_staleness(material))]),
+        ("pipelines", "Pipelines", [_row(_pipelines(material))]),
+        ("scratch", "A network from scratch, up to many workers", _scratch(material)),
+        ("algorithms", "All-reduce on messages", _algorithms(material)),
+    )
+    found = [
+        Section(name=name, title=title, rows=tuple(row for row in rows if row))
+        for name, title, rows in made
+    ]
+    return tuple(section for section in found if section.rows)
+
+
+def _grouped(material: Material, *drawn: tuple[str, ByCells]) -> list[Row | None]:
+    """A row for each chart, in it a panel for each model and group of schemes: with the sequential
+    program, and each scheme on its largest number of ranks where that is all a chart has room
+    for."""
+    return [
+        _row(
+            (f"{model.label}: {group.title}", draw(_with_alone(model, model.of(group)), name))
+            for model_number, model in enumerate(material.models, 1)
+            for group in model.groups
+            if (name := f"{chart}-{model_number}-{group.name}")
+        )
+        for chart, draw in drawn
+    ]
+
+
+def _speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    return speed_up([cell.cell for cell in cells], name)
+
+
+def _loss_by_step(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    return charts.loss_by_step(_largest(cells), name)
+
+
+def _loss_by_time(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    return charts.loss_by_time(_largest(cells), name)
+
+
+def _costs(material: Material) -> list[Row | None]:
+    return _grouped(material, ("sent", charts.sent), ("memory", charts.memory))
+
+
+def _staleness(material: Material) -> Iterable[Drawn]:
+    for number, model in enumerate(material.models, 1):
+        for cell in model.cells:
+            if cell.detail.staleness:
+                name = f"staleness-{number}-{_word(cell.scheme)}-{cell.ranks}"
+                yield f"{model.label}: {cell.label}", charts.staleness(cell, name)
+
+
+def _pipelines(material: Material) -> Iterable[Drawn]:
+    """Each schedule on its largest number of ranks."""
+    for number, model in enumerate(material.models, 1):
+        for cell in _largest(model.cells):
+            name = f"pipeline-{number}-{_word(cell.scheme)}"
+            drawn = pipeline(cell, name)
+            if drawn:
+                yield f"{model.label}: {cell.label}: {bubble_words(cell)}", drawn
+
+
+def _scratch(material: Material) -> list[Row | None]:
+    cells = material.scratch
+    drawn: tuple[tuple[str, ByCells], ...] = (
+        ("scratch-time", epoch_by_workers),
+        ("scratch-loss", loss_by_workers),
+    )
+    return [
+        _row(
+            (scheme, draw(with_alone(cells, scheme), f"{chart}-{number}"))
+            for number, scheme in enumerate(schemes_of(cells), 1)
+        )
+        for chart, draw in drawn
+    ]
+
+
+def _algorithms(material: Material) -> list[Row | None]:
+    drawn = (("algorithms-time", call_time), ("algorithms-bandwidth", bandwidth))
+    return [
+        _row(
+            (subject.title, draw(subject, f"{chart}-{number}"))
+            for number, subject in enumerate(material.algorithms, 1)
+        )
+        for chart, draw in drawn
+    ]
+
+
+def _row(drawn: Iterable[Drawn]) -> Row | None:
+    panels = tuple(Panel(label=label, figure=figure) for label, figure in drawn if figure)
+    if not panels:
+        return None
+    first = panels[0].figure
+    return Row(title=first.title, caption=first.caption, panels=panels)
+
+
+def _with_alone(model: ModelMaterial, cells: Sequence[ParallelCell]) -> list[ParallelCell]:
+    return [*([model.sequential] if model.sequential else []), *cells]
+
+
+def _largest(cells: Sequence[ParallelCell]) -> list[ParallelCell]:
+    """Of each scheme the cell with the most ranks."""
+    best: dict[str, ParallelCell] = {}
+    for cell in cells:
+        if cell.scheme not in best or cell.ranks > best[cell.scheme].ranks:
+            best[cell.scheme] = cell
+    return list(best.values())
+
+
+def _lead(material: Material, where: str) -> str:
+    measures = material.measures
+    completed = sum(measure.status == "completed" for measure in measures.runs)
+    schemes = {cell.scheme for model in material.models for cell in model.cells}
+    groups = {group.name for scheme in schemes if (group := group_of(scheme))}
+    parts = [f"{completed} of {len(measures.runs)} runs completed"]
+    parts += [f"{len(schemes)} schemes of {len(groups)} kinds"] if schemes else []
+    parts += [where] if where else []
+    return f"{', '.join(parts)}."
+
+
+def _word(scheme: str) -> str:
+    """For the name of an element and a file."""
+    return "".join(letter if letter.isalnum() else "-" for letter in scheme)

@@ -1,0 +1,224 @@
+"""The rows behind the charts of a parallelism study: what is saved as CSV. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from phalanx.report.charts.figure import Row, Value
+from phalanx.report.parallelism.details import (
+    Pair,
+    PipelineStep,
+    RankDetail,
+    RunDetail,
+    losses,
+    state,
+)
+from phalanx.report.parallelism.material import ParallelCell
+from phalanx.report.schemes import group_of
+from phalanx.report.wording import amount, percent
+
+MOST_STEPS = 60
+MEBIBYTE = 2**20
+
+
+def head(cell: ParallelCell) -> dict[str, Value]:
+    group = group_of(cell.scheme)
+    return {
+        "configuration": cell.label,
+        "strategy": cell.scheme,
+        "group": group.title if group else "sequential",
+        "ranks": cell.ranks,
+    }
+
+
+def time_rows(cells: Iterable[ParallelCell]) -> list[Row]:
+    """A row for each scheme and number of ranks."""
+    rows: list[Row] = []
+    for cell in cells:
+        step_s = cell.detail.step_s
+        rows.append(
+            {
+                **head(cell),
+                "epoch_s": cell.cell.epoch_s,
+                "step_ms": None if step_s is None else step_s * 1e3,
+                "speed_up": cell.cell.speed_up,
+                "efficiency": cell.cell.efficiency,
+                "waiting": cell.cell.communication_share,
+                "loss": cell.cell.loss.mean if cell.cell.loss else None,
+                "accuracy": cell.cell.accuracy.mean if cell.cell.accuracy else None,
+            }
+        )
+    return rows
+
+
+def loss_rows(cells: Iterable[ParallelCell]) -> list[Row]:
+    """A row for each scheme and drawn step."""
+    return [
+        {
+            **head(cell),
+            "step": loss.step + 1,
+            "trained_s": loss.trained_s,
+            "loss": loss.loss,
+        }
+        for cell in cells
+        for loss in losses(cell.detail, most=MOST_STEPS)
+    ]
+
+
+def byte_rows(cells: Iterable[ParallelCell]) -> list[Row]:
+    """Sent bytes of a rank and step, a row for each scheme, number of ranks and role."""
+    rows: list[Row] = []
+    for cell in cells:
+        for role in cell.detail.roles:
+            ranks = cell.detail.of_role(role)
+            pairs = [cell.detail.sent(rank) for rank in ranks]
+            found = mean_of(pair.found for pair in pairs)
+            if found is None or cell.scheme == "sequential":
+                continue
+            formula = mean_of(pair.formula for pair in pairs)
+            rows.append(
+                {
+                    **head(cell),
+                    "bar": _bar(cell, role),
+                    "sent_mb": found / MEBIBYTE,
+                    "formula_mb": None if formula is None else formula / MEBIBYTE,
+                    "words": f"{amount(found)} {mark(pairs)}",
+                    "formula": _formula(ranks, "traffic_formula"),
+                }
+            )
+    return rows
+
+
+def memory_rows(cells: Iterable[ParallelCell]) -> list[Row]:
+    """Three rows for each scheme, number of ranks and role, laid end to end: of the rank that keeps
+    the most."""
+    rows: list[Row] = []
+    for cell in cells:
+        for role in cell.detail.roles:
+            rank = fullest(cell.detail, role)
+            if rank is None or rank.memory is None:
+                continue
+            pair, begin = state(rank), 0.0
+            parts = (
+                ("parameters", rank.memory.parameters_bytes),
+                ("gradients", rank.memory.gradients_bytes),
+                ("optimizer", rank.memory.optimizer_bytes),
+            )
+            for part, num_bytes in parts:
+                end = begin + num_bytes / MEBIBYTE
+                rows.append(
+                    {
+                        **head(cell),
+                        "bar": _bar(cell, role),
+                        "part": part,
+                        "part_mb": num_bytes / MEBIBYTE,
+                        "begin_mb": begin,
+                        "end_mb": end,
+                        "all_mb": (pair.found or 0.0) / MEBIBYTE,
+                        "formula_mb": None if pair.formula is None else pair.formula / MEBIBYTE,
+                        "words": f"{amount(pair.found or 0.0)} {mark([pair])}",
+                        "formula": rank.expected.state_formula or "",
+                    }
+                )
+                begin = end
+    return rows
+
+
+def waiting_rows(cells: Iterable[ParallelCell]) -> list[Row]:
+    return [
+        {
+            **head(cell),
+            "bar": cell.label,
+            "waiting": cell.cell.communication_share,
+            "words": percent(cell.cell.communication_share, 0),
+        }
+        for cell in cells
+        if cell.scheme != "sequential" and cell.cell.communication_share is not None
+    ]
+
+
+def staleness_rows(cell: ParallelCell) -> list[Row]:
+    """A row for each number of updates that came between reading and writing."""
+    counts = cell.detail.staleness
+    total = sum(counts.values())
+    return [
+        {**head(cell), "staleness": value, "updates": counts[value], "share": counts[value] / total}
+        for value in range(max(counts, default=-1) + 1)
+    ]
+
+
+def action_rows(step: PipelineStep) -> list[Row]:
+    """A row for each piece of a pipeline's step."""
+    span_s = step.ended_s - step.began_s
+    return [
+        {
+            "row": f"stage {action.stage} (rank {place})",
+            "stage": action.stage,
+            "rank": place,
+            "micro_batch": action.micro_batch,
+            "kind": action.kind,
+            "begin_ms": (action.began_s - step.began_s) * 1e3,
+            "end_ms": (action.ended_s - step.began_s) * 1e3,
+            "share": (action.ended_s - action.began_s) / span_s,
+        }
+        for place, actions in step.actions.items()
+        for action in actions
+    ]
+
+
+def workers_of(cell: ParallelCell) -> int:
+    return len(cell.detail.of_role("worker")) or cell.ranks
+
+
+def hidden_of(cell: ParallelCell) -> str:
+    run = cell.cell.runs[0].run
+    return str(run.setting.options.get("hidden", "")) if run else ""
+
+
+def scratch_rows(cells: Iterable[ParallelCell]) -> list[Row]:
+    """A row for each scheme, hidden size and number of workers of the network from scratch."""
+    return [
+        {
+            "scheme": cell.scheme,
+            "hidden": hidden_of(cell),
+            "workers": workers_of(cell),
+            "ranks": cell.ranks,
+            "epoch_s": cell.cell.epoch_s,
+            "waiting": cell.cell.communication_share,
+            "loss": cell.cell.loss.mean if cell.cell.loss else None,
+            "accuracy": cell.cell.accuracy.mean if cell.cell.accuracy else None,
+        }
+        for cell in sorted(cells, key=workers_of)
+    ]
+
+
+def fullest(detail: RunDetail, role: str) -> RankDetail | None:
+    """The rank of that role that keeps the most for training."""
+    known = [rank for rank in detail.of_role(role) if rank.memory]
+    return max(known, key=lambda rank: state(rank).found or 0.0, default=None)
+
+
+def mark(pairs: Sequence[Pair]) -> str:
+    """Whether every rank's figure is that of its formula: `=`, or by how much the worst is off."""
+    known = [pair.difference for pair in pairs if pair.difference is not None]
+    if not known:
+        return ""
+    if all(pair.is_equal for pair in pairs if pair.difference is not None):
+        return "="
+    worst = max(known, key=abs)
+    if worst == float("inf"):
+        return "\N{NOT EQUAL TO} 0"
+    return f"\N{NOT EQUAL TO} ({worst * 100:+.3g} %)".replace("-", "\N{MINUS SIGN}")
+
+
+def mean_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _bar(cell: ParallelCell, role: str) -> str:
+    return cell.label if len(cell.detail.roles) == 1 else f"{cell.label}: {role}"
+
+
+def _formula(ranks: Sequence[RankDetail], name: str) -> str:
+    return str(next((f for rank in ranks if (f := getattr(rank.expected, name))), ""))
