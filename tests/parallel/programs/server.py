@@ -1,0 +1,140 @@
+"""Parameter servers at work on ranks of which one is slow.
+
+Words: "leads" for what workers see of each other; "late" for a worker that does not come.
+"""
+
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.parallel.server import Mode, Server
+from phalanx.parallel.strategy import Batch, UpdateTimes
+
+STEPS, SLOW_S = 12, 0.03
+
+
+class Timed(Server):
+    """Notes when it begins a step and when it hands over the gradients of it."""
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        self.began: list[float] = []
+        self.pushed: list[float] = []
+
+    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
+        self.pushed.append(time.monotonic())
+        return super().update(loss_sum, global_targets)
+
+
+def batches(strategy: Server) -> Iterator[Batch]:
+    """One of the workers has nothing of the last batch."""
+    generator = torch.Generator().manual_seed(strategy.rank)
+    for step in range(STEPS):
+        inputs = torch.rand(4, 6, generator=generator, dtype=torch.float64)
+        targets = torch.randint(3, (4,), generator=generator)
+        if step == STEPS - 1 and strategy.data_rank == 1:
+            targets.fill_(-100)
+        yield Batch(inputs, targets, 4, 4 * strategy.data_size, step)
+
+
+def train(world: World, mode: Mode, staleness: int, servers: int, is_slow: bool) -> Timed:
+    strategy = Timed(world, servers=servers, mode=mode, staleness=staleness)
+    torch.manual_seed(strategy.rank)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
+    strategy.prepare(model, UpdateRule(name="adam", learning_rate=0.01))
+    strategy.barrier()
+    if strategy.role == "server":
+        strategy.serve(STEPS)
+    else:
+        for batch in batches(strategy):
+            strategy.began.append(time.monotonic())
+            time.sleep(SLOW_S if is_slow else 0)
+            strategy.step(batch)
+    strategy.finish_epoch()
+    strategy.barrier()
+    return strategy
+
+
+def observed_lead(began: np.ndarray, pushed: np.ndarray) -> int:
+    """By how many steps a worker was ahead of the slowest when it began one, at the most.
+
+    began, pushed: (workers, STEPS) seconds on the clock of the node.
+    """
+    leads = [
+        step - min(int((times < moment).sum()) for times in pushed)
+        for row in began
+        for step, moment in enumerate(row)
+    ]
+    return max(leads)
+
+
+def check(world: World, mode: Mode, staleness: int, servers: int) -> None:
+    is_slow = world.rank == world.size - 1
+    strategy = train(world, mode, staleness, servers, is_slow)
+    weights = torch.cat([p.detach().flatten() for p in strategy.model.parameters()])
+    everyone = world.gather(weights.numpy())
+    rows = world.gather(np.array((strategy.began + strategy.pushed) or [0.0] * 2 * STEPS))
+    if rows is None or everyone is None:
+        assert not strategy.staleness(), "an update is counted once, on rank 0"
+        return
+    assert all((row == everyone[0]).all() for row in everyone), "weights differ between ranks"
+    workers = world.size - servers
+    seen, updates = strategy.staleness(), workers * STEPS - 1  # one had no samples
+    lead = observed_lead(rows[servers:, :STEPS], rows[servers:, STEPS:])
+    if mode == "synchronous":
+        assert (seen, lead) == (Counter({0: STEPS}), 0), (seen, lead)
+        return
+    assert sum(seen.values()) == updates, seen
+    assert max(seen) > 0, "nobody overtook anybody"
+    assert lead <= max(strategy.leads), (lead, strategy.leads)
+    if mode == "bounded":
+        assert max(strategy.leads) == staleness, strategy.leads
+        # Between two updates of a worker no other makes more than the bound allows both ways.
+        assert max(seen) <= (workers - 1) * (2 * staleness + 1), seen
+    else:
+        assert max(strategy.leads) > 4, strategy.leads
+    print(f"{mode} {staleness} {servers}: lead {lead}, staleness {dict(seen)}")
+
+
+def leads() -> None:
+    for servers in (1, 2):
+        for mode, staleness in (
+            ("synchronous", 0), ("asynchronous", 0), ("bounded", 0), ("bounded", 1), ("bounded", 3)
+        ):  # fmt: skip
+            world = World.create(timeout_s=30)
+            check(world, mode, staleness, servers)
+            world.close()
+    print("all modes are done")
+
+
+def late() -> None:
+    world = World.create(timeout_s=30)
+    strategy = Timed(world, servers=1, mode="bounded", staleness=0)
+    strategy.prepare(nn.Linear(6, 3).double(), UpdateRule(name="sgd", learning_rate=0.01))
+    strategy.barrier()
+    world.group.timeout_s = 1
+    try:
+        if strategy.role == "server":
+            strategy.serve(STEPS)
+        elif world.rank == 1:
+            time.sleep(6)
+        else:
+            strategy.step(next(batches(strategy)))
+    except TimeoutError as error:
+        print(f"rank {world.rank} says: {error}", flush=True)
+    time.sleep(4)  # keep the launcher from ending the others before they have spoken
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    {"leads": leads, "late": late}[sys.argv[1]]()

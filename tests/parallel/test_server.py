@@ -1,0 +1,38 @@
+"""Parameter servers: who waits for whom. That they give the numbers of one process is shown in
+tests/train/test_truth.py."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.parallel.server import Server
+from tests.conftest import Ranks
+
+
+def test_servers_without_workers_are_refused() -> None:
+    world: Any = SimpleNamespace(rank=0, size=2, local_rank=0, library="")
+    with pytest.raises(UserError, match="2 servers of 2 ranks leave no worker"):
+        Server(world, servers=2, mode="synchronous", staleness=0)
+
+
+@pytest.mark.mpi
+def test_nobody_is_further_ahead_than_allowed(
+    ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    output = ranks.mpi(5, programs("server.py"), "leads", timeout_s=100)
+    assert "all modes are done" in output
+    leads = {mode: int(lead) for mode, lead in re.findall(r"(\w+ \d \d): lead (\d+)", output)}
+    assert leads["bounded 0 1"] == leads["bounded 0 2"] == 0
+    assert leads["bounded 3 1"] <= 3 < leads["asynchronous 0 1"]
+
+
+@pytest.mark.mpi
+def test_who_does_not_come_is_named(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    output = ranks.mpi(3, programs("server.py"), "late", may_fail=True)
+    assert "rank 0 says: rank 0, a server, waited 1 s for gradients of rank 1" in output
+    assert re.search(r"rank 2 says: rank 2 waited 1 s in receive from rank 0", output)
