@@ -22,9 +22,8 @@ class Timed(Protocol):
 def ideal_bubble(layout: Layout, lasts: Callable[[Action], float] = in_ticks) -> float:
     """The idle share of the step, over all ranks, when moving activations takes no time.
 
-    With stages that take equally long: (p−1) ÷ (m+p−1) by GPipe and 1F1B, (p−1) ÷ (v·m+p−1)
-    interleaved with a number of micro-batches m that p divides, and what its table says for
-    zero-bubble. p ranks, v stages a rank.
+    With stages that take equally long it is what `bubble_formula` says, where p divides the number
+    of micro-batches m (and 2p ≤ m for zero-bubble). p ranks, v stages a rank.
     """
     spans = simulate(layout, lasts)
     busy = sum(span.ended - span.began for rank in spans for span in rank)
@@ -40,7 +39,7 @@ def bubble_formula(layout: Layout) -> str:
         case "interleaved":
             return "(p−1) ÷ (v·m+p−1)"
         case "zero-bubble":
-            return "from the schedule's table, with forward = input gradient = weight gradient"
+            return "(p−1) ÷ (3·v·m+p−1)"  # forward, input and weight gradient taking equally long
 
 
 def measured_bubble(actions: Sequence[Sequence[Timed]]) -> list[float]:

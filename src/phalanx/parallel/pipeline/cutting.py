@@ -14,8 +14,9 @@ def cut_evenly(
     """The layers of each stage, in order: the cut whose most expensive stage costs least.
 
     costs: of each layer, in seconds or in operations; has_parameters: of each layer. Every stage
-    gets a layer with parameters; those without go where they fit. Exact, by dynamic programming;
-    of equally good cuts the one whose first stages are longest.
+    gets a layer with parameters; those without go where they fit. Exact, by dynamic programming.
+    Of equally good cuts the one whose first stage is longest and whose others are cut by the same
+    rule.
     Cost:   layers² · stages.
     Raises: UserError when there are fewer layers with parameters than stages.
     """

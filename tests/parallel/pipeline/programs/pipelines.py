@@ -150,8 +150,11 @@ def check_actions(pipeline: Pipeline, step: int) -> None:
 
 
 def moved() -> tuple[int, int] | None:
-    traffic = getattr(dist.group.WORLD, "traffic", None)
-    return None if traffic is None else (traffic.sent_bytes, traffic.received_bytes)
+    """Backend mpi counts (PHALANX_COUNT=1), gloo does not."""
+    if dist.get_backend() == "gloo":
+        return None
+    traffic = dist.group.WORLD.traffic
+    return traffic.sent_bytes, traffic.received_bytes
 
 
 def check_traffic(before: tuple[int, int] | None, pipeline: Pipeline) -> None:

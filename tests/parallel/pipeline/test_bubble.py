@@ -1,0 +1,65 @@
+"""Idle shares: formulas, tables, and records."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.parallel.pipeline.bubble import bubble_formula, ideal_bubble, measured_bubble
+from phalanx.parallel.pipeline.layout import layout_of
+from phalanx.parallel.pipeline.orders import Action
+from phalanx.parallel.pipeline.timeline import simulate
+from phalanx.parallel.strategy import TimedAction
+
+
+@given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 6), st.integers(0, 12))
+def test_gpipe_and_1f1b(schedule: str, p: int, more: int) -> None:
+    m = p + more
+    layout = layout_of(schedule, num_ranks=p, micro_batches=m)
+    assert ideal_bubble(layout) == pytest.approx((p - 1) / (m + p - 1))
+    assert "(p−1) ÷ (m+p−1)" in bubble_formula(layout)
+
+
+@given(st.integers(2, 5), st.integers(1, 4), st.integers(2, 4))
+def test_interleaved(p: int, rounds: int, v: int) -> None:
+    m = p * rounds
+    layout = layout_of("interleaved", num_ranks=p, micro_batches=m, stages_per_rank=v)
+    assert ideal_bubble(layout) == pytest.approx((p - 1) / (v * m + p - 1))
+
+
+@given(st.integers(2, 5), st.integers(0, 3), st.integers(1, 3))
+def test_zero_bubble(p: int, rounds: int, v: int) -> None:
+    """In a line, in a V, and in a loop; less idle than 1F1B."""
+    m = p * (2 + rounds)
+    layout = layout_of("zero-bubble", num_ranks=p, micro_batches=m, stages_per_rank=v)
+    assert ideal_bubble(layout) == pytest.approx((p - 1) / (3 * v * m + p - 1))
+    assert ideal_bubble(layout) < ideal_bubble(layout_of("1f1b", num_ranks=p, micro_batches=m))
+
+
+def test_given_times() -> None:
+    """Of a slow second stage the first rank waits: 4 micro-batches of 3 in 3 + 4·6."""
+
+    def lasts(action: Action) -> float:
+        return (1 + action.stage) * (1 if action.kind == "forward" else 2)
+
+    layout = layout_of("1f1b", num_ranks=2, micro_batches=4)
+    spans = simulate(layout, lasts)
+    assert spans[0][-1].ended == 1 + 4 * 6 + 2
+    assert ideal_bubble(layout, lasts) == pytest.approx(1 - (4 * 3 + 4 * 6) / (2 * 27))
+
+
+def test_transfer_takes_time() -> None:
+    layout = layout_of("gpipe", num_ranks=3, micro_batches=1)
+    spans = simulate(layout, transfer=0.5)
+    assert spans[0][-1].ended == 3 * (1 + 2) + 4 * 0.5
+
+
+def test_measured() -> None:
+    """Two ranks in a step from 10 to 16 s, of which they work 3 and 4."""
+    actions = [
+        [
+            TimedAction(3, 0, 0, "forward", 10.0, 11.0),
+            TimedAction(3, 0, 0, "backward", 14.0, 16.0),
+        ],
+        [TimedAction(3, 1, 0, "forward", 11.0, 13.0), TimedAction(3, 1, 0, "backward", 13.0, 14.5)],
+    ]
+    assert measured_bubble(actions) == pytest.approx([1 - 3 / 6, 1 - 3.5 / 6])
