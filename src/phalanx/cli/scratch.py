@@ -13,7 +13,10 @@ from phalanx.scratch.config import ScratchConfig, choose_data, complete
 from phalanx.scratch.job import new_folder, run_scratch, title
 
 
-def scratch(*, config: Annotated[ScratchConfig, Parameter(name="*")] = ScratchConfig()) -> None:  # noqa: B008  # frozen
+def scratch(
+    *,
+    config: Annotated[ScratchConfig, Parameter(name="*", consume_multiple=True)] = ScratchConfig(),  # noqa: B008  # frozen
+) -> None:
     """Train a network that is written out in NumPy, by a scheme that is written out too.
 
     The code is to be read: docs/scratch.md says where to begin.
@@ -22,7 +25,7 @@ def scratch(*, config: Annotated[ScratchConfig, Parameter(name="*")] = ScratchCo
 
         phalanx scratch
 
-        phalanx scratch --scheme alone --hidden 256 128 --activation sigmoid --lr 0.5
+        phalanx scratch --scheme alone --hidden 256 128 --activation sigmoid --lr 0.2
 
         phalanx scratch --scheme server --ranks 6 --servers 2
 

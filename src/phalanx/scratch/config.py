@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from phalanx.data.catalog import (
-    NUM_TRAIN_SAMPLES,
-    NUM_VALIDATION_SAMPLES,
-    Choice,
-    resolve,
-)
 from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.scratch.cut import cuts
+
+if TYPE_CHECKING:
+    from phalanx.data.catalog import Choice
 
 SchemeName = Literal["alone", "server", "library", "ring", "tensor"]
 ActivationName = Literal["relu", "sigmoid"]
@@ -51,7 +48,7 @@ class ScratchConfig:
     batch_size: int = 128
     """Global batch: samples an update, over all ranks together."""
 
-    lr: float = 0.1
+    lr: float = 0.05
     """Learning rate."""
 
     momentum: float = 0.9
@@ -82,7 +79,8 @@ class ScratchConfig:
     """Give up when ranks have waited this long for each other, and say who is missing."""
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "servers", "epochs", "batch_size"):
+        counts = ("ranks", "servers", "epochs", "batch_size", "train_samples", "validation_samples")
+        for name in counts:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{_option(name)} must be at least 1, not {value}")
@@ -96,13 +94,6 @@ class ScratchConfig:
             raise UserError(f"--seed must not be negative, not {self.seed}")
         if any(width < 1 for width in self.hidden):
             raise UserError(f"--hidden must be widths of at least 1, not {_words(self.hidden)}")
-        for name, available in (
-            ("train_samples", NUM_TRAIN_SAMPLES),
-            ("validation_samples", NUM_VALIDATION_SAMPLES),
-        ):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= available:
-                raise UserError(f"{_option(name)} must be 1 to {available}, not {value}")
         if self.scheme != "server" and self.servers is not None:
             raise UserError(f"--servers {self.servers} is for --scheme server, not {self.scheme}")
         if self.scheme == "alone" and (self.ranks or 1) != 1:
@@ -142,13 +133,22 @@ def complete(config: ScratchConfig) -> ScratchConfig:
 
     Raises: UserError when the options do not fit each other or the data, before anything starts.
     """
-    name = choose_data(config).name
-    assert name in ("digits", "mnist"), "what `auto` chooses between"
-    return replace(_split(config), dataset=name)
+    from phalanx.data.catalog import NUM_TRAIN_SAMPLES, NUM_VALIDATION_SAMPLES
+
+    available = {"train_samples": NUM_TRAIN_SAMPLES, "validation_samples": NUM_VALIDATION_SAMPLES}
+    for name, largest in available.items():
+        value = getattr(config, name)
+        if value is not None and value > largest:
+            raise UserError(f"{_option(name)} must be 1 to {largest}, not {value}")
+    config, dataset = _split(config), choose_data(config).name
+    assert dataset in ("digits", "mnist"), "what `auto` chooses between"
+    return replace(config, dataset=dataset)
 
 
 def choose_data(config: ScratchConfig) -> Choice:
     """Where the data is that `config` wants, and why."""
+    from phalanx.data.catalog import resolve  # a hundred ranks that do not ask need not wait
+
     return resolve(config.dataset, config.data_root)
 
 
@@ -163,7 +163,7 @@ def _split(config: ScratchConfig) -> ScratchConfig:
         config, workers = replace(config, servers=servers), ranks - servers
         if workers < 1:
             raise UserError(
-                f"{servers} servers of {ranks} ranks leave no worker: "
+                f"--servers {servers} of --ranks {ranks} leaves no worker: "
                 f"use --ranks {servers + 1} or more, or fewer --servers"
             )
     if config.scheme == "tensor":

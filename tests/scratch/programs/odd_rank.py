@@ -1,0 +1,28 @@
+"""A rank of `phalanx scratch` that does something odd, as the environment says.
+
+ODD=list: at its end it lists its modules in the run's folder.
+ODD=raise: rank ODD_RANK raises in its third step.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from phalanx.scratch import loop
+from phalanx.scratch.rank import run_rank
+
+folder = Path(sys.argv[1])
+
+
+def raising(work, batch, epoch, step, began, original=loop.train_step):  # type: ignore[no-untyped-def]
+    if step == 2 and work.ranks.rank == int(os.environ["ODD_RANK"]):
+        raise ZeroDivisionError("a fault made for a test")
+    return original(work, batch, epoch, step, began)
+
+
+if os.environ["ODD"] == "raise":
+    loop.train_step = raising
+run_rank(folder, Path(sys.argv[2]))
+if os.environ["ODD"] == "list":
+    (folder / f"modules-{os.getpid()}.json").write_text(json.dumps(sorted(sys.modules)))

@@ -1,0 +1,36 @@
+"""The last rank is late by two seconds in every scheme; what the waiting of the others costs."""
+
+import time
+
+import numpy as np
+
+from phalanx.comm.world import World
+from phalanx.scratch.build import build_scheme
+from phalanx.scratch.config import NUM_PIXELS, ScratchConfig, complete
+
+LATE_S = 2.0
+BATCH = 12
+
+world = World.create(timeout_s=60)
+for name in ("library", "ring", "server", "tensor"):
+    config = complete(ScratchConfig(scheme=name, ranks=world.size, dataset="digits"))  # type: ignore[arg-type]
+    scheme = build_scheme(config, world.group)
+    mine = scheme.computes(range(BATCH))
+    inputs, labels = np.ones((len(mine), NUM_PIXELS), np.float32), np.zeros(len(mine), np.int64)
+    world.barrier()
+    if world.rank == world.size - 1:
+        time.sleep(LATE_S)
+    began, began_cpu = time.perf_counter(), time.process_time()
+    scheme.forward(inputs, labels)
+    scheme.backward(BATCH)
+    scheme.combine()
+    scheme.update()
+    scheme.distribute()
+    took, burnt = time.perf_counter() - began, time.process_time() - began_cpu
+    if world.rank < world.size - 1:
+        assert took > 0.9 * LATE_S, f"{name}: rank {world.rank} did not wait"
+        assert burnt < 0.5 * took, f"{name}: rank {world.rank} burnt {burnt:.2f} s of {took:.2f} s"
+    world.barrier()
+if world.rank == 0:
+    print("waited quietly")
+world.close()
