@@ -67,7 +67,16 @@ def cases_over_mpi(count: int) -> dict[str, Options]:
 
 
 def cases_with_servers(count: int) -> dict[str, Options]:
-    return {
+    """One worker that nobody overtakes trains as one process does, in every mode."""
+    alone: dict[str, Options] = {
+        f"server-{mode}": {
+            "strategy": "server", "servers": count - 1, "server_mode": mode, "count": True,
+            "dtype": "float64",
+        }
+        for mode in ("asynchronous", "bounded")
+        if count in (2, 3)
+    }  # fmt: skip
+    return alone | {
         f"server-{servers}-{name}": {
             "strategy": "server", "servers": servers, "accumulate": servers, "dtype": "float64",
             "count": name == "adam", **OPTIMIZERS[name],
@@ -86,24 +95,28 @@ def cases_of_gloo(count: int) -> dict[str, Options]:
     return cases
 
 
-@pytest.fixture(scope="module")
-def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
-    """What one process gives for a case, computed once for all that must equal it."""
+def in_this_process(folder: Path, cases: dict[str, Options]) -> None:
     path = Path(__file__).parent / "programs" / "truth.py"
     spec = importlib.util.spec_from_file_location("truth", path)
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PHALANX_COUNT", "0")
+        program.main(folder, cases)
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
+    """What one process gives for a case, computed once for all that must equal it."""
     folder = tmp_path_factory.mktemp("truth")
 
     @cache
     def alone(text: str) -> dict[str, Tensor]:
-        threads = torch.get_num_threads()
         number = len(list(folder.glob("*.safetensors")))
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setenv("PHALANX_COUNT", "0")
-            program.main(folder, {f"case{number}": json.loads(text)})
-        torch.set_num_threads(threads)
+        in_this_process(folder, {f"case{number}": json.loads(text)})
         return load_file(folder / f"case{number}-0.safetensors")
 
     def of(options: Options) -> dict[str, Tensor]:
@@ -142,6 +155,40 @@ def test_servers_of_many_workers_give_the_sequential_parameters(
     assert_equal(tmp_path, cases, truth, 8)
 
 
+def test_checkpoints_of_one_strategy_go_on_under_another(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Three epochs: one process, two servers, ranks; or one process, local steps, ranks."""
+    together = tmp_path / "together"
+    together.mkdir()
+    alone, shared = {}, {}
+    for optimizer in ("adam", "plain"):
+        options = {"dtype": "float64", "lr_schedule": "constant", **OPTIMIZERS[optimizer]}
+        other = {"strategy": "local", "local_steps": 1}
+        if optimizer == "adam":
+            other = {"strategy": "server", "servers": 2}
+        for epoch, split in enumerate(({}, other, {"strategy": "mpi"})):
+            name = f"{optimizer}-{epoch}"
+            folder = {"checkpoint_dir": str(tmp_path / optimizer)}
+            before = [{}, {"resume": str(tmp_path / optimizer / f"epoch-{epoch:04d}")}][epoch > 0]
+            alone[name] = {**options, **folder, **before}
+            if epoch > 0:
+                folder = {"checkpoint_dir": str(together / optimizer)}
+                start = (tmp_path if epoch == 1 else together) / optimizer / f"epoch-{epoch:04d}"
+                shared[name] = {**options, **split, **folder, "resume": str(start)}
+    in_this_process(tmp_path, alone)
+    ranks.mpi(3, programs("truth.py"), str(together), json.dumps(shared), timeout_s=300)
+    for optimizer in ("adam", "plain"):
+        for checkpoint in ("epoch-0002", "epoch-0003"):
+            for file in ("model", "optimizer"):
+                place = Path(optimizer) / checkpoint / f"{file}.safetensors"
+                expected, found = load_file(tmp_path / place), load_file(together / place)
+                assert found.keys() == expected.keys(), place
+                for key, tensor in expected.items():
+                    assert found[key].dtype == tensor.dtype, (place, key)
+                    assert torch.allclose(found[key], tensor, rtol=0, atol=1e-10), (place, key)
+
+
 def assert_equal(folder: Path, cases: dict[str, Options], truth: Truth, count: int) -> None:
     for name, options in cases.items():
         expected = truth(options)
@@ -160,7 +207,7 @@ def assert_exact(folder: Path, name: str, truth: dict[str, Tensor], count: int) 
     """Parameters on every rank, and counts over all ranks, are those of one process."""
     for rank in range(count):
         found = load_file(folder / f"{name}-{rank}.safetensors")
-        for key in truth.keys() - {"totals", "losses", "moved", "expected"}:
+        for key in truth.keys() - {"totals", "losses", "moved", "expected", "staleness"}:
             assert torch.allclose(found[key], truth[key], rtol=0, atol=1e-10), (
                 f"{name}: {key} on rank {rank}"
             )

@@ -1,7 +1,8 @@
 """Each rank: train by every case in turn, fifty steps each, and keep the parameters.
 
 Words: a folder for the results; a JSON object: for each case its name, and the options of a
-training run that differ from their defaults, with "count" to count what is sent as well.
+training run that differ from their defaults, which are those of one epoch. "count" has what is
+sent counted. With `checkpoint_dir` and `resume` a case goes on from another one.
 """
 
 import json
@@ -20,9 +21,11 @@ from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
 from phalanx.records.schema import Epoch, Step
+from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.config import TrainConfig
 from phalanx.train.join import RENDEZVOUS, join
 from phalanx.train.loop import Work, run_epoch
+from phalanx.train.manifest import Manifest
 from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import Schedule
 
@@ -44,6 +47,20 @@ def samples(dtype: torch.dtype) -> Dataset:
     )
 
 
+def manifest(config: TrainConfig, epochs_done: int) -> Manifest:
+    return Manifest(
+        phalanx="0",
+        model=config.model,
+        dtype=config.dtype,
+        optimizer=config.optimizer,
+        dataset="made here",
+        seed=config.seed,
+        global_batch_size=BATCH,
+        epochs_done=epochs_done,
+        files={},
+    )
+
+
 def run(name: str, config: TrainConfig, folder: Path) -> None:
     dtype = getattr(torch, config.dtype)
     launched = None if config.strategy == "sequential" else detect(os.environ)
@@ -51,27 +68,36 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     model = build_model(config.model, seed=config.seed + strategy.rank, dtype=dtype)
     strategy.num_accumulated = config.accumulate
     strategy.prepare(model, update_rule(config, config.lr))  # gives all the weights of rank 0
+    epoch = 0
+    if config.resume is not None:
+        epoch = load_checkpoint(config.resume, strategy.model, strategy.optimizer).epochs_done
     writer = EventWriter(rank_file(folder / name, strategy.rank))
     work = Work(
         strategy=strategy,
-        schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=STEPS),
+        schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=2 * STEPS),
         dataset=samples(dtype),
         global_batch_size=BATCH,
         seed=config.seed,
         writer=writer,
         began_at=time.perf_counter(),
     )
-    totals = strategy.gather(run_epoch(work, 0).values())
+    totals = strategy.gather(run_epoch(work, epoch).values())
     writer.close()
+    if config.checkpoint_dir is not None and strategy.rank == 0:
+        seal = manifest(config, epoch + 1)
+        save_checkpoint(config.checkpoint_dir, strategy.model, strategy.optimizer, seal)
+    strategy.barrier()
     events = list(read_events(rank_file(folder / name, strategy.rank)))
     losses = [e.loss_sum for e in events if isinstance(e, Step)] or [0.0] * STEPS
     rows = strategy.gather(losses)
     tensors = {k: v.detach().clone() for k, v in model.named_parameters()}
-    (epoch,) = (e for e in events if isinstance(e, Epoch))
-    if epoch.sent_bytes is not None:
-        tensors["moved"] = torch.tensor([epoch.sent_bytes, epoch.received_bytes])
+    (trained,) = (e for e in events if isinstance(e, Epoch))
+    if trained.sent_bytes is not None:
+        tensors["moved"] = torch.tensor([trained.sent_bytes, trained.received_bytes])
         theory = strategy.expected(BATCH)
-        tensors["expected"] = STEPS * torch.tensor([theory.sent_bytes, theory.received_bytes])
+        a_step = torch.tensor([theory.sent_bytes, theory.received_bytes], dtype=torch.float64)
+        tensors["expected"] = STEPS * a_step
+    tensors["staleness"] = torch.tensor([[*pair] for pair in trained.staleness.items()] or [[0, 0]])
     if rows is not None:
         tensors["losses"] = torch.tensor(rows, dtype=torch.float64).sum(0)
         tensors["totals"] = torch.tensor(totals, dtype=torch.float64)
@@ -85,6 +111,9 @@ def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
     meeting = os.environ.get(RENDEZVOUS)
     for name, options in cases.items():
         options = dict(options)
+        for key in ("resume", "checkpoint_dir"):
+            if key in options:
+                options[key] = Path(options[key])
         os.environ[COUNT] = "1" if options.pop("count", False) else "0"
         if meeting:
             os.environ[RENDEZVOUS] = f"{meeting}-{name}"
