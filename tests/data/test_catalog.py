@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.catalog import cache_folder, digits_file, fetch_folder, resolve
+from phalanx.data.catalog import digits_file, fetch_folder, resolve
+from phalanx.data.file_sets import cache_folder
 from phalanx.data.published import MNIST_FILES
 from phalanx.errors import UserError
 
@@ -73,7 +74,7 @@ def test_a_root_that_does_not_exist_is_an_error(tmp_path: Path, name: str) -> No
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match="unknown data set 'cifar': choose auto, digits"):
+    with pytest.raises(UserError, match="unknown data set 'cifar': choose one of auto, digits"):
         resolve("cifar")
 
 

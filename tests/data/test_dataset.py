@@ -77,6 +77,7 @@ def test_the_first_samples_in_another_precision() -> None:
     assert torch.equal(few.train_targets, whole.train_targets[:37])
 
 
+@pytest.mark.usefixtures("with_digits")
 @pytest.mark.parametrize("train_samples", [0, -1, 60_001])
 def test_samples_that_are_not_there(train_samples: int) -> None:
     message = f"--train-samples must be 1 to 60000 for digits, not {train_samples}"

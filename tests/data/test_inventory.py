@@ -1,5 +1,7 @@
 """What is there is told, and whether it can be trusted."""
 
+import platform
+import re
 from pathlib import Path
 
 from phalanx.data.catalog import digits_file
@@ -33,3 +35,13 @@ def test_mnist_whole_and_damaged(mnist_copy: Path) -> None:
     assert (found.num_train_samples, found.num_validation_samples) == (60_000, 10_000)
     (mnist_copy / "t10k-labels-idx1-ubyte").write_bytes(bytes(10_008))
     assert holdings(mnist_copy)["mnist"].state == "damaged: t10k-labels-idx1-ubyte.gz"
+
+
+def test_the_text_of_this_python() -> None:
+    found = holdings()["text"]
+    assert re.fullmatch(r"SHA-256 [0-9a-f]{16}…", found.state)
+    assert found.where == f"the language reference of Python {platform.python_version()}"
+    dataset = load_dataset("text")
+    assert found.num_train_samples == len(dataset.train_inputs)
+    assert found.num_validation_samples == len(dataset.validation_inputs)
+    assert found.state.removeprefix("SHA-256 ") in dataset.reason

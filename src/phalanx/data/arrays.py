@@ -11,7 +11,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Arrays(NamedTuple):
-    """Images (n, 28, 28) with ink 255 on paper 0, labels (n,) from 0 to 9."""
+    """Images (n, 28, 28), or (n, 3, 32, 32) of colours; labels (n,) from 0 to 9."""
 
     train_images: Bytes
     train_labels: Bytes

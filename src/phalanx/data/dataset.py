@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,10 +17,12 @@ from phalanx.data.text import Tokens, read_text
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 
-# Mean and standard deviation of the training pixels, of 0 to 1.
-_NORMALISATION: dict[Name, tuple[float, float]] = {
-    "digits": (0.1647, 0.3399),
-    "mnist": (0.1307, 0.3081),
+# Mean and standard deviation of the training pixels, of 0 to 1, of each channel.
+_NORMALISATION: Mapping[Name, tuple[Sequence[float], Sequence[float]]] = {
+    "digits": ([0.1647], [0.3399]),
+    "mnist": ([0.1307], [0.3081]),
+    "fashion": ([0.2860], [0.3530]),
+    "cifar10": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]),
 }
 
 
@@ -75,12 +79,16 @@ def _check(option: str, choice: Choice, wanted: int | None, largest: int) -> Non
 
 
 def _inputs(inputs: Bytes | Tokens, choice: Choice, dtype: torch.dtype) -> Tensor:
-    """Tokens as they are; (n, 1, 28, 28) images of mean 0 and deviation 1, after one copy."""
+    """Tokens as they are; images (n, channels, height, width) as numbers of mean 0 and deviation 1,
+    after one copy."""
     if choice.name == "text":
         return torch.from_numpy(inputs)
-    mean, deviation = _NORMALISATION[choice.name]
-    tensor = torch.from_numpy(inputs)[:, None].to(dtype, memory_format=torch.contiguous_format)
-    return tensor.mul_(1 / (255 * deviation)).sub_(mean / deviation)
+    means, deviations = (torch.tensor(v, dtype=dtype) for v in _NORMALISATION[choice.name])
+    shape = (-1, *choice.shape.inputs)
+    images = torch.from_numpy(inputs.astype(np.uint8, copy=False)).reshape(shape)
+    tensor = images.to(dtype, memory_format=torch.contiguous_format, copy=True)
+    scales, shifts = 1 / (255 * deviations), means / deviations
+    return tensor.mul_(scales[:, None, None]).sub_(shifts[:, None, None])
 
 
 def _targets(targets: Bytes | Tokens) -> Tensor:

@@ -134,6 +134,7 @@ def _check(part: Path, file: PublishedFile) -> None:
     except UserError as error:
         raise _WrongBytesError("served a damaged file, which was removed") from error
     found = hashlib.sha256(content).hexdigest()
+    assert file.sha256 is not None, "what is fetched is known"
     if found != file.sha256:
         raise _WrongBytesError(
             f"served a file with a wrong checksum, which was removed: expected SHA-256 "

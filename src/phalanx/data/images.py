@@ -3,11 +3,15 @@ embedded digits have to be made first."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from phalanx.data.arrays import Arrays, Bytes
 from phalanx.data.cache import cached
-from phalanx.data.catalog import NUM_TRAIN_SAMPLES, Choice, digits_file
+from phalanx.data.catalog import NUM_TRAIN_SAMPLES, Choice, Name, digits_file
+from phalanx.data.cifar import read_cifar10
+from phalanx.data.fashion import read_fashion
 from phalanx.data.mnist import read_mnist
 
 
@@ -17,8 +21,17 @@ def read_images(choice: Choice) -> Arrays:
     Raises: UserError when a file is missing, truncated or damaged.
     """
     if choice.folder is not None:
-        return read_mnist(choice.folder)
+        return read_files(choice.name, choice.folder)
     return unpack(cached(digits_file(), _make_packed_digits))
+
+
+def read_files(name: Name, folder: Path) -> Arrays:
+    """The images of a data set that is files of others.
+
+    Raises: UserError when a file is missing, truncated or damaged.
+    """
+    readers = {"mnist": read_mnist, "fashion": read_fashion, "cifar10": read_cifar10}
+    return readers[name](folder)
 
 
 def _make_packed_digits() -> Bytes:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.data.cache import read
 from phalanx.data.catalog import (
+    FILE_SETS,
     NUM_TRAIN_SAMPLES,
     NUM_VALIDATION_SAMPLES,
     Name,
     digits_file,
-    find_mnist,
-    search_roots,
 )
-from phalanx.data.published import MNIST_FILES, is_verified
+from phalanx.data.file_sets import find_folder, search_roots
+from phalanx.data.images import read_files
+from phalanx.data.published import PublishedFile, find_file, is_verified, read_verified
+from phalanx.data.reference import fingerprint, has_reference, read_reference
+from phalanx.data.text import num_windows
+from phalanx.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +39,8 @@ def inventory(data_root: Path | None = None) -> list[Holding]:
 
     Raises: UserError when `data_root` does not exist.
     """
-    return [_digits(), _mnist(data_root)]
+    roots = search_roots(data_root)
+    return [_digits(), *(_files(name, roots) for name in FILE_SETS), _text()]
 
 
 def _digits() -> Holding:
@@ -44,11 +51,53 @@ def _digits() -> Holding:
     return Holding(name="digits", state=state, where=str(path))
 
 
-def _mnist(data_root: Path | None) -> Holding:
-    roots = search_roots(data_root)
-    folder = find_mnist(roots)
-    if folder is None:
-        return Holding(name="mnist", state="not there", where=" or ".join(map(str, roots)))
-    damaged = [file.gz_name for file in MNIST_FILES if not is_verified(folder, file)]
-    state = f"damaged: {', '.join(damaged)}" if damaged else "verified"
-    return Holding(name="mnist", state=state, where=str(folder))
+def _files(name: Name, roots: Sequence[Path]) -> Holding:
+    folder = find_folder(roots, FILE_SETS[name])
+    state, where = "not there", " or ".join(map(str, roots))
+    if folder is not None:
+        state, where = _state(name, folder), str(folder)
+    train = 50_000 if name == "cifar10" else NUM_TRAIN_SAMPLES
+    return Holding(name=name, state=state, where=where, num_train_samples=train)
+
+
+def _state(name: Name, folder: Path) -> str:
+    files = FILE_SETS[name].files
+    if all(is_verified(folder, file) for file in files):
+        return "verified"
+    damaged = [file.usual_name for file in files if not _is_whole(folder, file)]
+    if damaged:
+        return f"damaged: {', '.join(damaged)}"
+    try:
+        read_files(name, folder)
+    except UserError:
+        return "damaged: labels"
+    return "sizes and labels right"
+
+
+def _is_whole(folder: Path, file: PublishedFile) -> bool:
+    path = find_file(folder, file)
+    assert path is not None, "the folder holds all of them"
+    try:
+        read_verified(path, file)
+    except UserError:
+        return False
+    return True
+
+
+def _text() -> Holding:
+    if not has_reference():
+        return Holding(
+            name="text",
+            state="not there",
+            where="this Python came without pydoc_data",
+            num_train_samples=0,
+            num_validation_samples=0,
+        )
+    reference = read_reference()
+    return Holding(
+        name="text",
+        state=f"SHA-256 {fingerprint(reference)[:16]}…",
+        where=f"the language reference of Python {platform.python_version()}",
+        num_train_samples=num_windows(len(reference.training)),
+        num_validation_samples=num_windows(len(reference.validation)),
+    )

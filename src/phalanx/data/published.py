@@ -1,4 +1,4 @@
-"""The files of MNIST as they were published: names, sizes, checksums, and where to get them."""
+"""Files as they were published: names, sizes, checksums; and those of MNIST."""
 
 from __future__ import annotations
 
@@ -12,15 +12,26 @@ from phalanx.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedFile:
-    """Size and checksum are those of the unzipped bytes: mirrors compress differently."""
+    """Size and SHA-256 are those of the unzipped bytes: mirrors compress differently."""
 
     name: str  # without .gz
     num_bytes: int
-    sha256: str
+    sha256: str | None = None  # None where none was published
+    zipped_md5: str | None = None  # of the file as it was published, which may be all there is
+    how_to_get: str = "run `phalanx data fetch mnist`"
 
     @property
     def gz_name(self) -> str:
         return f"{self.name}.gz"
+
+    @property
+    def usual_name(self) -> str:
+        """As it is in most folders."""
+        return self.name if self.name.endswith(".bin") else self.gz_name
+
+    @property
+    def remedy(self) -> str:
+        return f"remove it and {self.how_to_get}, or name another copy with --data-root"
 
 
 TRAIN_IMAGES = PublishedFile(
@@ -45,8 +56,6 @@ TEST_LABELS = PublishedFile(
 )
 MNIST_FILES = (TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS)
 
-REMEDY = "remove it and run `phalanx data fetch mnist`, or name another copy with --data-root"
-
 MNIST_MIRRORS = (
     "https://ossci-datasets.s3.amazonaws.com/mnist/",
     "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -65,34 +74,48 @@ def check_size(path: Path, file: PublishedFile) -> None:
     found_bytes = unzipped_size(path, file.num_bytes)
     if found_bytes < file.num_bytes:
         raise UserError(
-            f"{path} is truncated: expected {file.num_bytes} bytes, found {found_bytes}\n{REMEDY}"
+            f"{path} is truncated: expected {file.num_bytes} bytes, found {found_bytes}\n"
+            f"{file.remedy}"
         )
     if found_bytes > file.num_bytes:
         raise UserError(
-            f"{path} is too long: expected {file.num_bytes} bytes, found more\n{REMEDY}"
+            f"{path} is too long: expected {file.num_bytes} bytes, found more\n{file.remedy}"
         )
 
 
 def read_verified(path: Path, file: PublishedFile) -> bytes:
-    """The unzipped bytes of `path`, which are the published ones.
+    """The unzipped bytes of `path`, of the published size and, where that is known, SHA-256.
 
-    Raises: UserError when the size or the SHA-256 is another.
+    Raises: UserError when one of them is another.
     """
     check_size(path, file)
     content = read_unzipped(path, limit_bytes=file.num_bytes + 1)
+    if file.sha256 is None:
+        return content
     found = hashlib.sha256(content).hexdigest()
     if found != file.sha256:
         raise UserError(
             f"{path} has a wrong checksum: expected SHA-256 {file.sha256[:16]}…, "
-            f"found {found[:16]}…\n{REMEDY}"
+            f"found {found[:16]}…\n{file.remedy}"
         )
     return content
 
 
 def is_verified(folder: Path, file: PublishedFile) -> bool:
-    """Whether `folder` holds the file with its published bytes."""
+    """Whether `folder` holds the file with its published bytes, by the checksum that there is."""
     path = find_file(folder, file)
+    if path is None:
+        return False
+    if file.sha256 is None:
+        zipped = folder / file.gz_name
+        return zipped.is_file() and _md5(zipped) == file.zipped_md5
     try:
-        return path is not None and bool(read_verified(path, file))
+        return bool(read_verified(path, file))
     except UserError:
         return False
+
+
+def _md5(path: Path) -> str:
+    """Of what was published when MD5 was good enough: against damage, not against malice."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

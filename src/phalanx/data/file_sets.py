@@ -1,0 +1,143 @@
+"""Data sets that are files of others: which files, and in which folders people keep them."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from phalanx.data.published import (
+    MNIST_FILES,
+    TRAIN_LABELS,
+    PublishedFile,
+    find_file,
+    is_verified,
+)
+from phalanx.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSet:
+    """The files of a data set."""
+
+    title: str
+    files: tuple[PublishedFile, ...]
+
+    layouts: tuple[str, ...]
+    """Where they are, below a root: the root may be their folder, or that which other tools were
+    given."""
+
+    how_to_get: str
+    """Ends a sentence about what is missing."""
+
+    unlike: PublishedFile | None = None
+    """A folder in which this very file is holds another data set by the same names."""
+
+    unusable: str = ""
+    """A folder or archive below a root that holds the data in a form that is not read."""
+
+
+MNIST = FileSet(
+    title="MNIST",
+    files=MNIST_FILES,
+    layouts=("", "mnist", "MNIST/raw"),
+    how_to_get="get it with `phalanx data fetch mnist`, or name its folder with --data-root or "
+    "$PHALANX_DATA",
+)
+
+_FASHION_SOURCE = "from https://github.com/zalandoresearch/fashion-mnist"
+_FASHION_MD5 = {
+    "train-images-idx3-ubyte": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+    "train-labels-idx1-ubyte": "25c81989df183df01b3e8a0aad5dffbe",
+    "t10k-images-idx3-ubyte": "bef4ecab320f06d8554ea6380940ec79",
+    "t10k-labels-idx1-ubyte": "bb300cfdad3c16e7a12a480ee83cd310",
+}
+FASHION = FileSet(
+    title="Fashion-MNIST",
+    files=tuple(
+        PublishedFile(
+            name=file.name,
+            num_bytes=file.num_bytes,
+            zipped_md5=_FASHION_MD5[file.name],
+            how_to_get=f"take it anew {_FASHION_SOURCE}",
+        )
+        for file in MNIST_FILES
+    ),
+    layouts=("fashion", "FashionMNIST/raw", "fashion-mnist", ""),
+    how_to_get=f"take its four files {_FASHION_SOURCE} into a folder `fashion` of --data-root or "
+    "$PHALANX_DATA",
+    unlike=TRAIN_LABELS,
+)
+
+CIFAR_BATCH_BYTES = 10_000 * (1 + 3 * 32 * 32)
+_CIFAR_SOURCE = "from https://www.cs.toronto.edu/~kriz/cifar.html"
+CIFAR10 = FileSet(
+    title="CIFAR-10",
+    files=tuple(
+        PublishedFile(
+            name=name,
+            num_bytes=CIFAR_BATCH_BYTES,
+            how_to_get=f"take the binary version anew {_CIFAR_SOURCE}",
+        )
+        for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin")
+    ),
+    layouts=("cifar-10-batches-bin", "cifar10", "cifar10/cifar-10-batches-bin", ""),
+    how_to_get=f"take the binary version, cifar-10-binary.tar.gz, {_CIFAR_SOURCE} and unpack it "
+    "in --data-root or $PHALANX_DATA",
+    unusable="cifar-10-batches-py",
+)
+
+
+def find_folder(roots: Sequence[Path], files: FileSet) -> Path | None:
+    """The first folder that holds all of them."""
+    return next((folder for folder in _folders(roots, files) if not missing(folder, files)), None)
+
+
+def what_is_missing(roots: Sequence[Path], files: FileSet) -> str:
+    """Names what an incomplete copy lacks, or the places where there is none at all."""
+    for folder in _folders(roots, files):
+        absent = missing(folder, files)
+        if len(absent) < len(files.files):
+            return f"the {files.title} in {folder} lacks {', '.join(absent)}"
+    for folder in _folders(roots, files):
+        if files.unusable and (folder / files.unusable).is_dir():
+            return (
+                f"the {files.title} in {folder / files.unusable} is made of pickles, which can "
+                "run any program and are not read"
+            )
+    return f"there is no {files.title} in {' or '.join(map(str, roots))}"
+
+
+def missing(folder: Path, files: FileSet) -> list[str]:
+    return [file.usual_name for file in files.files if find_file(folder, file) is None]
+
+
+def _folders(roots: Sequence[Path], files: FileSet) -> list[Path]:
+    folders = [root / layout for root in roots for layout in files.layouts]
+    return [f for f in folders if files.unlike is None or not is_verified(f, files.unlike)]
+
+
+def search_roots(data_root: Path | None) -> list[Path]:
+    """Where files are looked for, in order. A root that was asked for is the only one.
+
+    Raises: UserError when that root does not exist.
+    """
+    if data_root is not None:
+        if not data_root.is_dir():
+            raise UserError(f"--data-root {data_root} is not a folder")
+        return [data_root]
+    variable = os.environ.get("PHALANX_DATA")
+    return [*([Path(variable)] if variable else []), cache_folder()]
+
+
+def cache_folder() -> Path:
+    """$XDG_CACHE_HOME/phalanx or ~/.cache/phalanx; a temporary folder for a user with no home."""
+    xdg = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if xdg.is_absolute():
+        return xdg / "phalanx"
+    try:
+        return Path.home() / ".cache" / "phalanx"
+    except RuntimeError:
+        return Path(tempfile.gettempdir()) / f"phalanx-{os.getuid()}"
