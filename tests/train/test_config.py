@@ -36,6 +36,13 @@ def test_the_global_batch_is_what_batch_size_means() -> None:
     assert TrainConfig(per_rank_batch_size=32).global_batch_size(4) == 128
 
 
+def test_text_has_smaller_batches() -> None:
+    """A sample of it asks for 64 predictions."""
+    assert TrainConfig(model="gpt").global_batch_size(4) == 32
+    assert TrainConfig(model="gpt", batch_size=128).global_batch_size(4) == 128
+    assert TrainConfig(model="gpt", lr=0.1, lr_rule="linear").learning_rate(64) == 0.2
+
+
 @pytest.mark.parametrize(("rule", "expected"), [("none", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
 def test_learning_rate_rules(rule: Any, expected: float) -> None:
     assert TrainConfig(lr=0.1, lr_rule=rule).learning_rate(512) == pytest.approx(expected)

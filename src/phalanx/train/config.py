@@ -17,6 +17,9 @@ OptimizerName = Literal["adam", "adamw", "sgd"]
 DtypeName = Literal["float32", "float64"]
 
 DEFAULT_BATCH_SIZE = 128
+GPT_BATCH_SIZE = 32
+"""A sample of text asks for as many predictions as it has characters, and there are few samples:
+with 128 a run has too few steps to learn much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,16 +50,17 @@ class TrainConfig(SplitOptions):
     """Passes over the training data."""
 
     batch_size: int | None = None
-    """Global batch: samples an update, over all ranks together. Default: 128."""
+    """Global batch: samples an update, over all ranks together. Default: 128, and 32 for gpt."""
 
     per_rank_batch_size: int | None = None
     """Samples an update on each rank; the global batch then grows with the ranks."""
 
     lr: float = 1e-3
-    """Learning rate of the first step, for the default batch of 128."""
+    """Learning rate of the first step, for the default batch."""
 
     lr_rule: LearningRateRule = "none"
-    """How the learning rate follows the global batch: `none`, `linear` or `sqrt` of batch ÷ 128."""
+    """How the learning rate follows the global batch: `none`, `linear` or `sqrt` of batch ÷
+    default batch."""
 
     lr_schedule: LearningRateSchedule = "cosine"
     """How it goes on from there: `cosine` falls to nothing by the last step, or `constant`."""
@@ -117,12 +121,16 @@ class TrainConfig(SplitOptions):
     def model_options(self) -> ModelOptions:
         return ModelOptions(width=self.width, layers=self.layers, heads=self.heads)
 
+    @property
+    def default_batch_size(self) -> int:
+        return GPT_BATCH_SIZE if self.model == "gpt" else DEFAULT_BATCH_SIZE
+
     def global_batch_size(self, ranks: int) -> int:
         """Samples an update over `ranks` ranks; raises UserError when a rank would have none."""
         parts = self.data_parts(ranks)
         if self.per_rank_batch_size is not None:
             return self.per_rank_batch_size * parts
-        size = DEFAULT_BATCH_SIZE if self.batch_size is None else self.batch_size
+        size = self.default_batch_size if self.batch_size is None else self.batch_size
         if size < parts:
             raise UserError(
                 f"a global batch of {size} cannot be split over {parts} ranks: "
@@ -134,7 +142,7 @@ class TrainConfig(SplitOptions):
         """The rate in use. Linear: Goyal et al. 2017, arXiv:1706.02677; square root: Krizhevsky
         2014, arXiv:1404.5997."""
         exponent = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[self.lr_rule]
-        return self.lr * math.pow(global_batch_size / DEFAULT_BATCH_SIZE, exponent)
+        return self.lr * math.pow(global_batch_size / self.default_batch_size, exponent)
 
     def as_record(self) -> dict[str, object]:
         """The options as plain values, for `run.json`."""
