@@ -8,6 +8,7 @@ needs more memory than its parts. The folder must be one that all ranks see.
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -104,9 +105,27 @@ def _write(parts: dict[str, Tensor], folder: Path, strategy: Strategy) -> None:
             str(folder), save_distributed=True, enable_consolidation=True
         )
         save(parts, storage_writer=storage)
+        if strategy.rank == 0:
+            _write_scalars(folder)
     elif strategy.rank == 0:  # of an optimizer without state
         folder.mkdir()
         save_file({}, folder / JOINED)
+
+
+def _write_scalars(folder: Path) -> None:
+    """PyTorch 2.13 takes tensors without dims for empty ones when it joins the parts, and leaves
+    zeros in their place."""
+    scalars: dict[str, Tensor] = {}
+    for file in (folder / "sharded").glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            names = [name for name in tensors.keys() if not tensors.get_slice(name).get_shape()]  # noqa: SIM118
+            scalars |= {name: tensors.get_tensor(name) for name in names}
+    with (folder / JOINED).open("r+b") as joined:
+        start = 8 + int.from_bytes(joined.read(8), "little")  # of the data, after the header
+        header = json.loads(joined.read(start - 8))
+        for name, value in scalars.items():
+            joined.seek(start + header[name]["data_offsets"][0])
+            joined.write(value.numpy().tobytes())
 
 
 def _empty_state(shapes: dict[str, tuple[int, ...]], strategy: Strategy) -> dict[str, Tensor]:
