@@ -27,6 +27,7 @@ class GPT(nn.Sequential):
                 head=nn.Linear(width, shape.num_classes, bias=False),
             )
         )
+        self.shape = shape  # what it reads and tells
 
 
 class Embedding(nn.Module):

@@ -24,3 +24,4 @@ class MLP(nn.Sequential):
                 output=nn.Linear(max(1, width // 2), shape.num_classes),
             )
         )
+        self.shape = shape  # what it reads and tells

@@ -1,4 +1,5 @@
-"""Any mixture of replicas, sharded parameters, split layers and pipeline stages, on one mesh."""
+"""Any mixture of replicas, sharded parameters and split layers, on one mesh; with stages of a
+pipeline as well it is `pipeline.staged.Staged`."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ from phalanx.parallel.tensor import split_layers, table_of
 
 
 class OnMesh(OnTorch):
-    """The axes of the mesh, from the outside in: stages, replicas, shards, split layers. Messages
+    """The axes of the mesh, from the outside in: replicas, shards, split layers. Messages
     inside the forward and backward pass (all but the sums over replicas) count as theirs."""
 
     def __init__(
@@ -48,10 +49,6 @@ class OnMesh(OnTorch):
         backend: Backend = "mpi",
         zero_stage: int = 3,
         sequence_parallel: bool = False,
-        pipeline_schedule: str = "1f1b",  # noqa: ARG002
-        micro_batches: int | None = None,  # noqa: ARG002
-        stages_per_rank: int | None = None,  # noqa: ARG002
-        global_batch_size: int = 128,  # noqa: ARG002
     ) -> None:
         """options: of the model, completed; the mesh has as many ranks as the world."""
         super().__init__(world, backend=backend)
@@ -68,11 +65,16 @@ class OnMesh(OnTorch):
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
             self._world.broadcast(tensor.detach().numpy())
-        self._split(model)
-        self._shard(model)
+        model = self._divide(model)
         super().prepare(model, rule)
         self._parts = local_parts(self._parameters)
         self.optimizer = torch_optimizer(rule, self._parts)
+
+    def _divide(self, model: nn.Module) -> nn.Module:
+        """What this rank holds of the whole model."""
+        self._split(model)
+        self._shard(model)
+        return model
 
     def _split(self, model: nn.Module) -> None:
         """Axis tp."""
@@ -114,6 +116,11 @@ class OnMesh(OnTorch):
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
+        reduced = self._update_parameters()
+        return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
+
+    def _update_parameters(self) -> float:
+        """By the gradients that are there. Returns: `time.perf_counter()` before the optimizer."""
         gradients = [local_gradient(parameter) for parameter in self._parameters]
         if self._mesh.dp > 1 and self._mesh.shard == 1:
             gradients = self._sum_over_replicas(gradients)
@@ -121,7 +128,7 @@ class OnMesh(OnTorch):
             part.grad = gradient
         reduced = time.perf_counter()
         self.optimizer.step()
-        return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
+        return reduced
 
     def _sum_over_replicas(self, gradients: list[Tensor]) -> list[Tensor]:
         """One all-reduce of all gradients, which are of one dtype, as one long vector."""

@@ -53,14 +53,24 @@ def check_tensor(config: TrainConfig, mesh: Mesh) -> None:
 
 
 def check_pipeline(config: TrainConfig, mesh: Mesh) -> None:
-    """Raises: UserError when there are more stages than layers."""
+    """Raises: UserError when there are more stages than layers, or the schedule cannot run so."""
     if mesh.pp == 1:
         return
     layers = stage_layers(config.model, completed(config.model, config.model_options))
     if not layers:
         raise UserError(f"--model {config.model} cannot be cut into stages: take mlp or gpt")
-    if mesh.pp > len(layers):
+    if mesh.tp > 1 and config.model == "mlp":
+        layers = ("hidden1 to hidden2", "output")  # the pair that tp splits stays together
+    layout = config.pipeline_layout(mesh)
+    if layout.num_stages > len(layers):
+        more = ", or more --layers" if config.model == "gpt" else ""
         raise UserError(
-            f"pp={mesh.pp} stages, but {config.model} has {len(layers)} layers to cut between "
-            f"({', '.join(layers)}): use pp={len(layers)} or fewer, or more --layers"
+            f"pp={mesh.pp} with {layout.stages_per_rank} stages a rank are {layout.num_stages} "
+            f"stages, but {config.model} has {len(layers)} layers to cut between "
+            f"({', '.join(layers)}): use fewer ranks or stages{more}"
+        )
+    if config.accumulate > 1:
+        raise UserError(
+            f"--accumulate {config.accumulate} and a pipeline exclude each other: "
+            "it cuts batches itself, by --micro-batches"
         )

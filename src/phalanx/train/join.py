@@ -64,19 +64,30 @@ def join(config: TrainConfig, launched: Launched | None) -> Strategy:
 
 def _join_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
     from phalanx.parallel.on_mesh import OnMesh
+    from phalanx.parallel.pipeline.staged import Staged
 
     world = _world(config, launched)
-    return OnMesh(
+    mesh = config.mesh_of(world.size)
+    options = completed(config.model, config.model_options)
+    if mesh.pp == 1:
+        return OnMesh(
+            world,
+            mesh,
+            model=config.model,
+            options=options,
+            backend=config.backend,
+            zero_stage=config.zero_stage,
+            sequence_parallel=config.sequence_parallel,
+        )
+    return Staged(
         world,
-        config.mesh_of(world.size),
+        mesh,
         model=config.model,
-        options=completed(config.model, config.model_options),
+        options=options,
         backend=config.backend,
         zero_stage=config.zero_stage,
         sequence_parallel=config.sequence_parallel,
-        pipeline_schedule=config.pipeline_schedule,
-        micro_batches=config.micro_batches,
-        stages_per_rank=config.stages_per_rank,
+        layout=config.pipeline_layout(mesh),
         global_batch_size=config.global_batch_size(world.size),
     )
 

@@ -9,6 +9,8 @@ from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
+from phalanx.parallel.pipeline.layout import Layout, layout_of
+from phalanx.parallel.pipeline.layout import Schedule as PipelineSchedule
 
 Strategy = Literal[
     "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
@@ -16,7 +18,6 @@ Strategy = Literal[
 AllReduceMethod = Literal["auto", "shared", "library", "naive", "direct", "ring", "tree", "halving"]
 ServerMode = Literal["synchronous", "asynchronous", "bounded"]
 OuterOptimizer = Literal["average", "nesterov"]
-PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 Backend = Literal["mpi", "gloo"]
 
 WITHOUT_MPI: tuple[Strategy, ...] = ("sequential", "gloo")
@@ -151,6 +152,15 @@ class SplitOptions:
                 return Mesh(pp=ranks)
             case _:
                 return Mesh(dp=ranks)
+
+    def pipeline_layout(self, mesh: Mesh) -> Layout:
+        """Raises: UserError when the schedule cannot run with these numbers."""
+        return layout_of(
+            self.pipeline_schedule,
+            num_ranks=mesh.pp,
+            micro_batches=self.micro_batches,
+            stages_per_rank=self.stages_per_rank,
+        )
 
     def data_parts(self, ranks: int) -> int:
         """Into how many parts a global batch is cut.

@@ -1,0 +1,175 @@
+"""Stages of a pipeline, each of which may be replicated, sharded and split on the mesh's other
+axes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.world import World
+from phalanx.models.options import DataShape, ModelName, ModelOptions
+from phalanx.parallel.engine import Backend
+from phalanx.parallel.mesh import Mesh
+from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
+from phalanx.parallel.pipeline.bubble import ideal_bubble
+from phalanx.parallel.pipeline.clock import offset_to_first
+from phalanx.parallel.pipeline.costing import shared_costs
+from phalanx.parallel.pipeline.cutting import cut_evenly
+from phalanx.parallel.pipeline.engine import Pipeline
+from phalanx.parallel.pipeline.layout import Layout
+from phalanx.parallel.pipeline.stages import stage_of, together
+from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
+from phalanx.parallel.sharding import give_back_whole_parameters
+from phalanx.parallel.strategy import Batch, StepResult, TimedAction, storage_bytes
+from phalanx.records.schema import Expected
+
+RECORDED_STEPS = (3, 4)
+"""Of the run: by then every buffer has been made; more would make records long."""
+
+
+class Staged(OnMesh):
+    """A mesh whose axis pp has several ranks.
+
+    The model is cut where its stages cost alike, as measured on rank 0; `model` is what this rank
+    holds, under the names of the whole model.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        mesh: Mesh,
+        *,
+        model: ModelName,
+        options: ModelOptions,
+        layout: Layout,
+        global_batch_size: int,
+        backend: Backend = "mpi",
+        zero_stage: int = 3,
+        sequence_parallel: bool = False,
+        layer_costs: Sequence[float] | None = None,
+    ) -> None:
+        """layout: of as many ranks as the axis pp has.
+        layer_costs: of the model's children, in any unit; None: measured."""
+        super().__init__(
+            world,
+            mesh,
+            model=model,
+            options=options,
+            backend=backend,
+            zero_stage=zero_stage,
+            sequence_parallel=sequence_parallel,
+        )
+        self._layout, self._layer_costs = layout, layer_costs
+        share = -(-global_batch_size // self.data_size)
+        self._micro_batch_size = -(-share // layout.micro_batches)
+        self._place = self.coordinates["pp"]
+        self.counts = self.counts and self._place == layout.last_rank
+        self._step = -1
+
+    def _divide(self, model: nn.Module) -> nn.Module:
+        assert isinstance(model, nn.Sequential), "the model is a chain of layers"
+        layers, sample = list(model), _samples_for(model)
+        micro_batch = sample.of(self._micro_batch_size).zero_()
+        costs = self._layer_costs or shared_costs(layers, micro_batch)
+        cut = self._cut(model, costs)
+        outputs = outputs_of(layers, micro_batch)
+        ends = [self._divided(outputs[stage[-1]]) for stage in cut[:-1]]
+        stages = {number: stage_of(model, cut[number]) for number in self._numbers}
+        for stage in stages.values():
+            self._split(stage)
+            self._shard(stage)
+        self._stages = list(stages.values())
+        self._pipeline = Pipeline(
+            self._layout,
+            stages,
+            [sample, *ends, outputs[-1]],
+            micro_batch_size=self._micro_batch_size,
+            group=self._devices["pp"].get_group(),
+            clock_offset_s=offset_to_first(),
+        )
+        return together(self._stages)
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return self._layout.stages_of(self._place)
+
+    def _cut(self, model: nn.Sequential, costs: Sequence[float]) -> list[range]:
+        """Layers of which tensor parallelism splits one by its columns and the next by its rows
+        stay together: what is between them is not whole."""
+        names = [name for name, _ in model.named_children()]
+        units = [range(layer, layer + 1) for layer in range(len(names))]
+        if self._mesh.tp > 1 and "hidden1" in names:
+            first, last = names.index("hidden1"), names.index("hidden2")
+            units[first : last + 1] = [range(first, last + 1)]
+        cut = cut_evenly(
+            [sum(costs[layer] for layer in unit) for unit in units],
+            [any(True for layer in unit for _ in model[layer].parameters()) for unit in units],
+            self._layout.num_stages,
+        )
+        return [range(units[stage[0]].start, units[stage[-1]].stop) for stage in cut]
+
+    def _divided(self, end: Boundary) -> Boundary:
+        """What a rank has of it, where activations are split along the sequence."""
+        if not (self._sequence_parallel and self._mesh.tp > 1):
+            return end
+        tokens, *others = end.shape
+        return Boundary((tokens // self._mesh.tp, *others), end.dtype)
+
+    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        super().prepare(model, rule)
+        self._quantities = len(STATES[rule.formula])
+
+    # -- a step ------------------------------------------------------------------------------
+
+    def step(self, batch: Batch) -> StepResult:
+        self.clear_gradients()
+        self._step = batch.step
+        weight = self.loss_weight(batch.global_targets)
+        result = self._pipeline.step(batch.inputs, batch.targets, weight, number=batch.step)
+        began = time.perf_counter()
+        reduced_s = self._update_parameters() - began
+        return StepResult(
+            result.loss_sum,
+            result.logits,
+            result.forward_s,
+            result.backward_s,
+            result.communication_s + reduced_s,
+        )
+
+    def predict(self, inputs: Tensor) -> Tensor | None:
+        logits = self._pipeline.predict(inputs)
+        for stage in self._stages:
+            give_back_whole_parameters(stage)
+        return logits
+
+    def actions(self) -> Sequence[TimedAction]:
+        return self._pipeline.actions() if self._step in RECORDED_STEPS else ()
+
+    def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
+        """Bytes where the stages are all there is to the mesh; the bubble in any case."""
+        bubble = ideal_bubble(self._layout)
+        if self._mesh.size > self._mesh.pp:
+            return Expected(bubble=bubble)
+        traffic = self._pipeline.traffic()
+        quantities = 2 + self._quantities
+        return Expected(
+            sent_bytes=traffic.sent_bytes,
+            received_bytes=traffic.received_bytes,
+            traffic_formula=TRAFFIC_FORMULA,
+            state_bytes=quantities * storage_bytes(self._parameters),
+            state_formula=f"{quantities} · the parameters of its stages",
+            bubble=bubble,
+        )
+
+
+def _samples_for(model: nn.Sequential) -> Boundary:
+    """What the model was made to read."""
+    shape = model.shape
+    assert isinstance(shape, DataShape), "of the data that the model was made for"
+    parameter = next(model.parameters())
+    return Boundary(shape.inputs, torch.int64 if shape.is_text else parameter.dtype)

@@ -1,0 +1,114 @@
+"""Each rank: the strategy of stages, alone and with the other axes of a mesh, against one process.
+
+Words: meshes; of each, after a slash, a schedule, and `sequence` for sequence parallelism.
+"""
+
+import sys
+import time
+
+import torch
+from pipelines import BATCH, TOLERANCE, Truth, adam, batches, gpt, mlp, sgd
+
+from phalanx.comm.layout import share_of
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.models.build import build_model
+from phalanx.models.options import ModelOptions
+from phalanx.parallel.local_parts import whole
+from phalanx.parallel.mesh import parse_mesh
+from phalanx.parallel.pipeline.layout import layout_of
+from phalanx.parallel.pipeline.staged import RECORDED_STEPS, Staged
+from phalanx.parallel.strategy import IGNORED, Batch
+
+RULES = {
+    adam: UpdateRule(name="adam", learning_rate=0.01),
+    sgd: UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9),
+}
+
+
+def part_of(strategy: Staged, truth: Truth, step: int) -> Batch:
+    inputs, targets = batches(truth.shape)[step]
+    share = share_of(strategy.data_rank, strategy.data_size, len(inputs))
+    mine = slice(share.start, share.stop) if len(share) else slice(0, 1)
+    wanted = targets[mine] if len(share) else torch.full_like(targets[:1], IGNORED)
+    return Batch(inputs[mine], wanted, len(share), targets.numel(), step)
+
+
+def train(word: str, truth: Truth) -> None:
+    text, schedule, *options = word.split("/")
+    mesh = parse_mesh(text)
+    name = "gpt" if truth.make is gpt else "mlp"
+    sizes = ModelOptions(width=8, layers=6, heads=2) if name == "gpt" else ModelOptions(width=12)
+    strategy = Staged(
+        World.create(timeout_s=60),
+        mesh,
+        model=name,
+        options=sizes,
+        layout=layout_of(schedule, num_ranks=mesh.pp),
+        global_batch_size=BATCH,
+        sequence_parallel="sequence" in options,
+    )
+    seed = 3 + strategy.rank  # every rank takes the weights of rank 0
+    strategy.prepare(
+        build_model(name, seed=seed, dtype=torch.float64, options=sizes, shape=truth.shape),
+        RULES[truth.optimizer],
+    )
+    losses = []
+    for step in range(len(truth.losses)):
+        before = strategy.traffic()
+        batch = part_of(strategy, truth, step)
+        result = strategy.step(batch)
+        losses.append(result.loss_sum if strategy.counts else 0.0)
+        if strategy.counts:
+            assert result.logits is not None
+            assert len(result.logits) == len(batch.inputs)
+        assert bool(strategy.actions()) == (step in RECORDED_STEPS)
+        check_expected(strategy, before, step)
+    rows = strategy.gather(losses)
+    if rows is not None:
+        sums = [sum(column) for column in zip(*rows, strict=True)]
+        assert max(abs(a - b) for a, b in zip(sums, truth.losses, strict=True)) < TOLERANCE
+    names = dict(truth.model.named_parameters())
+    for parameter_name, parameter in strategy.model.named_parameters():
+        farthest = (whole(parameter) - names[parameter_name]).abs().max().item()
+        assert farthest < TOLERANCE, f"{word}: {parameter_name} is {farthest:.1e} away"
+    held = strategy.gather([sum(p.numel() for p in strategy._parts)])
+    copies = mesh.dp if mesh.tp == 1 else None
+    if held is not None and copies is not None:
+        total = sum(parameter.numel() for parameter in names.values())
+        assert sum(row[0] for row in held) == copies * total
+    strategy.close()
+
+
+def check_expected(strategy: Staged, before: tuple[int, int], step: int) -> None:
+    """Bytes counted = bytes of the formula; the first step also finds out about shapes."""
+    expected = strategy.expected(BATCH)
+    assert 0 < expected.bubble < 0.5
+    after = strategy.traffic()
+    if expected.sent_bytes is not None and step > 0:
+        assert (after[0] - before[0], after[1] - before[1]) == (
+            expected.sent_bytes,
+            expected.received_bytes,
+        )
+        state = strategy.state_bytes()
+        total = state.parameters + state.gradients + state.optimizer
+        scalars = 8 * len(strategy.optimizer.state)  # how many steps there were, of each
+        assert expected.state_bytes <= total <= expected.state_bytes + scalars
+
+
+def main(*words: str) -> None:
+    torch.set_num_threads(1)
+    truths = [Truth(gpt, adam), Truth(mlp, sgd)]
+    for word in words:
+        for truth in truths:
+            is_deep = truth.make is gpt or word.split("/")[1] in ("gpipe", "1f1b")
+            if not is_deep or ("sequence" in word and truth.make is mlp):
+                continue
+            began = time.perf_counter()
+            train(word, truth)
+            print(f"{truth.make.__name__} {word}: {time.perf_counter() - began:.2f} s", flush=True)
+    print("a rank is done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
