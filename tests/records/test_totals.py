@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from phalanx.records.totals import RankTotals, summarize
@@ -27,6 +29,13 @@ def test_uneven_ranks_add_up_to_the_global_values() -> None:
     assert summary.epoch_s == 2.5  # of the slowest
     assert summary.trained_s == 5.5
     assert summary.images_per_s == pytest.approx(128 / 2.5)
+    assert summary.communication_share == pytest.approx(0.1)
+
+
+def test_the_share_of_communication_is_that_of_ranks_that_make_steps() -> None:
+    worker, server = totals(2.0, 10, 1.0, 5), replace(totals(2.0, 0, 0.0, 0), steps=0)
+    server = replace(server, communication_s=0.0)
+    summary = summarize([server, worker], epoch=0, trained_s=0.0, at_s=2.0)
     assert summary.communication_share == pytest.approx(0.1)
 
 

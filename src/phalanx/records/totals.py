@@ -21,6 +21,7 @@ class RankTotals:
     validation_targets: float
     validation_loss_sum: float
     validation_correct: float
+    steps: float = 1.0  # made by this rank; a server makes none, and waiting is its work
 
     def values(self) -> list[float]:
         return list(astuple(self))
@@ -36,13 +37,14 @@ def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s
     samples = sum(rank.samples for rank in ranks)
     targets = sum(rank.targets for rank in ranks)
     validation_targets = sum(rank.validation_targets for rank in ranks)
+    shares = [rank.communication_s / rank.train_s for rank in ranks if rank.steps]
     return Summary(
         at_s=at_s,
         epoch=epoch,
         epoch_s=epoch_s,
         trained_s=trained_s + epoch_s,
         images_per_s=samples / epoch_s,
-        communication_share=sum(r.communication_s / r.train_s for r in ranks) / len(ranks),
+        communication_share=sum(shares) / len(shares),
         train_loss=sum(rank.loss_sum for rank in ranks) / targets,
         train_accuracy=sum(rank.correct for rank in ranks) / targets,
         validation_loss=sum(rank.validation_loss_sum for rank in ranks) / validation_targets,

@@ -77,6 +77,7 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
         validation_targets=evaluation.samples * work.dataset.shape.targets_per_sample,
         validation_loss_sum=evaluation.loss_sum,
         validation_correct=evaluation.correct,
+        steps=trained.steps,
     )
 
 
@@ -88,6 +89,7 @@ class Trained:
     loss_sum: float = 0.0
     hits: int = 0
     communication_s: float = 0.0
+    steps: int = 0
 
 
 def train_epoch(work: Work, epoch: int) -> Trained:
@@ -97,6 +99,8 @@ def train_epoch(work: Work, epoch: int) -> Trained:
     steps = num_batches(num_samples, work.global_batch_size)
     if strategy.role == "server":
         strategy.serve(steps)
+        if epoch * steps <= MEASURED_STEP < (epoch + 1) * steps:
+            work.writer.add(_memory(work))
         return Trained()
     batches = GlobalBatches(
         num_samples=num_samples,
@@ -112,6 +116,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
         event, logits, ready_at = update(work, batch, epoch, step, ready_at)
         if strategy.counts and logits is not None:
             hits.add(logits, batch.indices)
+        trained.steps += 1
         trained.samples += event.samples
         trained.loss_sum += event.loss_sum
         trained.communication_s += event.communication_s

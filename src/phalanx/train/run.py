@@ -161,15 +161,30 @@ def title(config: TrainConfig) -> str:
     """What is about to be trained, as the first line of a log."""
     setting = setting_of(config)
     ranks = "" if setting.strategy == "sequential" else f"{_count(setting.ranks, 'rank')} × "
-    mesh = " × ".join(f"{axis} {number}" for axis, number in setting.mesh.items())
-    strategy = f"{setting.strategy} ({mesh})" if mesh else setting.strategy
+    scheme = _scheme(config, setting)
     return (
-        f"{setting.model} on {setting.dataset}: {strategy}, "
+        f"{setting.model} on {setting.dataset}: {setting.strategy}{scheme and f' ({scheme})'}, "
         f"{ranks}{_count(setting.threads, 'thread')}, "
         f"global batch {setting.global_batch_size}, {setting.optimizer}, "
         f"learning rate {setting.learning_rate:g} "
         f"(rule: {setting.learning_rate_rule}, schedule: {setting.learning_rate_schedule})"
     )
+
+
+def _scheme(config: TrainConfig, setting: Setting) -> str:
+    """What there is to say of the strategy besides its name."""
+    match config.strategy:
+        case "server":
+            servers = _count(config.servers, "server")
+            workers = _count(setting.ranks - config.servers, "worker")
+            lead = f", at most {_count(config.staleness, 'step')} ahead"
+            return f"{servers}, {workers}, {config.server_mode}" + (
+                lead if config.server_mode == "bounded" else ""
+            )
+        case "local":
+            return f"{_count(config.local_steps, 'step')}, {config.outer_optimizer}"
+        case _:
+            return " × ".join(f"{axis} {number}" for axis, number in setting.mesh.items())
 
 
 def _count(number: int, what: str) -> str:
