@@ -1,8 +1,8 @@
-"""Split layers against one rank, and FSDP2 on backend `mpi` against Gloo, as `phalanx train` runs them.
+"""Split layers against one rank, and FSDP2 on `mpi` against Gloo, as `phalanx train` runs them.
 
     python benchmarks/splits.py            # some four minutes on two cores; needs a quiet machine
 
-Every cell is a job of its own, one compute thread a rank; the cells take turns, round after round. What
+Every cell is a job of its own, one compute thread a rank; the cells take turns, in rounds. What
 counts is a job's median step without its first ones, and of these the median over the rounds:
 
     tensor    an MLP of 4,096 hidden units, batch 128: two ranks that share its layers, one rank
@@ -74,8 +74,8 @@ def main() -> None:
         for number in range(ROUNDS):
             for name, config in CELLS.items():
                 times[name].append(steps_of(config, Path(work) / f"{number}-{name}"))
-                print(f"round {number + 1}/{ROUNDS}  {name:20}"
-                      f"{statistics.median(times[name][-1]) * 1e3:9.2f} ms a step", flush=True)  # fmt: skip
+                step = f"{statistics.median(times[name][-1]) * 1e3:9.2f} ms a step"
+                print(f"round {number + 1}/{ROUNDS}  {name:20}{step}", flush=True)
     middle = {name: [statistics.median(job) for job in jobs] for name, jobs in times.items()}
     print()
     for name, jobs in middle.items():
