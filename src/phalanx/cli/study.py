@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
 
+from phalanx.bench.config import PATHS, CollectivesConfig
+from phalanx.bench.job import run_bench
 from phalanx.data.catalog import resolve
-from phalanx.errors import RunFailedError
+from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
+from phalanx.models.options import ModelName
+from phalanx.records.files import read_bench
 from phalanx.report.page import write_report
+from phalanx.report.parallelism.material import ALGORITHMS
+from phalanx.report.parallelism.summary import print_summary
 from phalanx.report.summary import summary_table
-from phalanx.study.execute import execute, open_study
+from phalanx.study.execute import execute, open_study, set_aside
+from phalanx.study.parallelism import ParallelismConfig
+from phalanx.study.parallelism import default_folder as parallelism_folder
+from phalanx.study.parallelism import plan as plan_parallelism
+from phalanx.study.planned import command_words
 from phalanx.study.scaling import ScalingConfig, default_folder, plan
+from phalanx.study.scratch import plan_scratch
+from phalanx.train.config import DatasetName
 from phalanx.train.run import RUNS, this_command
+
+MESSAGE_PATHS = tuple(
+    path for path in ("naive", "direct", "ring", "tree", "halving") if path in PATHS
+)
+MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
+ALGORITHMS_S = 15.0
 
 app = App(name="study", help="Measure on this machine what to choose, and draw it.")
 
@@ -53,3 +72,79 @@ def scaling(
     console.print(f"report: {write_report(folder)}", markup=False)
     if failed:
         raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")
+
+
+@app.command
+def parallelism(
+    *,
+    config: Annotated[  # frozen, so it may be a default
+        ParallelismConfig, Parameter(name="*", consume_multiple=True)
+    ] = ParallelismConfig(),  # noqa: B008
+) -> None:
+    """Which way of splitting a training wins where, at what cost, and does theory agree?
+
+    Trains the same model on the same data in every way: summed gradients, parameter servers, local
+    SGD, sharded state, split layers, pipelines, and grids of these. Time, bytes sent, memory and
+    loss are measured and set beside the formulas. Then a network from scratch on up to 128 workers,
+    and the algorithms of all-reduce by size. The same command given again goes on where it stopped.
+
+    For example:
+
+        phalanx study parallelism
+
+        phalanx study parallelism --models mlp --ranks 2 3 4 --full
+
+        phalanx study parallelism --schemes sequential ring zero-3 --ranks 4 --no-scratch
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
+    planned = plan_parallelism(config, {model: c.shape for model, c in choices.items()})
+    if config.scratch:
+        planned += plan_scratch(config)
+    names = [choice.name for choice in choices.values()]
+    folder = config.study_dir or parallelism_folder(config, names, RUNS)
+    command = shlex.join(this_command())
+    open_study(folder, planned.runs, kind="parallelism", command=command, left_out=planned.left_out)
+    for reason in dict.fromkeys(choice.reason for choice in choices.values()):
+        console.print(reason, markup=False)
+    for name, reason in planned.left_out.items():
+        console.print(f"left out: {name}: {reason}", markup=False)
+    console.print(f"{len(planned.runs)} runs in {folder}", markup=False)
+    try:
+        failed = execute(folder, planned.runs, console)
+        if config.algorithms:
+            ranks = max(config.ranks)
+            failed += measure_algorithms(folder / ALGORITHMS / f"ranks-{ranks}", ranks, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here", markup=False)
+        raise
+    print_summary(folder, console)
+    console.print(f"report: {write_report(folder)}", markup=False)
+    if failed:
+        raise RunFailedError(f"{failed} of {len(planned.runs)} runs failed; the report says why")
+
+
+def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:
+    return "text" if model == "gpt" else config.dataset
+
+
+def measure_algorithms(folder: Path, ranks: int, console: Console) -> int:
+    """The all-reduce algorithms on messages side by side, in a job of their own, unless they have
+    been measured; returns how many jobs failed."""
+    if (folder / "bench.json").exists():
+        if read_bench(folder).outcome.status == "completed":
+            return 0
+        set_aside(folder)
+    config = CollectivesConfig(
+        ranks=ranks, paths=MESSAGE_PATHS, sizes=MESSAGE_SIZES, seconds=ALGORITHMS_S, output=folder
+    )
+    console.print(config.title, markup=False)
+    command = command_words(
+        "bench collectives", config.as_record(), CollectivesConfig().as_record()
+    )
+    try:
+        run_bench(config, folder, command=command, console=console)
+    except (RunFailedError, UserError) as error:
+        console.print(f"failed: {str(error).splitlines()[0]}", markup=False)
+        return 1
+    return 0

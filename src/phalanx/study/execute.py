@@ -63,7 +63,7 @@ def execute(folder: Path, planned: Sequence[PlannedRun], console: Console) -> in
     for number, run in enumerate(todo, 1):
         label = f"[{number:{len(str(len(todo)))}}/{len(todo)}] {run.name:{_width(todo)}}"
         try:
-            _set_aside(folder / run.name)
+            set_aside(folder / run.name)
             run.make(folder / run.name, study=folder.name, console=console, label=label)
             text = _result(folder / run.name)
         except (RunFailedError, UserError) as error:
@@ -82,7 +82,7 @@ def is_done(folder: Path) -> bool:
         return False
 
 
-def _set_aside(target: Path) -> None:
+def set_aside(target: Path) -> None:
     """Keep an attempt that did not end well out of the way of the next."""
     if not target.exists():
         return

@@ -94,6 +94,18 @@ class ParallelismConfig:
     lr: float = 1e-3
     """Learning rate."""
 
+    scratch: bool = True
+    """The second part: the network from scratch on more and more workers."""
+
+    hidden: tuple[int, ...] = (64, 256)
+    """Second part: widths of its hidden layer."""
+
+    workers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 128)
+    """Second part: numbers of workers. Beyond 8 a quick study has the narrowest network alone."""
+
+    algorithms: bool = True
+    """The third part: the all-reduce algorithms on messages, by size."""
+
     study_dir: Path | None = None
     """Folder of the study. Default: runs/parallelism-…, the same for the same options, so that an
     interrupted study goes on when its command is given again."""
@@ -102,15 +114,16 @@ class ParallelismConfig:
     """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
-        for name in ("models", "schemes", "ranks", "seeds"):
+        for name in ("models", "schemes", "ranks", "seeds", "hidden", "workers"):
             values = getattr(self, name)
             if values is not None and not values:
                 raise UserError(f"--{name} needs at least one value")
             if values is not None and len(set(values)) != len(values):
                 raise UserError(f"--{name} names a value twice: {values}")
-        for number in self.ranks:
-            if number < 1:
-                raise UserError(f"--ranks must be at least 1, not {number}")
+        for name in ("ranks", "hidden", "workers"):
+            least = min(getattr(self, name))
+            if least < 1:
+                raise UserError(f"--{name} must be at least 1, not {least}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +131,9 @@ class Plan:
     runs: tuple[PlannedRun, ...]
     left_out: dict[str, str]
     """Names of runs that cannot be, and why."""
+
+    def __add__(self, later: Plan) -> Plan:
+        return Plan(runs=self.runs + later.runs, left_out={**self.left_out, **later.left_out})
 
 
 def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> Plan:

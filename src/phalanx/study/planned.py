@@ -48,7 +48,7 @@ def command_words(
 ) -> list[str]:
     """The `phalanx` command that makes this run by itself: what is chosen otherwise than by
     default."""
-    words = ["phalanx", name]
+    words = ["phalanx", *name.split()]
     for option, value in options.items():
         if value == defaults[option]:
             continue

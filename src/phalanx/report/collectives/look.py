@@ -19,8 +19,8 @@ SHAPES = {
     "ring": "triangle-right",
     "tree": "triangle-left",
     "halving": "stroke",
-    "naive": "wedge",
-    "direct": "arrow",
+    "naive": "cross",
+    "direct": "circle",
 }
 LEGEND = alt.Legend(columns=2, symbolOpacity=1)  # two names fit beside each other on a phone
 # 4 B, 64 KB, 1 MB

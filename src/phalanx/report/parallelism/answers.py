@@ -8,7 +8,7 @@ from __future__ import annotations
 from phalanx.report.answers import sentence
 from phalanx.report.comparison import Cell
 from phalanx.report.parallelism.details import Pair, state
-from phalanx.report.parallelism.material import ModelMaterial, ParallelCell
+from phalanx.report.parallelism.material import ModelMaterial, ParallelCell, waiting_share
 from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
 from phalanx.report.parallelism.rows import fullest, mark, mean_of
 from phalanx.report.schemes import makes_the_same_update, spoken
@@ -30,10 +30,9 @@ def fastest(model: ModelMaterial) -> str | None:
             f"on {ranks} ranks {spoken(first.scheme)} is the fastest of {len(cells)} schemes "
             f"({seconds(_epoch_s(first))} an epoch{_against_alone(first)})"
         )
-        text += f", {_ratio(second, first)} before {spoken(second.scheme)}"
+        text += f", {spoken(second.scheme)} takes {_ratio(second, first)} as long"
         if last is not second:
-            slower = _epoch_s(last) / _epoch_s(first)
-            text += f"; {spoken(last.scheme)} takes {slower:.1f} times as long"
+            text += f" and the slowest, {spoken(last.scheme)}, {_ratio(last, first)}"
         parts.append(text)
     return sentence("; ".join(parts)) if parts else None
 
@@ -144,9 +143,7 @@ def waits(model: ModelMaterial) -> str | None:
     parts = []
     for ranks in model.num_ranks:
         found = [
-            (share, cell)
-            for cell in model.on(ranks)
-            if (share := cell.cell.communication_share) is not None
+            (share, cell) for cell in model.on(ranks) if (share := waiting_share(cell)) is not None
         ]
         if len(found) < 2:
             continue
@@ -262,7 +259,7 @@ def _against_alone(cell: ParallelCell) -> str:
 
 
 def _ratio(later: ParallelCell, first: ParallelCell) -> str:
-    return percent(_epoch_s(later) / _epoch_s(first) - 1, 0)
+    return f"{_epoch_s(later) / _epoch_s(first):.2f} times"
 
 
 def _gap(cell: Cell, alone: Cell) -> str | None:

@@ -85,7 +85,7 @@ def _dots(rows: Sequence[Row], order: Sequence[str], x: alt.X) -> alt.Chart:
                 "strategy:N",
                 title=None,
                 sort=list(order),
-                axis=alt.Axis(grid=True, domain=False, labelLimit=220),
+                axis=alt.Axis(grid=True, domain=False, labelLimit=250),
             ),
             color=alt.Color(
                 "group:N",
@@ -95,7 +95,7 @@ def _dots(rows: Sequence[Row], order: Sequence[str], x: alt.X) -> alt.Chart:
                 ),
                 legend=alt.Legend(columns=2),
             ),
-            shape=alt.Shape("ranks:O", title="ranks", scale=alt.Scale(domain=ranks, range=shapes)),
+            shape=alt.Shape("ranks:N", title="ranks", scale=alt.Scale(domain=ranks, range=shapes)),
             opacity=faded_unless(picked),
             tooltip=_tooltip(),
         )
@@ -194,7 +194,7 @@ def sent(cells: Sequence[ParallelCell], name: str) -> Figure | None:
         name=name,
         title="Bytes sent, counted and by formula",
         caption="Bars are counted, the upright stroke is the formula; = says that both are the "
-        "same on every rank. Mean over the ranks of a role.",
+        "same on every rank. Mean over the ranks of a role; the number of ranks in brackets.",
         source="epoch events: sent_bytes; started events: expected.sent_bytes",
         runs=names_of(cells),
         height_pixels=_height(rows),
@@ -206,7 +206,7 @@ def memory(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     if not rows:
         return None
     order = _order(rows)
-    y = alt.Y("bar:N", title=None, sort=order, axis=alt.Axis(domain=False, labelLimit=220))
+    y = alt.Y("bar:N", title=None, sort=order, axis=alt.Axis(domain=False, labelLimit=250))
     scale = alt.Scale(domain=[0, _room(rows, "all_mb")], nice=False)
     colours = alt.Scale(domain=list(PARTS), range=[f"var({name})" for name in PARTS.values()])
     tooltip = [
@@ -235,7 +235,7 @@ def memory(cells: Sequence[ParallelCell], name: str) -> Figure | None:
         name=name,
         title="Memory for training, measured and by formula",
         caption="Parameters, gradients and optimizer state of the rank that keeps the most; the "
-        "upright stroke is the formula.",
+        "upright stroke is the formula. The number of ranks in brackets.",
         source="memory events; started events: expected.state_bytes",
         runs=names_of(cells),
         height_pixels=_height(rows),
@@ -252,7 +252,8 @@ def waiting(cells: Sequence[ParallelCell], name: str) -> Figure | None:
         name=name,
         title="Share of waiting",
         caption="Communication that a step waited for \N{DIVISION SIGN} training time, mean over "
-        "the ranks that train.",
+        "the ranks that train. What sharded and split models exchange within their forward and "
+        "backward passes counts as computing. The number of ranks in brackets.",
         source="step events: communication_s; epoch events: train_s",
         runs=names_of(cells),
         height_pixels=_height(rows),
@@ -295,20 +296,19 @@ def staleness(cell: ParallelCell, name: str) -> Figure | None:
 def _bars(rows: Sequence[Row], field: str, title: str, *, formula: bool) -> AnyChart:
     """A bar a row with its number in words at its end, and where there is one a stroke at the
     formula."""
-    y = alt.Y("bar:N", title=None, sort=_order(rows), axis=alt.Axis(domain=False, labelLimit=220))
+    y = alt.Y("bar:N", title=None, sort=_order(rows), axis=alt.Axis(domain=False, labelLimit=250))
     scale = alt.Scale(domain=[0, _room(rows, field)], nice=False)
     axis = alt.Axis(grid=True) if formula else alt.Axis(grid=True, format="%")
     base = alt.Chart(table()).encode(y=y)
-    colours = strategy_scales(rows)["color"]
-    colours.legend = None  # the names stand beside the bars
     tooltip = [alt.Tooltip("configuration:N"), alt.Tooltip("words:N", title=title)]
     if formula:
         tooltip += [
             alt.Tooltip("formula_mb:Q", title="formula (MB)", format=",.6~f"),
             alt.Tooltip("formula:N"),
         ]
-    bars = base.mark_bar(cornerRadiusEnd=2, height={"band": 0.7}).encode(
-        x=alt.X(f"{field}:Q", title=title, scale=scale, axis=axis), color=colours, tooltip=tooltip
+    colour = "var(--forward)" if formula else "var(--communication)"
+    bars = base.mark_bar(cornerRadiusEnd=2, height={"band": 0.7}, color=colour).encode(
+        x=alt.X(f"{field}:Q", title=title, scale=scale, axis=axis), tooltip=tooltip
     )
     text = base.mark_text(align="left", dx=7, fontSize=11).encode(
         x=alt.X(f"{field}:Q", scale=scale),

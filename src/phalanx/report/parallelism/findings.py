@@ -15,7 +15,7 @@ from phalanx.report.parallelism.material import Material, ModelMaterial, Paralle
 from phalanx.report.parallelism.rows import hidden_of, workers_of
 from phalanx.report.parallelism.scratch import fewest_workers, schemes_of, with_alone
 from phalanx.report.schemes import spoken
-from phalanx.report.wording import duration, joined, percent, seconds, size
+from phalanx.report.wording import UNKNOWN, duration, joined, percent, seconds, size
 
 Answer = Callable[[ModelMaterial], str | None]
 
@@ -37,7 +37,7 @@ def findings(material: Material) -> tuple[Topic, ...]:
     ]
     topics += [
         _scratch(material.scratch),
-        _algorithms(material.algorithms),
+        _algorithms(material),
         _left_out(material),
         not_completed_topic(material.measures),
     ]
@@ -94,12 +94,17 @@ def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
     )
 
 
-def _algorithms(subjects: tuple[Algorithms, ...]) -> Topic:
+def _algorithms(material: Material) -> Topic:
     told = []
-    for subject in subjects:
+    for subject in material.algorithms:
         for text in (crossings(subject), against_naive(subject)):
             if text:
                 told.append(Sentence(label=f"{subject.ranks} ranks", text=text))
+    told += [
+        Sentence(label=bench.name, text=f"{bench.status}: {bench.error or UNKNOWN}")
+        for bench in material.benches
+        if bench.status != "completed"
+    ]
     return Topic(
         title="All-reduce on messages",
         rule="The algorithm with the smallest median at each size, and from which size on each "
@@ -142,7 +147,7 @@ def _left_out(material: Material) -> Topic:
         title="Left out",
         rule="Asked for, and impossible on this number of ranks or with this model.",
         sentences=tuple(
-            Sentence(label=joined(names), text=sentence(reason.rstrip(".")))
+            Sentence(label=joined(names), text=f"{reason.rstrip('.')}.")
             for reason, names in reasons.items()
         ),
     )
@@ -176,7 +181,8 @@ _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
     ),
     (
         "Waiting",
-        "Communication that a step waited for, not what was hidden behind computing.",
+        "Communication that a step waited for, not what was hidden behind computing, nor "
+        "what sharded and split models exchange within their forward and backward passes.",
         (answers.waits,),
     ),
     (

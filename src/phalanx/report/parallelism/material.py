@@ -12,7 +12,7 @@ from phalanx.report.collectives.comparison import Subject as Algorithms
 from phalanx.report.collectives.comparison import subjects
 from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
-from phalanx.report.comparison import Cell, Subject, subject_labels, subject_of
+from phalanx.report.comparison import Cell, Subject, subject_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.parallelism.details import RunDetail, detail_rank
@@ -111,7 +111,7 @@ def material(
 ) -> Material:
     cells = [_cell(cell, details) for cell in measures.cells]
     trained = [cell for cell in cells if not is_scratch(cell.cell)]
-    labels = subject_labels(cell.cell.subject for cell in trained)
+    labels = _labels([cell.cell.subject for cell in trained])
     return Material(
         measures=measures,
         models=tuple(
@@ -127,6 +127,14 @@ def material(
     )
 
 
+def _labels(found: Sequence[Subject]) -> dict[Subject, str]:
+    """The model's name, with what tells subjects of one model apart."""
+    by_model: dict[str, list[Subject]] = {}
+    for subject in found:
+        by_model.setdefault(subject.model, []).append(subject)
+    return {s: label for group in by_model.values() for s, label in subject_labels(group).items()}
+
+
 def is_scratch(cell: Cell) -> bool:
     """Whether it is the network from scratch, which has no PyTorch and models of its own."""
     return cell.subject.model == SCRATCH_MODEL
@@ -136,12 +144,15 @@ def runs_of(cells: Iterable[ParallelCell]) -> list[RunMeasure]:
     return [run for cell in cells for run in cell.cell.runs]
 
 
+def waiting_share(cell: ParallelCell) -> float | None:
+    """Communication that steps waited for \N{DIVISION SIGN} training time; None where a scheme of
+    several ranks tells none of it apart from its forward and backward passes."""
+    share = cell.cell.communication_share
+    return None if share == 0 and cell.ranks > 1 else share
+
+
 def names_of(cells: Iterable[ParallelCell]) -> list[str]:
     return [run.name for run in runs_of(cells)]
-
-
-def subject_names(cells: Iterable[ParallelCell]) -> list[Subject]:
-    return [subject_of(run.run) for run in runs_of(cells) if run.run]
 
 
 def _cell(cell: Cell, details: Mapping[str, RunDetail]) -> ParallelCell:

@@ -13,7 +13,7 @@ from phalanx.report.parallelism.details import (
     losses,
     state,
 )
-from phalanx.report.parallelism.material import ParallelCell
+from phalanx.report.parallelism.material import ParallelCell, waiting_share
 from phalanx.report.schemes import group_of
 from phalanx.report.wording import amount, percent
 
@@ -43,7 +43,7 @@ def time_rows(cells: Iterable[ParallelCell]) -> list[Row]:
                 "step_ms": None if step_s is None else step_s * 1e3,
                 "speed_up": cell.cell.speed_up,
                 "efficiency": cell.cell.efficiency,
-                "waiting": cell.cell.communication_share,
+                "waiting": waiting_share(cell),
                 "loss": cell.cell.loss.mean if cell.cell.loss else None,
                 "accuracy": cell.cell.accuracy.mean if cell.cell.accuracy else None,
             }
@@ -128,12 +128,12 @@ def waiting_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     return [
         {
             **head(cell),
-            "bar": cell.label,
-            "waiting": cell.cell.communication_share,
-            "words": percent(cell.cell.communication_share, 0),
+            "bar": _bar(cell),
+            "waiting": waiting_share(cell),
+            "words": percent(share, 0),
         }
         for cell in cells
-        if cell.scheme != "sequential" and cell.cell.communication_share is not None
+        if cell.scheme != "sequential" and (share := waiting_share(cell)) is not None
     ]
 
 
@@ -184,7 +184,7 @@ def scratch_rows(cells: Iterable[ParallelCell]) -> list[Row]:
             "workers": workers_of(cell),
             "ranks": cell.ranks,
             "epoch_s": cell.cell.epoch_s,
-            "waiting": cell.cell.communication_share,
+            "waiting": waiting_share(cell),
             "loss": cell.cell.loss.mean if cell.cell.loss else None,
             "accuracy": cell.cell.accuracy.mean if cell.cell.accuracy else None,
         }
@@ -216,8 +216,10 @@ def mean_of(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _bar(cell: ParallelCell, role: str) -> str:
-    return cell.label if len(cell.detail.roles) == 1 else f"{cell.label}: {role}"
+def _bar(cell: ParallelCell, role: str = "") -> str:
+    """The scheme, its ranks, and where there are several roles which."""
+    name = f"{cell.scheme} ({cell.ranks})"
+    return f"{name}, {role}" if role and len(cell.detail.roles) > 1 else name
 
 
 def _formula(ranks: Sequence[RankDetail], name: str) -> str:

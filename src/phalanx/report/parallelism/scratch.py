@@ -53,7 +53,12 @@ def loss_by_workers(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     rows = [row for row in scratch_rows(cells) if row["loss"] is not None]
     if len(rows) < 2:
         return None
-    y = alt.Y("loss:Q", title="validation loss", scale=alt.Scale(zero=False))
+    losses = [float(str(row["loss"])) for row in rows]
+    # Level lines are to look level: rounding in the tenth digit must not fill the axis.
+    around = max(max(losses) - min(losses), 0.05 * max(losses))
+    middle = (max(losses) + min(losses)) / 2
+    scale = alt.Scale(domain=[middle - around, middle + around], nice=False)
+    y = alt.Y("loss:Q", title="validation loss", scale=scale, axis=alt.Axis(format=".3f"))
     return figure(
         _lines(rows, y),
         rows,

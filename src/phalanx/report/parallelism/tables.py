@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.report.parallelism.details import Pair, RankDetail, state
-from phalanx.report.parallelism.material import Material, ModelMaterial, ParallelCell
+from phalanx.report.parallelism.material import Material, ModelMaterial, ParallelCell, waiting_share
 from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
 from phalanx.report.parallelism.rows import fullest, hidden_of, mark, workers_of
 from phalanx.report.tables import Table, make_table
@@ -29,7 +29,8 @@ def comparison(models: Sequence[ModelMaterial]) -> Table:
     return make_table(
         "Schemes",
         "Completed runs that differ only in their seed, together. Times are medians; a step is as "
-        "long as its slowest rank. Waiting: communication \N{DIVISION SIGN} training time.",
+        "long as its slowest rank. Waiting: communication \N{DIVISION SIGN} training time, but for what a "
+        "scheme exchanges within its forward and backward passes.",
         "scheme|model|ranks#|step (ms)#|epoch (s)#|speed-up#|efficiency#|sent#|=|kept#|of formula#"
         "|waiting#|loss#|accuracy#",
         [comparison_row(model, cell) for model in models for cell in model.cells],
@@ -54,9 +55,7 @@ def comparison_row(model: ModelMaterial, cell: ParallelCell) -> tuple[str, ...]:
         mark(pairs),
         UNKNOWN if kept is None or kept.found is None else amount(kept.found),
         UNKNOWN if kept is None else _of_formula(kept),
-        UNKNOWN
-        if measured.communication_share is None
-        else percent(measured.communication_share, 0),
+        _percent(waiting_share(cell), 0),
         UNKNOWN if measured.loss is None else f"{measured.loss.mean:.4f}",
         UNKNOWN if measured.accuracy is None else percent(measured.accuracy.mean, 2),
     )
@@ -178,9 +177,7 @@ def scratch_row(cell: ParallelCell) -> tuple[str, ...]:
         str(workers_of(cell)),
         str(cell.ranks),
         fixed(measured.epoch_s),
-        UNKNOWN
-        if measured.communication_share is None
-        else percent(measured.communication_share, 0),
+        _percent(waiting_share(cell), 0),
         _range([pair.found for pair in pairs]),
         _range([pair.formula for pair in pairs]),
         mark(pairs),
@@ -196,6 +193,10 @@ def left_out(reasons: dict[str, str]) -> Table:
         "run|error",
         list(reasons.items()),
     )
+
+
+def _percent(share: float | None, decimals: int) -> str:
+    return UNKNOWN if share is None else percent(share, decimals)
 
 
 def _fullest(cell: ParallelCell) -> Pair | None:
