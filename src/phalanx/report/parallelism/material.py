@@ -21,6 +21,7 @@ from phalanx.report.schemes import GROUPS, Group, group_of
 ALGORITHMS = "algorithms"
 """Folder within the study, of measured collectives: one for each number of ranks."""
 
+UNTOLD_SHARE = 1e-3
 SCRATCH_MODEL = "network"
 
 
@@ -148,7 +149,9 @@ def waiting_share(cell: ParallelCell) -> float | None:
     """Communication that steps waited for \N{DIVISION SIGN} training time; None where a scheme of
     several ranks tells none of it apart from its forward and backward passes."""
     share = cell.cell.communication_share
-    return None if share == 0 and cell.ranks > 1 else share
+    if share is None or (share < UNTOLD_SHARE and cell.ranks > 1):
+        return None
+    return share
 
 
 def names_of(cells: Iterable[ParallelCell]) -> list[str]:

@@ -81,7 +81,7 @@ def scratch_table(cells: Sequence[ParallelCell]) -> Table:
 
 
 def _drawn(table: PageTable, *, left_out: frozenset[str]) -> Table:
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     shown = [i for i, name in enumerate(table.columns) if name not in left_out]
     for i in shown:
         made.add_column(

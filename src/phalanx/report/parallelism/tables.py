@@ -29,8 +29,8 @@ def comparison(models: Sequence[ModelMaterial]) -> Table:
     return make_table(
         "Schemes",
         "Completed runs that differ only in their seed, together. Times are medians; a step is as "
-        "long as its slowest rank. Waiting: communication \N{DIVISION SIGN} training time, but for what a "
-        "scheme exchanges within its forward and backward passes.",
+        "long as its slowest rank. Waiting: communication \N{DIVISION SIGN} training time, but for "
+        "what a scheme exchanges within its forward and backward passes.",
         "scheme|model|ranks#|step (ms)#|epoch (s)#|speed-up#|efficiency#|sent#|=|kept#|of formula#"
         "|waiting#|loss#|accuracy#",
         [comparison_row(model, cell) for model in models for cell in model.cells],
