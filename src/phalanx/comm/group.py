@@ -130,6 +130,8 @@ class Group:
         self._node = join_all(
             self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
         )
+        if self._node is not None:
+            self._watch.bell = self._node.bell
         self._device: DeviceNetwork | None = None
         self._broken: BaseException | None = None
         self._closed = False

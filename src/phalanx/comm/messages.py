@@ -14,6 +14,8 @@ from phalanx.comm.watch import Watch
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
+# Up to here who sends need not wait for who receives, in all MPIs; longer ones may need an answer.
+EAGER_BYTES = 2048
 TAGS = 2**15  # the fewest that MPI grants
 HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
 
@@ -21,8 +23,10 @@ HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the e
 class Unfinished(Protocol):
     """What MPI is at work on, with the buffers that it needs."""
 
-    def test(self) -> bool:
-        """Whether it is done; moves it on."""
+    is_done: bool
+
+    def advance(self) -> bool:
+        """Move it on; whether that brought it nearer to its end."""
 
     def abandon(self) -> None:
         """Give it up, so that its buffers may change."""
@@ -64,7 +68,8 @@ class MessageTransport:
     def finish(self, pending: Unfinished) -> None:
         """Raises: what ended the wait; all messages under way are then called back."""
         try:
-            self.watch.until(pending.test, self.timeout_s)
+            while not pending.is_done:
+                self.watch.until(pending.advance, self.timeout_s)
         except BaseException:
             for unfinished in (pending, *(exchange.pending for exchange in self._started)):
                 unfinished.abandon()
@@ -92,10 +97,12 @@ class MessageExchange:
             pending.receive(transport.communicator, buffer, source, tag)
         for buffer, dest in sends:
             pending.send(transport.communicator, buffer, dest, tag)
+        ring_for(transport.watch, sends)
 
     def finish(self) -> None:
         self._transport.finish(self.pending)
         self._transport.finished(self)
+        ring_for(self._transport.watch, self._messages[1], at_least=EAGER_BYTES)
 
     @property
     def moved(self) -> Moved:
@@ -111,6 +118,7 @@ class Pending:
         self._sends: list[tuple[Any, Buffer]] = []
         self._status = _mpi().Status()
         self.source: int | None = None
+        self.is_done = False
 
     def send(self, communicator: Any, buffer: Buffer, dest: int, tag: int) -> None:
         for piece in pieces_of(buffer):
@@ -121,6 +129,11 @@ class Pending:
         for piece in pieces_of(buffer):
             request = communicator.Irecv(memory_of(piece), source, tag)
             self._receives.append((request, piece.num_bytes, piece))
+
+    def advance(self) -> bool:
+        before = len(self._receives) + len(self._sends)
+        self.is_done = self.test()
+        return self.is_done or len(self._receives) + len(self._sends) < before
 
     def test(self, activity: str | None = None) -> bool:
         """Whether all are done; moves them on. activity: for errors; None: that of the watch.
@@ -178,6 +191,7 @@ class MessageRequest:
         self._pending = Pending(watch)
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
+        self._is_closed = False
         self.source: int | None = None
 
     def send(self, buffer: Buffer, dest: int) -> None:
@@ -185,6 +199,7 @@ class MessageRequest:
         self._activity = f"send to {self._whom}, tag {self._tag},"
         self._pending.send(self._communicator, buffer, dest, self._tag)
         self._moved = _moved([(buffer, dest)], [])
+        ring_for(self._watch, [(buffer, dest)])
 
     def receive(self, buffer: Buffer, source: int | None) -> None:
         """Of a long message from anybody the first piece says where the others will come from."""
@@ -205,7 +220,9 @@ class MessageRequest:
         while self._pending.test(self._activity):
             self.source = self._pending.source
             if not self._later:
-                self._count()
+                if not self._is_closed:
+                    self._is_closed = True
+                    self._close()
                 return True
             assert self.source is not None, "the first piece has come"
             for piece in self._later:
@@ -213,11 +230,12 @@ class MessageRequest:
             self._later = ()
         return False
 
-    def _count(self) -> None:
+    def _close(self) -> None:
         """Once, however often somebody asks whether it is done."""
-        traffic, self._traffic = self._traffic, None
-        if traffic is not None:
-            traffic.add(self._moved)
+        if self._traffic is not None:
+            self._traffic.add(self._moved)
+        if self.source is not None and self._watch.bell is not None:
+            self._watch.bell.ring(self.source)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Raises: WaitTimeoutError naming the peer; PeerFailedError; MismatchError."""
@@ -226,6 +244,15 @@ class MessageRequest:
             self._watch.until(self.test, timeout_s, whom=lambda: self._whom)
         finally:
             self._watch.activity = before
+
+
+def ring_for(watch: Watch, messages: Messages, at_least: int = 0) -> None:
+    """Wake those whom these messages go to, or come from, when they are long enough."""
+    bell = watch.bell
+    if bell is not None:
+        for buffer, rank in messages:
+            if buffer.num_bytes >= at_least:
+                bell.ring(rank)
 
 
 def pieces_of(buffer: Buffer) -> Sequence[Buffer]:

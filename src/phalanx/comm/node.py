@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
+from phalanx.comm.bell import Bell
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
@@ -242,6 +243,11 @@ class Node:
         if not self._moves_messages:
             self._moves_messages = True
             self._module.in_long_waits(_poke_mpi)
+
+    @property
+    def bell(self) -> Bell:
+        """For those who wait for messages."""
+        return Bell(self._node, self._module)
 
     @property
     def handle(self) -> Any:

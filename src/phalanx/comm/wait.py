@@ -1,7 +1,9 @@
 """The one waiting policy: spin while that is cheap, then yield, then sleep, never for ever.
 
 With a core for every rank a spinning wait sees a flag within a fraction of a microsecond. With
-more ranks than cores each spin keeps the awaited rank from running, so the wait yields at once.
+more ranks than cores each spin keeps the awaited rank from running, so the wait yields at once;
+with many more the looks of all that wait would fill the cores, so they become fewer. Who waits long
+looks seldom: that adds a small part to the wait, and leaves the core to others.
 """
 
 from __future__ import annotations
@@ -11,6 +13,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+YIELDS = 200  # divided by the square of the ranks a core: each has all others run before it
+NAP_S_A_RANK = 25e-6  # with this many ranks a core, looks of some 5 µs take a fifth of it
+NAP_SHARE = 1 / 100  # a nap, of the wait so far
+LONGEST_NAP_S = 1e-3  # where ranks do not share cores by the dozen
+
 
 class WaitTimeoutError(TimeoutError):
     """Ranks did not come in time; the message names them and what was waited for."""
@@ -19,7 +26,7 @@ class WaitTimeoutError(TimeoutError):
 @dataclass(frozen=True, kw_only=True)
 class WaitPolicy:
     """How long to look, and how: `spins` looks in a row, then `yields` looks that each offer the
-    core to others, then looks `nap_s` apart."""
+    core to others, then looks `nap_s` apart, and farther and farther apart."""
 
     spins: int
     yields: int
@@ -29,7 +36,12 @@ class WaitPolicy:
     def for_node(cls, ranks: int, cores: int) -> WaitPolicy:
         """The policy for `ranks` ranks that share `cores` cores."""
         if ranks > cores:
-            return cls(spins=1, yields=100, nap_s=100e-6)
+            ranks_a_core = ranks / cores
+            return cls(
+                spins=1,
+                yields=max(1, min(100, int(YIELDS / ranks_a_core**2))),
+                nap_s=max(100e-6, NAP_S_A_RANK * ranks_a_core),
+            )
         return cls(spins=2_000, yields=20_000, nap_s=100e-6)
 
 
@@ -39,21 +51,27 @@ def wait_until(
     *,
     timeout_s: float,
     on_timeout: Callable[[], str],
+    nap: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return as soon as `ready()` is true.
+
+    nap: sleeps that many seconds, or until there is reason to look.
 
     Raises: WaitTimeoutError with the text of `on_timeout()` after `timeout_s` seconds.
     """
     for _ in range(policy.spins):
         if ready():
             return
-    deadline = time.monotonic() + timeout_s
-    looks = 0
-    while not ready():
-        looks += 1
-        if looks <= policy.yields:
-            os.sched_yield()
-        else:
-            time.sleep(policy.nap_s)
-        if looks % 64 == 0 and time.monotonic() > deadline:
+    began = time.monotonic()
+    for looks in range(policy.yields):
+        if ready():
+            return
+        os.sched_yield()
+        if looks % 64 == 63 and time.monotonic() - began > timeout_s:
             raise WaitTimeoutError(on_timeout())
+    while not ready():
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
+            raise WaitTimeoutError(on_timeout())
+        longest_s = max(LONGEST_NAP_S, 4 * policy.nap_s)
+        nap(max(policy.nap_s, min(longest_s, NAP_SHARE * waited_s)))

@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.comm.bell import Bell
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
 
 LOOK_EVERY_S = 1e-3
 NOTICE_TAG = 0
 GRACE_S = 2.0  # that the others have to answer
+
+Look = Callable[[], bool]
 
 # What a notice begins with; what follows is text.
 _ASKS, _WAITS, _FAILED = b"?", b"w", b"f"
@@ -51,6 +54,8 @@ class Watch:
         self._looked_at = 0.0
         self._sent: list[Any] = []
         self._is_open = True
+        self.bell: Bell | None = None
+        """Of the ranks of this node, where all members are on it and can ring for each other."""
 
     def until(
         self,
@@ -67,14 +72,16 @@ class Watch:
         if ready():
             return
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        look, nap = self._looking(ready)
         wait_until(
-            lambda: ready() or self._look(),
+            look,
             self._policy,
             timeout_s=timeout_s,
             on_timeout=lambda: (
                 f"rank {self.rank} waited {timeout_s:g} s in {self.activity} "
                 f"of group {self._group} for {(whom or self._missing)()}"
             ),
+            nap=nap,
         )
 
     def tell_failure(self, reason: str) -> None:
@@ -90,11 +97,25 @@ class Watch:
 
     def close(self) -> None:
         """Look no more. Notices on their way are forgotten; MPI ends the sending by itself."""
-        self._is_open = False
+        self._is_open, self.bell = False, None
         for request, _ in self._sent:
             if not request.Test():
                 request.Free()
         self._sent.clear()
+
+    def _looking(self, ready: Look) -> tuple[Look, Callable[[float], None]]:
+        """How to look, for `ready` and for notices, and how to nap between two looks."""
+        bell = self.bell
+        if bell is None:
+            return lambda: ready() or self._look(), time.sleep
+        count = 0
+
+        def look() -> bool:
+            nonlocal count
+            count = bell.count()  # before looking: who rings later ends the nap
+            return ready() or self._look()
+
+        return look, lambda nap_s: bell.doze(count, nap_s)
 
     def _look(self) -> bool:
         """Read what others say, not more often than makes sense; always False."""

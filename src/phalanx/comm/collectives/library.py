@@ -66,9 +66,11 @@ class LibraryCall:
 
     def __init__(self, request: Any, buffer: Buffer) -> None:
         self._request, self._buffer = request, buffer
+        self.is_done = False
 
-    def test(self) -> bool:
-        return bool(self._request.Test())
+    def advance(self) -> bool:
+        self.is_done = bool(self._request.Test())
+        return self.is_done
 
     def abandon(self) -> None:
         """MPI cannot call back a collective: only the buffer is kept."""

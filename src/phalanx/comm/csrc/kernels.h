@@ -98,6 +98,12 @@ void node_unshare(node *self, int segment);
 /* Tell the others why this rank cannot go on. */
 void node_fail(node *self, const char *reason);
 
+/* For those who wait for messages: each rank has a bell that the others ring. A rank reads how often
+ * it was rung for, looks for messages, and sleeps `ns` unless it was rung for since it read. */
+void node_ring(node *self, int peer);
+uint32_t node_rung(node *self);
+void node_doze(node *self, uint32_t rung, long ns);
+
 /* What `peer` published last: how far it is, and the call it is in. */
 typedef struct {
     uint64_t phase;

@@ -357,6 +357,43 @@ static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
                          state.failed, state.reason);
 }
 
+/* ring(node, peer) */
+static PyObject *py_ring(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2))
+        return NULL;
+    node *self = node_from(a[0]);
+    int peer = int_from(a[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    node_ring(self, peer);
+    Py_RETURN_NONE;
+}
+
+/* rung(node) -> how often, modulo 2³² */
+static PyObject *py_rung(PyObject *module, PyObject *capsule)
+{
+    (void)module;
+    node *self = node_from(capsule);
+    return self ? PyLong_FromUnsignedLong(node_rung(self)) : NULL;
+}
+
+/* doze(node, rung, seconds) */
+static PyObject *py_doze(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 3))
+        return NULL;
+    node *self = node_from(a[0]);
+    uint32_t rung = (uint32_t)PyLong_AsUnsignedLong(a[1]);
+    double seconds = PyFloat_AsDouble(a[2]);
+    if (PyErr_Occurred())
+        return NULL;
+    WITHOUT_GIL(node_doze(self, rung, (long)(1e9 * seconds)));
+    Py_RETURN_NONE;
+}
+
 /* node_bytes(size) */
 static PyObject *py_node_bytes(PyObject *module, PyObject *size)
 {
@@ -372,7 +409,7 @@ static PyMethodDef methods[] = {
     FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
     FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
-    FAST(parts_all_reduce), FAST(fused_step), FAST(apply_rule), {NULL, NULL, 0, NULL},
+    FAST(parts_all_reduce), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {

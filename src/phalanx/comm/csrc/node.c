@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 static size_t round_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
-static size_t lines_bytes(int size) { return round_up(sizeof(line) * (size_t)size); }
+static size_t lines_bytes(int size)
+{
+    return round_up(sizeof(line) * (size_t)size + sizeof(bell) * (size_t)(size + 1));
+}
 static size_t abouts_bytes(int size) { return round_up(sizeof(about) * (size_t)size); }
 
 size_t node_bytes(int size)
@@ -33,6 +36,8 @@ node *node_join(void *control, int rank, int size, int spins, int yields)
     self->chunk_bytes = spins > 1 ? CHUNK_BYTES : SLOT_BYTES;
     self->inline_bytes = spins > 1 ? SHORT_BYTES : INLINE_BYTES;
     self->lines = control;
+    self->bells = (bell *)(self->lines + size);
+    self->bell = self->bells + size;
     self->abouts = (about *)(memory + lines_bytes(size));
     self->inlines = memory + lines_bytes(size) + abouts_bytes(size);
     self->slots = self->inlines + (size_t)size * 2 * INLINE_BYTES;

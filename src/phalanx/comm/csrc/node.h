@@ -37,6 +37,14 @@ typedef struct {
     call calls[2]; /* of odd and even calls: a rank can be one ahead of another */
 } line;
 
+/* Where ranks sleep: those who wait for all ranks on one, whom the last one wakes; and each that waits
+ * for messages on one of its own. */
+typedef struct {
+    _Atomic uint32_t rung;
+    _Atomic uint32_t sleepers;
+    char padding[56];
+} bell;
+
 typedef struct {
     _Atomic uint32_t generation;
     int32_t fd;
@@ -60,6 +68,7 @@ struct node {
     int rank, size, spins, yields;
     size_t chunk_bytes, inline_bytes;
     line *lines;
+    bell *bell, *bells;
     about *abouts;
     char *inlines, *slots;
     uint64_t phase;     /* published by this rank */

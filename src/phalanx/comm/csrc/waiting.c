@@ -34,42 +34,87 @@ static long nap_ns = 20 * 1000 * 1000;
 
 void node_naps(long ns) { nap_ns = ns; }
 
-static void nap(line *peer, uint32_t seen)
+static void nap_for(void *word, uint32_t seen, long ns)
 {
-    struct timespec time = {0, nap_ns};
+    struct timespec time = {ns / 1000000000, ns % 1000000000};
 #ifdef __linux__
-    /* The low half of the phase; nobody counts 2³² phases in a nap. */
-    syscall(SYS_futex, &peer->phase, FUTEX_WAIT, seen, &time, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &time, NULL, 0);
 #else
-    (void)peer, (void)seen;
-    time.tv_nsec = 100 * 1000;
+    (void)word, (void)seen;
+    time = (struct timespec){0, 100 * 1000};
     nanosleep(&time, NULL);
 #endif
 }
 
-/* Those who sleep on the own line look again. */
-void node_wake(node *self)
+static void nap(void *word, uint32_t seen) { nap_for(word, seen, nap_ns); }
+
+static void wake(void *word)
 {
 #ifdef __linux__
-    syscall(SYS_futex, &self->lines[self->rank].phase, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 #else
-    (void)self;
+    (void)word;
 #endif
+}
+
+static void ring(bell *bell)
+{
+    atomic_fetch_add(&bell->rung, 1);
+    wake(&bell->rung);
+}
+
+void node_ring(node *self, int peer)
+{
+    bell *bell = &self->bells[peer];
+    atomic_fetch_add(&bell->rung, 1);
+    if (atomic_load(&bell->sleepers))
+        wake(&bell->rung);
+}
+
+uint32_t node_rung(node *self) { return atomic_load(&self->bells[self->rank].rung); }
+
+void node_doze(node *self, uint32_t rung, long ns)
+{
+    bell *own = &self->bells[self->rank];
+    atomic_fetch_add(&own->sleepers, 1);
+    nap_for(&own->rung, rung, ns);
+    atomic_fetch_sub(&own->sleepers, 1);
+}
+
+/* All who sleep look again. */
+void node_wake(node *self)
+{
+    wake(&self->lines[self->rank].phase);
+    ring(self->bell);
+}
+
+static int there(line *peer, uint64_t phase)
+{
+    return atomic_load_explicit(&peer->phase, memory_order_acquire) >= phase;
+}
+
+/* The first rank that has not published `phase`; their number when there is none. */
+static int first_missing(node *self, uint64_t phase)
+{
+    for (int peer = 0; peer < self->size; peer++)
+        if (!there(&self->lines[peer], phase))
+            return peer;
+    return self->size;
 }
 
 void node_publish(node *self)
 {
     line *own = &self->lines[self->rank];
     /* Sequentially consistent, and so is the sleeper's side: either it sees the new phase, or we
-     * see that it sleeps. */
+     * see that it sleeps. Of several who publish at the same time one at least sees all others. */
     atomic_store(&own->phase, ++self->phase);
     if (atomic_load(&own->sleepers))
-        node_wake(self);
-}
-
-static int there(line *peer, uint64_t phase)
-{
-    return atomic_load_explicit(&peer->phase, memory_order_acquire) >= phase;
+        wake(&own->phase);
+    if (!atomic_load(&self->bell->sleepers))
+        return;
+    atomic_thread_fence(memory_order_seq_cst);
+    if (first_missing(self, self->phase) == self->size)
+        ring(self->bell);
 }
 
 /* A process that has ended stays visible until its parent has asked how. */
@@ -113,26 +158,59 @@ static int failure(node *self, int peer)
     return PEER_DIED;
 }
 
+/* What is to be done after a nap that did not end the wait; DONE: go on. */
+static int look_up(node *self, int peer)
+{
+    int status = failure(self, peer);
+    if (status)
+        return status;
+    if (now() > self->deadline)
+        return TIMED_OUT;
+    return self->check && self->check() ? INTERRUPTED : DONE;
+}
+
+static void begin_sleep(node *self, uint64_t phase)
+{
+    self->awaited = phase;
+    if (!self->deadline)
+        self->deadline = now() + self->timeout_s;
+}
+
 static int sleep_until(node *self, int peer, uint64_t phase)
 {
     line *line = &self->lines[peer];
-    if (!self->deadline)
-        self->deadline = now() + self->timeout_s;
+    begin_sleep(self, phase);
     while (!there(line, phase)) {
-        int status = failure(self, peer);
-        if (status)
-            return there(line, phase) ? DONE : status;
-        if (now() > self->deadline)
-            return TIMED_OUT;
-        if (self->check && self->check())
-            return INTERRUPTED;
         atomic_fetch_add(&line->sleepers, 1);
         uint64_t seen = atomic_load(&line->phase);
-        if (seen < phase)
-            nap(line, (uint32_t)seen);
+        if (seen < phase) /* The low half; nobody counts 2³² phases in a nap. */
+            nap(&line->phase, (uint32_t)seen);
         atomic_fetch_sub(&line->sleepers, 1);
+        int status = there(line, phase) ? DONE : look_up(self, peer);
+        if (status)
+            return there(line, phase) ? DONE : status;
     }
     return DONE;
+}
+
+static int sleep_until_all(node *self, uint64_t phase)
+{
+    bell *bell = self->bell;
+    begin_sleep(self, phase);
+    for (;;) {
+        atomic_fetch_add(&bell->sleepers, 1);
+        uint32_t seen = atomic_load(&bell->rung);
+        atomic_thread_fence(memory_order_seq_cst);
+        if (first_missing(self, phase) < self->size)
+            nap(&bell->rung, seen);
+        atomic_fetch_sub(&bell->sleepers, 1);
+        int missing = first_missing(self, phase);
+        if (missing == self->size)
+            return DONE;
+        int status = look_up(self, missing);
+        if (status)
+            return first_missing(self, phase) == self->size ? DONE : status;
+    }
 }
 
 int node_wait_for(node *self, int peer, uint64_t phase)
@@ -148,7 +226,6 @@ int node_wait_for(node *self, int peer, uint64_t phase)
             return DONE;
         sched_yield();
     }
-    self->awaited = phase;
     return sleep_until(self, peer, phase);
 }
 
@@ -156,10 +233,18 @@ int node_wait_all(node *self, uint64_t phase)
 {
     if (phase <= self->seen)
         return DONE;
-    for (int peer = 0; peer < self->size; peer++) {
-        int status = node_wait_for(self, peer, phase);
-        if (status)
-            return status;
+    int peer = 0, spins = self->spins, yields = self->yields;
+    while (peer < self->size) {
+        if (there(&self->lines[peer], phase))
+            peer++;
+        else if (spins-- > 0)
+            PAUSE();
+        else if (yields-- > 0)
+            sched_yield();
+        else {
+            TRY(sleep_until_all(self, phase));
+            break;
+        }
     }
     self->seen = phase;
     return DONE;
