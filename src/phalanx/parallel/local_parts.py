@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from phalanx.parallel.costs import Trained
 
 
 def local_parts(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
@@ -31,6 +33,13 @@ def local(tensor: Tensor) -> Tensor:
         return tensor.detach()
     part: Tensor = tensor.to_local().detach()
     return part
+
+
+def trained(parameter: nn.Parameter) -> Trained:
+    """A parameter that at most tensor parallelism has cut yet, for `costs`."""
+    placements = parameter.placements if isinstance(parameter, DTensor) else ()
+    split = next((place.dim for place in placements if isinstance(place, Shard)), None)
+    return Trained(shape=tuple(parameter.shape), split=split)
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor:

@@ -5,19 +5,31 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.layout import share_of
+from phalanx.comm.traffic import Moved, together
+from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.models.options import ModelName, ModelOptions
+from phalanx.parallel.costs import (
+    Activations,
+    Trained,
+    kept_bytes,
+    kept_formula,
+    layers_moved,
+    replicas_moved,
+    shards_moved,
+    traffic_formula,
+)
 from phalanx.parallel.device_mesh import device_mesh
 from phalanx.parallel.engine import Backend, OnTorch
-from phalanx.parallel.local_parts import local_gradient, local_parts
+from phalanx.parallel.local_parts import local_gradient, local_parts, trained
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.sharding import (
@@ -28,11 +40,14 @@ from phalanx.parallel.sharding import (
 from phalanx.parallel.strategy import (
     IGNORED,
     Batch,
+    StateBytes,
     UpdateTimes,
     backward,
     pieces_of,
+    storage_bytes,
 )
 from phalanx.parallel.tensor import split_layers, table_of
+from phalanx.records.schema import Expected
 
 
 class OnMesh(OnTorch):
@@ -59,14 +74,19 @@ class OnMesh(OnTorch):
         self.data_rank, self.data_size = mesh.data_rank(world.rank), mesh.data_size
         self.counts = self.coordinates["tp"] == 0
         self.is_sharded = mesh.size > mesh.dp
+        self._units: list[list[Trained]] = []
+        self._layers: list[str] = []
 
     # -- what each axis does to the model ----------------------------------------------------
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
             self._world.broadcast(tensor.detach().numpy())
+        shape = getattr(model, "shape", None)  # of the data, of models that can be split
+        self._sequence = shape.targets_per_sample if shape else 1
         model = self._divide(model)
         super().prepare(model, rule)
+        self._rule = rule
         self._parts = local_parts(self._parameters)
         self.optimizer = torch_optimizer(rule, self._parts)
 
@@ -85,6 +105,9 @@ class OnMesh(OnTorch):
 
     def _shard(self, model: nn.Module) -> None:
         """Axis shard, and with it axis dp."""
+        for name, child in model.named_children():
+            self._layers.append(name)
+            self._units.append([trained(parameter) for parameter in child.parameters()])
         if self._mesh.shard == 1:
             return
         axes = ("dp", "shard") if self._mesh.dp > 1 else ("shard",)
@@ -124,6 +147,7 @@ class OnMesh(OnTorch):
         gradients = [local_gradient(parameter) for parameter in self._parameters]
         if self._mesh.dp > 1 and self._mesh.shard == 1:
             gradients = self._sum_over_replicas(gradients)
+        super().clear_gradients()
         for part, gradient in zip(self._parts, gradients, strict=True):
             part.grad = gradient
         reduced = time.perf_counter()
@@ -146,3 +170,53 @@ class OnMesh(OnTorch):
         logits: Tensor = self.model(inputs)
         give_back_whole_parameters(self.model)
         return logits
+
+    # -- what it costs -----------------------------------------------------------------------
+
+    def state_bytes(self) -> StateBytes:
+        gradients = [part.grad for part in self._parts if part.grad is not None]
+        return super().state_bytes()._replace(gradients=storage_bytes(gradients))
+
+    def expected(self, global_batch_size: int) -> Expected | None:
+        share = len(share_of(self.data_rank, self.data_size, global_batch_size))
+        parts = [len(share_of(n, self.num_accumulated, share)) for n in range(self.num_accumulated)]
+        moved, mesh = self._moved([max(1, part) for part in parts]), self._mesh
+        itemsize, quantities = self._itemsize, len(STATES[self._rule.formula])
+        return Expected(
+            sent_bytes=moved.sent_bytes,
+            received_bytes=moved.received_bytes,
+            traffic_formula=traffic_formula(
+                mesh,
+                self._layers,
+                itemsize,
+                zero_stage=self._zero_stage,
+                sequence_parallel=self._sequence_parallel,
+            ),
+            state_bytes=kept_bytes(self._units, mesh, itemsize, quantities),
+            state_formula=kept_formula(mesh, itemsize, quantities),
+        )
+
+    def _moved(self, pieces: Sequence[int]) -> Moved:
+        """In a step but for what stages send each other. pieces: samples of each."""
+        mesh, place, itemsize = self._mesh, self.coordinates, self._itemsize
+        gathers = len(pieces) * (2 if self._zero_stage == 3 else 1)
+        layers = layers_moved(
+            self._layers,
+            [self._activations(samples) for samples in pieces],
+            mesh,
+            place,
+            itemsize,
+            sequence_parallel=self._sequence_parallel and self._name == "gpt",
+        )
+        sharded = shards_moved(self._units, mesh, place, itemsize, gathers=gathers)
+        return together([layers, sharded, replicas_moved(self._units, mesh, place, itemsize)])
+
+    def _activations(self, samples: int) -> Activations:
+        width = self._options.width or 0
+        if self._name == "gpt":
+            return Activations(samples=samples, sequence=self._sequence, width=width)
+        return Activations(samples=samples, width=max(1, width // 2))
+
+    @property
+    def _itemsize(self) -> int:
+        return self._parameters[0].element_size()

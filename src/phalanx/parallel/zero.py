@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
+from phalanx.parallel.costs import dealt, stage_one_moved
 from phalanx.parallel.engine import Backend, OnTorch
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import UpdateTimes, backward
+from phalanx.records.schema import Expected
 
 
 class ZeroOne(OnTorch):
@@ -34,7 +36,7 @@ class ZeroOne(OnTorch):
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         super().prepare(model, rule)
-        self._computed_at = 0.0
+        self._rule, self._computed_at = rule, 0.0
         self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
         for parameter in self._parameters:
             parameter.register_post_accumulate_grad_hook(self._note_time)
@@ -72,6 +74,21 @@ class ZeroOne(OnTorch):
         own = self._zero.optim
         mine = {parameter for group in own.param_groups for parameter in group["params"]}
         return {name: own.state[p] for name, p in self.model.named_parameters() if p in mine}
+
+    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+        sizes = [parameter.numel() for parameter in self._parameters]
+        itemsize = self._parameters[0].element_size()
+        moved = stage_one_moved(sizes, self.rank, self.size, itemsize)
+        owners = dealt(sizes, self.size)
+        own = sum(n for n, owner in zip(sizes, owners, strict=True) if owner == self.rank)
+        state = len(STATES[self._rule.formula]) * itemsize
+        return Expected(
+            sent_bytes=moved.sent_bytes,
+            received_bytes=moved.received_bytes,
+            traffic_formula=f"2(p−1)/p · {itemsize}Ψ + (p−1) · {itemsize}Ψ_own",
+            state_bytes=2 * itemsize * sum(sizes) + state * own,
+            state_formula=f"{2 * itemsize}Ψ + {state}Ψ_own, Ψ_own about Ψ/p",
+        )
 
     def _note_time(self, _: Tensor) -> None:
         self._computed_at = time.perf_counter()

@@ -79,11 +79,22 @@ def trained(strategy: Strategy, case: Case, rule: UpdateRule, seed: int) -> dict
     strategy.prepare(case.build(seed), rule)
     for step in range(len(SIZES)):
         batch = case.batch(step, strategy.data_rank, strategy.data_size)
+        before = strategy.traffic()
         result = strategy.step(batch)
+        check_traffic(strategy, before, SIZES[step])
         if strategy.counts and batch.num_samples:
             assert result.logits is not None and result.loss_sum > 0
             assert len(result.logits) >= batch.num_samples
     return {name: whole(parameter) for name, parameter in strategy.model.named_parameters()}
+
+
+def check_traffic(strategy: Strategy, before: tuple[int, int] | None, batch_size: int) -> None:
+    """The step has moved what the formulas say, to the byte; gloo does not count."""
+    after, expected = strategy.traffic(), strategy.expected(batch_size)
+    if after is not None and before is not None and expected is not None:
+        moved = (after[0] - before[0], after[1] - before[1])
+        said = (expected.sent_bytes, expected.received_bytes)
+        assert moved == said, f"{moved} bytes, not {said}: {expected.traffic_formula}"
 
 
 def whole(parameter: Tensor) -> Tensor:

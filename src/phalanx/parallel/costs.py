@@ -1,0 +1,188 @@
+"""What a mesh costs a rank: bytes that it sends, receives and keeps. Pure; needs no PyTorch.
+
+Exact: each collective is counted as `comm.traffic` counts it, with the padding that FSDP adds
+where a parameter's first dim does not divide. Ψ: trained values of this rank's stages; Ψₛ of these
+are split by tensor parallelism among t ranks, Ψᵣ are on each of them; N: shards, p: replicas.
+
+Source: Narayanan et al. 2021, arXiv:2104.04473, §3; Rajbhandari et al. 2020, arXiv:1910.02054, §7.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from phalanx.comm.traffic import (
+    Moved,
+    all_gathered,
+    all_reduced,
+    broadcasted,
+    reduce_scattered,
+    together,
+)
+from phalanx.parallel.mesh import Mesh
+
+NOTHING = Moved(0, 0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """A parameter of the whole model."""
+
+    shape: tuple[int, ...]
+    split: int | None = None
+    """The dim along which tensor parallelism cuts it; None: whole on every rank."""
+
+    def values(self, tp: int) -> int:
+        """That a rank of the axis tp has; the dim divides."""
+        return math.prod(self.shape) // (tp if self.split is not None else 1)
+
+    def shard_values(self, tp: int, shards: int) -> int:
+        """Of these in one of `shards` equal parts along the first dim, filled up to be equal."""
+        rows = self.shape[0] // (tp if self.split == 0 else 1)
+        return -(-rows // shards) * (self.values(tp) // rows)
+
+
+Unit = Sequence[Trained]
+"""Parameters that FSDP gathers together."""
+
+
+def kept_bytes(units: Sequence[Unit], mesh: Mesh, itemsize: int, quantities: int) -> int:
+    """Parameters, gradients and optimizer state between a step and the next. During the step a
+    rank of the axis shard has whole parameters besides: at stage 2 all of them, at stage 3 those
+    of the unit at work and of the next.
+
+    quantities: of the optimizer, for each value.
+    """
+    values = sum(p.shard_values(mesh.tp, mesh.shard) for unit in units for p in unit)
+    return (2 + quantities) * itemsize * values
+
+
+def kept_formula(mesh: Mesh, itemsize: int, quantities: int) -> str:
+    whole = (2 + quantities) * itemsize
+    if mesh.tp > 1:
+        return f"{whole}(Ψₛ/t + Ψᵣ)/N" if mesh.shard > 1 else f"{whole}Ψₛ/t + {whole}Ψᵣ"
+    return f"{whole}Ψ/N" if mesh.shard > 1 else f"{whole}Ψ"
+
+
+def replicas_moved(
+    units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int
+) -> Moved:
+    """A step's sum of gradients over axis dp, where nothing is sharded: one all-reduce."""
+    if mesh.dp == 1 or mesh.shard > 1:
+        return NOTHING
+    values = sum(p.values(mesh.tp) for unit in units for p in unit)
+    return all_reduced(values, itemsize, place["dp"], mesh.dp)
+
+
+def shards_moved(
+    units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int, *, gathers: int
+) -> Moved:
+    """A step's `gathers` all-gathers of parameters, and the reduce-scatter of gradients, over axis
+    shard; then the all-reduce of a shard's gradients over axis dp."""
+    if mesh.shard == 1:
+        return NOTHING
+    moves = []
+    for unit in units:
+        values = sum(p.shard_values(mesh.tp, mesh.shard) for p in unit)
+        parts = [values * itemsize] * mesh.shard
+        moves += [all_gathered(parts, place["shard"])] * gathers
+        moves.append(reduce_scattered(parts, place["shard"]))
+        if mesh.dp > 1:
+            moves.append(all_reduced(values, itemsize, place["dp"], mesh.dp))
+    return together(moves)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activations:
+    """What flows between the layers of one piece of a batch: (samples, T, width), T = 1 of images;
+    width: of what the all-reduces sum, that is of the second of a pair of split layers."""
+
+    samples: int
+    sequence: int = 1
+    width: int
+
+    @property
+    def values(self) -> int:
+        return self.samples * self.sequence * self.width
+
+
+def layers_moved(
+    layers: Collection[str],
+    pieces: Sequence[Activations],
+    mesh: Mesh,
+    place: Mapping[str, int],
+    itemsize: int,
+    *,
+    sequence_parallel: bool,
+) -> Moved:
+    """A step's messages over axis tp. Of the MLP one all-reduce forward; of a block of the GPT two
+    forward and two backward, or, with the sequence split, as many pairs of reduce-scatter and
+    all-gather; then also one all-gather behind the embedding's gradient, one before the head, and
+    the sums of the norms' gradients.
+
+    layers: names of the model's children that this rank holds.
+    """
+    if mesh.tp == 1:
+        return NOTHING
+    blocks = sum(name.startswith("block") for name in layers)
+    moves = []
+    for piece in pieces:
+        reduced = all_reduced(piece.values, itemsize, place["tp"], mesh.tp)
+        parts = [piece.values // mesh.tp * itemsize] * mesh.tp
+        gathered, scattered = all_gathered(parts, place["tp"]), reduce_scattered(parts, place["tp"])
+        if not sequence_parallel:
+            moves += [reduced] * (4 * blocks + ("hidden2" in layers))
+        else:
+            moves += [gathered, scattered] * (4 * blocks)
+            moves += [gathered] * (("embedding" in layers) + ("head" in layers))
+    if sequence_parallel:
+        norms = 2 * blocks + ("norm" in layers)
+        moves += [all_reduced(pieces[0].width, itemsize, place["tp"], mesh.tp)] * (2 * norms)
+    return together(moves)
+
+
+def traffic_formula(
+    mesh: Mesh, layers: Collection[str], itemsize: int, *, zero_stage: int, sequence_parallel: bool
+) -> str:
+    """What the three of these are, as one reads it; padding and embedding's gathers left out."""
+    whole = f"{itemsize}Ψ" if mesh.tp == 1 else f"{itemsize}(Ψₛ/t + Ψᵣ)"
+    terms = []
+    if mesh.tp > 1:
+        blocks = sum(name.startswith("block") for name in layers)
+        number = 4 * blocks + ("hidden2" in layers)
+        terms.append(f"{number} · 2(t−1)/t · {itemsize}·b·s·h")
+    if mesh.shard > 1:
+        terms.append(f"{3 if zero_stage == 3 else 2}(N−1)/N · {whole}")
+        if mesh.dp > 1:
+            terms.append(f"2(p−1)/p · {whole}/N")
+    elif mesh.dp > 1:
+        terms.append(f"2(p−1)/p · {whole}")
+    if sequence_parallel and mesh.tp > 1:
+        terms.append("the gathers of embedding and head")
+    return " + ".join(terms) or "0"
+
+
+def dealt(sizes: Sequence[int], ranks: int) -> list[int]:
+    """Of each parameter the rank that keeps its optimizer state at stage 1: the largest first, to
+    the rank that has least so far, as PyTorch's ZeroRedundancyOptimizer deals them."""
+    filled, owners = [0] * ranks, [0] * len(sizes)
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        owner = filled.index(min(filled))
+        owners[number] = owner
+        filled[owner] += sizes[number]
+    return owners
+
+
+def stage_one_moved(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Moved:
+    """An all-reduce of the gradients, then each owner's broadcast of its parameters. DDP sums in
+    buckets, each of which a rank may have a value more or less of than this says.
+
+    sizes: values of each parameter.
+    """
+    handed_on = [
+        broadcasted(size * itemsize, rank, ranks, owner)
+        for size, owner in zip(sizes, dealt(sizes, ranks), strict=True)
+    ]
+    return together([all_reduced(sum(sizes), itemsize, rank, ranks), *handed_on])
