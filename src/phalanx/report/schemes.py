@@ -25,6 +25,7 @@ SPOKEN = {
 SPOKEN_FIRST = {"zero": "ZeRO", "pipeline": "the pipeline", "mesh": "the mesh", "mpi": "MPI with"}
 DRIFTING = ("server asynchronous", "server bounded", "local")
 """Schemes that do not make the update of the sequential program: by theory their losses differ."""
+WITHIN_PASSES = ("zero 2", "zero 3", "tensor", "mesh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +91,12 @@ def spoken(scheme: str) -> str:
 def makes_the_same_update(scheme: str) -> bool:
     """Whether the scheme, by theory, trains the very model of the sequential program."""
     return not scheme.startswith(DRIFTING)
+
+
+def exchanges_within(scheme: str) -> bool:
+    """Whether most of what the scheme exchanges lies within its forward and backward passes, and
+    is timed as these."""
+    return scheme.startswith(WITHIN_PASSES)
 
 
 def _of_its_axes(setting: Setting) -> list[str]:

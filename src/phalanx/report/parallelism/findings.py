@@ -54,6 +54,8 @@ def headline(material: Material) -> str:
     ]
     if not found:
         runs = sum(run.status == "completed" for run in material.measures.runs)
+        if not runs:
+            return "No run of this study was completed yet"
         return f"{runs} ways of splitting a training, side by side"
     model, best = max(found, key=lambda pair: pair[1].cell.speed_up or 0.0)
     gain = best.cell.speed_up or 0.0

@@ -16,12 +16,11 @@ from phalanx.report.comparison import Cell, Subject, subject_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.parallelism.details import RunDetail, detail_rank
-from phalanx.report.schemes import GROUPS, Group, group_of
+from phalanx.report.schemes import GROUPS, Group, exchanges_within, group_of
 
 ALGORITHMS = "algorithms"
 """Folder within the study, of measured collectives: one for each number of ranks."""
 
-UNTOLD_SHARE = 1e-3
 SCRATCH_MODEL = "network"
 
 
@@ -146,12 +145,9 @@ def runs_of(cells: Iterable[ParallelCell]) -> list[RunMeasure]:
 
 
 def waiting_share(cell: ParallelCell) -> float | None:
-    """Communication that steps waited for \N{DIVISION SIGN} training time; None where a scheme of
-    several ranks tells none of it apart from its forward and backward passes."""
-    share = cell.cell.communication_share
-    if share is None or (share < UNTOLD_SHARE and cell.ranks > 1):
-        return None
-    return share
+    """Communication that steps waited for \N{DIVISION SIGN} training time; None where most of it
+    is not told apart from forward and backward."""
+    return None if exchanges_within(cell.scheme) else cell.cell.communication_share
 
 
 def names_of(cells: Iterable[ParallelCell]) -> list[str]:

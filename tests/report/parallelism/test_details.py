@@ -1,0 +1,129 @@
+"""What the records say beyond times: losses by step, bytes, memory, pipelines."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from phalanx.records.schema import Action
+from phalanx.report.parallelism.details import (
+    Pair,
+    RankDetail,
+    RunDetail,
+    detail_rank,
+    losses,
+    pipeline_step,
+    state,
+)
+from tests.report.parallelism.made_parallelism import (
+    EPOCHS,
+    FULL_BYTES,
+    MICRO_BATCHES,
+    STEPS,
+    Made,
+    events_of,
+    loss_at,
+)
+
+
+def detail_of(made: Made) -> RunDetail:
+    ranks = [detail_rank(rank, events_of(made, rank)) for rank in range(made.ranks)]
+    return RunDetail(name=made.name, ranks=ranks)
+
+
+RING = Made(name="ring", strategy="mpi", ranks=3, sent_bytes=900, formula_bytes=900.0)
+
+
+def test_bytes_are_those_of_a_step() -> None:
+    detail = detail_of(RING)
+    pairs = [detail.sent(rank) for rank in detail.ranks]
+    assert [pair.found for pair in pairs] == [900.0] * 3
+    assert all(pair.is_equal for pair in pairs)
+
+
+def test_a_server_is_counted_by_the_steps_of_its_workers() -> None:
+    detail = detail_of(Made(name="s", strategy="server", ranks=3, servers=1, sent_bytes=700))
+    assert detail.roles == ["server", "worker"]
+    assert detail.num_steps == STEPS * EPOCHS
+    assert detail.sent(detail.ranks[0]).found == 700.0
+
+
+@pytest.mark.parametrize(
+    ("pair", "difference", "is_equal"),
+    [
+        (Pair(found=110, formula=100), 0.1, False),
+        (Pair(found=100.05, formula=100), 0.0005, True),
+        (Pair(found=0, formula=0), 0.0, True),
+        (Pair(found=1, formula=0), float("inf"), False),
+        (Pair(found=None, formula=100), None, None),
+        (Pair(found=1, formula=None), None, None),
+    ],
+)
+def test_what_was_found_beside_the_formula(
+    pair: Pair, difference: float | None, is_equal: bool | None
+) -> None:
+    assert pair.difference == (None if difference is None else pytest.approx(difference))
+    assert pair.is_equal is is_equal
+
+
+def test_memory_is_parameters_gradients_and_state() -> None:
+    rank = detail_of(RING).ranks[0]
+    assert state(rank).found == 4 * FULL_BYTES
+    assert state(RankDetail(rank=0)).found is None
+
+
+def test_losses_are_over_all_ranks() -> None:
+    found = losses(detail_of(RING), most=1_000)
+    assert [loss.step for loss in found] == list(range(STEPS * EPOCHS))
+    assert [loss.loss for loss in found] == pytest.approx(
+        [loss_at(RING, step) for step in range(STEPS * EPOCHS)]
+    )
+    assert found[-1].trained_s == pytest.approx(RING.step_s * STEPS * EPOCHS)
+
+
+def test_neighbouring_steps_are_averaged() -> None:
+    found = losses(detail_of(RING), most=30)
+    assert len(found) == 30
+    assert found[0].step == 1
+    assert found[0].loss == pytest.approx((loss_at(RING, 0) + loss_at(RING, 1)) / 2)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_the_bubble_of_gpipe_is_that_of_the_formula(ranks: int) -> None:
+    made = Made(name="p", strategy="pipeline", ranks=ranks, mesh={"pp": ranks}, bubble=0.1)
+    step = pipeline_step(detail_of(made))
+    assert step is not None
+    assert step.step == 1, "the first is warm-up"
+    assert step.bubble == pytest.approx((ranks - 1) / (MICRO_BATCHES + ranks - 1))
+
+
+def test_of_several_pipelines_the_first_is_drawn() -> None:
+    ranks = [
+        RankDetail(rank=rank, coordinates={"pp": pp, "dp": dp}, actions=actions(rank))
+        for rank, (pp, dp) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)])
+    ]
+    step = pipeline_step(RunDetail(name="mesh", ranks=ranks))
+    assert step is not None
+    assert [part[0].stage for part in step.actions.values()] == [0, 2], "ranks 0 and 2"
+
+
+def test_a_step_that_a_rank_did_not_record_is_left_out() -> None:
+    ranks = [
+        RankDetail(rank=0, coordinates={"pp": 0}, actions=actions(0)),
+        RankDetail(rank=1, coordinates={"pp": 1}, actions=actions(1, step=1)),
+    ]
+    assert pipeline_step(RunDetail(name="p", ranks=ranks)) is None
+    assert pipeline_step(RunDetail(name="p", ranks=[RankDetail(rank=0)])) is None
+
+
+def actions(stage: int, step: int = 0) -> Sequence[Action]:
+    return [
+        Action(
+            at_s=1.0,
+            step=step,
+            stage=stage,
+            micro_batch=0,
+            kind="forward",
+            began_s=1.0,
+            ended_s=2.0,
+        )
+    ]

@@ -1,0 +1,125 @@
+"""The sentences of a parallelism study, from records with known numbers."""
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.records.schema import Outcome
+from phalanx.report.parallelism.findings import findings, headline
+from phalanx.report.parallelism.material import Material, read_material
+from tests.report.parallelism.made_parallelism import Made, failed, make, schemes
+
+
+def told(material: Material) -> dict[str, list[str]]:
+    """Sentences by the title of their topic."""
+    return {
+        topic.title: [f"{s.label}: {s.text}" for s in topic.sentences]
+        for topic in findings(material)
+    }
+
+
+@pytest.fixture(scope="module")
+def sentences(made: Material) -> dict[str, list[str]]:
+    return told(made)
+
+
+def test_the_headline_is_the_largest_speed_up(made: Material) -> None:
+    assert (
+        headline(made)
+        == "MPI with ring on 2 ranks trains the MLP 1.25 times as fast as one process"
+    )
+
+
+def test_who_wins_where(sentences: dict[str, list[str]]) -> None:
+    first, second, *_ = sentences["Which scheme wins"]
+    assert first.startswith("MLP: On 2 ranks MPI with ring is the fastest of 3 schemes (0.0320 s")
+    assert "1.25 times the sequential speed" in first
+    assert "the slowest, ZeRO 3, 1.88 times" in first
+    assert second.startswith("MLP: 2 of 6 configurations are faster than the sequential program")
+
+
+def test_memory_beside_its_formula(sentences: dict[str, list[str]]) -> None:
+    least, theory = sentences["Memory"]
+    assert "on 4 ranks ZeRO 3 keeps the least, 977 KB a rank against 3.81 MB" in least
+    assert "(25 %), by the formula 16\N{GREEK CAPITAL LETTER PSI}/p" in least
+    assert theory == "MLP: Measured memory is that of the formula in all 4 configurations."
+
+
+def test_bytes_beside_their_formula(sentences: dict[str, list[str]]) -> None:
+    text = sentences["Bytes"][0]
+    assert "in 2 of 4 configurations every rank has sent the bytes of its formula" in text.lower()
+    assert "zero 3, 4 ranks \N{NOT EQUAL TO} (+33.3 %)" in text
+
+
+def test_who_makes_the_same_update_ends_with_the_same_loss(
+    sentences: dict[str, list[str]],
+) -> None:
+    same, drift, *_ = sentences["The same mathematics"]
+    assert same.startswith("MLP: 4 of 4 configurations")
+    assert "the asynchronous parameter server ends with loss" in drift
+    assert "(+4.0 %)" in drift
+
+
+def test_staleness_is_told_with_mean_and_worst(sentences: dict[str, list[str]]) -> None:
+    assert (
+        "1.12 updates of others came in between in the mean, 3 at most, none in 12 %"
+        in (sentences["Staleness"][0])
+    )
+
+
+def test_bubbles_beside_the_formula(sentences: dict[str, list[str]]) -> None:
+    (text,) = sentences["Pipelines"]
+    assert "4 ranks: 43 % of a step is idle, by its formula 43 % with 4 micro-batches" in text
+    assert "(ranks share 2 cores)" in text
+
+
+def test_from_scratch_up_to_many_workers(sentences: dict[str, list[str]]) -> None:
+    (text,) = sentences["From scratch, up to many workers"]
+    assert text.startswith("ring: With")
+    assert "128 workers take 26.40 times the time of one process" in text
+
+
+def test_crossing_points_of_the_algorithms(sentences: dict[str, list[str]]) -> None:
+    reign, naive = sentences["All-reduce on messages"]
+    assert reign == "4 ranks: The fastest is naive from 4 B to 64 KB and ring from 1 MB to 16 MB."
+    assert "ring beats it from 1 MB on (3.0 times as fast at 16 MB: 3.00 ms)" in naive
+
+
+def test_what_was_left_out_and_what_failed(sentences: dict[str, list[str]]) -> None:
+    (text,) = sentences["Left out"]
+    assert text == "mlp-1f1b-4-s0: pp=4 stages, but mlp has 3 layers to cut between."
+    assert sentences["Not completed"] == [
+        ": 2 of 20 runs: 1 failed and 1 missing (mlp-gloo-4-s0 and mlp-shared-4-s0).",
+        "mlp-gloo-4-s0: rank 2: RuntimeError: </script><b>lost</b> & gone",
+    ]
+
+
+def test_a_study_of_failures_says_so(tmp_path: Path) -> None:
+    material = read_material(make(tmp_path / "s", [failed()]))
+    assert headline(material) == "No run of this study was completed yet"
+    assert set(told(material)) == {"Left out", "Not completed"}
+
+
+def test_without_a_sequential_run_there_is_no_speed_up(tmp_path: Path) -> None:
+    runs = [run for run in schemes() if run.strategy != "sequential"]
+    material = read_material(make(tmp_path / "s", runs))
+    assert "times the sequential speed" not in told(material)["Which scheme wins"][0]
+    assert "ways of splitting a training" in headline(material)
+
+
+def test_where_nothing_beats_one_process_it_is_said(tmp_path: Path) -> None:
+    slow = Made(name="slow", strategy="mpi", ranks=2, step_s=1.0)
+    alone = Made(name="alone", strategy="sequential", waiting=0.0)
+    material = read_material(make(tmp_path / "s", [alone, slow]))
+    assert headline(material) == "No way of splitting the training beats one process here"
+    assert "None of 1 configurations" in told(material)["Which scheme wins"][0]
+
+
+def test_an_interrupted_run_is_in_no_comparison(tmp_path: Path) -> None:
+    runs = [
+        Made(name="alone", strategy="sequential", waiting=0.0),
+        Made(name="cut", strategy="mpi", ranks=2, outcome=Outcome(status="interrupted")),
+    ]
+    material = read_material(make(tmp_path / "s", runs))
+    assert [cell.scheme for cell in material.models[0].cells] == ["sequential"]
+    assert "1 interrupted (cut)" in told(material)["Not completed"][0]

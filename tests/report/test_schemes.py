@@ -1,0 +1,81 @@
+"""What schemes are called: strategies, told apart by the options that matter."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from phalanx.report.comparison import layout_of, subject_labels, subject_of
+from phalanx.report.schemes import (
+    exchanges_within,
+    group_of,
+    makes_the_same_update,
+    scheme_of,
+    spoken,
+)
+from tests.report.made_study import Job, run_of
+
+BASE = run_of(Job("mlp", "mpi", ranks=4), "s").setting
+
+
+def scheme(strategy: str, mesh: dict[str, int] | None = None, **options: Any) -> str:
+    setting = msgspec.structs.replace(BASE, strategy=strategy, options=options, mesh=mesh or {})
+    return scheme_of(setting)
+
+
+@pytest.mark.parametrize(
+    ("found", "name"),
+    [
+        (scheme("sequential"), "sequential"),
+        (scheme("mpi"), "mpi"),
+        (scheme("mpi", all_reduce="ring"), "mpi ring"),
+        (scheme("server", servers=2), "server 2 servers"),
+        (scheme("server", server_mode="bounded", staleness=2), "server bounded"),
+        (scheme("local", outer_optimizer="nesterov"), "local nesterov"),
+        (scheme("zero", {"shard": 4}), "zero 3"),
+        (scheme("zero", zero_stage=1), "zero 1"),
+        (scheme("zero", {"shard": 4}, backend="gloo"), "zero 3 gloo"),
+        (scheme("pipeline", {"pp": 4}), "pipeline 1f1b"),
+        (scheme("pipeline", pipeline_schedule="gpipe"), "pipeline gpipe"),
+        (scheme("mesh", {"dp": 2, "tp": 2}), "mesh dp=2,tp=2"),
+        (scheme("mesh", {"shard": 2, "tp": 2}, zero_stage=2), "mesh shard=2,tp=2 ZeRO 2"),
+    ],
+)
+def test_names(found: str, name: str) -> None:
+    assert found == name
+
+
+def test_runs_of_one_strategy_are_told_apart() -> None:
+    ring, tree = (
+        msgspec.structs.replace(
+            run_of(Job("mlp", "mpi", ranks=4), "s"),
+            setting=msgspec.structs.replace(BASE, options={"all_reduce": name}),
+        )
+        for name in ("ring", "tree")
+    )
+    assert layout_of(ring) != layout_of(tree)
+    assert layout_of(ring).phrase == "MPI with ring on 4 ranks"
+
+
+def test_sizes_of_a_model_make_another_subject() -> None:
+    run = run_of(Job("mlp", "mpi", ranks=4), "s")
+    wide = msgspec.structs.replace(
+        run, setting=msgspec.structs.replace(run.setting, options={"width": 512})
+    )
+    labels = subject_labels([subject_of(run), subject_of(wide)])
+    assert list(labels.values()) == ["mlp", "mlp \N{MIDDLE DOT} width 512"]
+
+
+def test_what_is_known_of_schemes() -> None:
+    assert spoken("zero 2") == "ZeRO 2"
+    assert spoken("something else") == "something else"
+    group = group_of("pipeline gpipe")
+    assert group is not None
+    assert group.name == "split"
+    assert group_of("sequential") is None
+    assert [makes_the_same_update(s) for s in ("mpi ring", "server", "server asynchronous")] == [
+        True,
+        True,
+        False,
+    ]
+    assert [exchanges_within(s) for s in ("zero 1", "zero 3", "tensor")] == [False, True, True]
