@@ -39,7 +39,7 @@ class WaitPolicy:
             ranks_a_core = ranks / cores
             return cls(
                 spins=1,
-                yields=max(1, min(100, int(YIELDS / ranks_a_core**2))),
+                yields=min(100, int(YIELDS / ranks_a_core**2)),
                 nap_s=max(100e-6, NAP_S_A_RANK * ranks_a_core),
             )
         return cls(spins=2_000, yields=20_000, nap_s=100e-6)
@@ -55,7 +55,7 @@ def wait_until(
 ) -> None:
     """Return as soon as `ready()` is true.
 
-    nap: sleeps that many seconds, or until there is reason to look.
+    nap: sleeps that many seconds, or until there is reason to look again.
 
     Raises: WaitTimeoutError with the text of `on_timeout()` after `timeout_s` seconds.
     """
@@ -69,9 +69,11 @@ def wait_until(
         os.sched_yield()
         if looks % 64 == 63 and time.monotonic() - began > timeout_s:
             raise WaitTimeoutError(on_timeout())
-    while not ready():
+    longest_s = max(LONGEST_NAP_S, 4 * policy.nap_s)
+    while True:
         waited_s = time.monotonic() - began
         if waited_s > timeout_s:
             raise WaitTimeoutError(on_timeout())
-        longest_s = max(LONGEST_NAP_S, 4 * policy.nap_s)
         nap(max(policy.nap_s, min(longest_s, NAP_SHARE * waited_s)))
+        if ready():
+            return

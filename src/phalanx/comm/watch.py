@@ -69,8 +69,6 @@ class Watch:
         whom: names who is waited for; None: ask the others who is there.
         Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError.
         """
-        if ready():
-            return
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
         look, nap = self._looking(ready)
         wait_until(

@@ -41,12 +41,10 @@ def _reduce_scatter(transport: Transport, totals: Sequence[Buffer], op: ReduceOp
     after, before = (rank + 1) % size, (rank - 1) % size
     sends = [transport.start([(s, after)], []) for s in segments_of(totals[before])]
     passing = [totals[(rank - step) % size] for step in range(2, size + 1)]
-    last = len(segments_of(totals[rank]))
-    to_go = sum(len(segments_of(share)) for share in passing)
-    for term, segment in arriving(transport, passing, before):
+    num_handed_on = sum(len(segments_of(share)) for share in passing[:-1])
+    for number, (term, segment) in enumerate(arriving(transport, passing, before)):
         reduce_terms([term, segment], segment, op)
-        to_go -= 1
-        if to_go >= last:
+        if number < num_handed_on:
             sends.append(transport.start([(segment, after)], []))
     for send in sends:
         send.finish()
@@ -55,9 +53,13 @@ def _reduce_scatter(transport: Transport, totals: Sequence[Buffer], op: ReduceOp
 def _all_gather(transport: Transport, shares: Sequence[Buffer]) -> None:
     """shares[rank] of every rank comes to all others."""
     rank, size = transport.rank, transport.size
-    for step in range(size - 1):
-        given, taken = shares[(rank - step) % size], shares[(rank - step - 1) % size]
-        transport.exchange(
-            [(given, (rank + 1) % size)] if given.count else [],
-            [(taken, (rank - 1) % size)] if taken.count else [],
-        )
+    after, before = (rank + 1) % size, (rank - 1) % size
+    taken = [shares[(rank - step) % size] for step in range(1, size)]
+    receives = [transport.start([], [(share, before)]) for share in taken]
+    sends = []
+    for step, share in enumerate([shares[rank], *taken][: size - 1]):
+        if step > 0:
+            receives[step - 1].finish()
+        sends.append(transport.start([(share, after)], []))
+    for exchange in (*receives[-1:], *sends):
+        exchange.finish()
