@@ -1,0 +1,64 @@
+"""The programs for teaching do what they say: those in NumPy all come to the numbers of one
+process, those with PyTorch learn."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Ranks
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+IN_NUMPY = ("02_server", "03_library", "04_ring", "05_tensor")
+WITH_PYTORCH = (
+    *("06_torch_mpi", "07_data_parallel", "08_fsdp", "09_tensor_parallel", "10_pipeline"),
+)
+
+pytestmark = pytest.mark.mpi
+
+
+def last_line(output: str) -> str:
+    return output.strip().splitlines()[-1]
+
+
+@pytest.fixture(scope="module")
+def alone() -> str:
+    """What one process says."""
+    words = [sys.executable, str(EXAMPLES / "01_alone.py")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert "digits never seen are read right" in done.stdout
+    return last_line(done.stdout)
+
+
+@pytest.mark.parametrize("name", IN_NUMPY)
+def test_ranks_come_to_the_numbers_of_one_process(ranks: Ranks, alone: str, name: str) -> None:
+    assert last_line(ranks.mpi(2, EXAMPLES / f"{name}.py")) == alone
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", IN_NUMPY)
+@pytest.mark.parametrize("count", [3, 4])
+def test_more_ranks_do_so_too(ranks: Ranks, alone: str, name: str, count: int) -> None:
+    assert last_line(ranks.mpi(count, EXAMPLES / f"{name}.py")) == alone
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", WITH_PYTORCH)
+def test_examples_with_pytorch_learn(ranks: Ranks, name: str) -> None:
+    found = re.match(r"([\d.]+)% of digits", last_line(ranks.mpi(2, EXAMPLES / f"{name}.py")))
+    assert found
+    assert float(found[1]) > 80
+
+
+def test_every_example_is_tested() -> None:
+    names = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_says_how_to_start_it(path: Path) -> None:
+    text = path.read_text()
+    assert f"python examples/{path.name}" in text.split('"""')[1]
+    assert len(text.splitlines()) <= 75
