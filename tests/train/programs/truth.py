@@ -20,7 +20,7 @@ from phalanx.data.dataset import Dataset
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
-from phalanx.records.schema import Epoch, Step
+from phalanx.records.schema import Epoch, Memory, Step
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.config import TrainConfig
 from phalanx.train.join import RENDEZVOUS, join
@@ -91,10 +91,13 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     losses = [e.loss_sum for e in events if isinstance(e, Step)] or [0.0] * STEPS
     rows = strategy.gather(losses)
     tensors = {k: v.detach().clone() for k, v in model.named_parameters()}
+    theory = strategy.expected(BATCH)
+    (memory,) = (e for e in events if isinstance(e, Memory))
+    kept = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
+    tensors["kept"] = torch.tensor([kept, theory.state_bytes], dtype=torch.float64)
     (trained,) = (e for e in events if isinstance(e, Epoch))
     if trained.sent_bytes is not None:
         tensors["moved"] = torch.tensor([trained.sent_bytes, trained.received_bytes])
-        theory = strategy.expected(BATCH)
         a_step = torch.tensor([theory.sent_bytes, theory.received_bytes], dtype=torch.float64)
         tensors["expected"] = STEPS * a_step
     tensors["staleness"] = torch.tensor([[*pair] for pair in trained.staleness.items()] or [[0, 0]])
