@@ -10,6 +10,7 @@ from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
 from phalanx.study.parallelism import ParallelismConfig, Plan, default_folder, layouts, plan
 from phalanx.study.planned import TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
+from phalanx.study.scratch import plan_scratch, scratch_layouts
 from phalanx.train.config import TrainConfig
 
 SHAPES: dict[ModelName, DataShape] = {
@@ -67,7 +68,7 @@ def test_what_is_compared_differs_in_the_split_alone() -> None:
     [
         ({"schemes": ("mpi", "server"), "ranks": (1, 2)}, "mlp-server-1-s0", "leaves no worker"),
         ({"schemes": ("mpi", "two-servers"), "ranks": (2,)}, "mlp-two-servers-2-s0", "no worker"),
-        ({"schemes": ("mpi", "1f1b"), "ranks": (4,)}, "mlp-1f1b-4-s0", "pp=4 stages"),
+        ({"schemes": ("mpi", "1f1b"), "ranks": (4,)}, "mlp-1f1b-4-s0", "mlp has 3 layers"),
         ({"schemes": ("mpi", "tensor"), "models": ("cnn",)}, "cnn-tensor-2-s0", "tensor"),
         ({"schemes": ("mpi", "tensor"), "ranks": (3,)}, "mlp-tensor-3-s0", "divide by tp=3"),
     ],
@@ -109,3 +110,32 @@ def test_the_same_options_have_the_same_folder() -> None:
 def test_bad_lists(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         ParallelismConfig(**options)
+
+
+def test_the_network_from_scratch_goes_up_to_many_workers() -> None:
+    layouts = list(scratch_layouts(ParallelismConfig()))
+    assert layouts[:3] == [("alone", 64, 1), ("server", 64, 1), ("alone", 256, 1)]
+    assert {scheme for scheme, _, workers in layouts if workers == 128} == (
+        {"server", "library", "ring"}
+    )
+    wide = [workers for _, hidden, workers in layouts if hidden == 256]
+    assert max(wide) == 8, "beyond, the narrowest stands for all"
+    assert ("ring", 256, 128) in scratch_layouts(ParallelismConfig(full=True))
+
+
+def test_a_server_is_a_rank_beside_the_workers() -> None:
+    runs = plan_scratch(ParallelismConfig(hidden=(64,), workers=(2,))).runs
+    assert [run.name for run in runs] == (
+        ["scratch-server-3-h64", "scratch-library-2-h64", "scratch-ring-2-h64"]
+    )
+
+
+def test_more_workers_than_samples_of_a_batch_are_left_out() -> None:
+    made = plan_scratch(ParallelismConfig(workers=(2, 200)))
+    assert "cannot be split over 200 workers" in made.left_out["scratch-ring-200-h64"]
+
+
+def test_the_parts_of_the_study_are_one_plan() -> None:
+    parts = planned(ranks=(2,)), plan_scratch(ParallelismConfig())
+    whole = parts[0] + parts[1]
+    assert whole.runs == parts[0].runs + parts[1].runs

@@ -34,7 +34,6 @@ MESSAGE_PATHS = tuple(
     path for path in ("naive", "direct", "ring", "tree", "halving") if path in PATHS
 )
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
-ALGORITHMS_S = 15.0
 
 app = App(name="study", help="Measure on this machine what to choose, and draw it.")
 
@@ -112,9 +111,8 @@ def parallelism(
     console.print(f"{len(planned.runs)} runs in {folder}", markup=False)
     try:
         failed = execute(folder, planned.runs, console)
-        if config.algorithms:
-            ranks = max(config.ranks)
-            failed += measure_algorithms(folder / ALGORITHMS / f"ranks-{ranks}", ranks, console)
+        if config.algorithms_s and max(config.ranks) > 1:
+            failed += measure_algorithms(folder, max(config.ranks), config.algorithms_s, console)
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", markup=False)
         raise
@@ -128,15 +126,16 @@ def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:
     return "text" if model == "gpt" else config.dataset
 
 
-def measure_algorithms(folder: Path, ranks: int, console: Console) -> int:
+def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console) -> int:
     """The all-reduce algorithms on messages side by side, in a job of their own, unless they have
     been measured; returns how many jobs failed."""
+    folder = study / ALGORITHMS / f"ranks-{ranks}"
     if (folder / "bench.json").exists():
         if read_bench(folder).outcome.status == "completed":
             return 0
         set_aside(folder)
     config = CollectivesConfig(
-        ranks=ranks, paths=MESSAGE_PATHS, sizes=MESSAGE_SIZES, seconds=ALGORITHMS_S, output=folder
+        ranks=ranks, paths=MESSAGE_PATHS, sizes=MESSAGE_SIZES, seconds=time_s, output=folder
     )
     console.print(config.title, markup=False)
     command = command_words(

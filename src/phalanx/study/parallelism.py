@@ -103,8 +103,8 @@ class ParallelismConfig:
     workers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 128)
     """Second part: numbers of workers. Beyond 8 a quick study has the narrowest network alone."""
 
-    algorithms: bool = True
-    """The third part: the all-reduce algorithms on messages, by size."""
+    algorithms_s: float = 15.0
+    """The third part: seconds for the all-reduce algorithms on messages, by size; 0 for none."""
 
     study_dir: Path | None = None
     """Folder of the study. Default: runs/parallelism-…, the same for the same options, so that an
@@ -120,6 +120,8 @@ class ParallelismConfig:
                 raise UserError(f"--{name} needs at least one value")
             if values is not None and len(set(values)) != len(values):
                 raise UserError(f"--{name} names a value twice: {values}")
+        if not self.algorithms_s >= 0:
+            raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
         for name in ("ranks", "hidden", "workers"):
             least = min(getattr(self, name))
             if least < 1:
