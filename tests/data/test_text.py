@@ -70,6 +70,11 @@ def paragraphs(text: str) -> set[str]:
 def test_the_reference_of_this_python() -> None:
     training, validation = read_reference()
     assert not paragraphs(training) & paragraphs(validation)
+    known = " ".join(training.split())
+    runs = {known[i : i + 64] for i in range(len(known) - 63)}
+    asked = " ".join(validation.split())
+    repeated = sum(asked[i : i + 64] in runs for i in range(len(asked) - 63))
+    assert repeated < 0.02 * len(asked)
     assert len(training) > 350_000
     assert 20_000 < len(validation) < len(training) / 8
     assert encode(training).count(UNKNOWN) < len(training) / 200
