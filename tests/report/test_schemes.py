@@ -54,7 +54,7 @@ def test_runs_of_one_strategy_are_told_apart() -> None:
         for name in ("ring", "tree")
     )
     assert layout_of(ring) != layout_of(tree)
-    assert layout_of(ring).phrase == "MPI with ring on 4 ranks"
+    assert layout_of(ring).phrase == "the ring all-reduce on 4 ranks"
 
 
 def test_sizes_of_a_model_make_another_subject() -> None:

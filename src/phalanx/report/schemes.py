@@ -13,6 +13,13 @@ from phalanx.records.schema import Setting
 SPOKEN = {
     "sequential": "the sequential program",
     "mpi": "MPI",
+    "mpi library": "the MPI library\N{RIGHT SINGLE QUOTATION MARK}s all-reduce",
+    "mpi ring": "the ring all-reduce",
+    "mpi tree": "the tree all-reduce",
+    "mpi halving": "the halving all-reduce",
+    "mpi naive": "the naive all-reduce",
+    "mpi direct": "the direct all-reduce",
+    "mpi shared": "the all-reduce in shared memory",
     "shared": "MPI with shared parameters",
     "gloo": "Gloo",
     "tensor": "tensor parallelism",
@@ -22,7 +29,7 @@ SPOKEN = {
     "server asynchronous": "the asynchronous parameter server",
     "server bounded": "the parameter server with bounded staleness",
 }
-SPOKEN_FIRST = {"zero": "ZeRO", "pipeline": "the pipeline", "mesh": "the mesh", "mpi": "MPI with"}
+SPOKEN_FIRST = {"zero": "ZeRO", "pipeline": "the pipeline", "mesh": "the mesh"}
 DRIFTING = ("server asynchronous", "server bounded", "local")
 """Schemes that do not make the update of the sequential program: by theory their losses differ."""
 WITHIN_PASSES = ("zero 2", "zero 3", "tensor", "mesh")

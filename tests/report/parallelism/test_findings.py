@@ -26,13 +26,15 @@ def sentences(made: Material) -> dict[str, list[str]]:
 def test_the_headline_is_the_largest_speed_up(made: Material) -> None:
     assert (
         headline(made)
-        == "MPI with ring on 2 ranks trains the MLP 1.25 times as fast as one process"
+        == "The ring all-reduce on 2 ranks trains the MLP 1.25 times as fast as one process"
     )
 
 
 def test_who_wins_where(sentences: dict[str, list[str]]) -> None:
     first, second, *_ = sentences["Which scheme wins"]
-    assert first.startswith("MLP: On 2 ranks MPI with ring is the fastest of 3 schemes (0.0320 s")
+    assert first.startswith(
+        "MLP: On 2 ranks the ring all-reduce is the fastest of 3 schemes (0.0320 s"
+    )
     assert "1.25 times the sequential speed" in first
     assert "the slowest, ZeRO 3, 1.88 times" in first
     assert second.startswith("MLP: 2 of 6 configurations are faster than the sequential program")

@@ -10,7 +10,7 @@ from phalanx.report.comparison import Cell
 from phalanx.report.parallelism.details import Pair, state
 from phalanx.report.parallelism.material import ModelMaterial, ParallelCell, waiting_share
 from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
-from phalanx.report.parallelism.rows import fullest, mark, mean_of
+from phalanx.report.parallelism.rows import fullest, mark
 from phalanx.report.schemes import makes_the_same_update, spoken
 from phalanx.report.wording import amount, joined, percent, points, seconds
 
@@ -122,18 +122,14 @@ def most_and_least_bytes(model: ModelMaterial) -> str | None:
     """Who sends the most and the least of all at each number of ranks."""
     parts = []
     for ranks in model.num_ranks:
-        found = [
-            (sent, cell)
-            for cell in model.on(ranks)
-            if (sent := mean_of(cell.detail.sent(rank).found for rank in cell.detail.ranks))
-            is not None
-        ]
+        found = [(sent, cell) for cell in model.on(ranks) if (sent := _most_sent(cell)) is not None]
         if len(found) < 2:
             continue
         least, most = min(found, key=_first), max(found, key=_first)
         parts.append(
-            f"on {ranks} ranks {spoken(least[1].scheme)} sends the least, {amount(least[0])} a "
-            f"rank and step, {spoken(most[1].scheme)} the most, {amount(most[0])}"
+            f"on {ranks} ranks the busiest rank of {spoken(least[1].scheme)} sends the least, "
+            f"{amount(least[0])} a step, that of {spoken(most[1].scheme)} the most, "
+            f"{amount(most[0])}"
         )
     return sentence("; ".join(parts)) if parts else None
 
@@ -203,7 +199,7 @@ def stale(model: ModelMaterial) -> str | None:
     for cell in model.cells:
         counts = cell.detail.staleness
         total = sum(counts.values())
-        if total:
+        if total and not makes_the_same_update(cell.scheme):
             mean = sum(value * number for value, number in counts.items()) / total
             parts.append(
                 f"{cell.label}: {mean:.2f} updates of others came in between in the mean, "
@@ -238,6 +234,12 @@ def sent_pairs(cell: ParallelCell) -> list[Pair]:
 def signed(share: float) -> str:
     """A relative difference in percent, with its sign: +3.1 %."""
     return f"{share * 100:+.1f} %".replace("-", "\N{MINUS SIGN}")
+
+
+def _most_sent(cell: ParallelCell) -> float | None:
+    """By the busiest rank in a step."""
+    found = [cell.detail.sent(rank).found for rank in cell.detail.ranks]
+    return max((sent for sent in found if sent is not None), default=None)
 
 
 def _kept(cell: ParallelCell) -> float | None:

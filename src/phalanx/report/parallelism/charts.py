@@ -31,6 +31,7 @@ from phalanx.report.parallelism.rows import (
 
 BAR_PIXELS = 24
 AROUND_BARS_PIXELS = 30
+TALL_PIXELS = 300
 GROUP_COLOURS = {
     "sequential": "--sequential",
     "summed gradients": "--mpi",
@@ -114,6 +115,49 @@ def _alone(x: alt.X) -> alt.Chart:
     return rule
 
 
+def speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    """A line a scheme, both axes logarithmic: schemes far below the ideal stay apart."""
+    rows = [row for row in time_rows(cells) if row["speed_up"] is not None]
+    if len(rows) < 2:
+        return None
+    ranks = sorted({int(str(row["ranks"])) for row in rows})
+    x = alt.X(
+        "ranks:Q",
+        title="ranks (logarithmic)",
+        scale=alt.Scale(type="log", base=2, padding=16, nice=False),
+        axis=alt.Axis(values=ranks, format="d"),
+    )
+    y = alt.Y(
+        "speed_up:Q",
+        title="speed-up, T(1) \N{DIVISION SIGN} T(p) (logarithmic)",
+        scale=alt.Scale(type="log", base=2, padding=8, nice=False),
+        axis=alt.Axis(values=[2.0**power for power in range(-8, 9)], format="~r"),
+    )
+    picked = highlight("strategy", "strategy_picked")
+    scales = strategy_scales(rows)
+    base = alt.Chart(table()).encode(
+        x=x, y=y, color=scales["color"], opacity=faded_unless(picked), tooltip=_tooltip()
+    )
+    marks = base.mark_point(size=80, filled=True, stroke="var(--surface)", strokeWidth=1)
+    marks = marks.encode(shape=scales["shape"]).add_params(picked)
+    ideal = (
+        alt.Chart(table())
+        .mark_line(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
+        .encode(x=x, y=alt.Y("ranks:Q"))
+    )
+    return figure(
+        alt.layer(ideal, base.mark_line(strokeWidth=2), marks),
+        rows,
+        name=name,
+        title="Speed-up",
+        caption="How many times as fast as the sequential program; the dashed line is the ideal, "
+        "as many times as there are ranks.",
+        source=EPOCH_SOURCE,
+        runs=names_of(cells),
+        height_pixels=TALL_PIXELS,
+    )
+
+
 def loss_by_step(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     return _loss(cells, name, x="step", title="step", what="Loss against step", log=False)
 
@@ -142,8 +186,9 @@ def _loss(
     times = [float(str(row[x])) for row in rows]
     along = alt.Scale(type="log", nice=False) if log and is_wide(times) else alt.Scale(nice=False)
     picked = highlight("strategy", "strategy_picked")
-    order = list(dict.fromkeys(str(row["strategy"]) for row in rows))
-    dashes = alt.Scale(domain=order, range=[DASHES[i % len(DASHES)] for i in range(len(order))])
+    colour = strategy_scales(rows)["color"]
+    names = colour["scale"]["domain"]
+    dashes = alt.Scale(domain=names, range=[DASHES[i % len(DASHES)] for i in range(len(names))])
     lines = (
         alt.Chart(table())
         .mark_line(strokeWidth=1.8)
@@ -152,15 +197,17 @@ def _loss(
                 f"{x}:Q",
                 title=f"{title[:-1]}, logarithmic)" if along["type"] == "log" else title,
                 scale=along,
-                axis=time_axis(times) if log else alt.Axis(),
+                axis=time_axis(times) if log else alt.Axis(tickMinStep=1, format="d"),
             ),
             y=alt.Y(
                 "loss:Q",
                 title="training loss (logarithmic)" if wide else "training loss",
                 scale=scale,
             ),
-            color=strategy_scales(rows)["color"],
-            strokeDash=alt.StrokeDash("strategy:N", title=None, scale=dashes),
+            color=colour,
+            strokeDash=alt.StrokeDash(
+                "strategy:N", title=None, scale=dashes, legend=colour["legend"]
+            ),
             opacity=faded_unless(picked),
             tooltip=[
                 alt.Tooltip("configuration:N"),
@@ -189,12 +236,12 @@ def sent(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     if not rows:
         return None
     return figure(
-        _bars(rows, "sent_mb", "MB sent by a rank in a step", formula=True),
+        _bars(rows, "sent_mb", "MB that the busiest rank sends in a step", formula=True),
         rows,
         name=name,
         title="Bytes sent, counted and by formula",
         caption="Bars are counted, the upright stroke is the formula; = says that both are the "
-        "same on every rank. Mean over the ranks of a role; the number of ranks in brackets.",
+        "same on every rank. Of the rank that sends the most; the number of ranks in brackets.",
         source="epoch events: sent_bytes; started events: expected.sent_bytes",
         runs=names_of(cells),
         height_pixels=_height(rows),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
-from phalanx.report.charts.scaling import speed_up
 from phalanx.report.collectives.charts import bandwidth, call_time
 from phalanx.report.collectives.tables import results
 from phalanx.report.content import Content, KeyFigure, machine
@@ -26,7 +25,7 @@ from phalanx.report.parallelism.scratch import (
     with_alone,
 )
 from phalanx.report.parallelism.tables import all_tables
-from phalanx.report.schemes import group_of, spoken
+from phalanx.report.schemes import group_of, makes_the_same_update, spoken
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments, executions
 from phalanx.report.wording import percent, seconds
@@ -100,7 +99,7 @@ def sections(material: Material) -> tuple[Section, ...]:
         (
             "scaling",
             "Time",
-            _grouped(material, ("speed-up", _speed_up), ("waiting", charts.waiting)),
+            _grouped(material, ("speed-up", charts.speed_up), ("waiting", charts.waiting)),
         ),
         (
             "learning",
@@ -135,10 +134,6 @@ def _grouped(material: Material, *drawn: tuple[str, ByCells]) -> list[Row | None
     ]
 
 
-def _speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    return speed_up([cell.cell for cell in cells], name)
-
-
 def _loss_by_step(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     return charts.loss_by_step(_largest(cells), name)
 
@@ -154,7 +149,7 @@ def _costs(material: Material) -> list[Row | None]:
 def _staleness(material: Material) -> Iterable[Drawn]:
     for number, model in enumerate(material.models, 1):
         for cell in model.cells:
-            if cell.detail.staleness:
+            if not makes_the_same_update(cell.scheme):
                 name = f"staleness-{number}-{_word(cell.scheme)}-{cell.ranks}"
                 yield f"{model.label}: {cell.label}", charts.staleness(cell, name)
 

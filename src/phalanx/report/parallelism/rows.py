@@ -66,23 +66,24 @@ def loss_rows(cells: Iterable[ParallelCell]) -> list[Row]:
 
 
 def byte_rows(cells: Iterable[ParallelCell]) -> list[Row]:
-    """Sent bytes of a rank and step, a row for each scheme, number of ranks and role."""
+    """Bytes that the busiest rank sends in a step, a row for each scheme, number of ranks and
+    role."""
     rows: list[Row] = []
     for cell in cells:
         for role in cell.detail.roles:
             ranks = cell.detail.of_role(role)
-            pairs = [cell.detail.sent(rank) for rank in ranks]
-            found = mean_of(pair.found for pair in pairs)
-            if found is None or cell.scheme == "sequential":
+            busiest = busiest_sender(cell.detail, role)
+            if busiest is None or cell.scheme == "sequential":
                 continue
-            formula = mean_of(pair.formula for pair in pairs)
+            pair = cell.detail.sent(busiest)
+            found, formula = pair.found or 0.0, pair.formula
             rows.append(
                 {
                     **head(cell),
                     "bar": _bar(cell, role),
                     "sent_mb": found / MEBIBYTE,
                     "formula_mb": None if formula is None else formula / MEBIBYTE,
-                    "words": f"{amount(found)} {mark(pairs)}",
+                    "words": f"{amount(found)} {mark([cell.detail.sent(rank) for rank in ranks])}",
                     "formula": _formula(ranks, "traffic_formula"),
                 }
             )
@@ -192,6 +193,12 @@ def scratch_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     ]
 
 
+def busiest_sender(detail: RunDetail, role: str) -> RankDetail | None:
+    """The rank of that role that sends the most; None where nobody counted."""
+    known = [rank for rank in detail.of_role(role) if detail.sent(rank).found is not None]
+    return max(known, key=lambda rank: detail.sent(rank).found or 0.0, default=None)
+
+
 def fullest(detail: RunDetail, role: str) -> RankDetail | None:
     """The rank of that role that keeps the most for training."""
     known = [rank for rank in detail.of_role(role) if rank.memory]
@@ -209,11 +216,6 @@ def mark(pairs: Sequence[Pair]) -> str:
     if worst == float("inf"):
         return "\N{NOT EQUAL TO} 0"
     return f"\N{NOT EQUAL TO} ({worst * 100:+.3g} %)".replace("-", "\N{MINUS SIGN}")
-
-
-def mean_of(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _bar(cell: ParallelCell, role: str = "") -> str:
