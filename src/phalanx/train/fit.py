@@ -69,6 +69,12 @@ def check_pipeline(config: TrainConfig, mesh: Mesh) -> None:
             f"stages, but {config.model} has {len(layers)} layers to cut between "
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
         )
+    if mesh.shard > 1 and layout.schedule == "zero-bubble":
+        raise UserError(
+            f"shard={mesh.shard} and --pipeline-schedule zero-bubble exclude each other: PyTorch's "
+            "sharding misses gradients of weights that are computed by themselves; "
+            "use interleaved or 1f1b"
+        )
     if config.accumulate > 1:
         raise UserError(
             f"--accumulate {config.accumulate} and a pipeline exclude each other: "

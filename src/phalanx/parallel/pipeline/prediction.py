@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from phalanx.parallel.pipeline.boundaries import Boundary
 from phalanx.parallel.pipeline.layout import Layout
+from phalanx.parallel.pipeline.stages import ready
 
 
 class Predictor:
@@ -49,7 +50,7 @@ class Predictor:
             elif self._layout.rank_of(stage + 1) == self._rank:
                 kept[number] = made
             else:
-                sends.append(self._send(made.contiguous(), stage))
+                sends.append(self._send(ready(made).contiguous(), stage))
         for work, _ in sends:
             work.wait()
         if self._layout.last_rank != self._rank:

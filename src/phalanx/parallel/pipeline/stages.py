@@ -83,6 +83,12 @@ class TimedStage(PipelineStage):
         )
         self._recorder = recorder
 
+    def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
+        return _ready(super().get_fwd_send_ops(fwd_chunk_id))
+
+    def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
+        return _ready(super().get_bwd_send_ops(bwd_chunk_id))
+
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         began_s = self._recorder.now()
         output = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
@@ -105,3 +111,16 @@ class TimedStage(PipelineStage):
         began_s = self._recorder.now()
         super().backward_weight_one_chunk(bwd_chunk_id, *args, **kwargs)
         self._recorder.add("weight gradient", self.stage_index, bwd_chunk_id, began_s)
+
+
+def _ready(sends: list[dist.P2POp]) -> list[dist.P2POp]:
+    for send in sends:
+        send.tensor = ready(send.tensor)
+    return sends
+
+
+def ready(tensor: Tensor) -> Tensor:
+    """`tensor` itself; of a layer that tensor parallelism splits, whose sum over the ranks may
+    still be under way, what it becomes. Backends take nothing else."""
+    wait = getattr(tensor, "trigger_wait", None)
+    return tensor if wait is None else wait()

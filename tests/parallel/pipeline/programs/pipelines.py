@@ -30,7 +30,7 @@ from phalanx.parallel.strategy import cross_entropy_sum
 NUM_STEPS = 20
 BATCH, SMALL = 13, 2  # neither a number of ranks nor one of micro-batches divides 13
 TOLERANCE = 1e-9
-TEXT = DataShape(inputs=(5,), num_classes=11)
+TEXT = DataShape(inputs=(6,), num_classes=11)
 IMAGES = DataShape(inputs=(1, 4, 4), num_classes=10)
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer]
 

@@ -7,7 +7,7 @@ import sys
 import time
 
 import torch
-from pipelines import BATCH, TOLERANCE, Truth, adam, batches, gpt, mlp, sgd
+from pipelines import BATCH, TOLERANCE, Truth, adam, batch, batches, gpt, mlp, sgd
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.update import UpdateRule
@@ -56,18 +56,19 @@ def train(word: str, truth: Truth) -> None:
     losses = []
     for step in range(len(truth.losses)):
         before = strategy.traffic()
-        batch = part_of(strategy, truth, step)
-        result = strategy.step(batch)
+        part = part_of(strategy, truth, step)
+        result = strategy.step(part)
         losses.append(result.loss_sum if strategy.counts else 0.0)
         if strategy.counts:
             assert result.logits is not None
-            assert len(result.logits) == len(batch.inputs)
+            assert len(result.logits) == len(part.inputs)
         assert bool(strategy.actions()) == (step in RECORDED_STEPS)
         check_expected(strategy, before, step)
     rows = strategy.gather(losses)
     if rows is not None:
         sums = [sum(column) for column in zip(*rows, strict=True)]
         assert max(abs(a - b) for a, b in zip(sums, truth.losses, strict=True)) < TOLERANCE
+    check_prediction(strategy, truth)
     names = dict(truth.model.named_parameters())
     for parameter_name, parameter in strategy.model.named_parameters():
         farthest = (whole(parameter) - names[parameter_name]).abs().max().item()
@@ -78,6 +79,18 @@ def train(word: str, truth: Truth) -> None:
         total = sum(parameter.numel() for parameter in names.values())
         assert sum(row[0] for row in held) == copies * total
     strategy.close()
+
+
+def check_prediction(strategy: Staged, truth: Truth) -> None:
+    """On the rank that counts: of more samples than a step takes."""
+    inputs, _ = batch(77, truth.shape, 3 * BATCH + 1)
+    strategy.model.eval()
+    with torch.no_grad():
+        logits = strategy.predict(inputs)
+    strategy.model.train()
+    assert logits is not None or not strategy.counts
+    if logits is not None:
+        assert (logits - truth.model(inputs)).abs().max() < TOLERANCE
 
 
 def check_expected(strategy: Staged, before: tuple[int, int], step: int) -> None:
