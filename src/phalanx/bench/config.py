@@ -15,7 +15,8 @@ DTypeName = Literal[
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8"
 ]
 OpName = Literal["sum", "product", "min", "max", "band", "bor", "bxor"]
-PathName = Literal["window", "phalanx", "torch", "mpi", "gloo", "nccl", "ring", "tree", "halving"]
+OnMessages = Literal["naive", "direct", "ring", "tree", "halving"]
+PathName = Literal["window", "phalanx", "torch", "mpi", "gloo", "nccl", OnMessages]
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
 PATHS: tuple[PathName, ...] = get_args(PathName)
@@ -45,7 +46,8 @@ class CollectivesConfig:
     paths: tuple[str, ...] | None = None
     """What to compare: window (Phalanx, buffers in shared memory), phalanx (Phalanx, private
     buffers), torch (torch.distributed on backend mpi), mpi (the MPI library itself), gloo, nccl,
-    and ring, tree, halving (Phalanx on messages). Default: the first six."""
+    and naive, direct, ring, tree, halving (Phalanx on messages; all-reduce only). Default: the
+    first six."""
 
     repeats: int | None = None
     """Calls of each path at each size. Default: as many as the time allows, 10 to 400."""

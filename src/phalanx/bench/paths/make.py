@@ -17,11 +17,19 @@ if TYPE_CHECKING:
 ENGINE_LABELS: dict[PathName, str] = {
     "window": "phalanx window",
     "phalanx": "phalanx",
+    "naive": "phalanx naive",
+    "direct": "phalanx direct",
     "ring": "phalanx ring",
     "tree": "phalanx tree",
     "halving": "phalanx halving",
 }
-ALGORITHMS: dict[PathName, Asked] = {"ring": "ring", "tree": "tree", "halving": "halving"}
+ALGORITHMS: dict[PathName, Asked] = {
+    "naive": "naive",
+    "direct": "direct",
+    "ring": "ring",
+    "tree": "tree",
+    "halving": "halving",
+}
 _TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")
 
 
