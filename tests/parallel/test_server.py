@@ -3,6 +3,7 @@ tests/train/test_truth.py."""
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.models.options import DataShape
 from phalanx.parallel.server import Server
+from phalanx.train.config import TrainConfig
+from phalanx.train.fit import check_fit
 from tests.conftest import Ranks
 
 
@@ -18,6 +22,14 @@ def test_servers_without_workers_are_refused() -> None:
     world: Any = SimpleNamespace(rank=0, size=2, local_rank=0, library="")
     with pytest.raises(UserError, match="2 servers of 2 ranks leave no worker"):
         Server(world, servers=2, mode="synchronous", staleness=0)
+
+
+def test_a_server_cannot_be_made_slow() -> None:
+    shape = DataShape(inputs=(1, 28, 28), num_classes=10)
+    config = TrainConfig(strategy="server", ranks=3, threads=1, slow_rank="0:0.1")
+    with pytest.raises(UserError, match="rank 0 is a server, which makes no steps; the workers"):
+        check_fit(config, shape)
+    check_fit(replace(config, slow_rank="1:0.1"), shape)
 
 
 @pytest.mark.mpi
@@ -28,7 +40,8 @@ def test_nobody_is_further_ahead_than_allowed(
     assert "all modes are done" in output
     leads = {mode: int(lead) for mode, lead in re.findall(r"(\w+ \d \d): lead (\d+)", output)}
     assert leads["bounded 0 1"] == leads["bounded 0 2"] == 0
-    assert leads["bounded 3 1"] <= 3 < leads["asynchronous 0 1"]
+    assert leads["bounded 1 1"] <= 1 < leads["asynchronous 0 1"]
+    assert leads["bounded 3 1"] <= 3
 
 
 @pytest.mark.mpi

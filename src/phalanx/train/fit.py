@@ -28,12 +28,24 @@ def check_fit(config: TrainConfig, shape: DataShape) -> None:
     assert config.ranks is not None, "complete() comes first"
     check_data(config.model, shape)
     config.global_batch_size(config.ranks)
-    if config.slow_rank is not None and parse_slow_rank(config.slow_rank)[0] >= config.ranks:
-        raise UserError(f"--slow-rank {config.slow_rank}: there are {config.ranks} ranks, from 0")
+    if config.slow_rank is not None:
+        check_slow_rank(config, config.slow_rank, config.ranks)
     if config.strategy in ON_A_MESH:
         mesh = config.mesh_of(config.ranks)
         check_tensor(config, mesh)
         check_pipeline(config, mesh)
+
+
+def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
+    """Raises: UserError when there is no such rank, or it makes no steps."""
+    rank, _ = parse_slow_rank(slow_rank)
+    if rank >= ranks:
+        raise UserError(f"--slow-rank {slow_rank}: there are {ranks} ranks, from 0")
+    if config.strategy == "server" and rank < config.servers:
+        raise UserError(
+            f"--slow-rank {slow_rank}: rank {rank} is a server, which makes no steps; "
+            f"the workers are ranks {config.servers} to {ranks - 1}"
+        )
 
 
 def check_tensor(config: TrainConfig, mesh: Mesh) -> None:
