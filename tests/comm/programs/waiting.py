@@ -1,0 +1,55 @@
+"""Ranks that wait for rank 0, which is late: how much of a core each takes meanwhile."""
+
+import resource
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.world import World
+
+LATE_S = 2.0
+LARGEST_SHARE = 0.15  # of the wait; begins with looking without pause, where there is a core for it
+
+
+def cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def check(world: World, name: str, call: Callable[[], object]) -> None:
+    world.barrier()
+    if world.rank == 0:
+        time.sleep(LATE_S)
+    began, cpu_began = time.monotonic(), cpu_s()
+    call()
+    waited_s = time.monotonic() - began
+    if world.rank > 0:
+        share = (cpu_s() - cpu_began) / waited_s
+        assert waited_s > LATE_S / 2, f"{name}: waited {waited_s:.2f} s"
+        assert share < LARGEST_SHARE, f"{name}: {share:.0%} of a core for {waited_s:.2f} s"
+
+
+def main() -> None:
+    world = World.create(timeout_s=30)
+    group = world.group
+    buffer = Buffer.of(np.zeros(1000, np.float32))
+
+    def message() -> None:
+        if world.rank > 0:
+            group.receive(buffer, source=0).wait()
+            return
+        for request in [group.send(buffer, dest=rank) for rank in range(1, world.size)]:
+            request.wait()
+
+    check(world, "barrier", world.barrier)
+    check(world, "library", lambda: group.all_reduce(buffer, algorithm="library"))
+    check(world, "ring", lambda: group.all_reduce(buffer, algorithm="ring"))
+    check(world, "receive", message)
+    check(world, "barrier after messages", world.barrier)
+    world.close()
+    print(f"\nrank {world.rank} of {world.size} is done", flush=True)
+
+
+main()
