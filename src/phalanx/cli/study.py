@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 from cyclopts import App, Parameter
 from rich.console import Console
 
-from phalanx.bench.config import PATHS, CollectivesConfig
+from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
 from phalanx.data.catalog import resolve
 from phalanx.errors import RunFailedError, UserError
@@ -30,9 +30,7 @@ from phalanx.study.scratch import plan_scratch
 from phalanx.train.config import DatasetName
 from phalanx.train.run import RUNS, this_command
 
-MESSAGE_PATHS = tuple(
-    path for path in ("naive", "direct", "ring", "tree", "halving") if path in PATHS
-)
+MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
 
 app = App(name="study", help="Measure on this machine what to choose, and draw it.")

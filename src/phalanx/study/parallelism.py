@@ -53,7 +53,7 @@ FULL_GPT = replace(QUICK_GPT, epochs=5, train_samples=2_048, validation_samples=
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelismConfig:
-    """What to compare. The defaults take about six minutes on two cores."""
+    """What to compare. The defaults take some minutes on two cores."""
 
     models: tuple[ModelName, ...] = ("mlp", "gpt")
     """Networks to train; `gpt` learns text, the others images."""

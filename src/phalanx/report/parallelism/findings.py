@@ -200,8 +200,10 @@ _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
     ),
     (
         "Pipelines",
-        "The share of a step in which a rank does nothing; (p\N{MINUS SIGN}1)/(m+p\N{MINUS SIGN}1) "
-        "for GPipe and 1F1B with m micro-batches on p ranks.",
+        "The share of a step in which a rank does nothing. By theory (p\N{MINUS SIGN}1)/(m+p"
+        "\N{MINUS SIGN}1) for GPipe and 1F1B with m micro-batches on p ranks; with v stages a rank "
+        "v\N{MIDDLE DOT}m in place of m where they are interleaved, 3v\N{MIDDLE DOT}m for "
+        "zero-bubble.",
         (answers.bubbles,),
     ),
 )
