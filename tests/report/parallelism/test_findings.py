@@ -77,7 +77,7 @@ def test_bubbles_beside_the_formula(sentences: dict[str, list[str]]) -> None:
 
 def test_from_scratch_up_to_many_workers(sentences: dict[str, list[str]]) -> None:
     (text,) = sentences["From scratch, up to many workers"]
-    assert text.startswith("ring: With")
+    assert text.startswith("ring: With 64 hidden units an epoch is shortest on one process")
     assert "128 workers take 26.40 times the time of one process" in text
 
 

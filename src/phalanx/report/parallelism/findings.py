@@ -71,7 +71,7 @@ def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
     """At how many workers an epoch is shortest, and what the most of them take."""
     told = []
     for scheme in schemes_of(cells):
-        own = sorted(with_alone(cells, scheme), key=hidden_of)
+        own = sorted(with_alone(cells, scheme), key=_widths)
         parts = []
         for hidden, group in groupby(own, key=hidden_of):
             of_width = list(group)
@@ -153,6 +153,10 @@ def _left_out(material: Material) -> Topic:
             for reason, names in reasons.items()
         ),
     )
+
+
+def _widths(cell: ParallelCell) -> list[int]:
+    return [int(width) for width in hidden_of(cell).split()]
 
 
 def _workers(cell: ParallelCell) -> str:
