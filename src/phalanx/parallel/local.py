@@ -93,7 +93,6 @@ class Local(OverMPI):
 
     def step(self, batch: Batch) -> StepResult:
         self._step_targets = int((batch.targets != IGNORED).sum())
-        self._global_targets = batch.global_targets
         return super().step(batch)
 
     def loss_weight(self, global_targets: int) -> float:  # noqa: ARG002

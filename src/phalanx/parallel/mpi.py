@@ -15,6 +15,7 @@ from phalanx.comm.layout import starts_of
 from phalanx.comm.reducer import AllReducer, Method, make_reducer
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
@@ -34,13 +35,17 @@ class MPI(OverMPI):
         self._reducer: AllReducer | None = None
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        """Raises: UserError when the ranks cannot sum in the way that is asked for."""
         super().prepare(model, rule)
         self._rule = rule
         for parameter in self._parameters:
             self._world.broadcast(parameter.detach().numpy())
         sizes = [parameter.numel() for parameter in self._parameters]
         dtype = self._parameters[0].detach().numpy().dtype
-        self._reducer = make_reducer(self._world, sizes, dtype, self._method)
+        try:
+            self._reducer = make_reducer(self._world, sizes, dtype, self._method)
+        except ValueError as error:
+            raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
         self.collective = self._reducer.name
         total = torch.from_numpy(self._reducer.total)
         self._sums = [

@@ -20,6 +20,14 @@ from phalanx.parallel.server import Mode, Server
 from phalanx.parallel.strategy import Batch, UpdateTimes
 
 STEPS, SLOW_S = 12, 0.05
+CASES: tuple[tuple[int, Mode, int], ...] = (
+    (1, "synchronous", 0),
+    (1, "asynchronous", 0),
+    (1, "bounded", 0),
+    (1, "bounded", 1),
+    (2, "asynchronous", 0),
+    (2, "bounded", 2),
+)
 
 
 class Timed(Server):
@@ -110,17 +118,14 @@ def check(world: World, mode: Mode, staleness: int, servers: int) -> None:
         assert max(seen) <= (workers - 1) * (2 * staleness + 1), seen
     else:
         assert max(strategy.leads) > 1, strategy.leads
-    print(f"{mode} {staleness} {servers}: lead {lead}, staleness {dict(seen)}, {strategy.busy:.2f}")
+    print(f"{servers} {mode} {staleness}: lead {lead}, staleness {dict(seen)}, {strategy.busy:.2f}")
 
 
 def leads() -> None:
-    for servers in (1, 2):
-        for mode, staleness in (
-            ("synchronous", 0), ("asynchronous", 0), ("bounded", 0), ("bounded", 1), ("bounded", 3)
-        ):  # fmt: skip
-            world = World.create(timeout_s=30)
-            check(world, mode, staleness, servers)
-            world.close()
+    for servers, mode, staleness in CASES:
+        world = World.create(timeout_s=60)
+        check(world, mode, staleness, servers)
+        world.close()
     print("all modes are done")
 
 
