@@ -114,3 +114,20 @@ def test_arrays_are_used_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None
     terms = [Buffer.of(np.arange(4, dtype=np.int64)) for _ in range(3)]
     kernels.reduce_terms(terms, terms[0], ReduceOp.SUM)
     assert terms[0].array().tolist() == [0, 3, 6, 9]
+
+
+@NOT_BUILT
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+@given(count=st.integers(0, 5000), seed=st.integers(0, 99), divisor=st.sampled_from([1.0, 3.0]))
+def test_half_types_come_and_go(name: str, count: int, seed: int, divisor: float) -> None:
+    dtype = DTYPES[name]
+    halves = buffer(some_bytes(dtype, count, seed), dtype)
+    wide = [Buffer.of(np.zeros(count, np.float32)) for _ in range(2)]
+    kernels.widen(halves, wide[0])
+    array_kernels.widen(halves, wide[1])
+    assert np.array_equal(wide[0].array(), wide[1].array(), equal_nan=True)
+    any_floats = np.random.default_rng(seed).standard_normal(count).astype(np.float32)
+    results = [np.zeros(2 * count, np.uint8) for _ in range(2)]
+    kernels.narrow(Buffer.of(any_floats.copy()), buffer(results[0], dtype), divisor)
+    array_kernels.narrow(Buffer.of(any_floats), buffer(results[1], dtype), divisor)
+    assert same_values(*results, dtype)
