@@ -12,6 +12,7 @@ from phalanx.models.options import (
 )
 from phalanx.parallel.mesh import Mesh
 from phalanx.train.config import TrainConfig
+from phalanx.train.meaning import check_meaning
 from phalanx.train.split import ON_A_MESH, parse_slow_rank
 
 
@@ -30,10 +31,23 @@ def check_fit(config: TrainConfig, shape: DataShape) -> None:
     config.global_batch_size(config.ranks)
     if config.slow_rank is not None:
         check_slow_rank(config, config.slow_rank, config.ranks)
+    mesh = config.mesh_of(config.ranks)
+    check_meaning(config, mesh)
     if config.strategy in ON_A_MESH:
-        mesh = config.mesh_of(config.ranks)
-        check_tensor(config, mesh)
+        check_sharding(config, mesh)
+        check_tensor(config, mesh, shape)
         check_pipeline(config, mesh)
+
+
+def check_sharding(config: TrainConfig, mesh: Mesh) -> None:
+    """Raises: UserError for what the axis `shard` cannot do."""
+    if mesh.shard == 1:
+        return
+    if config.zero_stage == 1:
+        raise UserError(
+            f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
+            f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
+        )
 
 
 def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
@@ -48,8 +62,9 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
         )
 
 
-def check_tensor(config: TrainConfig, mesh: Mesh) -> None:
-    """Raises: UserError when heads or widths do not divide by the ranks of the axis `tp`."""
+def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
+    """Raises: UserError when heads, widths or, where it is split, the context do not divide by the
+    ranks of the axis `tp`."""
     if mesh.tp == 1:
         return
     splits = tensor_splits(config.model, completed(config.model, config.model_options))
@@ -62,6 +77,11 @@ def check_tensor(config: TrainConfig, mesh: Mesh) -> None:
             raise UserError(
                 f"{name} {number} does not divide by tp={mesh.tp}: every rank needs the same part"
             )
+    if config.sequence_parallel and shape.inputs[0] % mesh.tp:
+        raise UserError(
+            f"--sequence-parallel: a text of {shape.inputs[0]} tokens does not divide by "
+            f"tp={mesh.tp}: every rank needs the same part"
+        )
 
 
 def check_pipeline(config: TrainConfig, mesh: Mesh) -> None:
@@ -86,6 +106,14 @@ def check_pipeline(config: TrainConfig, mesh: Mesh) -> None:
             f"shard={mesh.shard} and --pipeline-schedule zero-bubble exclude each other: PyTorch's "
             "sharding misses gradients of weights that are computed by themselves; "
             "use interleaved or 1f1b"
+        )
+    assert config.ranks is not None, "complete() comes first"
+    batch, needed = config.global_batch_size(config.ranks), mesh.data_size * layout.micro_batches
+    if batch < needed:
+        raise UserError(
+            f"a global batch of {batch} is less than {mesh.data_size} data ranks × "
+            f"{layout.micro_batches} micro-batches = {needed}: use --batch-size {needed} or more, "
+            "or fewer --micro-batches"
         )
     if config.accumulate > 1:
         raise UserError(

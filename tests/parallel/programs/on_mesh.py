@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelName, ModelOptions, completed
+from phalanx.parallel.local_parts import whole
 from phalanx.parallel.mesh import Mesh, parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.sequential import Sequential
@@ -60,7 +60,7 @@ class Case:
 def cases(ranks: int) -> list[Case]:
     heads = 24 if ranks == 8 else 12
     text = DataShape(inputs=(12 if ranks < 8 else 16,), num_classes=13)
-    gpt = ModelOptions(width=2 * heads, layers=2, heads=heads)
+    gpt = ModelOptions(width=2 * heads, layers=1, heads=heads)
     return [
         Case(model="mlp", options=ModelOptions(width=24), shape=DataShape(inputs=(1, 5, 5))),
         Case(model="gpt", options=gpt, shape=text),
@@ -85,7 +85,20 @@ def trained(strategy: Strategy, case: Case, rule: UpdateRule, seed: int) -> dict
         if strategy.counts and batch.num_samples:
             assert result.logits is not None and result.loss_sum > 0
             assert len(result.logits) >= batch.num_samples
-    return {name: whole(parameter) for name, parameter in strategy.model.named_parameters()}
+    assert_memory(strategy)
+    return {name: whole(parameter).clone() for name, parameter in strategy.model.named_parameters()}
+
+
+def assert_memory(strategy: Strategy) -> None:
+    """What is kept is what the formula says, the padding of shards and 8 bytes a parameter for
+    counts of steps aside: no whole copy of what has been cut is left."""
+    expected, kept = strategy.expected(1), sum(strategy.state_bytes())
+    if expected is not None and expected.state_bytes is not None:
+        number = len(list(strategy.model.parameters()))
+        surplus = kept - expected.state_bytes
+        assert -0.1 * expected.state_bytes <= surplus <= 8 * number, (
+            f"{kept} bytes, not {expected.state_bytes}"
+        )
 
 
 def check_traffic(strategy: Strategy, before: tuple[int, int] | None, batch_size: int) -> None:
@@ -95,12 +108,6 @@ def check_traffic(strategy: Strategy, before: tuple[int, int] | None, batch_size
         moved = (after[0] - before[0], after[1] - before[1])
         said = (expected.sent_bytes, expected.received_bytes)
         assert moved == said, f"{moved} bytes, not {said}: {expected.traffic_formula}"
-
-
-def whole(parameter: Tensor) -> Tensor:
-    """On every rank, from that rank's own parts and copies."""
-    full = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-    return full.detach().clone()
 
 
 def compare(found: dict[str, Tensor], truth: dict[str, Tensor], text: str) -> None:

@@ -1,0 +1,75 @@
+"""Options that mean nothing for a run are refused: who gives them expects something of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from phalanx.errors import UserError
+from phalanx.parallel.mesh import Mesh
+from phalanx.train.config import TrainConfig
+from phalanx.train.split import ON_A_MESH, SplitOptions, option
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What some options are for."""
+
+    names: tuple[str, ...]
+    where: str
+    """As the user reads it."""
+    holds: Callable[[TrainConfig, Mesh], bool]
+
+
+MEANINGS = (
+    Meaning(
+        ("zero_stage",),
+        "--strategy zero and meshes with shard",
+        lambda config, mesh: config.strategy == "zero" or mesh.shard > 1,
+    ),
+    Meaning(
+        ("backend",),
+        "--strategy zero, tensor, pipeline and mesh (PyTorch's DDP on Gloo is --strategy gloo)",
+        lambda config, _: config.strategy in ON_A_MESH,
+    ),
+    Meaning(
+        ("sequence_parallel",),
+        "--model gpt with --strategy tensor or a mesh with tp",
+        lambda config, mesh: config.model == "gpt" and (config.strategy == "tensor" or mesh.tp > 1),
+    ),
+    Meaning(
+        ("pipeline_schedule", "micro_batches", "stages_per_rank"),
+        "--strategy pipeline and meshes with pp",
+        lambda config, mesh: config.strategy == "pipeline" or mesh.pp > 1,
+    ),
+    Meaning(
+        ("servers", "server_mode", "staleness"),
+        "--strategy server",
+        lambda config, _: config.strategy == "server",
+    ),
+    Meaning(
+        ("local_steps", "outer_optimizer", "outer_lr", "outer_momentum"),
+        "--strategy local",
+        lambda config, _: config.strategy == "local",
+    ),
+    Meaning(("all_reduce",), "--strategy mpi", lambda config, _: config.strategy == "mpi"),
+)
+
+
+def check_meaning(config: TrainConfig, mesh: Mesh) -> None:
+    """Raises: UserError for an option that was given another value than its default and that this
+    run would not read."""
+    defaults = SplitOptions()
+    for meaning in MEANINGS:
+        for name in meaning.names:
+            value = getattr(config, name)
+            if value != getattr(defaults, name) and not meaning.holds(config, mesh):
+                given = option(name) if value is True else f"{option(name)} {value}"
+                raise UserError(
+                    f"{given} means nothing for {_run(config)}: it is for {meaning.where}"
+                )
+
+
+def _run(config: TrainConfig) -> str:
+    split = f"--mesh {config.mesh}" if config.mesh else f"--strategy {config.strategy}"
+    return f"--model {config.model} {split}"

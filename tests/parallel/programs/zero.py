@@ -1,0 +1,64 @@
+"""Each rank: optimizer state dealt out among the ranks, for the MLP and the GPT.
+
+Word: backend.
+"""
+
+import sys
+
+import torch
+from on_mesh import ADAM, cases, compare, trained
+
+from phalanx.comm.world import World
+from phalanx.models.build import build_model
+from phalanx.models.options import ModelOptions
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.strategy import Batch, Strategy
+from phalanx.parallel.zero import ZeroOne
+
+
+def step_of(strategy: Strategy, generator: torch.Generator) -> tuple[int, int] | None:
+    """Bytes that one step of the whole MLP sends and receives."""
+    before = strategy.traffic()
+    inputs = torch.rand(4, 1, 28, 28, generator=generator)
+    strategy.step(Batch(inputs, torch.zeros(4, dtype=torch.int64), 4, 4 * strategy.size, 0))
+    after = strategy.traffic()
+    return after and before and (after[0] - before[0], after[1] - before[1])
+
+
+def check_costs(strategy: ZeroOne) -> None:
+    """Of a model of a million parameters."""
+    model = build_model("mlp", seed=0, options=ModelOptions(width=1024))
+    strategy.prepare(model, ADAM)
+    generator = torch.Generator().manual_seed(strategy.rank)
+    for _ in range(3):  # DDP makes its buckets anew after the first
+        moved = step_of(strategy, generator)
+    expected = strategy.expected(12)
+    if moved is not None:
+        for found, said in zip(moved, (expected.sent_bytes, expected.received_bytes), strict=True):
+            assert abs(found / said - 1) < 1e-4, f"{found} bytes, not {said}"
+    state = strategy.state_bytes()
+    assert abs(sum(state) / expected.state_bytes - 1) < 0.1, f"{state}, not {expected}"
+    whole = 8 * sum(parameter.numel() for parameter in model.parameters())
+    rows = strategy.gather([state.optimizer])
+    if rows is not None:
+        assert whole <= sum(row[0] for row in rows) < whole + 100, "each state on one rank"
+
+
+def main(backend: str) -> None:
+    torch.set_num_threads(1)
+    chosen = "gloo" if backend == "gloo" else "mpi"
+    for case in cases(3):
+        strategy = ZeroOne(World.create(timeout_s=30), backend=chosen)
+        strategy.expected = lambda _: None  # checked below, to within DDP's buckets
+        rank, size = strategy.rank, strategy.size
+        found = trained(strategy, case, ADAM, seed=3 + rank)
+        compare(found, trained(Sequential(), case, ADAM, seed=3), f"{case.model}, rank {rank}")
+        strategy.close()
+    strategy = ZeroOne(World.create(timeout_s=30), backend=chosen)
+    check_costs(strategy)
+    strategy.close()
+    print(f"\nrank {rank} of {size} is done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,99 @@
+"""What does not fit is told with its numbers, before anything starts."""
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.models.options import DataShape
+from phalanx.train.config import TrainConfig
+from phalanx.train.fit import check_fit
+
+IMAGES = DataShape()
+TEXT = DataShape(inputs=(66,), num_classes=256)
+
+
+def told(shape: DataShape, **options: object) -> str:
+    """What the user is told of options that do not fit."""
+    with pytest.raises(UserError) as caught:
+        check_fit(TrainConfig(**options), shape)  # type: ignore[arg-type]
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"mesh": "dp=2,pp=2,tp=3", "ranks": 8},
+            "pp(2) × dp(2) × shard(1) × tp(3) = 12, but there are 8 ranks",
+        ),
+        ({"strategy": "tensor", "ranks": 3}, "--width 256 does not divide by tp=3"),
+        ({"strategy": "tensor", "ranks": 2, "model": "cnn"}, "cannot be split by tensor"),
+        ({"strategy": "pipeline", "ranks": 5}, "5 stages, but mlp has 3 layers to cut between"),
+        ({"strategy": "pipeline", "ranks": 2, "model": "cnn"}, "cannot be cut into stages"),
+        (
+            {"mesh": "dp=4,pp=2", "ranks": 8, "micro_batches": 4, "batch_size": 15},
+            "a global batch of 15 is less than 4 data ranks × 4 micro-batches = 16",
+        ),
+        ({"mesh": "shard=2", "ranks": 2, "zero_stage": 1}, "shard=2 cuts them"),
+        ({"mesh": "dp=3", "ranks": 3, "batch_size": 2}, "2 cannot be split over 3 ranks"),
+        ({"strategy": "server", "servers": 2, "ranks": 2}, "--servers 2 of 2 ranks leaves no"),
+        ({"strategy": "pipeline", "ranks": 2, "accumulate": 2}, "--accumulate 2 and a pipeline"),
+        (
+            {"strategy": "pipeline", "ranks": 2, "pipeline_schedule": "1f1b", "micro_batches": 1},
+            "1",
+        ),
+    ],
+)
+def test_images(options: dict[str, object], words: str) -> None:
+    assert words in told(IMAGES, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strategy": "tensor", "ranks": 3}, "--heads 4 does not divide by tp=3"),
+        (
+            {"strategy": "tensor", "ranks": 4, "sequence_parallel": True},
+            "a text of 66 tokens does not divide by tp=4",
+        ),
+        ({"strategy": "pipeline", "ranks": 8}, "8 stages, but gpt has 7 layers"),
+        ({"strategy": "mpi", "ranks": 2, "width": 130}, "--width 130 does not divide by --heads 4"),
+    ],
+)
+def test_text(options: dict[str, object], words: str) -> None:
+    assert words in told(TEXT, model="gpt", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strategy": "mpi", "zero_stage": 2}, "--zero-stage 2 means nothing for --model mlp"),
+        ({"mesh": "tp=2", "zero_stage": 2}, "--zero-stage 2 means nothing for --model mlp --mesh"),
+        ({"strategy": "mpi", "backend": "gloo"}, "--backend gloo means nothing"),
+        ({"strategy": "tensor", "sequence_parallel": True}, "--sequence-parallel means nothing"),
+        ({"strategy": "zero", "sequence_parallel": True}, "it is for --model gpt with"),
+        ({"mesh": "dp=2", "micro_batches": 4}, "--micro-batches 4 means nothing"),
+        ({"strategy": "tensor", "pipeline_schedule": "gpipe"}, "--pipeline-schedule gpipe means"),
+        ({"strategy": "mpi", "server_mode": "bounded"}, "it is for --strategy server"),
+        ({"strategy": "mpi", "local_steps": 4}, "it is for --strategy local"),
+        ({"strategy": "gloo", "all_reduce": "ring"}, "it is for --strategy mpi"),
+    ],
+)
+def test_options_that_mean_nothing(options: dict[str, object], words: str) -> None:
+    assert words in told(IMAGES, ranks=2, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"strategy": "zero", "zero_stage": 1, "ranks": 1},
+        {"strategy": "zero", "zero_stage": 2, "ranks": 3, "backend": "gloo"},
+        {"strategy": "tensor", "ranks": 2, "dtype": "float64"},
+        {"mesh": "dp=2,tp=2,shard=2", "ranks": 8, "zero_stage": 2, "accumulate": 2},
+        {"strategy": "pipeline", "ranks": 1, "micro_batches": 2},
+        {"strategy": "pipeline", "ranks": 3, "pipeline_schedule": "gpipe"},
+        {"strategy": "server", "ranks": 3, "servers": 2, "server_mode": "bounded", "staleness": 0},
+        {"strategy": "mpi", "all_reduce": "ring", "ranks": 2},
+    ],
+)
+def test_what_fits_is_let_pass(options: dict[str, object]) -> None:
+    check_fit(TrainConfig(**options), IMAGES)  # type: ignore[arg-type]
