@@ -23,13 +23,18 @@ SPOKEN = {
     "shared": "MPI with shared parameters",
     "gloo": "Gloo",
     "tensor": "tensor parallelism",
+    "pipeline gpipe": "the GPipe pipeline",
+    "pipeline 1f1b": "the 1F1B pipeline",
+    "pipeline interleaved": "the interleaved pipeline",
+    "pipeline zero-bubble": "the zero-bubble pipeline",
     "local": "local SGD",
     "local nesterov": "local SGD with Nesterov",
     "server": "the synchronous parameter server",
     "server asynchronous": "the asynchronous parameter server",
     "server bounded": "the parameter server with bounded staleness",
+    "server 2 servers": "two synchronous parameter servers",
 }
-SPOKEN_FIRST = {"zero": "ZeRO", "pipeline": "the pipeline", "mesh": "the mesh"}
+SPOKEN_FIRST = {"zero": "ZeRO", "mesh": "the mesh"}
 DRIFTING = ("server asynchronous", "server bounded", "local")
 """Schemes that do not make the update of the sequential program: by theory their losses differ."""
 WITHIN_PASSES = ("zero 2", "zero 3", "tensor", "mesh")
