@@ -71,7 +71,7 @@ def test_stale_updates_and_local_steps_cost_little_accuracy(tmp_path: Path) -> N
     found = {name: on_all_of_mnist(tmp_path / name, **how) for name, how in DRIFTING.items()}
     print(alone, found)
     for name, reached in found.items():
-        assert reached >= alone - 0.005, (name, found, alone)
+        assert reached >= alone - 0.01, (name, found, alone)
 
 
 @pytest.mark.mpi
