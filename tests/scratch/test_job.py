@@ -77,32 +77,30 @@ def test_a_run_leaves_whole_records(phalanx: Phalanx, tmp_path: Path, words: str
     run = read_run(folder)
     assert run.outcome.status == "completed"
     assert (run.setting.model, run.setting.strategy) == ("network", words.split()[0])
-    check_records(events_of(folder), ranks=run.setting.ranks, servers=run.setting.options)
+    check_records(events_of(folder), num_servers=2 if "--servers" in words else 0)
+    drawn = phalanx("report", str(folder))
+    assert drawn.returncode == 0, drawn.stderr
+    assert (folder / "report.html").exists()
 
 
-def check_records(
-    ranks_events: list[list[AnyEvent]], *, ranks: int, servers: dict[str, object]
-) -> None:
-    num_servers = servers.get("servers", 0)
-    steps = [e for events in ranks_events for e in events if isinstance(e, Step)]
-    epochs = [e for events in ranks_events for e in events if isinstance(e, Epoch)]
-    evaluations = [e for events in ranks_events for e in events if isinstance(e, Evaluation)]
-    assert len(steps) == ranks * 2 * STEPS
+def check_records(events_by_rank: list[list[AnyEvent]], *, num_servers: int) -> None:
+    steps = [e for events in events_by_rank for e in events if isinstance(e, Step)]
+    epochs = [e for events in events_by_rank for e in events if isinstance(e, Epoch)]
+    evaluations = [e for events in events_by_rank for e in events if isinstance(e, Evaluation)]
+    assert len(steps) == len(events_by_rank) * 2 * STEPS
     assert sum(e.samples for e in steps) == sum(e.samples for e in epochs) == 2 * 1000
     assert sum(e.samples for e in evaluations) == 2 * 500
     assert all(min(e.forward_s, e.backward_s, e.communication_s, e.optimizer_s) >= 0 for e in steps)
-    assert (
-        len({e.parameters_sha256 for es in ranks_events for e in es if isinstance(e, Finished)})
-        == 1
-    )
-    summary = [e for e in ranks_events[0] if isinstance(e, Summary)][-1]
+    finished = [e for events in events_by_rank for e in events if isinstance(e, Finished)]
+    assert len({e.parameters_sha256 for e in finished}) == 1, "ranks end with other parameters"
+    summary = [e for e in events_by_rank[0] if isinstance(e, Summary)][-1]
     hits = sum(e.correct for e in evaluations if e.epoch == 1)
     assert summary.validation_accuracy == pytest.approx(hits / 500)
-    for rank, events in enumerate(ranks_events):
+    for rank, events in enumerate(events_by_rank):
         first = events[0]
         assert isinstance(first, Started)
         assert isinstance(events[-1], Finished)
-        assert first.role == ("server" if rank < num_servers else "worker")  # type: ignore[operator]
+        assert first.role == ("server" if rank < num_servers else "worker")
         assert first.expected is not None
         for epoch in (e for e in events if isinstance(e, Epoch)):
             assert epoch.sent_bytes == STEPS * (first.expected.sent_bytes or 0)

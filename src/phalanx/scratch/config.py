@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SchemeName = Literal["alone", "server", "library", "ring", "tensor"]
 ActivationName = Literal["relu", "sigmoid"]
-DatasetName = Literal["auto", "digits", "mnist"]
+DatasetName = Literal["auto", "digits", "mnist", "fashion"]
 DtypeName = Literal["float32", "float64"]
 
 NUM_PIXELS, NUM_CLASSES = 28 * 28, 10
@@ -61,7 +61,7 @@ class ScratchConfig:
     """Precision of parameters and arithmetic."""
 
     dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
+    """`mnist`, `fashion`, the embedded `digits`, or `auto`: mnist where it is found, or digits."""
 
     data_root: Path | None = None
     """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
@@ -141,7 +141,7 @@ def complete(config: ScratchConfig) -> ScratchConfig:
         if value is not None and value > largest:
             raise UserError(f"{_option(name)} must be 1 to {largest}, not {value}")
     config, dataset = _split(config), choose_data(config).name
-    assert dataset in ("digits", "mnist"), "what `auto` chooses between"
+    assert dataset in ("digits", "mnist", "fashion"), "`auto` chooses between the first two"
     return replace(config, dataset=dataset)
 
 
