@@ -43,6 +43,14 @@ def test_a_folder_of_another_run_is_not_written_to(phalanx: Phalanx, tmp_path: P
     assert "already holds the records of a run: name another" in done.stderr
 
 
+def test_a_launcher_is_not_needed(phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "0", "SIZE": "4", "LOCAL_RANK": "0", "LOCAL_SIZE": "4"}.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    done = phalanx("scratch", "--dataset", "digits")
+    assert done.returncode == 2
+    assert "openmpi has started 4: leave the launcher out, and say --ranks 4" in done.stderr
+
+
 def test_help_has_examples(phalanx: Phalanx) -> None:
     done = phalanx("scratch", "--help")
     assert done.returncode == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.scratch.config import ScratchConfig, choose_data, complete
-from phalanx.scratch.job import new_folder, run_scratch, title
+from phalanx.scratch.job import new_folder, refuse_launcher, run_scratch, title
 
 
 def scratch(
@@ -31,6 +32,7 @@ def scratch(
 
         phalanx scratch --scheme tensor --ranks 3 --dtype float64
     """
+    refuse_launcher(os.environ)
     console = Console(highlight=False, soft_wrap=True)
     reason = choose_data(config).reason
     config = complete(config)

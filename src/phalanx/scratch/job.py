@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from rich.console import Console
 from phalanx.errors import UserError
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
+from phalanx.launch.detect import detect
 from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
@@ -72,6 +73,17 @@ def run_scratch(
         raise
     end_run(folder, outcome)
     raise_failure(folder, outcome)
+
+
+def refuse_launcher(environ: Mapping[str, str]) -> None:
+    """Raises: UserError when a launcher has started this process: each of its ranks would start a
+    run of its own."""
+    launched = detect(environ)
+    if launched is not None:
+        raise UserError(
+            f"phalanx scratch starts its ranks itself, and {launched.launcher} has started "
+            f"{launched.world_size}: leave the launcher out, and say --ranks {launched.world_size}"
+        )
 
 
 def new_folder(config: ScratchConfig) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.traffic import Moved
 from phalanx.comm.world import World
@@ -22,6 +23,7 @@ from phalanx.scratch.expected import expected_of
 from phalanx.scratch.images import Samples
 from phalanx.scratch.loop import Work, evaluate, train_epoch
 from phalanx.scratch.ranks import OneProcess
+from phalanx.scratch.schemes.ring import ring_all_reduce
 
 BATCH = 21
 SAMPLES = 19 * BATCH + 3  # the last batch has fewer samples than eight ranks
@@ -92,15 +94,18 @@ def compare(config: ScratchConfig, group: Group) -> None:
     assert np.abs(truth).max() > 1e-2
     rows = np.zeros((group.size, mine.size))
     rows[group.rank] = mine
-    group.all_reduce(_buffer(rows))
+    group.all_reduce(Buffer.of(rows))
     np.testing.assert_allclose(rows.sum(0), counts, rtol=1e-9, err_msg=name)
     assert (moved.sent_bytes, moved.received_bytes) == formula(config, group.rank), name
 
 
-def _buffer(rows: np.ndarray):  # type: ignore[no-untyped-def]
-    from phalanx.comm.buffer import Buffer
-
-    return Buffer.of(rows)
+def add_up_short_vectors(group: Group) -> None:
+    """Of fewer elements than ranks, and of none: some chunks are empty."""
+    for length in (0, 1, 2, 5, 9):
+        vector = np.arange(length, dtype=np.float64) + group.rank
+        ring_all_reduce(vector, group)
+        total = group.size * np.arange(length) + sum(range(group.size))
+        np.testing.assert_array_equal(vector, total)
 
 
 def main(sizes: list[int]) -> None:
@@ -109,6 +114,7 @@ def main(sizes: list[int]) -> None:
         members = list(range(size))
         if world.rank in members:
             group = world.group.subgroup(members, name=f"of {size}", tag=size)
+            add_up_short_vectors(group)
             for config in configs(size):
                 compare(config, group)
             group.close()
