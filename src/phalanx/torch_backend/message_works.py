@@ -16,6 +16,9 @@ from phalanx.comm.group import Request
 from phalanx.torch_backend.errors import as_torch
 from phalanx.torch_backend.works import Pending
 
+SHORTEST_NAP_S, LONGEST_NAP_S = 100e-6, 1e-3
+IDLE_S = 1.0  # after which the thread ends
+
 
 class Message(Pending):
     """A message to or from another rank. Nobody works on it: whoever asks moves it on."""
@@ -93,12 +96,19 @@ class Message(Pending):
 
 
 class Watcher:
-    """A thread that looks at messages whose futures somebody waits for."""
+    """A thread that moves messages on while nobody else does: those whose futures somebody waits
+    for, and those that are sent while the program computes. Between nodes, and where the kernel
+    does not let a process read another's memory, a longer message leaves in several turns, and
+    each wants its sender to look.
+
+    It looks often at first and less often as a wait grows long.
+    """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._guard = threading.Lock()
         self._messages: list[Message] = []
+        self._news = threading.Event()
         self._is_open = True
         self._thread: threading.Thread | None = None
 
@@ -108,22 +118,36 @@ class Watcher:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._look, name=self._name, daemon=True)
                 self._thread.start()
+        self._news.set()
 
     def close(self) -> None:
         self._is_open = False
+        self._news.set()
         thread = self._thread
         if thread is not None and thread.ident != threading.get_ident():
             thread.join(1.0)
 
     def _look(self) -> None:
-        """Until there is nothing left to look at; the next message starts another thread."""
+        """Until nothing new has come for a while; the next message starts another thread."""
         while self._is_open:
-            waiting = [message for message in list(self._messages) if not message.move()]
+            if self._news.wait(IDLE_S):
+                self._news.clear()
+                self._move_on()
             with self._guard:
-                new = [m for m in self._messages if not m.is_completed()]
-                self._messages = new
-                if not new:
+                if not self._messages and not self._news.is_set():
                     self._thread = None
                     return
-            if waiting:
-                time.sleep(100e-6)
+
+    def _move_on(self) -> None:
+        """Until nothing is left to look at."""
+        began_s = time.monotonic()
+        while self._is_open and self._messages:
+            if self._news.is_set():
+                self._news.clear()
+                began_s = time.monotonic()
+            waited_s = time.monotonic() - began_s
+            time.sleep(min(max(SHORTEST_NAP_S, waited_s / 50), LONGEST_NAP_S))
+            for message in list(self._messages):
+                message.move()
+            with self._guard:
+                self._messages = [m for m in self._messages if not m.is_completed()]

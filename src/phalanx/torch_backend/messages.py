@@ -23,7 +23,10 @@ class Messages(Membership):
         self._refuse("send")
         places.load()
         request = self._engine.send(buffer, dest=dest, tag=tag)
-        return self._message(request, tensor, places, f"send to rank {dest}", None)
+        work = self._message(request, tensor, places, f"send to rank {dest}", None)
+        if not work.move():
+            self._watcher.add(work)  # the program may compute before it waits
+        return work
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Work:
         checked_rank(source, self, "recv", "src")
@@ -46,7 +49,7 @@ class Messages(Membership):
 
     def _message(
         self, request: Request, tensor: Tensor, places: Places, text: str, source: int | None
-    ) -> Work:
+    ) -> Message:
         store: Callable[[], None] = places.store
         work = Message(
             request,
