@@ -1,0 +1,280 @@
+"""A rank's part in a group: how it joins, which ways its collectives go, how it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from phalanx.comm.alone import Alone
+from phalanx.comm.call import Call, check_members
+from phalanx.comm.check import compare_calls
+from phalanx.comm.collectives.dissemination import barrier
+from phalanx.comm.communicators import Communicators, communicator_of
+from phalanx.comm.counted import counted
+from phalanx.comm.device_network import DeviceNetwork, Memory
+from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.joining import join_all, join_neighbours
+from phalanx.comm.messages import TAGS, MessageTransport
+from phalanx.comm.network import Network
+from phalanx.comm.node import Node
+from phalanx.comm.route import Route
+from phalanx.comm.select import asked_for
+from phalanx.comm.traffic import Traffic, handed_in
+from phalanx.comm.transport import Members
+from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.watch import Watch
+
+CHECK = "PHALANX_CHECK"  # "1": every collective is compared among the ranks before it is made
+
+# On the communicator for notices, beside the tag of the notices themselves.
+CHECK_TAG, FIRST_SUBGROUP_TAG = 1, 2
+
+SHARED = ("auto", "shared")  # what one asks for to get shared memory, where there is some
+
+
+class Membership:
+    """What `Group` is apart from its collectives."""
+
+    rank: int
+    size: int
+    members: tuple[int, ...]
+    name: str
+    sequence: int
+    """How many collectives this rank has begun here."""
+
+    def __init__(
+        self,
+        communicator: Any,
+        *,
+        name: str,
+        members: tuple[int, ...],
+        nodes: tuple[int, ...],
+        policy: WaitPolicy,
+        timeout_s: float,
+        check: bool | None = None,
+        traffic: Traffic | None = None,
+        parent: Watch | None = None,
+    ) -> None:
+        """communicator: of the members, in their order; it is not used afterwards. nodes: the
+        number of each rank's node. check None: as the environment says. Collective."""
+        self.name, self.members, self.nodes = name, members, nodes
+        self.policy = policy
+        self._check = os.environ.get(CHECK, "0") not in ("", "0") if check is None else check
+        self.sequence = 0
+        self._communicators = Communicators(communicator, policy, timeout_s, name)
+        self.rank: int = self._communicators.collectives.Get_rank()
+        self.size: int = self._communicators.collectives.Get_size()
+        self._watch = Watch(
+            self._communicators.notices,
+            group=name,
+            members=members,
+            policy=policy,
+            timeout_s=timeout_s,
+            parent=parent,
+        )
+        self._transport = MessageTransport(self._communicators.collectives, self._watch)
+        self._set_up = MessageTransport(self._communicators.notices, self._watch)
+        self._asked = asked_for(os.environ)
+        self._alone = Alone() if self.size == 1 else None
+        self._neighbours = join_neighbours(
+            self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
+        )
+        self._network = Network(self._transport, nodes, self._neighbours)
+        # The same calls through shared memory, where all members have it.
+        self._node = join_all(
+            self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
+        )
+        if self._node is not None:
+            self._watch.bell = self._node.bell
+        self._device: DeviceNetwork | None = None
+        self._broken: BaseException | None = None
+        self._closed = False
+        self._running = Running(self)
+        self.traffic = traffic
+
+    @property
+    def timeout_s(self) -> float:
+        """Of every wait that is given no timeout of its own."""
+        return self._watch.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._watch.timeout_s = timeout_s
+        for node in (self._node, self._neighbours):
+            if node is not None:
+                node.timeout_s = timeout_s
+
+    @property
+    def check(self) -> bool:
+        """Whether collectives are compared among the ranks before they are made."""
+        return self._check
+
+    @check.setter
+    def check(self, check: bool) -> None:
+        self._check = check
+        self._fast = self._fastest()
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Where this rank counts what it sends and receives here, and in subgroups made from now
+        on; None: nothing is counted, which is faster."""
+        return self._traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Traffic | None) -> None:
+        self._traffic = self._transport.traffic = traffic
+        self._network.neighbours = counted(self._neighbours, traffic)
+        self._shared = counted(self._node, traffic)
+        self._fast = self._fastest()
+
+    @property
+    def node(self) -> Node | None:
+        """The ranks' shared memory; None where not all ranks have it."""
+        return self._node
+
+    @contextmanager
+    def on_device(self, memory: Memory) -> Iterator[None]:
+        """Meanwhile the buffers of collectives lie in memory of a device, of which `memory` is in
+        charge, and which MPI can read and write. By every member, for the same collectives."""
+        self._device, self._fast = DeviceNetwork(self._transport, memory), None
+        try:
+            yield
+        finally:
+            self._device = None
+            self._fast = self._fastest()
+
+    def subgroup(self, members: Sequence[int], *, name: str, tag: int = 0) -> Self:
+        """A group of some of the ranks of this one, in the order given. Called by its members
+        only; members of groups made at the same time need different tags."""
+        check_members(members, self.rank, self.size)
+        self._check_usable()
+        self._watch.activity = f"making the subgroup {name}"
+        # First come together with a timeout; what MPI then does has none, but need not wait.
+        self._set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
+        barrier(Members(self._set_up, members))
+        communicator = communicator_of(self._communicators.notices, members, tag)
+        group = type(self)(
+            communicator,
+            name=name,
+            members=tuple(self.members[rank] for rank in members),
+            nodes=tuple(self.nodes[rank] for rank in members),
+            policy=self.policy,
+            timeout_s=self.timeout_s,
+            check=self.check,
+            traffic=self._traffic,
+            parent=self._watch,
+        )
+        communicator.Free()
+        return group
+
+    def fail(self, reason: str) -> None:
+        """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`."""
+        self._tell_node(reason)
+        self._watch.tell_failure(reason)
+        self._broken = self._broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
+        self._fast = None
+
+    def close(self) -> None:
+        """Give back communicators and memory. By every member; who does not come within a second
+        is not waited for."""
+        if self._closed:
+            return
+        self._closed = True
+        self._fast = self._node = self._shared = self._neighbours = None
+        self._watch.close()
+        if self._broken is None:
+            self._communicators.close()
+        # Else they stay: messages may still come, and would reach whoever got their numbers next.
+
+    def _begin(self, call: Call, timeout_s: float | None) -> Running:
+        """Number the collective and, in debug mode, compare it with what the others call."""
+        self._check_usable()
+        self.sequence += 1
+        self._transport.tag = self.sequence
+        self._watch.activity = f"{call.name} number {self.sequence}"
+        self._running.timeout_s = timeout_s
+        self._count(call)
+        if self.check and self.size > 1:
+            if self._device is not None:
+                call = call._replace(name=f"{call.name} of device memory")
+            with self._running:
+                self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
+                compare_calls(self._set_up, call, self._watch.text_of)
+        return self._running
+
+    def _fastest(self) -> Node | Alone | None:
+        usable = self._broken is None and not self._closed and self._traffic is None
+        if self._alone is not None and usable:
+            return self._alone
+        return self._node if usable and not self._check and self._asked in SHARED else None
+
+    def _count(self, call: Call) -> None:
+        if self._traffic is not None and call.dtype is not None:
+            self._traffic.begin(call.name, handed_in(call, self.rank))
+
+    def _expect_messages(self) -> None:
+        if self._node is not None:
+            self._node.keep_messages_moving()
+
+    def _end(self, call: Call, timeout_s: float | None, error: BaseException) -> None:
+        """The fast way has failed: do what a context of `_begin` does then."""
+        self._watch.activity = f"{call.name} number {self.sequence}"
+        self._running.timeout_s = timeout_s
+        if isinstance(error, TypeError):
+            self.sequence -= 1  # not begun
+        else:
+            self._running.__exit__(type(error), error, None)
+
+    def _break(self, error: BaseException) -> None:
+        """The group cannot go on after this; those who wait in shared memory are told."""
+        self._broken, self._fast = error, None
+        if not isinstance(error, PeerFailedError):
+            self._tell_node(str(error) or type(error).__name__)
+
+    def _tell_node(self, reason: str) -> None:
+        for node in (self._node, self._neighbours):
+            if node is not None:
+                node.fail(reason)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"group {self.name} is closed")
+        if self._broken is not None:
+            raise PeerFailedError(f"group {self.name} cannot be used any more: {self._broken}")
+
+
+class Running:
+    """One collective at a time: gives the way it goes, and breaks the group when it fails."""
+
+    def __init__(self, group: Membership) -> None:
+        self._group = group
+        self.timeout_s: float | None = None
+
+    def __enter__(self) -> Route:
+        group = self._group
+        return group._device or group._alone or group._shared or group._network
+
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        error: BaseException | None,
+        __: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._name_collective(error)
+            self._group._break(error)
+
+    def _name_collective(self, error: BaseException) -> None:
+        """Errors of a part that does not know the group: say where they happened."""
+        group = self._group
+        if isinstance(error, MismatchError):
+            error.args = (f"collective number {group.sequence} of group {group.name}: {error}",)
+        elif isinstance(error, WaitTimeoutError) and " waited " not in str(error):
+            timeout_s = group.timeout_s if self.timeout_s is None else self.timeout_s
+            error.args = (
+                f"rank {group.rank} waited {timeout_s:g} s in {group._watch.activity} "
+                f"of group {group.name} for {error}",
+            )
