@@ -124,6 +124,14 @@ def test_another_model_is_refused(saved: Path) -> None:
         check_resumable(found, saved, model="mlp", epochs=1, options={})
 
 
+def test_other_sizes_are_refused_and_older_manifests_say_nothing_of_them(saved: Path) -> None:
+    found = msgspec.structs.replace(read_manifest(saved), options={"width": 256})
+    with pytest.raises(UserError, match="is of width 256, this run wants 128: use --width 256"):
+        check_resumable(found, saved, epochs=5, options={"width": 128})
+    check_resumable(found, saved, epochs=5, options={"width": 256, "layers": None})
+    check_resumable(read_manifest(saved), saved, epochs=5, options={"width": 128})
+
+
 def test_a_newer_manifest_is_refused(saved: Path) -> None:
     newer = msgspec.structs.replace(manifest(), schema=99)
     (saved / "manifest.json").write_bytes(msgspec.json.encode(newer))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import torch
@@ -75,7 +76,8 @@ def load_together(checkpoint: Path, strategy: Strategy) -> Manifest:
                 f"{found.get(name, 'none')} there, and of {tuple(tensor.shape)} here"
             )
     wanted = {**model, **_empty_state(_shapes(checkpoint / OPTIMIZER_FILE), strategy)}
-    if wanted:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as is meant
         load(wanted, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=True)
     return manifest
 

@@ -1,0 +1,183 @@
+"""Each rank: checkpoints of every layout of these ranks, and each layout goes on from the one that
+another has written.
+
+Words: a folder, then `cross`, or `die` (rank 1 is killed while it writes), or `again`.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "parallel" / "programs"))
+
+import torch
+from on_mesh import ADAM, Case, compare
+from safetensors.torch import load_file
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.models.options import DataShape, ModelOptions, completed
+from phalanx.parallel.local_parts import whole
+from phalanx.parallel.mesh import parse_mesh
+from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.pipeline.layout import layout_of
+from phalanx.parallel.pipeline.staged import Staged
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.zero import ZeroOne
+from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
+from phalanx.train.manifest import Manifest
+from phalanx.train.sharded import load_together, save_together
+
+GPT = Case(
+    model="gpt",
+    options=ModelOptions(width=24, layers=2, heads=12),
+    shape=DataShape(inputs=(12,), num_classes=13),
+)
+MLP = Case(model="mlp", options=ModelOptions(width=26), shape=DataShape(inputs=(1, 5, 5)))
+PLAIN = UpdateRule(name="sgd", learning_rate=0.05)  # an optimizer without state
+LAYOUTS = ["dp=2,tp=2", "pp=2,dp=2", "zero", "tp=4", "shard=2,tp=2", "shard=4", "dp=4"]
+STEPS = 2  # before the checkpoint, and after it
+
+
+def make(word: str, case: Case) -> Strategy:
+    if word == "sequential":
+        return Sequential()
+    world = World.create(timeout_s=60)
+    if word == "zero":
+        return ZeroOne(world)
+    mesh, options = parse_mesh(word), completed(case.model, case.options)
+    if mesh.pp == 1:
+        return OnMesh(world, mesh, model=case.model, options=options)
+    layout = layout_of("1f1b", num_ranks=mesh.pp, micro_batches=2, stages_per_rank=None)
+    return Staged(
+        world,
+        mesh,
+        model=case.model,
+        options=options,
+        layout=layout,
+        global_batch_size=11,
+        layer_costs=[1.0] * 5,
+    )
+
+
+def train(strategy: Strategy, case: Case, first: int) -> None:
+    for step in range(first, first + STEPS):
+        strategy.step(case.batch(step, strategy.data_rank, strategy.data_size))
+
+
+def save(folder: Path, strategy: Strategy, case: Case, epoch: int = 1) -> Path:
+    manifest = Manifest(
+        phalanx="0",
+        model=case.model,
+        dtype="float64",
+        optimizer="adam",
+        dataset="text",
+        seed=3,
+        global_batch_size=11,
+        epochs_done=epoch,
+        files={},
+    )
+    if strategy.is_sharded:
+        return save_together(folder, strategy, manifest)
+    if strategy.rank == 0:
+        save_checkpoint(folder, strategy.model, strategy.optimizer, manifest)
+    strategy.barrier()
+    return folder / f"epoch-{epoch:04d}"
+
+
+def load(checkpoint: Path, strategy: Strategy) -> None:
+    if strategy.is_sharded:
+        load_together(checkpoint, strategy)
+    else:
+        load_checkpoint(checkpoint, strategy.model, strategy.optimizer)
+
+
+def same_files(found: Path, expected: Path, tolerance: float) -> None:
+    """The same tensors by the same names, of the same types."""
+    for name in ("model", "optimizer"):
+        mine, theirs = (load_file(path / f"{name}.safetensors") for path in (found, expected))
+        assert mine.keys() == theirs.keys(), f"{found}: {sorted(mine)}, not {sorted(theirs)}"
+        for key, tensor in theirs.items():
+            assert mine[key].dtype == tensor.dtype and mine[key].shape == tensor.shape, key
+            assert (mine[key] - tensor).abs().max() <= tolerance, f"{found}: {key}"
+
+
+def cross(folder: Path, case: Case, rule: UpdateRule, layouts: list[str], rank: int) -> None:
+    alone = make("sequential", case)
+    alone.prepare(case.build(3), rule)
+    train(alone, case, 0)
+    before = folder / f"sequential-{rank}"
+    before = expected = save(before, alone, case)
+    train(alone, case, STEPS)
+    truth = {name: whole(p).clone() for name, p in alone.model.named_parameters()}
+    for word in layouts:
+        strategy = make(word, case)
+        strategy.prepare(case.build(3), rule)
+        train(strategy, case, 0)
+        written = save(folder / word, strategy, case)
+        strategy.close()
+        strategy = make(word, case)
+        strategy.prepare(case.build(99), rule)
+        load(before, strategy)
+        copied = save(folder / word, strategy, case, 2)
+        if rank == 0:
+            same_files(written, expected, 1e-10)
+            same_files(copied, before, 0.0)
+        train(strategy, case, STEPS)
+        found = {name: whole(p) for name, p in strategy.model.named_parameters()}
+        compare(found, {name: truth[name] for name in found}, f"{word} from {before}")
+        strategy.close()
+        before = written
+        if rank == 0:
+            print(f"{case.model} on {word}", flush=True)
+    resumed = make("sequential", case)
+    resumed.prepare(case.build(99), rule)
+    load(before, resumed)
+    train(resumed, case, STEPS)
+    found = {name: whole(p) for name, p in resumed.model.named_parameters()}
+    compare(found, truth, f"sequential from {before}")
+
+
+def refuse_another(folder: Path) -> None:
+    """A checkpoint of the MLP for a wider one, on every rank."""
+    wider = Case(model="mlp", options=ModelOptions(width=30), shape=MLP.shape)
+    strategy = make("shard=4", wider)
+    strategy.prepare(wider.build(3), PLAIN)
+    try:
+        load_together(folder, strategy)
+        raise AssertionError("loaded")
+    except UserError as error:
+        assert "hidden1.weight is of shape (26, 25) there, and of (30, 25) here" in str(error)
+    strategy.close()
+
+
+def main(folder: Path, what: str) -> None:
+    torch.set_num_threads(1)
+    world = World.create(timeout_s=30)
+    rank, size = world.rank, world.size
+    world.close()
+    if what == "cross":
+        cross(folder / "gpt", GPT, ADAM, LAYOUTS, rank)
+        cross(folder / "mlp", MLP, PLAIN, ["shard=2,tp=2"], rank)
+        refuse_another(folder / "mlp" / "shard=2,tp=2" / "epoch-0001")
+    else:
+        strategy = make("shard=2", MLP)
+        strategy.prepare(MLP.build(3), ADAM)
+        train(strategy, MLP, 0)
+        if what == "die":
+            save(folder, strategy, MLP)
+            if rank == 1:
+                HuggingFaceStorageWriter.write_data = lambda *_: os.kill(
+                    os.getpid(), signal.SIGKILL
+                )
+        save(folder, strategy, MLP, 2)
+        strategy.close()
+    print(f"\nrank {rank} of {size} is done", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])
