@@ -103,7 +103,8 @@ def test_of_several_pipelines_the_first_is_drawn() -> None:
     ]
     step = pipeline_step(RunDetail(name="mesh", ranks=ranks))
     assert step is not None
-    assert [part[0].stage for part in step.actions.values()] == [0, 2], "ranks 0 and 2"
+    assert [part[0].stage for part in step.actions.values()] == [0, 2]
+    assert step.ranks == [0, 2]
 
 
 def test_a_step_that_a_rank_did_not_record_is_left_out() -> None:

@@ -77,6 +77,7 @@ class PipelineStep:
 
     step: int
     actions: Mapping[int, Sequence[Action]]  # by place along the pipeline, in order of time
+    ranks: Sequence[int]  # of the run, by place
     began_s: float
     ended_s: float
 
@@ -210,12 +211,11 @@ def losses(detail: RunDetail, *, most: int) -> list[StepLoss]:
 
 
 def pipeline_step(detail: RunDetail) -> PipelineStep | None:
-    """A recorded step of the first pipeline of the run: the one whose time is the median, the first
-    step left out as warm-up where there are others."""
+    """The shortest step that the first pipeline of the run has recorded, the least disturbed; the
+    run's first step is left out as warm-up where there are others."""
     steps = pipeline_steps(detail)
     later = [step for step in steps if step.step > 0] or steps
-    ordered = sorted(later, key=lambda step: step.ended_s - step.began_s)
-    return ordered[len(ordered) // 2] if ordered else None
+    return min(later, key=lambda step: step.ended_s - step.began_s, default=None)
 
 
 def pipeline_steps(detail: RunDetail) -> list[PipelineStep]:
@@ -229,6 +229,7 @@ def pipeline_steps(detail: RunDetail) -> list[PipelineStep]:
         PipelineStep(
             step=step,
             actions={p: sorted(parts[p], key=lambda a: a.began_s) for p in sorted(parts)},
+            ranks=[rank.rank for rank in ranks],
             began_s=min(a.began_s for part in parts.values() for a in part),
             ended_s=max(a.ended_s for part in parts.values() for a in part),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import altair as alt
 
 from phalanx.report.charts.figure import Figure, figure, table
-from phalanx.report.parallelism.details import pipeline_step, pipeline_steps
+from phalanx.report.parallelism.details import pipeline_step
 from phalanx.report.parallelism.material import ParallelCell, names_of
 from phalanx.report.parallelism.rows import action_rows
 from phalanx.report.wording import percent
@@ -23,19 +23,16 @@ INKS = {
     "weight gradient": "--on-optimizer",
 }
 ROW_PIXELS = 30
-AROUND_PIXELS = 30
+AROUND_PIXELS = 40
 NUMBER_FROM_SHARE = 0.022  # of the step; in shorter pieces there is no room for a number
 
 
 def bubble_of(cell: ParallelCell) -> tuple[float | None, float | None]:
-    """(measured, by formula): the idle share of a step; measured over all recorded steps but the
-    first."""
-    steps = pipeline_steps(cell.detail)
-    later = [step.bubble for step in steps if step.step > 0] or [step.bubble for step in steps]
+    """(measured, by formula): the idle share of the drawn step."""
+    step = pipeline_step(cell.detail)
     formulas = [rank.expected.bubble for rank in cell.detail.ranks]
     known = [formula for formula in formulas if formula is not None]
-    measured = sorted(later)[len(later) // 2] if later else None
-    return measured, known[0] if known else None
+    return step.bubble if step else None, known[0] if known else None
 
 
 def micro_batches_of(cell: ParallelCell) -> int | None:
@@ -65,6 +62,7 @@ def pipeline(cell: ParallelCell, name: str) -> Figure | None:
             "kind:N",
             title=None,
             scale=alt.Scale(domain=kinds, range=[f"var({KINDS[kind]})" for kind in kinds]),
+            legend=alt.Legend(columns=3),
         ),
         tooltip=[
             alt.Tooltip("row:N", title="stage"),
@@ -84,7 +82,6 @@ def pipeline(cell: ParallelCell, name: str) -> Figure | None:
             color=alt.Color(
                 "kind:N",
                 scale=alt.Scale(domain=kinds, range=[f"var({INKS[kind]})" for kind in kinds]),
-                legend=None,
             ),
         )
     )
@@ -93,9 +90,9 @@ def pipeline(cell: ParallelCell, name: str) -> Figure | None:
         rows,
         name=name,
         title="Pipelines, as they ran",
-        caption="A recorded step; numbers are micro-batches. White is waiting: for a neighbour, a "
-        "message or, where ranks share cores, a core. The shares above each chart are the idle "
-        "part of a step, measured and by the schedule\N{RIGHT SINGLE QUOTATION MARK}s formula.",
+        caption="The shortest of the recorded steps; numbers are micro-batches. White is waiting: "
+        "for a neighbour, a message or, where ranks share cores, a core. The shares above each "
+        "chart are the idle part of the step, measured and by the formula of the schedule.",
         source="action events: stage, micro_batch, kind, began_s, ended_s",
         runs=names_of([cell]),
         height_pixels=len(order) * ROW_PIXELS + AROUND_PIXELS,

@@ -153,9 +153,9 @@ def action_rows(step: PipelineStep) -> list[Row]:
     span_s = step.ended_s - step.began_s
     return [
         {
-            "row": f"stage {action.stage} (rank {place})",
+            "row": f"stage {action.stage} (rank {step.ranks[place]})",
             "stage": action.stage,
-            "rank": place,
+            "rank": step.ranks[place],
             "micro_batch": action.micro_batch,
             "kind": action.kind,
             "begin_ms": (action.began_s - step.began_s) * 1e3,

@@ -150,7 +150,7 @@ def pipelines(models: Sequence[ModelMaterial]) -> Table:
                 )
     return make_table(
         "Pipelines",
-        "The idle share of a recorded step: median over the steps that were recorded.",
+        "The idle share of the shortest step that was recorded.",
         "schedule|model|ranks#|micro-batches#|bubble#|formula#|epoch (s)#",
         rows,
     )
