@@ -17,6 +17,9 @@ def measured_costs(
     """Seconds of the forward and backward pass of each layer of a chain, the median of `repeats`
     after one that warms up. Parameters keep their gradients.
 
+    Seconds in which this thread computed, so that others on the machine do not move the cuts; of a
+    layer on several threads it is the part of one.
+
     samples: (n, …), what a micro-batch is.
     """
     rows = [_seconds(layers, samples) for _ in range(repeats + 1)][1:]
@@ -29,11 +32,11 @@ def _seconds(layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
         given = given.detach().requires_grad_(given.is_floating_point())
         parameters = [p for p in layer.parameters() if p.requires_grad]
         wanted = [tensor for tensor in (given, *parameters) if tensor.requires_grad]
-        began = time.perf_counter()
+        began = time.thread_time()
         output: Tensor = layer(given)
         if output.requires_grad:
             torch.autograd.grad(output, wanted, torch.ones_like(output))
-        row.append(time.perf_counter() - began)
+        row.append(time.thread_time() - began)
         given = output
     return row
 

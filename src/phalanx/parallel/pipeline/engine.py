@@ -24,7 +24,7 @@ from phalanx.parallel.pipeline.padding import padded
 from phalanx.parallel.pipeline.prediction import Predictor
 from phalanx.parallel.pipeline.stages import Recorder, TimedStage
 from phalanx.parallel.pipeline.traffic import StepTraffic, step_traffic
-from phalanx.parallel.strategy import TimedAction, cross_entropy_sum
+from phalanx.parallel.strategy import IGNORED, TimedAction, cross_entropy_sum
 
 
 class PipelineResult(NamedTuple):
@@ -127,6 +127,13 @@ class Pipeline:
             self._loss_sum, logits, forward_s, backward_s, max(0.0, step_s - forward_s - backward_s)
         )
 
+    def rehearse(self) -> None:
+        """A step whose samples count for nothing: gradients of zero. In the first one stages tell
+        each other that they know their shapes, and make their buffers."""
+        inputs, logits = self._boundaries[0].of(1).zero_(), self._boundaries[-1].of(1)
+        targets = torch.full(logits.shape[:-1], IGNORED, dtype=torch.int64)
+        self.step(inputs, targets, 1.0)
+
     def predict(self, inputs: Tensor) -> Tensor | None:
         """(n, …, classes): the logits of `inputs`, of any number of samples, without gradients;
         None on ranks without the last stage."""
@@ -137,7 +144,7 @@ class Pipeline:
         return self._recorder.actions
 
     def traffic(self) -> StepTraffic:
-        """Bytes that this rank sends and receives in a step; the first sends a few more."""
+        """Bytes that this rank sends and receives in a step; a few more in the first."""
         inner = self._boundaries[1:-1]
         return step_traffic(
             self.layout, self.rank, [b.num_bytes(self.micro_batch_size) for b in inner]

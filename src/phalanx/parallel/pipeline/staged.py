@@ -123,6 +123,8 @@ class Staged(OnMesh):
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         super().prepare(model, rule)
         self._quantities = len(STATES[rule.formula])
+        self._pipeline.rehearse()
+        self.clear_gradients()
 
     # -- a step ------------------------------------------------------------------------------
 

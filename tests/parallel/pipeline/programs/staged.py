@@ -63,7 +63,7 @@ def train(word: str, truth: Truth) -> None:
             assert result.logits is not None
             assert len(result.logits) == len(part.inputs)
         assert bool(strategy.actions()) == (step in RECORDED_STEPS)
-        check_expected(strategy, before, step)
+        check_expected(strategy, before)
     rows = strategy.gather(losses)
     if rows is not None:
         sums = [sum(column) for column in zip(*rows, strict=True)]
@@ -93,12 +93,12 @@ def check_prediction(strategy: Staged, truth: Truth) -> None:
         assert (logits - truth.model(inputs)).abs().max() < TOLERANCE
 
 
-def check_expected(strategy: Staged, before: tuple[int, int], step: int) -> None:
-    """Bytes counted = bytes of the formula; the first step also finds out about shapes."""
+def check_expected(strategy: Staged, before: tuple[int, int]) -> None:
+    """Bytes counted = bytes of the formula, from the first step on."""
     expected = strategy.expected(BATCH)
     assert 0 < expected.bubble < 0.5
     after = strategy.traffic()
-    if expected.sent_bytes is not None and step > 0:
+    if expected.sent_bytes is not None:
         assert (after[0] - before[0], after[1] - before[1]) == (
             expected.sent_bytes,
             expected.received_bytes,
