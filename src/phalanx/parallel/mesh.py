@@ -6,6 +6,7 @@ the axes stand in the order of how often their ranks talk to each other, the cha
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, fields
 
@@ -58,13 +59,10 @@ class Mesh:
     def group_of(self, rank: int, *axes: str) -> list[int]:
         """The ranks that differ from `rank` along `axes` alone, itself among them, in order."""
         own = self.coordinates(rank)
+        places = (range(getattr(self, axis)) if axis in axes else (own[axis],) for axis in AXES)
         return [
-            other
-            for other in range(self.size)
-            if all(
-                place == own[axis] or axis in axes
-                for axis, place in self.coordinates(other).items()
-            )
+            self.rank_at(dict(zip(AXES, place, strict=True)))
+            for place in itertools.product(*places)
         ]
 
     @property
@@ -80,6 +78,31 @@ class Mesh:
     def __str__(self) -> str:
         sizes = [f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1]
         return ",".join(sizes) or "dp=1"
+
+
+def crossing_axes(mesh: Mesh, ranks_per_node: int) -> tuple[str, ...]:
+    """The axes along which some rank talks to another node, when each node has so many
+    consecutive ranks."""
+
+    def crosses(axis: str) -> bool:
+        groups = (mesh.group_of(rank, axis) for rank in range(mesh.size))
+        return any(len({rank // ranks_per_node for rank in group}) > 1 for group in groups)
+
+    return tuple(axis for axis in AXES if crosses(axis))
+
+
+def placement_notice(mesh: Mesh, ranks_per_node: int) -> str | None:
+    """What a user should know of where the axes lie; None when all is on one node."""
+    crossing = crossing_axes(mesh, ranks_per_node)
+    if not crossing:
+        return None
+    notice = f"{ranks_per_node} ranks a node: {', '.join(crossing)} between nodes"
+    if "tp" in crossing:
+        notice += (
+            f"; tp={mesh.tp} talks within every layer and is faster on one node: "
+            f"take tp={math.gcd(mesh.tp, ranks_per_node)}"
+        )
+    return notice
 
 
 def parse_mesh(text: str) -> Mesh:

@@ -17,6 +17,7 @@ from phalanx.data.sampler import num_batches
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.models.options import completed
+from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
@@ -34,7 +35,7 @@ from phalanx.train.optimizer import update_rule
 from phalanx.train.run import begin_run, complete, new_folder, this_command, title
 from phalanx.train.schedule import Schedule
 from phalanx.train.sharded import load_together, save_together
-from phalanx.train.split import parse_slow_rank
+from phalanx.train.split import ON_A_MESH, parse_slow_rank
 
 
 @dataclass
@@ -65,7 +66,7 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
             begin_run(
                 place.folder, config, study="train", command=this_command(), mpi=strategy.library
             )
-            print(f"{choice.reason}\n{title(config)}", flush=True)
+            print("\n".join(_first_lines(config, choice.reason, launched)), flush=True)
         strategy.barrier()
     assert place.folder is not None, "named by the parent or by rank 0"
     place.writer = EventWriter(rank_file(place.folder, strategy.rank))
@@ -83,6 +84,15 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     if place.keeps_run and strategy.rank == 0:
         end_run(place.folder, Outcome(status="completed"))
     strategy.close()
+
+
+def _first_lines(config: TrainConfig, reason: str, launched: Launched | None) -> list[str]:
+    """Of a log: the data, the run, and the axes of a mesh that lie between nodes."""
+    lines = [reason, title(config)]
+    if launched and launched.local_world_size and config.strategy in ON_A_MESH:
+        mesh = config.mesh_of(launched.world_size)
+        lines += filter(None, [placement_notice(mesh, launched.local_world_size)])
+    return lines
 
 
 def _prepare(

@@ -1,0 +1,102 @@
+"""What meshes cost, against the sums of the papers. On real ranks: test_on_mesh.py."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from phalanx.parallel.costs import (
+    Activations,
+    Trained,
+    dealt,
+    kept_bytes,
+    layers_moved,
+    replicas_moved,
+    shards_moved,
+    stage_one_moved,
+)
+from phalanx.parallel.mesh import AXES, Mesh
+
+ALONE = dict.fromkeys(AXES, 0)
+shapes = st.tuples(st.integers(1, 40), st.integers(1, 40))
+units = st.lists(st.lists(st.builds(Trained, shape=shapes), min_size=1), min_size=1, max_size=4)
+ranks = st.integers(2, 8)
+
+
+def values_of(units: list[list[Trained]]) -> int:
+    return sum(parameter.values(1) for unit in units for parameter in unit)
+
+
+def places(mesh: Mesh) -> list[dict[str, int]]:
+    return [mesh.coordinates(rank) for rank in range(mesh.size)]
+
+
+@settings(deadline=None)
+@given(units, ranks)
+def test_replicas_sum_by_two_rounds(units: list[list[Trained]], size: int) -> None:
+    """Over all ranks 2(p−1) times the gradients, whatever the shares."""
+    mesh = Mesh(dp=size)
+    moves = [replicas_moved(units, mesh, place, 4) for place in places(mesh)]
+    whole = 2 * (size - 1) * 4 * values_of(units)
+    assert sum(move.sent_bytes for move in moves) == whole
+    assert sum(move.received_bytes for move in moves) == whole
+
+
+@settings(deadline=None)
+@given(units, ranks)
+def test_stage_three_moves_half_more_than_stage_two(units: list[list[Trained]], size: int) -> None:
+    mesh = Mesh(shard=size)
+    two, three = (
+        shards_moved(units, mesh, ALONE, 4, gathers=gathers).sent_bytes for gathers in (1, 2)
+    )
+    assert three * 2 == two * 3
+    padding = sum(p.shape[1] * (size - 1) for unit in units for p in unit)
+    exact = 2 * (size - 1) * 4 * values_of(units) / size
+    assert exact <= two <= exact + 2 * (size - 1) * 4 * padding / size
+
+
+@settings(deadline=None)
+@given(units, ranks)
+def test_shards_keep_a_part_of_everything(units: list[list[Trained]], size: int) -> None:
+    whole = kept_bytes(units, Mesh(), 4, 2)
+    part = kept_bytes(units, Mesh(shard=size), 4, 2)
+    assert whole == 16 * values_of(units)
+    assert whole / size <= part <= whole
+    assert kept_bytes(units, Mesh(dp=size), 4, 2) == whole
+
+
+def test_split_layers_and_shards_together() -> None:
+    split = Trained(shape=(12, 10), split=0)
+    across = Trained(shape=(12, 10), split=1)
+    assert (split.values(2), across.values(2)) == (60, 60)
+    assert split.shard_values(2, 4) == 2 * 10  # six rows among four: two each, filled up
+    assert across.shard_values(2, 4) == 3 * 5
+    assert Trained(shape=(12,)).shard_values(2, 5) == 3
+
+
+def test_a_block_of_the_gpt_sums_four_times() -> None:
+    mesh, piece = Mesh(tp=2), Activations(samples=3, sequence=8, width=16)
+    layers = ["embedding", "block1", "block2", "norm", "head"]
+    moved = layers_moved(layers, [piece], mesh, ALONE, 4, sequence_parallel=False)
+    assert moved.sent_bytes == 4 * 2 * (2 * (2 - 1) / 2 * 4 * 3 * 8 * 16)
+    split = layers_moved(layers, [piece], mesh, ALONE, 4, sequence_parallel=True)
+    ends = 2 * 4 * 3 * 8 * 16 / 2  # one all-gather at each
+    norms = 5 * 2 * (4 * 16)  # weight and bias of five
+    assert split.sent_bytes == moved.sent_bytes + ends + norms
+    assert layers_moved(layers, [piece], Mesh(dp=2), ALONE, 4, sequence_parallel=False)[0] == 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), ranks)
+def test_state_is_dealt_out_evenly(sizes: list[int], size: int) -> None:
+    owners = dealt(sizes, size)
+    held = [sum(n for n, o in zip(sizes, owners, strict=True) if o == r) for r in range(size)]
+    assert sum(held) == sum(sizes)
+    assert max(held) <= sum(sizes) / size + max(sizes)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), ranks)
+def test_stage_one_moves_an_all_reduce_and_every_parameter(sizes: list[int], size: int) -> None:
+    moves = [stage_one_moved(sizes, rank, size, 4) for rank in range(size)]
+    whole = 3 * (size - 1) * 4 * sum(sizes)
+    assert sum(move.sent_bytes for move in moves) == whole
+    assert sum(move.received_bytes for move in moves) == whole
