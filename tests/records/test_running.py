@@ -12,7 +12,7 @@ from phalanx.records.schema import Failure, Finished, Outcome, Started
 LOGS = {
     "openmpi": "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9",
     "mpich": "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 1001 RUNNING AT vm",
-    "impi": "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   RANK 1 PID 1001 RUNNING AT",
+    "impi": "=   BAD TERMINATION OF ONE OF YOUR PROCESSES\n=   RANK 1 PID 1001 RUNS",
 }
 
 
