@@ -57,8 +57,8 @@ class ModelMaterial:
 
     @property
     def num_ranks(self) -> list[int]:
-        """Of the schemes that have several."""
-        return sorted({cell.ranks for cell in self.cells if cell.scheme != "sequential"})
+        """All but 1, where there is nothing to compare."""
+        return sorted({cell.ranks for cell in self.cells if cell.ranks > 1})
 
     def on(self, ranks: int) -> list[ParallelCell]:
         return [c for c in self.cells if c.ranks == ranks and c.scheme != "sequential"]
