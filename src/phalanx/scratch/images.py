@@ -51,6 +51,13 @@ def map_images(folder: Path, dtype: DTypeLike) -> tuple[Samples, Samples]:
     return _mapped(folder / "train.npy", dtype), _mapped(folder / "validation.npy", dtype)
 
 
+def forget_images(folder: Path) -> None:
+    """Take the files' names away, once all ranks have mapped them: the samples stay in memory as
+    long as a rank has them, and nothing is left behind however the run ends."""
+    for name in ("train.npy", "validation.npy"):
+        (folder / name).unlink()
+
+
 def rows_of(images: Bytes, labels: Bytes) -> Bytes:
     """(n, pixels + 1) from (n, height, width) and (n,)."""
     return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)

@@ -20,7 +20,7 @@ from phalanx.records.totals import RankTotals, summarize
 from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import ScratchConfig
 from phalanx.scratch.expected import expected_of, num_parameters
-from phalanx.scratch.images import map_images
+from phalanx.scratch.images import forget_images, map_images
 from phalanx.scratch.loop import Work, run_epoch
 from phalanx.scratch.ranks import OneProcess, Ranks
 
@@ -77,6 +77,9 @@ def _prepare(
         writer=writer,
         began_at=began_at,
     )
+    ranks.barrier("samples mapped")
+    if ranks.rank == 0:
+        forget_images(images)
     if ranks.group is not None:
         ranks.group.traffic = work.traffic
     now = time.perf_counter()
