@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
-from phalanx.report.collectives.charts import bandwidth, call_time
+from phalanx.report.collectives.charts import call_time
 from phalanx.report.collectives.tables import results
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.parallelism import charts
@@ -180,14 +180,11 @@ def _scratch(material: Material) -> list[Row | None]:
 
 
 def _algorithms(material: Material) -> list[Row | None]:
-    drawn = (("algorithms-time", call_time), ("algorithms-bandwidth", bandwidth))
-    return [
-        _row(
-            (subject.title, draw(subject, f"{chart}-{number}"))
-            for number, subject in enumerate(material.algorithms, 1)
-        )
-        for chart, draw in drawn
-    ]
+    drawn = (
+        (f"{subject.title}, {subject.ranks} ranks", call_time(subject, f"algorithms-{number}"))
+        for number, subject in enumerate(material.algorithms, 1)
+    )
+    return [_row(drawn)]
 
 
 def _row(drawn: Iterable[Drawn]) -> Row | None:
