@@ -56,11 +56,14 @@ def test_stage_three_moves_half_more_than_stage_two(units: list[list[Trained]], 
 @settings(deadline=None)
 @given(units, ranks)
 def test_shards_keep_a_part_of_everything(units: list[list[Trained]], size: int) -> None:
-    whole = kept_bytes(units, Mesh(), 4, 2)
-    part = kept_bytes(units, Mesh(shard=size), 4, 2)
+    whole = kept_bytes(units, Mesh(), ALONE, 4, 2)
+    mesh = Mesh(shard=size)
+    parts = [kept_bytes(units, mesh, place, 4, 2) for place in places(mesh)]
     assert whole == 16 * values_of(units)
-    assert whole / size <= part <= whole
-    assert kept_bytes(units, Mesh(dp=size), 4, 2) == whole
+    assert whole <= sum(parts) and whole / size <= max(parts) <= whole
+    owned = [p.own_values(1, size, shard) for unit in units for p in unit for shard in range(size)]
+    assert sum(owned) == values_of(units)
+    assert kept_bytes(units, Mesh(dp=size), ALONE, 4, 2) == whole
 
 
 def test_split_layers_and_shards_together() -> None:

@@ -43,20 +43,32 @@ class Trained:
         rows = self.shape[0] // (tp if self.split == 0 else 1)
         return -(-rows // shards) * (self.values(tp) // rows)
 
+    def own_values(self, tp: int, shards: int, shard: int) -> int:
+        """Of these in part number `shard`, what it is filled up with left out."""
+        rows = self.shape[0] // (tp if self.split == 0 else 1)
+        longest = -(-rows // shards)
+        own = min(longest, max(0, rows - shard * longest))
+        return own * (self.values(tp) // rows)
+
 
 Unit = Sequence[Trained]
 """Parameters that FSDP gathers together."""
 
 
-def kept_bytes(units: Sequence[Unit], mesh: Mesh, itemsize: int, quantities: int) -> int:
-    """Parameters, gradients and optimizer state between a step and the next. During the step a
-    rank of the axis shard has whole parameters besides: at stage 2 all of them, at stage 3 those
-    of the unit at work and of the next.
+def kept_bytes(
+    units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int, quantities: int
+) -> int:
+    """Parameters and gradients, filled up, and optimizer state between a step and the next.
+
+    During the step a rank of the axis shard has whole parameters besides: at stage 2 all of them,
+    at stage 3 those of the unit at work and of the next.
 
     quantities: of the optimizer, for each value.
     """
-    values = sum(p.shard_values(mesh.tp, mesh.shard) for unit in units for p in unit)
-    return (2 + quantities) * itemsize * values
+    trained = [parameter for unit in units for parameter in unit]
+    filled = sum(p.shard_values(mesh.tp, mesh.shard) for p in trained)
+    own = sum(p.own_values(mesh.tp, mesh.shard, place["shard"]) for p in trained)
+    return itemsize * (2 * filled + quantities * own)
 
 
 def kept_formula(mesh: Mesh, itemsize: int, quantities: int) -> str:

@@ -192,7 +192,7 @@ class OnMesh(OnTorch):
                 zero_stage=self._zero_stage,
                 sequence_parallel=self._sequence_parallel,
             ),
-            state_bytes=kept_bytes(self._units, mesh, itemsize, quantities),
+            state_bytes=kept_bytes(self._units, mesh, self.coordinates, itemsize, quantities),
             state_formula=kept_formula(mesh, itemsize, quantities),
         )
 
