@@ -5,9 +5,8 @@ group normalisation of Wu & He 2018, arXiv:1803.08494. Batch normalisation would
 the samples that one rank happens to have, so that the same training on another number of ranks, or
 in pieces, would be another training; the groups of one sample are the same everywhere.
 
-The paper takes the mean over the pixels in the end. In a short training that hides what an
-untrained network knows of an image: 3,000 images of MNIST, twice in batches of 32, gave 69 % that
-way and 94 % with the maximum (one seed).
+The paper takes the mean over the pixels in the end, where this takes the maximum, which learned
+faster in short trainings on images that are mostly background.
 """
 
 from __future__ import annotations
