@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Moved, together
@@ -170,6 +171,12 @@ class OnMesh(OnTorch):
         logits: Tensor = self.model(inputs)
         give_back_whole_parameters(self.model)
         return logits
+
+    def close(self) -> None:
+        super().close()
+        # What DTensor remembers of its operations names the groups that are no more; the groups of
+        # another mesh in this process could be taken for them.
+        _clear_sharding_prop_cache()
 
     # -- what it costs -----------------------------------------------------------------------
 
