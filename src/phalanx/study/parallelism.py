@@ -100,7 +100,7 @@ class ParallelismConfig:
     hidden: tuple[int, ...] = (64, 256)
     """Second part: widths of its hidden layer."""
 
-    workers: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 128)
+    workers: tuple[int, ...] = (1, 2, 4, 8, 32, 128)
     """Second part: numbers of workers. Beyond 8 a quick study has the narrowest network alone."""
 
     algorithms_s: float = 15.0
