@@ -9,7 +9,7 @@ from phalanx.report.charts.figure import Figure
 from phalanx.report.collectives.charts import call_time
 from phalanx.report.collectives.tables import results
 from phalanx.report.content import Content, KeyFigure, machine
-from phalanx.report.parallelism import charts
+from phalanx.report.parallelism import charts, costs
 from phalanx.report.parallelism.findings import findings, headline
 from phalanx.report.parallelism.material import (
     Material,
@@ -99,7 +99,7 @@ def sections(material: Material) -> tuple[Section, ...]:
         (
             "scaling",
             "Time",
-            _grouped(material, ("speed-up", charts.speed_up), ("waiting", charts.waiting)),
+            _grouped(material, ("speed-up", charts.speed_up), ("waiting", costs.waiting)),
         ),
         (
             "learning",
@@ -143,7 +143,7 @@ def _loss_by_time(cells: Sequence[ParallelCell], name: str) -> Figure | None:
 
 
 def _costs(material: Material) -> list[Row | None]:
-    return _grouped(material, ("sent", charts.sent), ("memory", charts.memory))
+    return _grouped(material, ("sent", costs.sent), ("memory", costs.memory))
 
 
 def _staleness(material: Material) -> Iterable[Drawn]:
@@ -151,7 +151,7 @@ def _staleness(material: Material) -> Iterable[Drawn]:
         for cell in model.cells:
             if not makes_the_same_update(cell.scheme):
                 name = f"staleness-{number}-{_word(cell.scheme)}-{cell.ranks}"
-                yield f"{model.label}: {cell.label}", charts.staleness(cell, name)
+                yield f"{model.label}: {cell.label}", costs.staleness(cell, name)
 
 
 def _pipelines(material: Material) -> Iterable[Drawn]:
