@@ -26,7 +26,7 @@ app = App(name="bench", help="Measure what Phalanx is made of, against the other
 def collectives(
     *,
     config: Annotated[  # frozen, so it may be a default
-        CollectivesConfig, Parameter(name="*", consume_multiple=True)
+        CollectivesConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = CollectivesConfig(),  # noqa: B008
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:

@@ -16,7 +16,9 @@ from phalanx.scratch.job import new_folder, refuse_launcher, run_scratch, title
 
 def scratch(
     *,
-    config: Annotated[ScratchConfig, Parameter(name="*", consume_multiple=True)] = ScratchConfig(),  # noqa: B008  # frozen
+    config: Annotated[
+        ScratchConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
+    ] = ScratchConfig(),  # noqa: B008  # frozen
 ) -> None:
     """Train a network that is written out in NumPy, by a scheme that is written out too.
 

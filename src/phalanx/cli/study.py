@@ -39,7 +39,9 @@ app = App(name="study", help="Measure on this machine what to choose, and draw i
 @app.command
 def scaling(
     *,
-    config: Annotated[ScalingConfig, Parameter(name="*", consume_multiple=True)] = ScalingConfig(),  # noqa: B008  # frozen
+    config: Annotated[
+        ScalingConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
+    ] = ScalingConfig(),  # noqa: B008  # frozen
 ) -> None:
     """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
 
@@ -75,7 +77,7 @@ def scaling(
 def parallelism(
     *,
     config: Annotated[  # frozen, so it may be a default
-        ParallelismConfig, Parameter(name="*", consume_multiple=True)
+        ParallelismConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = ParallelismConfig(),  # noqa: B008
 ) -> None:
     """Which way of splitting a training wins where, at what cost, and does theory agree?
