@@ -37,6 +37,11 @@ class Work:
     began_at: float  # time.perf_counter() that events count from
     delay_s: float = 0.0  # by which every step of this rank is made slower
     resident_before: int | None = None  # bytes of the process before the model was made
+    first_epoch: int = 0  # more than 0 in a run that goes on
+
+    def is_measured(self, step: int, steps: int) -> bool:
+        """Whether memory is measured after `step`. steps: of an epoch."""
+        return step == self.first_epoch * steps + MEASURED_STEP
 
 
 def run_epoch(work: Work, epoch: int) -> RankTotals:
@@ -99,7 +104,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
     steps = num_batches(num_samples, work.global_batch_size)
     if strategy.role == "server":
         strategy.serve(steps)
-        if epoch * steps <= MEASURED_STEP < (epoch + 1) * steps:
+        if any(work.is_measured(epoch * steps + step, steps) for step in range(steps)):
             work.writer.add(_memory(work))
         return Trained()
     batches = GlobalBatches(
@@ -123,7 +128,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
         work.writer.add(event)
         for action in strategy.actions():
             work.writer.add(Action(at_s=event.at_s, **action._asdict()))
-        if step == MEASURED_STEP:
+        if work.is_measured(step, steps):
             work.writer.add(_memory(work))
             ready_at = time.perf_counter()
     trained.hits = hits.total()

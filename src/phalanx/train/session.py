@@ -133,6 +133,7 @@ def _prepare(
         strategy=strategy,
         delay_s=delay_s if strategy.rank == slow_rank else 0.0,
         resident_before=resident_before,
+        first_epoch=epochs_done,
         schedule=schedule,
         dataset=dataset,
         global_batch_size=global_batch_size,

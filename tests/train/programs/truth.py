@@ -80,6 +80,7 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
         seed=config.seed,
         writer=writer,
         began_at=time.perf_counter(),
+        first_epoch=epoch,
     )
     totals = strategy.gather(run_epoch(work, epoch).values())
     writer.close()

@@ -28,8 +28,8 @@ from phalanx.parallel.sharding import give_back_whole_parameters
 from phalanx.parallel.strategy import Batch, StepResult, TimedAction, storage_bytes
 from phalanx.records.schema import Expected
 
-RECORDED_STEPS = (3, 4)
-"""Of the run: by then every buffer has been made; more would make records long."""
+RECORDED_STEPS = (4, 5)
+"""Of this process, from 1: by then every buffer has been made; more would make records long."""
 
 
 class Staged(OnMesh):
@@ -65,11 +65,11 @@ class Staged(OnMesh):
             sequence_parallel=sequence_parallel,
         )
         self._layout, self._layer_costs = layout, layer_costs
+        self._steps_made = 0
         share = -(-global_batch_size // self.data_size)
         self._micro_batch_size = -(-share // layout.micro_batches)
         self._place = self.coordinates["pp"]
         self.counts = self.counts and self._place == layout.last_rank
-        self._step = -1
 
     def _divide(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, nn.Sequential), "the model is a chain of layers"
@@ -130,7 +130,7 @@ class Staged(OnMesh):
 
     def step(self, batch: Batch) -> StepResult:
         self.clear_gradients()
-        self._step = batch.step
+        self._steps_made += 1
         weight = self.loss_weight(batch.global_targets)
         result = self._pipeline.step(batch.inputs, batch.targets, weight, number=batch.step)
         began = time.perf_counter()
@@ -150,7 +150,7 @@ class Staged(OnMesh):
         return logits
 
     def actions(self) -> Sequence[TimedAction]:
-        return self._pipeline.actions() if self._step in RECORDED_STEPS else ()
+        return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
     def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
         """Bytes where the stages are all there is to the mesh; the bubble in any case."""

@@ -62,7 +62,7 @@ def train(word: str, truth: Truth) -> None:
         if strategy.counts:
             assert result.logits is not None
             assert len(result.logits) == len(part.inputs)
-        assert bool(strategy.actions()) == (step in RECORDED_STEPS)
+        assert bool(strategy.actions()) == (step + 1 in RECORDED_STEPS)
         check_expected(strategy, before)
     rows = strategy.gather(losses)
     if rows is not None:
