@@ -19,6 +19,15 @@ from tests.conftest import Ranks
     [
         (2, ("pp=2/interleaved", "pp=2/zero-bubble")),
         (4, ("pp=2,dp=2/1f1b", "pp=2,shard=2/interleaved", "pp=2,tp=2/gpipe/sequence")),
+        pytest.param(
+            8,
+            (
+                *("pp=2,dp=2,tp=2/1f1b", "pp=2,dp=4/1f1b", "pp=2,shard=4/1f1b"),
+                *("pp=2,shard=2,dp=2/1f1b", "pp=2,shard=2,tp=2/1f1b", "pp=4,dp=2/1f1b"),
+                *("pp=4,tp=2/gpipe", "pp=4,shard=2/interleaved", "pp=8/1f1b"),
+            ),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_one_process_is_the_truth(

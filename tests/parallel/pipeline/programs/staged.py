@@ -114,8 +114,11 @@ def main(*words: str) -> None:
     truths = [Truth(gpt, adam), Truth(mlp, sgd)]
     for word in words:
         for truth in truths:
-            is_deep = truth.make is gpt or word.split("/")[1] in ("gpipe", "1f1b")
-            if not is_deep or ("sequence" in word and truth.make is mlp):
+            is_short = (
+                word.split("/")[1] in ("gpipe", "1f1b") and parse_mesh(word.split("/")[0]).pp < 4
+            )
+            is_deep_enough = truth.make is gpt or is_short
+            if not is_deep_enough or ("sequence" in word and truth.make is mlp):
                 continue
             began = time.perf_counter()
             train(word, truth)
