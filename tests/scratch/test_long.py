@@ -52,7 +52,7 @@ def root_of_mnist() -> Path | None:
 
 @pytest.mark.parametrize("scheme", ["library", "ring", "server"])
 def test_a_hundred_ranks_start_train_and_stop(tmp_path: Path, scheme: str) -> None:
-    """And end in good time also where others are at work; a quiet machine takes well under a minute."""
+    """And end in good time where others are at work too; a quiet machine takes under a minute."""
     began = time.monotonic()
     run(
         ScratchConfig(
