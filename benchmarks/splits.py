@@ -31,7 +31,7 @@ from phalanx.train.job import run_job
 from phalanx.train.progress import step_s
 from phalanx.train.run import complete
 
-ROUNDS = 5
+ROUNDS = 3
 WARM_UP = 5
 RESULTS = Path(__file__).parent / "results" / "splits.json"
 
