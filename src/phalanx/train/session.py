@@ -99,7 +99,6 @@ def _prepare(
     config: TrainConfig, strategy: Strategy, writer: EventWriter, began_at: float
 ) -> tuple[Work, int]:
     """Data, model, optimizer and, when resuming, their state; returns them and the epochs done."""
-    assert config.threads is not None, "the run's record holds a complete configuration"
     dtype = getattr(torch, config.dtype)
     dataset = load_dataset(
         config.dataset,
@@ -141,27 +140,33 @@ def _prepare(
         writer=writer,
         began_at=began_at,
     )
-    writer.add(
-        Started(
-            at_s=time.perf_counter() - began_at,
-            rank=strategy.rank,
-            hostname=socket.gethostname(),
-            process_id=os.getpid(),
-            local_rank=strategy.local_rank,
-            threads=config.threads,
-            startup_s=time.perf_counter() - began_at,
-            parameters=num_parameters,
-            train_samples=len(dataset.train_targets),
-            validation_samples=len(dataset.validation_targets),
-            targets_per_sample=dataset.shape.targets_per_sample,
-            collective=strategy.collective,
-            role=strategy.role,
-            coordinates=strategy.coordinates,
-            expected=strategy.expected(global_batch_size),
-        )
-    )
+    writer.add(_started(config, work, num_parameters))
     writer.flush()
     return work, epochs_done
+
+
+def _started(config: TrainConfig, work: Work, num_parameters: int) -> Started:
+    """num_parameters: of the whole model, of which this rank may hold a part."""
+    assert config.threads is not None, "the run's record holds a complete configuration"
+    strategy, dataset = work.strategy, work.dataset
+    at_s = time.perf_counter() - work.began_at
+    return Started(
+        at_s=at_s,
+        rank=strategy.rank,
+        hostname=socket.gethostname(),
+        process_id=os.getpid(),
+        local_rank=strategy.local_rank,
+        threads=config.threads,
+        startup_s=at_s,
+        parameters=num_parameters,
+        train_samples=len(dataset.train_targets),
+        validation_samples=len(dataset.validation_targets),
+        targets_per_sample=dataset.shape.targets_per_sample,
+        collective=strategy.collective,
+        role=strategy.role,
+        coordinates=strategy.coordinates,
+        expected=strategy.expected(work.global_batch_size),
+    )
 
 
 def _epochs(config: TrainConfig, work: Work, epochs_done: int) -> None:
