@@ -90,6 +90,8 @@ class Local(OverMPI):
             nesterov=self._outer_momentum > 0,
             fused=True,
         )
+        if self._outer_momentum:  # there from the start, as the formula of memory has it
+            self._outer.state[self._shared]["momentum_buffer"] = torch.zeros_like(self._shared)
 
     def step(self, batch: Batch) -> StepResult:
         self._step_targets = int((batch.targets != IGNORED).sum())
