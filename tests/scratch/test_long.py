@@ -18,7 +18,7 @@ from phalanx.scratch.job import run_scratch
 pytestmark = [pytest.mark.mpi, pytest.mark.long]
 
 SCHEMES = {"alone": None, "library": 2, "ring": 3, "server": 3, "tensor": 2}
-MANY, WITHIN_S = 128, 240
+MANY, WITHIN_S = 128, 60
 SHARED_MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
 
@@ -52,7 +52,7 @@ def root_of_mnist() -> Path | None:
 
 @pytest.mark.parametrize("scheme", ["library", "ring", "server"])
 def test_a_hundred_ranks_start_train_and_stop(tmp_path: Path, scheme: str) -> None:
-    """And end in good time where others are at work too; a quiet machine takes under a minute."""
+    """Within a minute on two cores, if nobody else is on them."""
     began = time.monotonic()
     run(
         ScratchConfig(
