@@ -108,7 +108,7 @@ class Local(OverMPI):
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
         if self._step_targets:
-            self.optimizer.step()
+            self.step_optimizer()
         self._steps_since += 1
         self._own_targets += self._step_targets
         self._all_targets += global_targets

@@ -61,7 +61,7 @@ class MPI(OverMPI):
         if self.size > 1:
             self._sum_gradients()
         reduced = time.perf_counter()
-        self.optimizer.step()
+        self.step_optimizer()
         return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
 
     def _sum_gradients(self) -> None:

@@ -152,7 +152,7 @@ class OnMesh(OnTorch):
         for part, gradient in zip(self._parts, gradients, strict=True):
             part.grad = gradient
         reduced = time.perf_counter()
-        self.optimizer.step()
+        self.step_optimizer()
         return reduced
 
     def _sum_over_replicas(self, gradients: list[Tensor]) -> list[Tensor]:

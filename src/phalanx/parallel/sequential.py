@@ -28,7 +28,7 @@ class Sequential(Strategy):
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
-        self.optimizer.step()
+        self.step_optimizer()
         return UpdateTimes(backward_s=computed - began, communication_s=0.0)
 
     def traffic(self) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from phalanx.comm.update import UpdateRule
 from phalanx.records.schema import Expected
+from phalanx.records.spans import Spans
 
 IGNORED = -100
 """A target that counts for nothing: that of a sample that a rank borrows to take part."""
@@ -47,6 +48,10 @@ class UpdateTimes(NamedTuple):
     """The rank's own arithmetic."""
     communication_s: float
     """What the rank spent on, and waited for, the others after that."""
+    hidden_s: float | None = None
+    """Communication while the rank computed; None where nobody measures it."""
+    last_bucket_s: float | None = None
+    """Of the bucket that was complete last, which nothing can hide."""
 
 
 class StepResult(NamedTuple):
@@ -61,6 +66,10 @@ class StepResult(NamedTuple):
     forward_s: float
     backward_s: float
     communication_s: float
+    hidden_s: float | None = None
+    last_bucket_s: float | None = None
+    is_skipped: bool = False
+    """The parameters are as before: a gradient was not finite."""
 
 
 class TimedAction(NamedTuple):
@@ -109,6 +118,12 @@ class Strategy(ABC):
     library: str | None = None  # the MPI library in use and its version
     communicated_bytes: int = 0  # gradient bytes that this rank has handed to the others
     num_accumulated: int = 1  # pieces into which a rank's part of a batch is cut
+    label_smoothing: float = 0.0
+    clip_norm: float | None = None
+    skips_bad_gradients: bool = False
+    autocast: torch.dtype | None = None  # of forward and backward passes, where that is safe
+    spans: Spans | None = None  # where what happens is traced
+    is_skipped: bool = False  # whether the last step changed nothing
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
@@ -154,7 +169,15 @@ class Strategy(ABC):
             forward_s,
             backward_s + times.backward_s,
             times.communication_s,
+            times.hidden_s,
+            times.last_bucket_s,
+            self.is_skipped,
         )
+
+    def step_optimizer(self) -> None:
+        """The last part of `update`: gradients are whole, over all ranks."""
+        self.is_skipped = False
+        self.optimizer.step()
 
     def pieces(self, batch: Batch) -> list[Batch]:
         """What goes through the model at once."""

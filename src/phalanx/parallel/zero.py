@@ -64,7 +64,7 @@ class ZeroOne(OnTorch):
         backward(loss_sum, self.loss_weight(global_targets))
         reduced = time.perf_counter()
         self.communicated_bytes += self._gradient_bytes
-        self.optimizer.step()
+        self.step_optimizer()
         return UpdateTimes(
             backward_s=self._computed_at - began, communication_s=reduced - self._computed_at
         )

@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
-LearningRateSchedule = Literal["constant", "cosine"]
+LearningRateSchedule = Literal["constant", "step", "cosine", "polynomial"]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +135,9 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     backward_s: float
     communication_s: float  # exposed: the time the step waited for it
     optimizer_s: float
+    hidden_s: float | None = None  # communication that went on while backward was computed
+    last_bucket_s: float | None = None  # of the last bucket, which nothing can hide
+    is_skipped: bool = False  # a gradient was not finite
 
 
 class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):

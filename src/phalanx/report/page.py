@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from phalanx.report.tables import (
 from phalanx.report.wording import percent, seconds
 
 PAGE_NAME = "report.html"
+CONTENTS: Mapping[str, Callable[[Path], Content]] = {PARALLELISM: parallelism_content}
+"""By the kind of a study; of another kind they are runs to be compared."""
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"
 
 
@@ -58,9 +61,8 @@ def content_of(folder: Path) -> Content:
     """
     if (folder / "study.json").exists():
         measures = read_folder(folder)
-        if measures.study.kind == PARALLELISM:
-            return parallelism_content(folder)
-        return study_content(measures)
+        content = CONTENTS.get(measures.study.kind)
+        return content(folder) if content else study_content(measures)
     return (
         collectives_content(folder) if holds_benches(folder) else study_content(read_folder(folder))
     )

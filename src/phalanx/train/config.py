@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName, ModelOptions, completed
-from phalanx.records.schema import LearningRateRule, LearningRateSchedule
+from phalanx.train.communication import CommunicationOptions
+from phalanx.train.learning import LearningOptions
+from phalanx.train.reading import DatasetName, ReadingOptions
 from phalanx.train.split import SplitOptions, option
 
-DatasetName = Literal["auto", "digits", "mnist", "fashion", "cifar10", "text"]
-OptimizerName = Literal["adam", "adamw", "sgd"]
+__all__ = ["DatasetName", "DtypeName", "TrainConfig"]
+
 DtypeName = Literal["float32", "float64"]
 
 DEFAULT_BATCH_SIZE = 128
@@ -23,8 +25,8 @@ with 128 a run has too few steps to learn much."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(SplitOptions):
-    """What to train and how to split it."""
+class TrainConfig(ReadingOptions, CommunicationOptions, LearningOptions, SplitOptions):
+    """What to train, on what, and how to split it."""
 
     model: ModelName = "mlp"
     """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows,
@@ -39,13 +41,6 @@ class TrainConfig(SplitOptions):
     heads: int | None = None
     """Attention heads of the `gpt` (4)."""
 
-    dataset: DatasetName = "auto"
-    """`mnist`, the embedded `digits` or `text`, `fashion` or `cifar10` where their files are, or
-    `auto`: text for gpt, else mnist where it is found, digits otherwise."""
-
-    data_root: Path | None = None
-    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
-
     epochs: int = 5
     """Passes over the training data."""
 
@@ -55,39 +50,17 @@ class TrainConfig(SplitOptions):
     per_rank_batch_size: int | None = None
     """Samples an update on each rank; the global batch then grows with the ranks."""
 
-    lr: float = 1e-3
-    """Learning rate of the first step, for the default batch."""
-
-    lr_rule: LearningRateRule = "none"
-    """How the learning rate follows the global batch: `none`, `linear` or `sqrt` of batch ÷
-    default batch."""
-
-    lr_schedule: LearningRateSchedule = "cosine"
-    """How it goes on from there: `cosine` falls to nothing by the last step, or `constant`."""
-
-    optimizer: OptimizerName = "adam"
-    """The update rule."""
-
-    momentum: float = 0.9
-    """Momentum of `sgd`."""
-
-    weight_decay: float = 0.0
-    """Weight decay of the optimizer."""
-
     seed: int = 0
     """Decides the initial weights and the order of the samples."""
 
     dtype: DtypeName = "float32"
     """Precision of parameters and arithmetic."""
 
-    train_samples: int | None = None
-    """Train on the first so many samples only. Default: all."""
-
-    validation_samples: int | None = None
-    """Evaluate on the first so many validation samples only. Default: all."""
-
     checkpoint_dir: Path | None = None
     """Where a checkpoint is written after every epoch. Default: none is written."""
+
+    checkpoint_steps: int | None = None
+    """Write one after every so many steps as well. Default: after epochs only."""
 
     resume: Path | None = None
     """Go on from this checkpoint, or from the newest one in this folder."""
@@ -100,17 +73,18 @@ class TrainConfig(SplitOptions):
 
     def __post_init__(self) -> None:
         self.check_split()
-        for name in ("epochs", "batch_size", "per_rank_batch_size"):
+        self.check_learning()
+        self.check_communication()
+        self.check_reading()
+        for name in ("epochs", "batch_size", "per_rank_batch_size", "checkpoint_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{option(name)} must be at least 1, not {value}")
         completed(self.model, self.model_options)
-        for name in ("lr", "timeout_s"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{option(name)} must be positive, not {getattr(self, name)}")
-        for name in ("momentum", "weight_decay", "seed"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{option(name)} must not be negative, not {getattr(self, name)}")
+        if not self.timeout_s > 0:
+            raise UserError(f"--timeout-s must be positive, not {self.timeout_s}")
+        if self.seed < 0:
+            raise UserError(f"--seed must not be negative, not {self.seed}")
         if self.batch_size is not None and self.per_rank_batch_size is not None:
             raise UserError(
                 f"--batch-size {self.batch_size} and --per-rank-batch-size "
@@ -151,6 +125,10 @@ class TrainConfig(SplitOptions):
     @classmethod
     def from_record(cls, record: dict[str, object]) -> TrainConfig:
         """The inverse of `as_record`."""
-        paths = ("data_root", "checkpoint_dir", "resume", "run_dir")
-        values = {k: Path(str(v)) if k in paths and v is not None else v for k, v in record.items()}
-        return cls(**values)  # type: ignore[arg-type]
+        paths = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
+        values: dict[str, Any] = {
+            k: Path(str(v)) if k in paths and v is not None else v for k, v in record.items()
+        }
+        if "lr_milestones" in values:
+            values["lr_milestones"] = tuple(values["lr_milestones"])
+        return cls(**values)

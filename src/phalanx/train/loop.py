@@ -165,6 +165,9 @@ def update(
         backward_s=result.backward_s,
         communication_s=result.communication_s,
         optimizer_s=max(0.0, ended - loaded - timed_s),
+        hidden_s=result.hidden_s,
+        last_bucket_s=result.last_bucket_s,
+        is_skipped=result.is_skipped,
     )
     logits = None if result.logits is None else result.logits.detach()[: batch.num_samples]
     return event, logits, ended

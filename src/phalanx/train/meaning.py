@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from phalanx.errors import UserError
 from phalanx.parallel.mesh import Mesh
 from phalanx.train.config import TrainConfig
-from phalanx.train.split import ON_A_MESH, SplitOptions, option
+from phalanx.train.split import ON_A_MESH, option
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,57 @@ MEANINGS = (
         "--strategy local",
         lambda config, _: config.strategy == "local",
     ),
-    Meaning(("all_reduce",), "--strategy mpi", lambda config, _: config.strategy == "mpi"),
+    Meaning(
+        ("all_reduce", "compress", "overlap", "bucket_mb", "link"),
+        "--strategy mpi",
+        lambda config, _: config.strategy == "mpi",
+    ),
+    Meaning(
+        ("powersgd_rank",), "--compress powersgd", lambda config, _: config.compress == "powersgd"
+    ),
+    Meaning(("topk_fraction",), "--compress topk", lambda config, _: config.compress == "topk"),
+    Meaning(
+        ("lr_milestones", "lr_factor"),
+        "--lr-schedule step",
+        lambda config, _: config.lr_schedule == "step",
+    ),
+    Meaning(
+        ("lr_power",),
+        "--lr-schedule polynomial",
+        lambda config, _: config.lr_schedule == "polynomial",
+    ),
+    Meaning(("warmup",), "--warmup-epochs", lambda config, _: config.warmup_epochs > 0),
+    Meaning(
+        ("trust_coefficient",), "--optimizer lars", lambda config, _: config.optimizer == "lars"
+    ),
+    Meaning(
+        (
+            "readers",
+            "reader_kind",
+            "prefetch",
+            "cache_mb",
+            "stage",
+            "stage_mb",
+            "shuffle_shards",
+            "augment",
+            "damaged",
+        ),
+        "--data",
+        lambda config, _: config.data is not None,
+    ),
+    Meaning(("stage_mb",), "--stage", lambda config, _: config.stage is not None),
+    Meaning(
+        ("checkpoint_steps",),
+        "--checkpoint-dir",
+        lambda config, _: config.checkpoint_dir is not None,
+    ),
 )
 
 
 def check_meaning(config: TrainConfig, mesh: Mesh) -> None:
     """Raises: UserError for an option that was given another value than its default and that this
     run would not read."""
-    defaults = SplitOptions()
+    defaults = TrainConfig()
     for meaning in MEANINGS:
         for name in meaning.names:
             value = getattr(config, name)

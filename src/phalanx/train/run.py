@@ -16,13 +16,22 @@ from phalanx.models.options import completed
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records import running
 from phalanx.records.schema import Setting
+from phalanx.train.communication import CommunicationOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.fit import check_fit, dataset_for
+from phalanx.train.learning import LearningOptions
 from phalanx.train.manifest import check_resumable, find_checkpoint, read_manifest
+from phalanx.train.reading import ReadingOptions
 from phalanx.train.split import ON_A_MESH, SplitOptions
 
 RUNS = Path("runs")
+
+# Of a setting: what has a place of its own, and what decides no number.
+SAID_ELSEWHERE = {
+    "strategy", "ranks", "threads", "mesh", "lr", "lr_rule", "lr_schedule", "optimizer", "dataset",
+    "data_root", "trace",
+}  # fmt: skip
 
 
 def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfig, Choice]:
@@ -119,13 +128,21 @@ def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
     """What was chosen otherwise than by default, of the options that only some runs have."""
     defaults = TrainConfig()
-    names = [field.name for field in fields(SplitOptions)] + ["width", "layers", "heads"]
-    left_out = {"strategy", "ranks", "threads", "mesh"}
-    return {
+    groups = (SplitOptions, LearningOptions, CommunicationOptions, ReadingOptions)
+    names = [field.name for group in groups for field in fields(group)]
+    chosen = {
         name: getattr(config, name)
-        for name in names
-        if name not in left_out and getattr(config, name) != getattr(defaults, name)
+        for name in [*names, "width", "layers", "heads"]
+        if name not in SAID_ELSEWHERE and getattr(config, name) != getattr(defaults, name)
     }
+    return {
+        name: value if isinstance(value, int | float) else _words(value)
+        for name, value in chosen.items()
+    }
+
+
+def _words(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def new_folder(config: TrainConfig) -> Path:

@@ -1,0 +1,49 @@
+"""A link slower than the machine's memory, imitated: what a network would make of a run.
+
+Pure; `messages.py` holds messages back by it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from phalanx.errors import UserError
+
+LINK = "PHALANX_LINK"  # the environment variable by which ranks are told
+
+_UNITS = {"kbit/s": 1e3 / 8, "mbit/s": 1e6 / 8, "gbit/s": 1e9 / 8}
+_TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What every rank sends goes out one message after the other at `bandwidth_bytes_per_s`, and
+    arrives `latency_s` later."""
+
+    bandwidth_bytes_per_s: float | None = None
+    """None: as fast as it is."""
+
+    latency_s: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Link:
+        """`1Gbit/s,1ms`, or one of both. Raises: UserError for anything else."""
+        bandwidth, latency = None, 0.0
+        for word in text.split(","):
+            found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-zµ/]+)\s*", word)
+            number, unit = (found[1], found[2].lower()) if found else ("", "")
+            try:
+                value = float(number)
+            except ValueError:
+                value = 0.0
+            if value > 0 and unit in _UNITS:
+                bandwidth = value * _UNITS[unit]
+            elif value > 0 and unit in _TIMES:
+                latency = value * _TIMES[unit]
+            else:
+                raise UserError(
+                    f"--link {text}: {word!r} is neither a bandwidth nor a latency: "
+                    "give it as 1Gbit/s,1ms"
+                )
+        return cls(bandwidth_bytes_per_s=bandwidth, latency_s=latency)

@@ -1,0 +1,53 @@
+"""What stands in the index of packed data: `index.json` beside its shards. No torch, no MPI.
+
+A pack is a folder with one folder a split (`train`, `validation`), each with an index and shards:
+
+    flowers/train/index.json
+    flowers/train/shard-00000.tar       layout "tar": WebDataset's: NAME.FIELD, samples in a row
+    flowers/train/shard-00000.npy       what the index of a tar is: offset and size of every field
+    flowers/train/shard-00000.inputs.npy, shard-00000.targets.npy         layout "npy"
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+INDEX = "index.json"
+
+Layout = Literal["tar", "npy"]
+Encoding = Literal["raw", "png", "jpeg"]
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One part of every sample: `inputs`, `targets`."""
+
+    name: str
+    dtype: str  # of NumPy
+    shape: list[int] | None  # of one sample, once decoded; None: they differ
+    encoding: Encoding = "raw"  # raw: the bytes of the array, in C order
+
+
+class File(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    bytes: int
+    sha256: str
+
+
+class Shard(msgspec.Struct, frozen=True, kw_only=True):
+    num_samples: int
+    files: list[File]
+
+
+class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """`index.json`: written last, so that a pack without one is not complete."""
+
+    schema: int = SCHEMA_VERSION
+    layout: Layout
+    fields: list[Field]
+    shards: list[Shard]
+    num_samples: int
+    classes: list[str] = []  # names of the targets, where they are classes
+    source: str = ""  # what it was packed from, for people

@@ -1,0 +1,68 @@
+"""What is sent in place of a bucket of gradients, and how the sum is made of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Size, Tensor
+
+
+class Ranks(Protocol):
+    """Those among which gradients are summed: a `comm.Group` or a torch.distributed group.
+
+    Tensors are contiguous and lie in CPU memory. All calls are collective, in the same order on all
+    ranks, from one thread at a time.
+    """
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def all_reduce(self, values: Tensor) -> None:
+        """Sum over the ranks, in place; half types are summed in float32 and rounded once."""
+
+    def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
+        """outputs[rank] becomes that rank's `part`; all of one size."""
+
+    def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+        """outputs[peer] becomes what `peer` has at parts[own rank]; of any sizes."""
+
+
+class Compressor(ABC):
+    """One rank's side, for all its buckets. What it keeps of a bucket (what was not sent, factors)
+    goes by the bucket's number."""
+
+    name: str
+
+    def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: B027  # most need none
+        """Bucket `number` holds parameters of `shapes`, one after the other; said again when
+        buckets are made anew, which forgets what was kept of all."""
+
+    @abstractmethod
+    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
+        """`values`, (n,) float32 or float64, become their sum over the ranks, as well as it is
+        known: the same bits on every rank. Collective."""
+
+    @abstractmethod
+    def sent_bytes(self, count: int, num_ranks: int) -> float:
+        """That a rank sends for a bucket of `count` float32 values."""
+
+    def kept_bytes(self) -> int:
+        """Of memory for what is kept between steps."""
+        return 0
+
+
+class Uncompressed(Compressor):
+    """The values themselves."""
+
+    name = "none"
+
+    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:  # noqa: ARG002
+        ranks.all_reduce(values)
+
+    def sent_bytes(self, count: int, num_ranks: int) -> float:
+        return 2 * (num_ranks - 1) / num_ranks * 4 * count

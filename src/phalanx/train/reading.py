@@ -1,0 +1,84 @@
+"""The options of where samples come from and how they are read, validated where they are made. No
+torch, no MPI.
+
+Annotations here are objects, not strings: see `split.py`.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from phalanx.errors import UserError
+from phalanx.train.split import option
+
+DatasetName = Literal["auto", "digits", "mnist", "fashion", "cifar10", "text"]
+Readers = Literal["threads", "processes"]
+Damaged = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadingOptions:
+    """Where samples come from."""
+
+    dataset: DatasetName = "auto"
+    """`mnist`, the embedded `digits` or `text`, `fashion` or `cifar10` where their files are, or
+    `auto`: text for gpt, else mnist where it is found, digits otherwise."""
+
+    data_root: Path | None = None
+    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
+
+    data: Path | None = None
+    """A folder made by `phalanx data pack`, in place of --dataset: read while training goes on,
+    and as large as one likes."""
+
+    readers: int = 2
+    """--data: how many read ahead on each rank; 0: the rank itself reads when it needs a batch."""
+
+    reader_kind: Readers = "threads"
+    """--data: what reads ahead."""
+
+    prefetch: int = 4
+    """--data: batches that may be ready before they are needed, on each rank."""
+
+    cache_mb: float = 0.0
+    """--data: megabytes of samples that each rank keeps in memory once it has read them."""
+
+    stage: Path | None = None
+    """--data: folder on the node's own disk to which one rank of each node brings shards first."""
+
+    stage_mb: float | None = None
+    """--stage: megabytes that it may hold; shards that are needed last go. Default: no limit."""
+
+    shuffle_shards: int | None = None
+    """--data: shuffle within so many shards at a time, so that reading stays local. Default: all
+    samples at random."""
+
+    augment: bool = False
+    """--data: shift and mirror training images at random, as the readers decode them."""
+
+    damaged: Damaged = "stop"
+    """--data: what follows when a sample is not as it was packed: `stop` the run, or `skip` it and
+    count it."""
+
+    train_samples: int | None = None
+    """Train on the first so many samples only. Default: all."""
+
+    validation_samples: int | None = None
+    """Evaluate on the first so many validation samples only. Default: all."""
+
+    def check_reading(self) -> None:
+        """Raises: UserError for values that no run could use."""
+        for name in ("readers", "cache_mb"):
+            if not getattr(self, name) >= 0:
+                raise UserError(f"{option(name)} must not be negative, not {getattr(self, name)}")
+        if self.prefetch < 1:
+            raise UserError(f"--prefetch must be at least 1, not {self.prefetch}")
+        for name in ("stage_mb", "shuffle_shards"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"{option(name)} must be positive, not {value}")
+        if self.data is not None and self.dataset != "auto":
+            raise UserError(
+                f"--data {self.data} and --dataset {self.dataset} exclude each other: "
+                "give one of them"
+            )
