@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.console import Console
 
+from phalanx.cli.train_options import (
+    COMMUNICATION,
+    KEEPING,
+    LEARNING,
+    READING,
+    SPLIT,
+    WORK,
+    Communication,
+    Keeping,
+    Learning,
+    Reading,
+    Split,
+    Work,
+    config_of,
+)
 from phalanx.launch.detect import detect
-from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete, new_folder, this_command, title
 
 
-def train(*, config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig()) -> None:  # noqa: B008  # frozen
+def train(
+    *,
+    work: Work = WORK,
+    reading: Reading = READING,
+    learning: Learning = LEARNING,
+    split: Split = SPLIT,
+    communication: Communication = COMMUNICATION,
+    keeping: Keeping = KEEPING,
+) -> None:
     """Train a model: alone, over MPI or over Gloo.
 
     Phalanx starts the ranks itself; under mpirun, srun or torchrun it joins the ranks that these
@@ -32,6 +52,7 @@ def train(*, config: Annotated[TrainConfig, Parameter(name="*")] = TrainConfig()
 
         mpirun -n 4 phalanx train --model rnn --strategy mpi
     """
+    config = config_of(work, reading, learning, split, communication, keeping)
     launched = detect(os.environ)
     if launched:
         from phalanx.train.rank import run_started_by_launcher  # imports torch

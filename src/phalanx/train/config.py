@@ -25,8 +25,8 @@ with 128 a run has too few steps to learn much."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainConfig(ReadingOptions, CommunicationOptions, LearningOptions, SplitOptions):
-    """What to train, on what, and how to split it."""
+class WorkOptions:
+    """What is trained."""
 
     model: ModelName = "mlp"
     """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows,
@@ -56,6 +56,11 @@ class TrainConfig(ReadingOptions, CommunicationOptions, LearningOptions, SplitOp
     dtype: DtypeName = "float32"
     """Precision of parameters and arithmetic."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class KeepingOptions:
+    """What is kept of a run, and how long it waits."""
+
     checkpoint_dir: Path | None = None
     """Where a checkpoint is written after every epoch. Default: none is written."""
 
@@ -70,6 +75,13 @@ class TrainConfig(ReadingOptions, CommunicationOptions, LearningOptions, SplitOp
 
     timeout_s: float = 300.0
     """Give up when ranks have waited this long for each other, and say who is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig(
+    KeepingOptions, CommunicationOptions, SplitOptions, LearningOptions, ReadingOptions, WorkOptions
+):
+    """What to train, on what, and how to split it."""
 
     def __post_init__(self) -> None:
         self.check_split()
