@@ -16,6 +16,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.memory import SharedMemory, share_within
+from phalanx.comm.recorder import KernelNotes
 from phalanx.comm.wait import WaitPolicy
 
 _DONE, _TIMED_OUT, _MISMATCH, _PEER_FAILED, _PEER_DIED, _INTERRUPTED, _NO_MEMORY = range(7)
@@ -254,6 +255,15 @@ class Node:
         """This rank's side of the node, for kernels that are called from elsewhere; what they
         return goes to `check`."""
         return self._node
+
+    def noted(self) -> KernelNotes:
+        """The last calls of this rank."""
+        begun, ended, calls = self._module.noted(self._node)
+        described = [
+            (_KINDS[fingerprint & 0xFF], describe_call(fingerprint, count), began_ns)
+            for fingerprint, count, began_ns in calls
+        ]
+        return KernelNotes(begun, begun == ended, described)
 
     def check(self, status: int) -> None:
         """Raises: what ended the call, when it did not come to its end."""

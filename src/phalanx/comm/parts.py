@@ -13,11 +13,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES, ReduceOp
+from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
 from phalanx.comm.memory import SharedMemory, share_within
 from phalanx.comm.node import Node
-from phalanx.comm.wait import WaitTimeoutError
+from phalanx.comm.recorder import NETWORK, NOTHING, collective_detail, kernel_calls
 from phalanx.comm.world import World
+from phalanx.records.last import GroupCalls
+from phalanx.records.spans import Spans, now_ns
+
+NAME = "parts"
+"""As errors and traces call the ranks that bring them together."""
 
 
 class Parts:
@@ -42,6 +48,11 @@ class Parts:
         self.num_parts = len(sizes)
         self._world, self._node, self._module = world, node, module
         self._code = DTYPES[dtype.name].code
+        self.spans: Spans | None = None
+        """Where every round adds its span, in a run that is traced."""
+        self._num_rounds = 0
+        self._num_bytes = sum(sizes) * dtype.itemsize
+        world.recorder.follow(self)
         stride = stride_bytes(num_elements, dtype)
         rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
@@ -81,9 +92,7 @@ class Parts:
             return None
         node = None
         if world.size > 1:
-            node = Node.join(
-                world.node, policy=world.policy, name="parts", timeout_s=world.timeout_s
-            )
+            node = Node.join(world.node, policy=world.policy, name=NAME, timeout_s=world.timeout_s)
             if node is None:
                 return None
         dtype = np.dtype(dtype)
@@ -106,11 +115,13 @@ class Parts:
         Raises: ValueError when a part is missing; WaitTimeoutError naming the ranks that did not
                 come; MismatchError when their parts are others.
         """
+        began_ns = now_ns() if self.spans is not None else 0
         status = self._module.parts_all_reduce(
             self._parts, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
         )
         if status:
             self._check(status, "the all-reduce of gradients")
+        self._end_round("all_reduce of parts", began_ns)
 
     def fused_step(
         self,
@@ -127,6 +138,7 @@ class Parts:
         Returns: seconds that this rank took for its share.
         Raises:  as `all_reduce`.
         """
+        began_ns = now_ns() if self.spans is not None else 0
         status, used_s = self._module.fused_step(
             self._parts,
             addresses,
@@ -139,12 +151,26 @@ class Parts:
         )
         if status:
             self._check(status, "the fused step")
+        self._end_round("fused_step", began_ns)
         return float(used_s)
+
+    def last_calls(self) -> GroupCalls:
+        """The last rounds of this rank."""
+        notes = NOTHING if self._node is None else self._node.noted()
+        members = list(range(self._world.size))
+        return GroupCalls(group=NAME, members=members, calls=kernel_calls(notes))
 
     def close(self) -> None:
         """Arrays of `vectors` that are still in use keep the memory."""
         self.vectors.clear()
         del self._parts, self._node
+
+    def _end_round(self, name: str, began_ns: int) -> None:
+        self._num_rounds += 1
+        if self.spans is not None and began_ns and self._node is not None:
+            members, number = range(self._world.size), self._num_rounds
+            detail = collective_detail(NAME, members, number, self._num_bytes)
+            self.spans.add(f"{name} {number}", NETWORK, began_ns, now_ns(), detail)
 
     def _check(self, status: int, name: str) -> None:
         assert self._node is not None, "one rank waits for nobody"
@@ -153,7 +179,15 @@ class Parts:
         except WaitTimeoutError as error:
             raise WaitTimeoutError(
                 f"rank {self._world.rank} waited {self._world.timeout_s:g} s in {name} for {error}"
+                f"{self._written(str(error))}"
             ) from None
+        except (PeerFailedError, MismatchError) as error:
+            error.args = (f"{error}{self._written(str(error))}",)
+            raise
+
+    def _written(self, reason: str) -> str:
+        path = self._world.recorder.write(reason)
+        return f" (its last collectives: {path})" if path else ""
 
 
 def stride_bytes(num_elements: int, dtype: np.dtype[Any]) -> int:

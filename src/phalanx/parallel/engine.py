@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Literal
 
 import torch.distributed as dist
 
+from phalanx.comm.recorder import Recorder
 from phalanx.comm.traffic import Traffic
 from phalanx.comm.world import World
 from phalanx.parallel.over_mpi import OverMPI
@@ -44,6 +46,11 @@ class OnTorch(OverMPI):
         if self._traffic is None:
             return None
         return self._traffic.sent_bytes, self._traffic.received_bytes
+
+    def recorders(self) -> Sequence[Recorder]:
+        group: Any = dist.group.WORLD
+        session = getattr(group, "session", None)
+        return (*super().recorders(), *(() if session is None else (session.world.recorder,)))
 
     def close(self) -> None:
         dist.destroy_process_group()

@@ -8,8 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phalanx.comm.clock import offset_to_first
+from phalanx.comm.recorder import Recorder
 from phalanx.comm.world import World
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.spans import Reading
 
 
 class OverMPI(Strategy):
@@ -34,6 +37,12 @@ class OverMPI(Strategy):
     def traffic(self) -> tuple[int, int] | None:
         counted = self._world.traffic
         return None if counted is None else (counted.sent_bytes, counted.received_bytes)
+
+    def recorders(self) -> Sequence[Recorder]:
+        return (self._world.recorder,)
+
+    def clock(self) -> Reading:
+        return offset_to_first(self._world.group)
 
     def close(self) -> None:
         self._world.close()

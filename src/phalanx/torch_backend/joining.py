@@ -116,6 +116,7 @@ def _session(ranks: list[int], timeout: timedelta) -> Session:
             f"ranks, not {ranks}: make one of all ranks first, or use mpi as the default backend"
         )
     session = Session(_world(timeout))
+    session.world.recorder.label = "backend mpi"
     watch_over(session)
     leave_uncompiled("phalanx.torch_backend")
     return session

@@ -54,10 +54,12 @@ def guarded(config: TrainConfig, launched: Launched | None, folder: Path | None)
     place = Place(folder=folder)
     try:
         train(config, launched, place)
-    except (Terminated, KeyboardInterrupt):
+    except (Terminated, KeyboardInterrupt) as request:
+        place.dump(f"rank {rank} was ended: {type(request).__name__}")
         place.close()
         os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
     except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
+        place.dump(f"{type(error).__name__}: {error}")
         place.close()
         _fail(error, rank, place)
 

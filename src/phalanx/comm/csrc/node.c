@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 static size_t round_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -66,6 +67,20 @@ static int all_agree(node *self)
     return 1;
 }
 
+/* Some nanoseconds: the coarse clock is a read of memory. */
+static void note(node *self, uint64_t fingerprint, uint64_t count)
+{
+#ifdef CLOCK_MONOTONIC_COARSE
+    enum { CLOCK = CLOCK_MONOTONIC_COARSE };
+#else
+    enum { CLOCK = CLOCK_MONOTONIC };
+#endif
+    struct timespec time;
+    clock_gettime(CLOCK, &time);
+    self->noted[self->begun++ % NUM_NOTED] =
+        (noted){fingerprint, count, (int64_t)time.tv_sec * 1000000000 + time.tv_nsec};
+}
+
 /* Say what is called, before the first phase is published. */
 int node_begin(node *self, enum kind kind, int dtype, int op, int root, uint64_t count,
                  double timeout_s, interrupted check)
@@ -73,6 +88,9 @@ int node_begin(node *self, enum kind kind, int dtype, int op, int root, uint64_t
     self->deadline = 0;
     self->timeout_s = timeout_s;
     self->check = check;
+    uint64_t fingerprint = (uint64_t)kind | (uint64_t)op << 8 | (uint64_t)dtype << 16 |
+                           (uint64_t)(uint32_t)root << 32;
+    note(self, fingerprint, count);
     if (self->unmet) { /* a broadcast, in which only the root's call was looked at */
         TRY(node_wait_all(self, self->unmet));
         TRY(all_agree(self) ? DONE : MISMATCH);
@@ -81,8 +99,7 @@ int node_begin(node *self, enum kind kind, int dtype, int op, int root, uint64_t
     self->calls++;
     TRY(node_wait_all(self, self->call_free[self->calls & 1]));
     call *own = call_of(self, self->rank);
-    own->fingerprint = (uint64_t)kind | (uint64_t)op << 8 | (uint64_t)dtype << 16 |
-                       (uint64_t)(uint32_t)root << 32;
+    own->fingerprint = fingerprint;
     own->count = count;
     own->segment = NO_SEGMENT;
     /* All have compared this call with theirs once they publish anything of the next one. */
@@ -100,6 +117,7 @@ int node_meet(node *self)
 int node_end(node *self)
 {
     self->call_free[self->calls & 1] = self->phase + 1;
+    self->ended = self->begun;
     return DONE;
 }
 
@@ -133,3 +151,15 @@ peer_state node_peer(node *self, int peer)
 uint64_t node_phase(node *self) { return self->phase; }
 uint64_t node_awaited(node *self) { return self->awaited; }
 int node_gone(node *self) { return self->gone; }
+
+uint64_t node_begun(node *self) { return self->begun; }
+uint64_t node_ended(node *self) { return self->ended; }
+
+void node_noted(node *self, uint64_t number, uint64_t *fingerprint, uint64_t *count,
+                int64_t *began_ns)
+{
+    noted *one = &self->noted[(number - 1) % NUM_NOTED];
+    *fingerprint = one->fingerprint;
+    *count = one->count;
+    *began_ns = one->began_ns;
+}

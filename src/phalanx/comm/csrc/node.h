@@ -64,6 +64,12 @@ typedef struct {
     uint64_t bytes;
 } mapping;
 
+/* A call of this rank, for those who ask afterwards what it did last. */
+typedef struct {
+    uint64_t fingerprint, count;
+    int64_t began_ns;
+} noted;
+
 struct node {
     int rank, size, spins, yields;
     size_t chunk_bytes, inline_bytes;
@@ -75,6 +81,9 @@ struct node {
     uint64_t seen;      /* that all ranks are known to have published */
     uint64_t awaited;   /* the phase that was waited for last */
     int gone;           /* the rank whose process was found to be gone */
+    uint64_t begun;     /* calls that were noted */
+    uint64_t ended;     /* of these, the last that came to its end */
+    noted noted[NUM_NOTED];
     uint64_t calls;     /* begun by this rank */
     uint64_t unmet;     /* first phase of the last call, if not all were compared in it; else 0 */
     uint64_t chunks;    /* that went through the slots */

@@ -1,0 +1,221 @@
+"""The last collectives of every group of a world, kept at no cost that anybody notices.
+
+Shared memory's kernels note each call in a ring of their own (`csrc/node.c`: a few nanoseconds);
+what goes another way, and takes longer, is noted here. Both are put together only when something
+has gone wrong and the recorder writes them down. Where a run is traced, the recorder also hands
+every group the place for its spans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from phalanx.comm.call import Call
+from phalanx.records.last import (
+    GroupCalls,
+    LastCall,
+    LastCollectives,
+    dump_folder,
+    write_last,
+)
+from phalanx.records.spans import Detail, Spans, now_ns
+
+NETWORK = "network"
+"""The lane of collectives in a trace."""
+
+KEPT = 256
+"""Collectives of each group; as many as `NUM_NOTED` of the kernels."""
+
+
+class Noted(NamedTuple):
+    """A collective that went another way than the fastest."""
+
+    number: int
+    call: Call
+    way: str
+    through_node: bool
+    """Whether the kernels have noted it as well."""
+    began_ns: int
+
+
+class KernelNotes(NamedTuple):
+    """What the kernels have noted of one node."""
+
+    begun: int
+    """Calls so far, of which the last ones are kept."""
+    is_done: bool
+    """Whether the last one is."""
+    calls: Sequence[tuple[str, str, int]]
+    """Name, call in words, when it began; the oldest first."""
+
+
+NOTHING = KernelNotes(0, True, ())
+
+
+class Followed(Protocol):
+    """A group, as the recorder sees it."""
+
+    spans: Spans | None
+
+    def last_calls(self) -> GroupCalls:
+        """The last collectives of this rank."""
+
+
+class Recorder:
+    """Of one world on one rank."""
+
+    def __init__(self, rank: int) -> None:
+        """rank: in the world."""
+        self.rank = rank
+        self.label = ""
+        """Whose world it is, where a process has several."""
+        self.spans: Spans | None = None
+        self._groups: list[weakref.ref[Any]] = []
+
+    def follow(self, group: Followed) -> None:
+        """From now on until nobody else holds it."""
+        self._groups = [known for known in self._groups if known() is not None]
+        self._groups.append(weakref.ref(group))
+        if self.spans is not None:
+            group.spans = self.spans
+
+    def trace(self, spans: Spans | None) -> None:
+        """Every collective of the groups that there are and will be adds a span; None: no more."""
+        self.spans = spans
+        for group in self._alive():
+            group.spans = spans
+
+    def write(self, reason: str) -> Path | None:
+        """Write down the last collectives of all groups, where there is a folder for it.
+
+        Never raises: it is called when something worse has happened.
+        """
+        folder = dump_folder()
+        if folder is None:
+            return None
+        groups = [group.last_calls() for group in self._alive()]
+        if self.label:
+            groups = [_of(group, self.label) for group in groups]
+        with contextlib.suppress(OSError):
+            last = LastCollectives(
+                rank=self.rank,
+                hostname=socket.gethostname(),
+                process_id=os.getpid(),
+                written_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+                now_ns=now_ns(),
+                reason=reason,
+                groups=[group for group in groups if group.calls],
+            )
+            return write_last(folder, last)
+        return None
+
+    def _alive(self) -> list[Any]:
+        return [group for known in self._groups if (group := known()) is not None]
+
+
+class Notes:
+    """The slower collectives of one group."""
+
+    __slots__ = ("_kept", "finished")
+
+    def __init__(self) -> None:
+        self._kept: deque[Noted] = deque(maxlen=KEPT)
+        self.finished = 0
+        """Number of the last one that came to its end."""
+
+    def begin(self, number: int, call: Call, way: str, *, through_node: bool) -> None:
+        self._kept.append(Noted(number, call, way, through_node, now_ns()))
+
+    def together(self, number: int, kernels: KernelNotes) -> list[LastCall]:
+        """All, the oldest first. number: of the group's last collective."""
+        return put_together(number, list(self._kept), self.finished, kernels)
+
+
+def put_together(
+    number: int, noted: Sequence[Noted], finished: int, kernels: KernelNotes
+) -> list[LastCall]:
+    """The last collectives of a group, the oldest first. Pure.
+
+    Numbers that are not among `noted` went the fastest way, through the kernels, which know their
+    order but not their numbers: both are walked through from the last one backwards.
+    number: of the last one; finished: the last of `noted` that came to its end.
+    """
+    calls: list[LastCall] = []
+    slow, fast = list(noted), list(kernels.calls)
+    last_is_done = kernels.is_done
+    while number > 0 and len(calls) < KEPT:
+        if slow and slow[-1].number == number:
+            entry = slow.pop()
+            if entry.through_node and fast and fast[-1][0] == entry.call.name:
+                fast.pop()
+            is_done = bool(calls) or finished == number
+            calls.append(_noted(entry, is_done=is_done))
+        elif fast:
+            name, call, began_ns = fast.pop()
+            calls.append(
+                LastCall(
+                    number=number,
+                    name=name,
+                    call=call,
+                    way="shared memory",
+                    began_ns=began_ns,
+                    is_done=bool(calls) or last_is_done,
+                )
+            )
+        else:
+            break
+        number -= 1
+    return calls[::-1]
+
+
+def collective_detail(group: str, members: Sequence[int], number: int, num_bytes: int) -> Detail:
+    """What a trace needs to find the same collective on other ranks. Groups of one name that are
+    made at the same time have no member in common: the first one tells them apart."""
+    return {
+        "group": group,
+        "first": members[0],
+        "size": len(members),
+        "number": number,
+        "bytes": num_bytes,
+    }
+
+
+def kernel_calls(kernels: KernelNotes) -> list[LastCall]:
+    """Those of a node that no group numbers: its calls are its numbers."""
+    calls = kernels.calls[-KEPT:]
+    first = kernels.begun - len(calls) + 1
+    return [
+        LastCall(
+            number=number,
+            name=name,
+            call=call,
+            way="shared memory",
+            began_ns=began_ns,
+            is_done=number < kernels.begun or kernels.is_done,
+        )
+        for number, (name, call, began_ns) in enumerate(calls, first)
+    ]
+
+
+def _noted(entry: Noted, *, is_done: bool) -> LastCall:
+    return LastCall(
+        number=entry.number,
+        name=entry.call.name,
+        call=str(entry.call),
+        way=entry.way,
+        began_ns=entry.began_ns,
+        is_done=is_done,
+    )
+
+
+def _of(group: GroupCalls, label: str) -> GroupCalls:
+    name = f"{group.group} of {label}"
+    return GroupCalls(group=name, members=group.members, calls=group.calls)

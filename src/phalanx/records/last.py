@@ -1,0 +1,167 @@
+"""What a rank did last with the others: `last-collectives-<rank>.json`, for when it cannot go on.
+
+Every rank numbers the collectives of a group, and all call the same ones in the same order. So the
+numbers say who is behind, and what it was that the others wait in.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from phalanx.records.files import write_atomically
+
+DUMP_DIR = "PHALANX_DUMP_DIR"
+"""Folder for these files; a run of Phalanx's own sets it to that of its records."""
+
+
+class LastCall(msgspec.Struct, frozen=True, kw_only=True):
+    number: int  # counted from 1 in each group
+    name: str  # "all_reduce"
+    call: str  # with all that ranks must agree on: "all_reduce(float32, 10 elements, SUM)"
+    way: str  # "shared memory", "messages" or the algorithm that was asked for
+    began_ns: int | None  # on the rank's clock, as `now_ns`; within some milliseconds
+    is_done: bool
+
+
+class GroupCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """The last collectives of one rank in one group, the oldest first."""
+
+    group: str
+    members: list[int]  # ranks of the world
+    calls: list[LastCall]
+
+    @property
+    def begun(self) -> int:
+        return self.calls[-1].number if self.calls else 0
+
+    @property
+    def finished(self) -> int:
+        """The last one of which all is done; they end in the order in which they begin."""
+        return max((call.number for call in self.calls if call.is_done), default=0)
+
+    def named(self, number: int) -> str:
+        """A collective that is remembered, as one reads it."""
+        names = {call.number: call.name for call in self.calls}
+        return f"{names[number]} number {number}" if number in names else f"number {number}"
+
+
+class LastCollectives(msgspec.Struct, frozen=True, kw_only=True):
+    """`last-collectives-<rank>.json`."""
+
+    rank: int
+    hostname: str
+    process_id: int
+    written_at: str  # ISO 8601, UTC
+    now_ns: int  # on the clock of `began_ns`
+    reason: str
+    groups: list[GroupCalls]
+
+
+def last_file(folder: Path, rank: int) -> Path:
+    return folder / f"last-collectives-{rank}.json"
+
+
+def write_last(folder: Path, last: LastCollectives) -> Path:
+    """Groups that the same process has written of before, and that `last` is silent about, stay;
+    so does the first reason."""
+    path = last_file(folder, last.rank)
+    earlier = _read(path)
+    if earlier is not None and earlier.process_id == last.process_id:
+        known = {(group.group, *group.members) for group in last.groups}
+        others = [g for g in earlier.groups if (g.group, *g.members) not in known]
+        last = msgspec.structs.replace(last, reason=earlier.reason, groups=[*last.groups, *others])
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(last), indent=1) + b"\n")
+    return path
+
+
+def read_last(folder: Path) -> dict[int, LastCollectives]:
+    """Of all ranks that have left one, by rank; damaged ones are left out."""
+    found = {}
+    for path in folder.glob("last-collectives-*.json"):
+        number = re.fullmatch(r"last-collectives-(\d+)\.json", path.name)
+        last = _read(path) if number else None
+        if last is not None:
+            found[last.rank] = last
+    return dict(sorted(found.items()))
+
+
+def who_was_where(lasts: Mapping[int, LastCollectives]) -> str | None:
+    """One sentence: which ranks are behind the others, and what they last finished; else what all
+    were in. None where nothing is known."""
+    groups: dict[tuple[str, tuple[int, ...]], dict[int, GroupCalls]] = {}
+    for rank, last in lasts.items():
+        for group in last.groups:
+            groups.setdefault((group.group, tuple(group.members)), {})[rank] = group
+    sentences = [
+        sentence
+        for (_, members), of_ranks in sorted(groups.items(), key=_newest, reverse=True)
+        if (sentence := _behind(members, of_ranks))
+    ]
+    return "; ".join(sentences[:2]) if sentences else _together(groups)
+
+
+def _newest(item: tuple[object, dict[int, GroupCalls]]) -> int:
+    """When the last collective of a group began; clocks of several machines are not aligned."""
+    calls = [call for group in item[1].values() for call in group.calls[-1:]]
+    return max((call.began_ns or 0 for call in calls), default=0)
+
+
+def _behind(members: Sequence[int], of_ranks: Mapping[int, GroupCalls]) -> str | None:
+    """None where all that have said something have begun as much."""
+    furthest = max(group.begun for group in of_ranks.values())
+    first = next(group for group in of_ranks.values() if group.begun == furthest)
+    parts = []
+    for rank, group in of_ranks.items():
+        missing = furthest - group.begun
+        if missing:
+            did = f"it last finished {group.named(group.finished)}" if group.finished else ""
+            parts.append(
+                f"rank {rank} is {missing} collective{'s' * (missing != 1)} behind: "
+                + (did or "it has finished none")
+            )
+    if not parts:
+        return None
+    silent = [rank for rank in members if rank not in of_ranks]
+    text = (
+        f"{' and '.join(parts)} of group {first.group}, the others are in {first.named(furthest)}"
+    )
+    return text + (f" (rank {_listed(silent)} left no word)" if silent else "")
+
+
+def _together(groups: Mapping[tuple[str, tuple[int, ...]], dict[int, GroupCalls]]) -> str | None:
+    """Where no rank that left a word is behind: what they were in, and who left none."""
+    newest = max(groups.items(), key=_newest, default=None)
+    if newest is None:
+        return None
+    (_, members), of_ranks = newest
+    silent = [rank for rank in members if rank not in of_ranks]
+    waiting = [r for r, group in of_ranks.items() if group.begun and not group.calls[-1].is_done]
+    if not waiting or not silent:
+        return None
+    group = of_ranks[waiting[0]]
+    return (
+        f"rank {_listed(silent)} left no word; rank {_listed(waiting)} "
+        f"waited in {group.named(group.begun)} of group {group.group}"
+    )
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _read(path: Path) -> LastCollectives | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LastCollectives)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def dump_folder() -> Path | None:
+    """Where the user, or the run, wants them."""
+    folder = os.environ.get(DUMP_DIR)
+    return Path(folder) if folder else None

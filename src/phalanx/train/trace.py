@@ -1,0 +1,52 @@
+"""One rank's part in a trace: spans while it trains, a file at its end, however it ends."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.last import DUMP_DIR
+from phalanx.records.spans import Spans, Traced, write_spans
+
+
+def dump_into(folder: Path) -> None:
+    """What ranks did last with each other is written to the run's folder when it fails, unless the
+    user has named another."""
+    os.environ.setdefault(DUMP_DIR, str(folder))
+
+
+class Tracing:
+    """From the moment at which all ranks have joined."""
+
+    def __init__(self, strategy: Strategy, folder: Path, began_at: float) -> None:
+        """began_at: seconds of `time.perf_counter()` that the rank's events count from. Collective:
+        the clocks of several machines are compared."""
+        self._strategy, self._folder = strategy, folder
+        self._began_ns = int(began_at * 1e9)
+        self._spans: Spans | None = Spans()
+        self._readings = [strategy.clock()]
+        strategy.trace(self._spans)
+
+    def compare_clocks(self) -> None:
+        """Once more, at the end: what they have drifted since is linear, as far as one knows.
+        Collective; what is said from now on is no part of the trace."""
+        self._strategy.trace(None)
+        self._readings.append(self._strategy.clock())
+
+    def write(self) -> None:
+        """The rank's file, once."""
+        spans, self._spans = self._spans, None
+        if spans is None:
+            return
+        traced = Traced(
+            rank=self._strategy.rank,
+            size=self._strategy.size,
+            hostname=socket.gethostname(),
+            process_id=os.getpid(),
+            began_ns=self._began_ns,
+            readings=self._readings,
+            dropped=spans.dropped,
+        )
+        write_spans(self._folder, traced, spans.take())
