@@ -20,7 +20,6 @@ from phalanx.comm.call import (
 )
 from phalanx.comm.dtypes import ReduceOp, check_operation
 from phalanx.comm.membership import SHARED, Membership
-from phalanx.comm.messages import MessageRequest
 from phalanx.comm.select import Asked
 
 
@@ -96,7 +95,7 @@ class Group(Membership):
         asked = algorithm or self._asked
         check_operation(buffer.dtype, op)
         call = Call("all_reduce", buffer.dtype, (buffer.count,), op, divisor=divisor)
-        with self._begin(call, timeout_s):
+        with self._begin(call, timeout_s, asked):
             if self._device is not None:
                 self._device.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
@@ -218,7 +217,7 @@ class Group(Membership):
         self._check_usable()
         self._expect_messages()
         self._count(Call("send", buffer.dtype, (buffer.count,)))
-        request = MessageRequest(self._watch, self._communicators.messages, tag, self._traffic)
+        request = self._request(tag)
         request.send(buffer, dest)
         return request
 
@@ -229,7 +228,7 @@ class Group(Membership):
         self._check_usable()
         self._expect_messages()
         self._count(Call("receive", buffer.dtype, (buffer.count,)))
-        request = MessageRequest(self._watch, self._communicators.messages, tag, self._traffic)
+        request = self._request(tag)
         request.receive(buffer, source)
         return request
 

@@ -1,11 +1,12 @@
 """A link slower than the machine's memory, imitated: what a network would make of a run.
 
-Pure; `messages.py` holds messages back by it.
+Pure; `outgoing.py` holds messages back by it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from phalanx.errors import UserError
@@ -27,23 +28,32 @@ class Link:
     latency_s: float = 0.0
 
     @classmethod
-    def parse(cls, text: str) -> Link:
+    def parse(cls, text: str, *, given_by: str = "--link") -> Link:
         """`1Gbit/s,1ms`, or one of both. Raises: UserError for anything else."""
-        bandwidth, latency = None, 0.0
+        bandwidths, latencies = [], []
         for word in text.split(","):
-            found = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-zµ/]+)\s*", word)
-            number, unit = (found[1], found[2].lower()) if found else ("", "")
-            try:
-                value = float(number)
-            except ValueError:
-                value = 0.0
+            found = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*([A-Za-zµ/]+)\s*", word)
+            value, unit = (float(found[1]), found[2].lower()) if found else (0.0, "")
             if value > 0 and unit in _UNITS:
-                bandwidth = value * _UNITS[unit]
+                bandwidths.append(value * _UNITS[unit])
             elif value > 0 and unit in _TIMES:
-                latency = value * _TIMES[unit]
+                latencies.append(value * _TIMES[unit])
             else:
                 raise UserError(
-                    f"--link {text}: {word!r} is neither a bandwidth nor a latency: "
+                    f"{given_by} {text}: {word!r} is neither a bandwidth nor a latency: "
                     "give it as 1Gbit/s,1ms"
                 )
-        return cls(bandwidth_bytes_per_s=bandwidth, latency_s=latency)
+        if len(bandwidths) > 1 or len(latencies) > 1:
+            raise UserError(
+                f"{given_by} {text}: give one bandwidth and one latency, as 1Gbit/s,1ms"
+            )
+        return cls(
+            bandwidth_bytes_per_s=bandwidths[0] if bandwidths else None,
+            latency_s=latencies[0] if latencies else 0.0,
+        )
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> Link | None:
+        """What `PHALANX_LINK` says; None where it says nothing. Raises: as `parse`."""
+        text = environ.get(LINK)
+        return cls.parse(text, given_by=f"{LINK}:") if text else None

@@ -17,21 +17,26 @@ from phalanx.comm.counted import counted
 from phalanx.comm.device_network import DeviceNetwork, Memory
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.joining import join_all, join_neighbours
-from phalanx.comm.messages import TAGS, MessageTransport
+from phalanx.comm.messages import TAGS, MessageRequest, MessageTransport
 from phalanx.comm.network import Network
 from phalanx.comm.node import Node
+from phalanx.comm.outgoing import Outgoing
+from phalanx.comm.recorder import NETWORK, NOTHING, Notes, Recorder, collective_detail
 from phalanx.comm.route import Route
 from phalanx.comm.select import asked_for
 from phalanx.comm.traffic import Traffic, handed_in
 from phalanx.comm.transport import Members
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.watch import Watch
+from phalanx.records.last import GroupCalls
+from phalanx.records.spans import Spans, now_ns
 
 CHECK = "PHALANX_CHECK"  # "1": every collective is compared among the ranks before it is made
 
 # On the communicator for notices, beside the tag of the notices themselves.
 CHECK_TAG, FIRST_SUBGROUP_TAG = 1, 2
 
+FAILURES = (WaitTimeoutError, PeerFailedError, MismatchError)
 SHARED = ("auto", "shared")  # what one asks for to get shared memory, where there is some
 
 
@@ -57,9 +62,12 @@ class Membership:
         check: bool | None = None,
         traffic: Traffic | None = None,
         parent: Watch | None = None,
+        outgoing: Outgoing | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. nodes: the
-        number of each rank's node. check None: as the environment says. Collective."""
+        number of each rank's node. check None: as the environment says. outgoing: the imitated
+        link by which messages leave; set-up and the comparison of calls do not. Collective."""
         self.name, self.members, self.nodes = name, members, nodes
         self.policy = policy
         self._check = os.environ.get(CHECK, "0") not in ("", "0") if check is None else check
@@ -75,14 +83,17 @@ class Membership:
             timeout_s=timeout_s,
             parent=parent,
         )
-        self._transport = MessageTransport(self._communicators.collectives, self._watch)
+        self._outgoing = outgoing
+        self._transport = MessageTransport(self._communicators.collectives, self._watch, outgoing)
         self._set_up = MessageTransport(self._communicators.notices, self._watch)
         self._asked = asked_for(os.environ)
         self._alone = Alone() if self.size == 1 else None
         self._neighbours = join_neighbours(
             self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
         )
-        self._network = Network(self._transport, nodes, self._neighbours)
+        self._network = Network(
+            self._transport, nodes, self._neighbours, is_imitated=outgoing is not None
+        )
         # The same calls through shared memory, where all members have it.
         self._node = join_all(
             self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
@@ -93,7 +104,11 @@ class Membership:
         self._broken: BaseException | None = None
         self._closed = False
         self._running = Running(self)
+        self._notes = Notes()
+        self._spans: Spans | None = None
         self.traffic = traffic
+        self._recorder = recorder or Recorder(members[self.rank])
+        self._recorder.follow(self)
 
     @property
     def timeout_s(self) -> float:
@@ -131,6 +146,22 @@ class Membership:
         self._fast = self._fastest()
 
     @property
+    def spans(self) -> Spans | None:
+        """Where every collective of this group adds its span; None: nowhere, which is faster."""
+        return self._spans
+
+    @spans.setter
+    def spans(self, spans: Spans | None) -> None:
+        self._spans = spans
+        self._fast = self._fastest()
+
+    def last_calls(self) -> GroupCalls:
+        """The last collectives of this rank here; none in a group of one."""
+        kernels = NOTHING if self._node is None else self._node.noted()
+        calls = self._notes.together(self.sequence, kernels) if self.size > 1 else []
+        return GroupCalls(group=self.name, members=list(self.members), calls=calls)
+
+    @property
     def node(self) -> Node | None:
         """The ranks' shared memory; None where not all ranks have it."""
         return self._node
@@ -146,9 +177,19 @@ class Membership:
             self._device = None
             self._fast = self._fastest()
 
-    def subgroup(self, members: Sequence[int], *, name: str, tag: int = 0) -> Self:
+    def subgroup(
+        self,
+        members: Sequence[int],
+        *,
+        name: str,
+        tag: int = 0,
+        policy: WaitPolicy | None = None,
+    ) -> Self:
         """A group of some of the ranks of this one, in the order given. Called by its members
-        only; members of groups made at the same time need different tags."""
+        only; members of groups made at the same time need different tags.
+
+        policy: how its ranks wait; None: as those of this group.
+        """
         check_members(members, self.rank, self.size)
         self._check_usable()
         self._watch.activity = f"making the subgroup {name}"
@@ -161,19 +202,24 @@ class Membership:
             name=name,
             members=tuple(self.members[rank] for rank in members),
             nodes=tuple(self.nodes[rank] for rank in members),
-            policy=self.policy,
+            policy=policy or self.policy,
             timeout_s=self.timeout_s,
             check=self.check,
             traffic=self._traffic,
             parent=self._watch,
+            outgoing=self._outgoing,
+            recorder=self._recorder,
         )
         communicator.Free()
         return group
 
     def fail(self, reason: str) -> None:
-        """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`."""
+        """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`, and
+        so do those of this rank's other threads."""
+        self._watch.failed[self.members[self.rank]] = reason
         self._tell_node(reason)
         self._watch.tell_failure(reason)
+        self._recorder.write(reason)
         self._broken = self._broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
         self._fast = None
 
@@ -186,16 +232,26 @@ class Membership:
         self._fast = self._node = self._shared = self._neighbours = None
         self._watch.close()
         if self._broken is None:
+            if self._outgoing is not None:
+                self._outgoing.flush()
             self._communicators.close()
         # Else they stay: messages may still come, and would reach whoever got their numbers next.
 
-    def _begin(self, call: Call, timeout_s: float | None) -> Running:
-        """Number the collective and, in debug mode, compare it with what the others call."""
+    def _begin(self, call: Call, timeout_s: float | None, way: str = "auto") -> Running:
+        """Number the collective, note it and, in debug mode, compare it with what the others call.
+
+        way: that was asked for.
+        """
         self._check_usable()
         self.sequence += 1
         self._transport.tag = self.sequence
         self._watch.activity = f"{call.name} number {self.sequence}"
         self._running.timeout_s = timeout_s
+        shares = self._node is not None and self._device is None and way in SHARED
+        named = "shared memory" if shares else "messages" if way in SHARED else way
+        self._notes.begin(self.sequence, call, named, through_node=shares)
+        if self._spans is not None:
+            self._running.begin(call)
         self._count(call)
         if self.check and self.size > 1:
             if self._device is not None:
@@ -206,7 +262,8 @@ class Membership:
         return self._running
 
     def _fastest(self) -> Node | Alone | None:
-        usable = self._broken is None and not self._closed and self._traffic is None
+        usable = self._broken is None and not self._closed
+        usable = usable and self._traffic is None and self._spans is None
         if self._alone is not None and usable:
             return self._alone
         return self._node if usable and not self._check and self._asked in SHARED else None
@@ -214,6 +271,11 @@ class Membership:
     def _count(self, call: Call) -> None:
         if self._traffic is not None and call.dtype is not None:
             self._traffic.begin(call.name, handed_in(call, self.rank))
+
+    def _request(self, tag: int) -> MessageRequest:
+        return MessageRequest(
+            self._watch, self._communicators.messages, tag, self._traffic, self._outgoing
+        )
 
     def _expect_messages(self) -> None:
         if self._node is not None:
@@ -231,8 +293,12 @@ class Membership:
     def _break(self, error: BaseException) -> None:
         """The group cannot go on after this; those who wait in shared memory are told."""
         self._broken, self._fast = error, None
+        reason = str(error) or type(error).__name__
         if not isinstance(error, PeerFailedError):
-            self._tell_node(str(error) or type(error).__name__)
+            self._tell_node(reason)
+        path = self._recorder.write(reason)
+        if path is not None and isinstance(error, FAILURES):
+            error.args = (f"{reason} (its last collectives: {path})",)
 
     def _tell_node(self, reason: str) -> None:
         for node in (self._node, self._neighbours):
@@ -252,6 +318,12 @@ class Running:
     def __init__(self, group: Membership) -> None:
         self._group = group
         self.timeout_s: float | None = None
+        self._call = Call("nothing")
+        self._began_ns = 0
+
+    def begin(self, call: Call) -> None:
+        """A collective that is traced."""
+        self._call, self._began_ns = call, now_ns()
 
     def __enter__(self) -> Route:
         group = self._group
@@ -266,6 +338,23 @@ class Running:
         if error is not None:
             self._name_collective(error)
             self._group._break(error)
+            return
+        group = self._group
+        group._notes.finished = group.sequence
+        if group._spans is not None and self._began_ns:
+            self._add_span(group._spans)
+
+    def _add_span(self, spans: Spans) -> None:
+        group, call = self._group, self._call
+        spans.add(
+            f"{call.name} {group.sequence}",
+            NETWORK,
+            self._began_ns,
+            now_ns(),
+            collective_detail(
+                group.name, group.members, group.sequence, handed_in(call, group.rank)
+            ),
+        )
 
     def _name_collective(self, error: BaseException) -> None:
         """Errors of a part that does not know the group: say where they happened."""

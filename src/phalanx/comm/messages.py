@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType
 from phalanx.comm.errors import MismatchError
+from phalanx.comm.outgoing import Outgoing
 from phalanx.comm.traffic import Moved, Traffic
 from phalanx.comm.transport import Messages, Scratch
 from phalanx.comm.watch import Watch
@@ -38,8 +39,9 @@ class MessageTransport:
     All messages of a collective carry its number as their tag.
     """
 
-    def __init__(self, communicator: Any, watch: Watch) -> None:
-        self.communicator, self.watch = communicator, watch
+    def __init__(self, communicator: Any, watch: Watch, outgoing: Outgoing | None = None) -> None:
+        """outgoing: the imitated link that messages leave by; None: they leave at once."""
+        self.communicator, self.watch, self.outgoing = communicator, watch, outgoing
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
         self.tag = 0
@@ -91,7 +93,7 @@ class MessageExchange:
 
     def __init__(self, transport: MessageTransport, sends: Messages, receives: Messages) -> None:
         self._transport, self._messages = transport, (sends, receives)
-        self.pending = pending = Pending(transport.watch)
+        self.pending = pending = Pending(transport.watch, transport.outgoing)
         tag = transport.tag % TAGS
         for buffer, source in receives:
             pending.receive(transport.communicator, buffer, source, tag)
@@ -112,8 +114,8 @@ class MessageExchange:
 class Pending:
     """Messages on their way, of one exchange."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, watch: Watch, outgoing: Outgoing | None = None) -> None:
+        self._watch, self._outgoing = watch, outgoing
         self._receives: list[tuple[Any, int, Buffer]] = []
         self._sends: list[tuple[Any, Buffer]] = []
         self._status = _mpi().Status()
@@ -122,7 +124,11 @@ class Pending:
 
     def send(self, communicator: Any, buffer: Buffer, dest: int, tag: int) -> None:
         for piece in pieces_of(buffer):
-            request = communicator.Isend(memory_of(piece), dest, tag)
+            memory = memory_of(piece)
+            if self._outgoing is None:
+                request = communicator.Isend(memory, dest, tag)
+            else:
+                request = self._outgoing.send(communicator, memory, piece.num_bytes, dest, tag)
             self._sends.append((request, piece))
 
     def receive(self, communicator: Any, buffer: Buffer, source: int, tag: int) -> None:
@@ -184,11 +190,16 @@ class MessageRequest:
     """A message that the user sends or receives."""
 
     def __init__(
-        self, watch: Watch, communicator: Any, tag: int, traffic: Traffic | None = None
+        self,
+        watch: Watch,
+        communicator: Any,
+        tag: int,
+        traffic: Traffic | None = None,
+        outgoing: Outgoing | None = None,
     ) -> None:
         self._watch, self._communicator, self._tag = watch, communicator, tag
         self._traffic, self._moved = traffic, Moved(0, 0, 0)
-        self._pending = Pending(watch)
+        self._pending = Pending(watch, outgoing)
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
         self._is_closed = False

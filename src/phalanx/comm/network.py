@@ -28,11 +28,13 @@ class Network:
         transport: MessageTransport,
         nodes: tuple[int, ...],
         neighbours: lanes.Neighbours | None = None,
+        *,
+        is_imitated: bool = False,
     ) -> None:
         """nodes: the number of each rank's node; neighbours: this rank's, where all nodes' ranks
-        share memory."""
+        share memory; is_imitated: messages leave by an imitated link."""
         self._transport, self.neighbours = transport, neighbours
-        self._topology = Topology(nodes=nodes, shares_memory=False)
+        self._topology = Topology(nodes=nodes, shares_memory=False, is_imitated=is_imitated)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
         self._transport.begin(timeout_s)

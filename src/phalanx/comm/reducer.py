@@ -219,12 +219,18 @@ def make_reducer(
 ) -> AllReducer:
     """The reducer for vectors of consecutive parts of `sizes` elements. Collective.
 
-    `auto` takes shared memory when all ranks are on one node, the library's all-reduce otherwise.
-    naive, direct, ring, tree, halving: on messages, also within a node.
+    `auto` takes shared memory when all ranks are on one node, the library's all-reduce otherwise,
+    and `direct` over an imitated link. naive, direct, ring, tree, halving: on messages, also within
+    a node.
 
-    Raises: ValueError when `shared` is asked for where it cannot be used.
+    Raises: ValueError when `shared` is asked for where it cannot be used, or `library` over an
+            imitated link, which would not slow it.
     """
     match method:
+        case "library" if world.link is not None:
+            raise ValueError("the imitated link does not slow the MPI library's own all-reduce")
+        case "auto" if world.link is not None:
+            return MessageReducer(world, sizes, dtype, "direct")
         case "library":
             return LibraryReducer(world, sizes, dtype)
         case "auto" | "shared":

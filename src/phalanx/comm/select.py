@@ -29,10 +29,12 @@ MANY_RANKS = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """nodes: the number of each rank's node; shares_memory: all ranks are joined through memory."""
+    """nodes: the number of each rank's node; shares_memory: all ranks are joined through memory;
+    is_imitated: messages leave by an imitated link."""
 
     nodes: tuple[int, ...]
     shares_memory: bool
+    is_imitated: bool = False
 
     @cached_property
     def size(self) -> int:
@@ -75,6 +77,8 @@ def choose_all_reduce(
     """
     if asked == "shared" and not topology.shares_memory:
         raise ValueError(f"{VARIABLE}=shared, but the ranks do not share memory")
+    if asked == "library" and topology.is_imitated:
+        return Choice("direct", "the imitated link does not slow the MPI library's own messages")
     if asked == "library" and not is_native:
         return Choice("direct", f"the MPI library has no reduction of {dtype.name}")
     if asked != "auto":

@@ -16,6 +16,9 @@ from numpy.typing import NDArray
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.gpu import ask, is_gpu_aware
 from phalanx.comm.group import Group
+from phalanx.comm.link import Link
+from phalanx.comm.outgoing import Outgoing
+from phalanx.comm.recorder import Recorder
 from phalanx.comm.traffic import COUNT, Traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.launch.cores import usable_cores
@@ -32,20 +35,30 @@ class World:
 
     Collective calls must be made by all ranks in the same order. Every wait ends after
     `timeout_s` with a `WaitTimeoutError` that names the ranks that did not come.
+
+    With an imitated `link` every rank counts as a node of its own: no memory is shared, and all
+    messages of groups go by the link. What MPI does by itself does not: making groups, `node`.
     """
 
-    def __init__(self, communicator: Any, *, timeout_s: float) -> None:
+    def __init__(self, communicator: Any, *, timeout_s: float, link: Link | None = None) -> None:
+        """link: None: as the environment says (`PHALANX_LINK`). The same on every rank."""
         self._mpi = _mpi()
         self._comm = communicator.Dup()
         self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
+        self.policy = WaitPolicy.for_node(self.node.Get_size(), usable_cores())
+        self.link = link or Link.from_environment(os.environ)
+        self._outgoing = None if self.link is None else Outgoing(self.link)
+        if self.link is not None:
+            self.node.Free()
+            self.node = communicator.Split(communicator.Get_rank())
         self.timeout_s = timeout_s
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
-        self.policy = WaitPolicy.for_node(self.local_size, usable_cores())
         self.is_gpu_aware = self._agree_on_gpus()
+        self.recorder = Recorder(self.rank)
         self.group = Group(
             self._comm,
             name="world",
@@ -54,11 +67,17 @@ class World:
             policy=self.policy,
             timeout_s=timeout_s,
             traffic=Traffic() if os.environ.get(COUNT, "0") not in ("", "0") else None,
+            outgoing=self._outgoing,
+            recorder=self.recorder,
         )
 
     @classmethod
-    def create(cls, *, timeout_s: float = 300.0) -> World:
-        """Initialise MPI, if nobody has yet, and join the ranks that its launcher started."""
+    def create(cls, *, timeout_s: float = 300.0, link: Link | None = None) -> World:
+        """Initialise MPI, if nobody has yet, and join the ranks that its launcher started.
+
+        link: to be imitated; None: as the environment says.
+        Raises: UserError when the environment's link is none.
+        """
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         mpi = _mpi()
@@ -66,7 +85,7 @@ class World:
             raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
         if not mpi.Is_initialized():
             mpi.Init_thread()
-        return cls(mpi.COMM_WORLD, timeout_s=timeout_s)
+        return cls(mpi.COMM_WORLD, timeout_s=timeout_s, link=link)
 
     @property
     def on_one_node(self) -> bool:
@@ -92,7 +111,8 @@ class World:
         self.group.broadcast(Buffer.of(buffer), root=root)
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
-        """Sum `buffer` over all ranks, in place, by the MPI library's own algorithm."""
+        """Sum `buffer` over all ranks, in place, by the MPI library's own algorithm; over an
+        imitated link, which does not slow that, by `direct`."""
         self.group.all_reduce(Buffer.of(buffer), algorithm="library")
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64] | None:
@@ -114,6 +134,8 @@ class World:
     def close(self) -> None:
         """Free the communicators. Collective."""
         self.group.close()
+        if self._outgoing is not None:
+            self._outgoing.close()
         self.node.Free()
         self._comm.Free()
 

@@ -6,6 +6,7 @@ import os
 
 import torch.distributed as dist
 
+from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
@@ -94,7 +95,8 @@ def _join_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
 
 def _world(config: TrainConfig, launched: Launched | None) -> World:
     try:
-        world = World.create(timeout_s=config.timeout_s)
+        link = None if config.link is None else Link.parse(config.link)
+        world = World.create(timeout_s=config.timeout_s, link=link)
     except (ImportError, RuntimeError) as error:
         raise UserError(
             f"no MPI library could be loaded ({str(error).splitlines()[0]}): "
