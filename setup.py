@@ -4,9 +4,10 @@ from setuptools import Extension, setup
 
 FOLDER = "src/phalanx/comm/csrc"
 SOURCES = (
-    *("module", "module_parts", "node", "waiting", "segments"),
-    *("all_reduce", "moves", "parts", "reduce", "fused"),
+    *("module", "module_parts", "module_coding", "node", "waiting", "segments"),
+    *("all_reduce", "moves", "parts", "reduce", "fused", "coding"),
 )
+ROWS = "src/phalanx/data/packed/csrc"
 HEADERS = ("kernels", "module", "node", "wide")
 
 setup(
@@ -23,7 +24,15 @@ setup(
             ],
             py_limited_api=True,
             optional=True,  # without a compiler the array operations serve
-        )
+        ),
+        Extension(
+            "phalanx.data.packed._rows",
+            [f"{ROWS}/{name}.c" for name in ("module", "rows", "crc")],
+            depends=[f"{ROWS}/{name}.h" for name in ("rows", "crc")],
+            extra_compile_args=["-O3", "-std=gnu11", "-fvisibility=hidden"],
+            py_limited_api=True,
+            optional=True,  # without a compiler rows are read one by one
+        ),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )

@@ -33,6 +33,12 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
 void widen_halves(float *out, const void *in, size_t count, int dtype);
 void narrow_halves(void *out, float *in, size_t count, int dtype, double divisor);
 
+/* coding.c, as comm/coding.py says it. */
+void encode_int8(const float *values, float *kept, float *scales, int8_t *codes, size_t count);
+void add_int8(const float *scales, const int8_t *codes, float *total, size_t count, int adds);
+/* 1 <= wanted <= count < 2³¹; DONE or NO_MEMORY. */
+int select_largest(const float *values, size_t count, int32_t *positions, size_t wanted);
+
 /* What the shared memory of a node's ranks has room for. */
 enum {
     MAX_RANKS = 1024,
@@ -42,7 +48,8 @@ enum {
     CHUNK_BYTES = 1 << 17,   /* a chunk where every rank has a core */
     NUM_SLOTS = 3,
     NUM_SEGMENTS = 256,      /* of memory of its own that a rank may show to the others */
-    REASON_BYTES = 448
+    REASON_BYTES = 448,
+    NUM_NOTED = 256          /* calls that a rank remembers */
 };
 
 /* The numbers by which Python names them. */
@@ -116,6 +123,13 @@ peer_state node_peer(node *self, int peer);
 uint64_t node_phase(node *self);
 uint64_t node_awaited(node *self);
 int node_gone(node *self);
+
+/* The calls of this rank: how many were begun, the last that ended, and what the one with this number
+ * (from 1) was, for the NUM_NOTED last. began_ns: monotonic, as coarse as the system's ticks. */
+uint64_t node_begun(node *self);
+uint64_t node_ended(node *self);
+void node_noted(node *self, uint64_t number, uint64_t *fingerprint, uint64_t *count,
+                int64_t *began_ns);
 
 /* Where the share of `rank` in `count` elements begins, and that of the rank before it ends; whole
  * cache lines, so that two ranks do not write the same line. */

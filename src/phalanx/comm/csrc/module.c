@@ -357,6 +357,30 @@ static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
                          state.failed, state.reason);
 }
 
+/* noted(node) -> (calls begun, the last that ended, ((fingerprint, count, began_ns), ...)): those that
+ * are remembered, the oldest first */
+static PyObject *py_noted(PyObject *module, PyObject *capsule)
+{
+    (void)module;
+    node *self = node_from(capsule);
+    if (!self)
+        return NULL;
+    uint64_t begun = node_begun(self), n = begun < NUM_NOTED ? begun : NUM_NOTED;
+    PyObject *calls = PyTuple_New((Py_ssize_t)n);
+    for (uint64_t i = 0; calls && i < n; i++) {
+        uint64_t fingerprint, count;
+        int64_t began_ns;
+        node_noted(self, begun - n + 1 + i, &fingerprint, &count, &began_ns);
+        PyObject *one = Py_BuildValue("(KKL)", (unsigned long long)fingerprint,
+                                      (unsigned long long)count, (long long)began_ns);
+        if (!one || PyTuple_SetItem(calls, (Py_ssize_t)i, one) < 0)
+            Py_CLEAR(calls);
+    }
+    return calls ? Py_BuildValue("(KKN)", (unsigned long long)begun,
+                                 (unsigned long long)node_ended(self), calls)
+                 : NULL;
+}
+
 /* ring(node, peer) */
 static PyObject *py_ring(PyObject *module, arguments a, Py_ssize_t n)
 {
@@ -409,7 +433,8 @@ static PyMethodDef methods[] = {
     FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
     FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
-    FAST(parts_all_reduce), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule), {NULL, NULL, 0, NULL},
+    FAST(parts_all_reduce), ONE(noted), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule),
+    FAST(encode_int8), FAST(add_int8), FAST(select_largest), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {

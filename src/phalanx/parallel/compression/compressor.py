@@ -8,6 +8,8 @@ from typing import Protocol
 
 from torch import Size, Tensor
 
+from phalanx.comm.traffic import all_reduced
+
 
 class Ranks(Protocol):
     """Those among which gradients are summed: a `comm.Group` or a torch.distributed group.
@@ -23,7 +25,7 @@ class Ranks(Protocol):
     def size(self) -> int: ...
 
     def all_reduce(self, values: Tensor) -> None:
-        """Sum over the ranks, in place; half types are summed in float32 and rounded once."""
+        """Sum over the ranks, in place."""
 
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
         """outputs[rank] becomes that rank's `part`; all of one size."""
@@ -34,22 +36,23 @@ class Ranks(Protocol):
 
 class Compressor(ABC):
     """One rank's side, for all its buckets. What it keeps of a bucket (what was not sent, factors)
-    goes by the bucket's number."""
+    goes by the bucket's number, and is forgotten when a sum was not finite."""
 
     name: str
 
     def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: B027  # most need none
-        """Bucket `number` holds parameters of `shapes`, one after the other; said again when
-        buckets are made anew, which forgets what was kept of all."""
+        """Bucket `number` holds parameters of `shapes`, one after the other. A number that is
+        said again means that all buckets are made anew: what was kept of all is forgotten."""
 
     @abstractmethod
     def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
         """`values`, (n,) float32 or float64, become their sum over the ranks, as well as it is
-        known: the same bits on every rank. Collective."""
+        known: the same bits on every rank. What is not finite on a rank is not finite in the sum.
+        Collective."""
 
     @abstractmethod
-    def sent_bytes(self, count: int, num_ranks: int) -> float:
-        """That a rank sends for a bucket of `count` float32 values."""
+    def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
+        """That `rank` sends for a bucket of parameters of `shapes`, and as much receives."""
 
     def kept_bytes(self) -> int:
         """Of memory for what is kept between steps."""
@@ -64,5 +67,10 @@ class Uncompressed(Compressor):
     def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:  # noqa: ARG002
         ranks.all_reduce(values)
 
-    def sent_bytes(self, count: int, num_ranks: int) -> float:
-        return 2 * (num_ranks - 1) / num_ranks * 4 * count
+    def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
+        return all_reduced(count_of(shapes), 4, rank, num_ranks).sent_bytes
+
+
+def count_of(shapes: Sequence[Size]) -> int:
+    """Values in a bucket of parameters of `shapes`."""
+    return sum(shape.numel() for shape in shapes)

@@ -1,0 +1,134 @@
+"""How float32 values become fewer bytes, and what these bytes say.
+
+Every coding has a fixed number of bytes for a number of values, so that each rank knows what the
+others will send. What is not finite stays so.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.coding import BLOCK, add_int8, encode_int8
+from phalanx.torch_backend.tensors import buffer_of
+
+
+class Coding(ABC):
+    unit = 1
+    """Values that are coded together: vectors are cut between ranks at multiples of it."""
+
+    keeps = False
+    """Whether what is lost is kept, to be added next time."""
+
+    @abstractmethod
+    def num_bytes(self, count: int) -> int:
+        """Of `count` values; a multiple of 4."""
+
+    @abstractmethod
+    def encode(self, values: Tensor, coded: Tensor, kept: Tensor) -> None:
+        """values: (n,) float32, of which nothing else is needed; coded: (num_bytes(n),) uint8.
+        kept: (n,) float32, added before and replaced by what was lost; (0,) where nothing is
+        kept."""
+
+    @abstractmethod
+    def decode(self, coded: Tensor, values: Tensor, *, adds: bool) -> None:
+        """values, (n,) float32, become what was coded; adds: are increased by it."""
+
+
+class Whole(Coding):
+    """The values themselves."""
+
+    def num_bytes(self, count: int) -> int:
+        return 4 * count
+
+    def encode(self, values: Tensor, coded: Tensor, kept: Tensor) -> None:  # noqa: ARG002
+        coded.view(torch.float32).copy_(values)
+
+    def decode(self, coded: Tensor, values: Tensor, *, adds: bool) -> None:
+        _decode(coded.view(torch.float32), values, adds=adds)
+
+
+class Brain(Coding):
+    """bfloat16: the range of float32 with 8 bits of precision; an error of at most 2⁻⁸ of each
+    value."""
+
+    def num_bytes(self, count: int) -> int:
+        return _padded(2 * count)
+
+    def encode(self, values: Tensor, coded: Tensor, kept: Tensor) -> None:  # noqa: ARG002
+        coded.view(torch.bfloat16)[: len(values)].copy_(values)
+
+    def decode(self, coded: Tensor, values: Tensor, *, adds: bool) -> None:
+        _decode(coded.view(torch.bfloat16)[: len(values)], values, adds=adds)
+
+
+class Half(Coding):
+    """float16 times a power of two: 11 bits of precision; an error of at most 2⁻¹¹ of each value
+    that is not below 2⁻²⁹ of the largest.
+
+    The scale brings the largest value to [2¹⁴, 2¹⁵], where nothing overflows. It is sent before
+    the values.
+    """
+
+    def num_bytes(self, count: int) -> int:
+        return 4 + _padded(2 * count)
+
+    def encode(self, values: Tensor, coded: Tensor, kept: Tensor) -> None:  # noqa: ARG002
+        scale = _scale(float(values.abs().max()) if len(values) else 0.0)
+        coded[:4].view(torch.float32).fill_(scale)
+        coded[4:].view(torch.float16)[: len(values)].copy_(values.mul_(1 / scale))
+
+    def decode(self, coded: Tensor, values: Tensor, *, adds: bool) -> None:
+        scale = float(coded[:4].view(torch.float32))
+        halves = coded[4:].view(torch.float16)[: len(values)]
+        if adds:
+            values.add_(halves.float(), alpha=scale)
+        else:
+            torch.mul(halves.float(), scale, out=values)
+
+
+class Blocks(Coding):
+    """int8, a scale for each block of 256 values, and what is lost is kept: an error of at most
+    1/254 of the largest of the block, made good later.
+
+    Source: error feedback is of Seide et al. 2014, doi:10.21437/Interspeech.2014-274; that it
+    converges: Karimireddy et al. 2019, arXiv:1901.09847.
+    """
+
+    unit = BLOCK
+    keeps = True
+
+    def num_bytes(self, count: int) -> int:
+        return 4 * -(-count // BLOCK) + _padded(count)
+
+    def encode(self, values: Tensor, coded: Tensor, kept: Tensor) -> None:
+        encode_int8(*map(buffer_of, (values, kept, *self._split(coded, len(values)))))
+
+    def decode(self, coded: Tensor, values: Tensor, *, adds: bool) -> None:
+        add_int8(*map(buffer_of, (*self._split(coded, len(values)), values)), adds=adds)
+
+    def _split(self, coded: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Scales and codes."""
+        codes_at = 4 * -(-count // BLOCK)
+        return coded[:codes_at].view(torch.float32), coded[codes_at:].view(torch.int8)[:count]
+
+
+def _decode(coded: Tensor, values: Tensor, *, adds: bool) -> None:
+    if adds:
+        values.add_(coded)
+    else:
+        values.copy_(coded)
+
+
+def _padded(num_bytes: int) -> int:
+    return -(-num_bytes // 4) * 4
+
+
+def _scale(largest: float) -> float:
+    """A power of two by which `largest` is 2¹⁴ to 2¹⁵ times; 1 where it is 0 or not finite."""
+    if not largest or not math.isfinite(largest):
+        return 1.0
+    return math.ldexp(1.0, max(math.frexp(largest)[1] - 15, -120))

@@ -1,0 +1,39 @@
+"""From the word of an option to a compressor."""
+
+from __future__ import annotations
+
+from phalanx.parallel.compression.coded import Coded
+from phalanx.parallel.compression.coding import Blocks, Brain, Half
+from phalanx.parallel.compression.compressor import Compressor, Uncompressed
+from phalanx.parallel.compression.powersgd import PowerSGD
+from phalanx.parallel.compression.topk import TopK
+
+NAMES = ("none", "fp16", "bf16", "int8", "powersgd", "topk")
+
+
+def make_compressor(
+    name: str, *, powersgd_rank: int = 4, topk_fraction: float = 0.01, seed: int = 0
+) -> Compressor:
+    """One of NAMES. seed: of PowerSGD's first factors, the same on every rank.
+
+    Raises: ValueError for another name, a rank below 1, a fraction outside (0, 1].
+    """
+    if powersgd_rank < 1:
+        raise ValueError(f"the rank must be at least 1, not {powersgd_rank}")
+    if not 0 < topk_fraction <= 1:
+        raise ValueError(f"the fraction must be in (0, 1], not {topk_fraction}")
+    match name:
+        case "none":
+            return Uncompressed()
+        case "fp16":
+            return Coded(name, Half())
+        case "bf16":
+            return Coded(name, Brain())
+        case "int8":
+            return Coded(name, Blocks())
+        case "powersgd":
+            return PowerSGD(powersgd_rank, seed)
+        case "topk":
+            return TopK(topk_fraction)
+        case _:
+            raise ValueError(f"{name!r} is no compressor; there are {', '.join(NAMES)}")

@@ -1,0 +1,225 @@
+"""Gradients as products of two thin matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Size, Tensor
+
+from phalanx.comm.layout import starts_of
+from phalanx.parallel.compression.coded import CodedSum, Kept
+from phalanx.parallel.compression.coding import Whole
+from phalanx.parallel.compression.compressor import Compressor, Ranks
+from phalanx.parallel.compression.scratch import Scratch, is_finite
+
+_NOTHING_LEFT = 1e-5
+"""A column of which the columns before it leave less than this part is one that they say already:
+float32 leaves rounding errors of that size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Matrix:
+    """A parameter of the bucket that is sent as a product."""
+
+    start: int
+    rows: int
+    columns: int
+    rank: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.rows * self.columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Layout:
+    """What a bucket is made of."""
+
+    count: int
+    matrices: tuple[_Matrix, ...]
+
+    @property
+    def others(self) -> list[slice]:
+        """What is sent as it is."""
+        starts = [0, *(matrix.stop for matrix in self.matrices)]
+        stops = [*(matrix.start for matrix in self.matrices), self.count]
+        return [slice(a, b) for a, b in zip(starts, stops, strict=True) if a < b]
+
+    @property
+    def num_first(self) -> int:
+        """Values of the first sum: the left factors, and what is sent as it is."""
+        whole = self.count - sum(m.stop - m.start for m in self.matrices)
+        return whole + sum(m.rows * m.rank for m in self.matrices)
+
+    @property
+    def num_second(self) -> int:
+        """Of the right factors."""
+        return sum(m.columns * m.rank for m in self.matrices)
+
+
+class PowerSGD(Compressor):
+    """A parameter of two or more dimensions is a matrix M of its first by all others. With Q of the
+    step before, P = M Q is summed and made orthonormal, Q = Mᵀ P is summed, and M counts as P Qᵀ:
+    one step of the power iteration that finds the largest singular vectors of the sum. What a
+    rank's own M has beyond P Pᵀ M it adds to its next gradient. Parameters of one dimension, and
+    matrices so small that factors would be no fewer values, are sent as they are.
+
+    A column of Q that says nothing (zeros, or a gradient was not finite) begins anew, at random.
+    The products are made on every rank: the same bits need the same kernels, that is one kind of
+    processor and one PyTorch.
+
+    Cost:   4r(rows + columns) bytes in place of 4 · rows · columns, in two rounds of two;
+            8r operations a value.
+    Source: Vogels, Karimireddy & Jaggi 2019, arXiv:1905.13727.
+    """
+
+    name = "powersgd"
+
+    def __init__(self, rank: int, seed: int = 0) -> None:
+        self._rank, self._seed = rank, seed
+        self._scratch = Scratch()
+        self._sum = CodedSum(Whole())
+        self._layouts: dict[int, _Layout] = {}
+        self._kept: dict[int, Tensor] = {}
+        self._right: dict[int, list[Tensor]] = {}
+        self._begun = 0
+
+    def prepare(self, number: int, shapes: Sequence[Size]) -> None:
+        if number in self._layouts:
+            for known in (self._layouts, self._kept, self._right):
+                known.clear()
+        self._layouts[number] = layout_of(shapes, self._rank)
+
+    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
+        if ranks.size == 1:
+            return
+        if number not in self._layouts:
+            self.prepare(number, [values.shape])
+        with self._scratch.as_float32(values) as working:
+            self._reduce(number, self._layouts[number], working, ranks)
+
+    def _reduce(self, number: int, layout: _Layout, values: Tensor, ranks: Ranks) -> None:
+        kept = self._kept.get(number)
+        if kept is None:
+            kept = self._kept[number] = torch.zeros(sum(m.stop - m.start for m in layout.matrices))
+            self._right[number] = [torch.zeros(m.columns, m.rank) for m in layout.matrices]
+        matrices = list(_matrices(layout, values, kept))
+        rights = self._right[number]
+
+        first = self._scratch.floats("first", layout.num_first)
+        lefts = list(_factors([(m.rows, m.rank) for m in layout.matrices], first))
+        for (matrix, lost), left, right in zip(matrices, lefts, rights, strict=True):
+            matrix += lost
+            self._renew(right)
+            torch.mm(matrix, right, out=left)
+        _gather(layout, values, first)
+        self._add_up(first, ranks)
+        _scatter(layout, values, first)
+
+        second = self._scratch.floats("second", layout.num_second)
+        sums = list(_factors([(m.columns, m.rank) for m in layout.matrices], second))
+        for (matrix, lost), left, right in zip(matrices, lefts, sums, strict=True):
+            orthonormalize(left)
+            torch.mm(matrix.t(), left, out=right)
+            lost.copy_(matrix).addmm_(left, right.t(), alpha=-1)
+        self._add_up(second, ranks)
+        for (matrix, _), left, summed, right in zip(matrices, lefts, sums, rights, strict=True):
+            torch.mm(left, summed.t(), out=matrix)
+            right.copy_(summed)
+        if not is_finite(values):
+            kept.zero_()
+
+    def _add_up(self, values: Tensor, ranks: Ranks) -> None:
+        if len(values):
+            self._sum.reduce(values, ranks, Kept(0, ranks.size, self._sum.coding))
+
+    def _renew(self, right: Tensor) -> None:
+        """Columns of zeros, and such as are not finite, become random ones, on every rank the
+        same."""
+        norms = right.norm(dim=0)
+        is_bad = ~(torch.isfinite(norms) & (norms > 0))
+        if is_bad.any():
+            self._begun += 1
+            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._begun)
+            fresh = torch.randn(right.shape, generator=generator)
+            right[:, is_bad] = fresh[:, is_bad]
+
+    def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
+        if num_ranks == 1:
+            return 0
+        layout = layout_of(shapes, self._rank)
+        return sum(
+            self._sum.sent_bytes(count, rank, num_ranks)
+            for count in (layout.num_first, layout.num_second)
+        )
+
+    def kept_bytes(self) -> int:
+        rights = [right for many in self._right.values() for right in many]
+        return sum(tensor.nbytes for tensor in [*self._kept.values(), *rights])
+
+
+def layout_of(shapes: Sequence[Size], rank: int) -> _Layout:
+    """Which parameters of a bucket are sent as products of `rank` columns, or fewer."""
+    starts = starts_of([shape.numel() for shape in shapes])
+    matrices = []
+    for start, shape in zip(starts, shapes, strict=False):
+        rows: int = shape[0] if shape else 1
+        columns: int = shape.numel() // max(1, rows)
+        of_rank = min(rank, rows, columns)
+        if len(shape) > 1 and of_rank * (rows + columns) < rows * columns:
+            matrices.append(_Matrix(start=start, rows=rows, columns=columns, rank=of_rank))
+    return _Layout(count=starts[-1], matrices=tuple(matrices))
+
+
+def orthonormalize(columns: Tensor) -> None:
+    """(n, r): each column becomes what the ones before it do not say, with norm 1, in place; zeros
+    where that is nothing. What is not finite stays so.
+
+    Modified Gram-Schmidt, twice for each column, which is enough for the columns to be at right
+    angles to rounding.
+    """
+    for i in range(columns.shape[1]):
+        column, before = columns[:, i], columns[:, :i]
+        whole = column.norm()
+        if i:
+            for _ in range(2):
+                column -= before @ (before.t() @ column)
+        left = column.norm()
+        if left <= _NOTHING_LEFT * whole:
+            column.zero_()
+        else:
+            column /= left
+
+
+def _matrices(layout: _Layout, values: Tensor, kept: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each matrix its values and what is kept of it."""
+    at = 0
+    for m in layout.matrices:
+        length = m.stop - m.start
+        yield values[m.start : m.stop].view(m.rows, -1), kept[at : at + length].view(m.rows, -1)
+        at += length
+
+
+def _factors(shapes: Sequence[tuple[int, int]], memory: Tensor) -> Iterator[Tensor]:
+    """One after the other in `memory`."""
+    at = 0
+    for rows, columns in shapes:
+        yield memory[at : at + rows * columns].view(rows, columns)
+        at += rows * columns
+
+
+def _gather(layout: _Layout, values: Tensor, first: Tensor) -> None:
+    """What is sent as it is goes behind the factors."""
+    at = sum(m.rows * m.rank for m in layout.matrices)
+    for part in layout.others:
+        first[at : at + part.stop - part.start] = values[part]
+        at += part.stop - part.start
+
+
+def _scatter(layout: _Layout, values: Tensor, first: Tensor) -> None:
+    at = sum(m.rows * m.rank for m in layout.matrices)
+    for part in layout.others:
+        values[part] = first[at : at + part.stop - part.start]
+        at += part.stop - part.start

@@ -1,0 +1,70 @@
+"""The ranks among which compressed gradients are summed: over MPI, or over torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from phalanx.comm.group import Group
+from phalanx.comm.layout import starts_of
+from phalanx.torch_backend.tensors import buffer_of
+
+
+class OnGroup:
+    """Those of a group of our own: tensors are sent from where they lie."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    @property
+    def rank(self) -> int:
+        return self._group.rank
+
+    @property
+    def size(self) -> int:
+        return self._group.size
+
+    def all_reduce(self, values: Tensor) -> None:
+        self._group.all_reduce(buffer_of(values))
+
+    def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
+        self._group.all_gather([buffer_of(output) for output in outputs], buffer_of(part))
+
+    def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+        self._group.all_to_all(
+            [buffer_of(output) for output in outputs], [buffer_of(part) for part in parts]
+        )
+
+
+class OnProcessGroup:
+    """Those of a group of torch.distributed, on whatever backend carries CPU tensors."""
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        """group: None for the default group."""
+        self._group = group
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank(self._group)
+
+    @property
+    def size(self) -> int:
+        return dist.get_world_size(self._group)
+
+    def all_reduce(self, values: Tensor) -> None:
+        dist.all_reduce(values, group=self._group)
+
+    def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
+        dist.all_gather(list(outputs), part, group=self._group)
+
+    def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
+        """One copy before and one after: Gloo has only the form on a single tensor."""
+        sent, expected = [len(part) for part in parts], [len(output) for output in outputs]
+        received = torch.empty(sum(expected), dtype=parts[0].dtype)
+        dist.all_to_all_single(received, torch.cat(list(parts)), expected, sent, self._group)
+        for output, (start, stop) in zip(outputs, pairwise(starts_of(expected)), strict=True):
+            output.copy_(received[start:stop])
