@@ -44,6 +44,12 @@ class WaitPolicy:
             )
         return cls(spins=2_000, yields=20_000, nap_s=100e-6)
 
+    @classmethod
+    def for_network(cls) -> WaitPolicy:
+        """Where every wait takes longer than a nap, and others need the core meanwhile: this
+        rank's own arithmetic, and the thread that brings what is waited for."""
+        return cls(spins=1, yields=0, nap_s=100e-6)
+
 
 def wait_until(
     ready: Callable[[], bool],

@@ -47,8 +47,9 @@ class World:
         self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.policy = WaitPolicy.for_node(self.node.Get_size(), usable_cores())
         self.link = link or Link.from_environment(os.environ)
-        self._outgoing = None if self.link is None else Outgoing(self.link)
+        self._outgoing: Outgoing | None = None
         if self.link is not None:
+            self._outgoing, self.policy = Outgoing(self.link), WaitPolicy.for_network()
             self.node.Free()
             self.node = communicator.Split(communicator.Get_rank())
         self.timeout_s = timeout_s
