@@ -4,8 +4,9 @@ A pack is a folder with one folder a split (`train`, `validation`), each with an
 
     flowers/train/index.json
     flowers/train/shard-00000.tar       layout "tar": WebDataset's: NAME.FIELD, samples in a row
-    flowers/train/shard-00000.npy       what the index of a tar is: offset and size of every field
+    flowers/train/shard-00000.npy       (n, fields, 3) int64: offset, size, CRC-32 of every part
     flowers/train/shard-00000.inputs.npy, shard-00000.targets.npy         layout "npy"
+    flowers/train/shard-00000.npy       (n, fields) uint32: CRC-32 of every part
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str  # of NumPy
     shape: list[int] | None  # of one sample, once decoded; None: they differ
     encoding: Encoding = "raw"  # raw: the bytes of the array, in C order
+    # Of the values: one for all, or one for each of shape[0]. None: not measured.
+    mean: list[float] | None = None
+    deviation: list[float] | None = None
 
 
 class File(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +42,7 @@ class File(msgspec.Struct, frozen=True, kw_only=True):
 
 class Shard(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int
-    files: list[File]
+    files: list[File]  # of checksums first, then as `file_names` has them
 
 
 class PackIndex(msgspec.Struct, frozen=True, kw_only=True):

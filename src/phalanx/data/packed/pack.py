@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.packed.damage import WHAT_TO_DO, DamagedError, fault_of
+from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.index import Field, PackIndex, Shard
+from phalanx.data.packed.open_files import OpenFiles
+from phalanx.data.packed.rows import Spans, read_spans
+from phalanx.data.packed.shards import element, sample_bytes
+from phalanx.data.packed.stored import read_index
+from phalanx.data.packed.table import Parts, SpanTable
+from phalanx.errors import UserError
 
 Indices = NDArray[np.int64]
 
+SAMPLES_AT_ONCE = 256
+"""Where samples come from many shards: no more files are open for one reader."""
+
 
 class Pack:
-    """One split of a pack. Any thread may read; a forked or spawned process opens its own."""
+    """One split of a pack. Any thread may read; a forked or spawned process opens its own (a
+    pickled Pack does)."""
 
     folder: Path
     index: PackIndex
@@ -24,34 +39,235 @@ class Pack:
     shards: Sequence[Shard]
     first_samples: NDArray[np.int64]
     """(shards + 1,): the number of each shard's first sample, and `num_samples`."""
-    num_damaged: int
-    """Samples that were found altered so far, where these are skipped."""
 
     def __init__(self, folder: Path, *, damaged: Literal["stop", "skip"] = "stop") -> None:
         """Reads the index; shards are opened when they are first read.
 
-        Raises: UserError when there is no index, it is damaged, or a shard is missing or not of
-                the size that the index names.
+        Raises: UserError when there is no index, it is damaged, or a shard is missing; where
+                damaged samples stop the run also when a file is not of the size that the index
+                names (DamagedError where it is shorter).
         """
-        raise NotImplementedError
+        self.folder = folder
+        self.index = read_index(folder)
+        self.num_samples = self.index.num_samples
+        self.fields = {field.name: field for field in self.index.fields}
+        self.shards = self.index.shards
+        self._damaged = damaged
+        self._lost: set[int] = set()
+        self._lock = threading.Lock()
+        self._places: dict[int, Path] = {}
+        self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
+        self._files: OpenFiles[tuple[int, int]] = OpenFiles(lambda key: self._path(*key))
+        self._table = SpanTable(self.index, self._path, is_strict=damaged == "stop")
+        self.first_samples = self._table.first_samples
+        self._check_files()
+
+    @property
+    def num_damaged(self) -> int:
+        """Samples that were found altered so far, where these are skipped."""
+        return len(self._lost)
+
+    def damaged_of(self, indices: Indices) -> NDArray[np.bool_]:
+        """(n,) which of these samples were found altered when they were read."""
+        with self._lock:
+            lost = self._lost.copy()
+        if not lost:
+            return np.zeros(len(indices), bool)
+        return np.fromiter((int(i) in lost for i in indices), bool, len(indices))
 
     def read(self, field: str, indices: Indices, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """(n, …) of a field whose shape is known, decoded; row i is that of sample indices[i].
 
-        out: where to; None makes an array. Cost: one copy of the bytes for a raw field.
+        out: where to, contiguous; None makes an array. Cost: one copy of the bytes for a raw field.
         Raises: DamagedError (a UserError) naming shard, sample and offset when bytes are not those
                 that were packed, or the shard ends before them; where damaged samples are skipped
                 the rows are zeros and `damaged_of` names them.
         """
-        raise NotImplementedError
+        described = self.fields[field]
+        if described.shape is None:
+            raise ValueError(f"the samples of {field!r} differ in shape: use read_each")
+        shape, dtype = (len(indices), *described.shape), element(described)
+        if out is None:
+            out = np.empty(shape, dtype)
+        elif out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+            raise ValueError(f"out must be contiguous, {dtype} {shape}: {out.dtype} {out.shape}")
+        if described.encoding == "raw":
+            asked, size = self._locate(field, indices), sample_bytes(described) or 0
+            places = np.arange(len(out), dtype=np.int64) * size
+            for row in self._fetch(asked, places, out.reshape(-1).view(np.uint8)):
+                out[row] = 0
+            return out
+        for row, array in enumerate(self._decoded(field, indices)):
+            out[row] = 0 if array is None else array
+        return out
+
+    def read_each(self, field: str, indices: Indices) -> list[NDArray[Any]]:
+        """An array a sample, of a field of any shape; an empty one where a damaged one is skipped.
+
+        Raises: DamagedError as `read`.
+        """
+        described = self.fields[field]
+        if described.encoding == "raw" and described.shape is not None:
+            return list(self.read(field, indices))
+        nothing = np.empty(0, element(described))
+        return [nothing if a is None else a for a in self._decoded(field, indices)]
 
     def read_bytes(self, field: str, indices: Indices) -> list[bytes]:
-        """The bytes as they were packed, of a field of any shape, not decoded."""
-        raise NotImplementedError
+        """The bytes as they were packed, of a field of any shape, not decoded; of a raw field whose
+        samples differ, an `.npy` file each. Empty where a damaged sample is skipped.
+
+        Raises: DamagedError as `read`.
+        """
+        asked = self._locate(field, indices)
+        places = np.cumsum(asked.parts.sizes) - asked.parts.sizes
+        content = np.empty(int(asked.parts.sizes.sum()), np.uint8)
+        lost = set(self._fetch(asked, places, content))
+        spans = zip(places.tolist(), asked.parts.sizes.tolist(), strict=True)
+        return [
+            b"" if row in lost else content[place : place + size].tobytes()
+            for row, (place, size) in enumerate(spans)
+        ]
 
     def relocated(self, shard: int, folder: Path | None) -> None:
-        """From now on read a shard's files from `folder` (staged there); None: from the pack."""
-        raise NotImplementedError
+        """From now on read a shard's files from `folder` (staged there); None: from the pack.
+        What is being read is read to its end from where it was."""
+        if folder is None:
+            self._places.pop(shard, None)
+        else:
+            self._places[shard] = folder
+        self._files.forget([(shard, number) for number in range(len(self.shards[shard].files))])
 
     def close(self) -> None:
-        raise NotImplementedError
+        """Files that are being read stay open until they are read."""
+        self._files.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (self.folder, self._damaged)
+
+    def _decoded(self, field: str, indices: Indices) -> Iterator[NDArray[Any] | None]:
+        """Of one sample after the other; None where a damaged one is skipped."""
+        described, asked = self.fields[field], self._locate(field, indices)
+        for row, content in enumerate(self.read_bytes(field, indices)):
+            if not content:
+                yield None
+                continue
+            try:
+                yield _array_of(content, described)
+            except ValueError as error:
+                self._lose(asked, row, str(error))
+                yield None
+
+    def _locate(self, field: str, indices: Indices) -> _Asked:
+        samples = np.ascontiguousarray(indices, np.int64)
+        if samples.size and not 0 <= samples.min() <= samples.max() < self.num_samples:
+            wrong = samples[(samples < 0) | (samples >= self.num_samples)][0]
+            raise IndexError(f"there is no sample {wrong}: {self.folder} has {self.num_samples}")
+        shards = np.searchsorted(self.first_samples, samples, side="right") - 1
+        number = self._numbers[field]
+        return _Asked(number, samples, shards, self._table.parts(number, samples, shards))
+
+    def _fetch(self, asked: _Asked, places: Indices, out: NDArray[np.uint8]) -> list[int]:
+        """Bring every part to its place in `out`, (bytes,); the rows of damaged samples, where
+        these are skipped."""
+        lost: list[int] = []
+        for start in range(0, len(asked.samples), self._samples_at_once(asked)):
+            rows = slice(start, start + self._samples_at_once(asked))
+            shards, of_row = np.unique(asked.shards[rows], return_inverse=True)
+            file = 1 if self.index.layout == "tar" else 1 + asked.field
+            with self._open([(shard, file) for shard in shards.tolist()]) as descriptors:
+                files = np.array(descriptors, np.int32)[of_row]
+                offsets, sizes, crcs = asked.parts
+                outcomes = read_spans(
+                    Spans(files, offsets[rows], sizes[rows], places[rows], crcs[rows]), out
+                )
+            for row in np.flatnonzero(outcomes).tolist():
+                self._lose(asked, start + row, fault_of(int(outcomes[row])))
+                lost.append(start + row)
+        return lost
+
+    def _samples_at_once(self, asked: _Asked) -> int:
+        few_shards = len(self.shards) <= SAMPLES_AT_ONCE
+        return max(1, len(asked.samples)) if few_shards else SAMPLES_AT_ONCE
+
+    @contextmanager
+    def _open(self, keys: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
+        try:
+            opened = self._files.using(keys)
+            descriptors = opened.__enter__()
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+        try:
+            yield descriptors
+        finally:
+            opened.__exit__(None, None, None)
+
+    def _lose(self, asked: _Asked, row: int, fault: str) -> None:
+        """Raises: DamagedError where damaged samples stop the run."""
+        sample, shard = int(asked.samples[row]), int(asked.shards[row])
+        if self._damaged == "stop":
+            file = 1 if self.index.layout == "tar" else 1 + asked.field
+            offset = int(asked.parts.offsets[row])
+            path = self._path(shard, file)
+            raise DamagedError(fault, file=path, sample=sample, offset_bytes=offset)
+        with self._lock:
+            self._lost.add(sample)
+
+    def _path(self, shard: int, file: int) -> Path:
+        folder = self._places.get(shard, self.folder)
+        return folder / self.shards[shard].files[file].name
+
+    def _check_files(self) -> None:
+        for number, shard in enumerate(self.shards):
+            for i, file in enumerate(shard.files):
+                path = self._path(number, i)
+                try:
+                    found = path.stat().st_size
+                except OSError as error:
+                    raise UserError(f"{path} cannot be read: {error.strerror}") from error
+                if found != file.bytes and self._damaged == "stop":
+                    self._refuse_size(number, i, found)
+
+    def _refuse_size(self, shard: int, file: int, found: int) -> None:
+        """Raises: DamagedError, naming the first sample that does not lie in the file."""
+        path, expected = self._path(shard, file), self.shards[shard].files[file].bytes
+        if file == 0 or found > expected:
+            raise UserError(
+                f"{path} is damaged: it has {found} bytes, not {expected}\n{WHAT_TO_DO}"
+            )
+        samples = np.arange(self.first_samples[shard], self.first_samples[shard + 1])
+        shards = np.full(len(samples), shard, np.int64)
+        fields = range(len(self.fields)) if self.index.layout == "tar" else [file - 1]
+        parts = [self._table.parts(field, samples, shards) for field in fields]
+        ends = np.max([part.offsets + part.sizes for part in parts], axis=0)
+        first = int(np.argmax(ends > found))
+        offset = min(int(part.offsets[first]) for part in parts)
+        raise DamagedError(
+            f"lies beyond its end: it has {found} bytes, not {expected}",
+            file=path,
+            sample=int(samples[first]),
+            offset_bytes=offset,
+        )
+
+
+class _Asked(NamedTuple):
+    """One field of some samples, and where it lies."""
+
+    field: int
+    samples: Indices
+    shards: Indices
+    parts: Parts
+
+
+def _array_of(content: bytes, field: Field) -> NDArray[Any]:
+    """Raises: ValueError when the bytes do not decode to what the field is."""
+    if field.encoding == "raw":
+        array: NDArray[Any] = np.load(io.BytesIO(content), allow_pickle=False)
+        return array
+    array = decode_image(content, field.shape[0] if field.shape else None)
+    if field.shape is not None and list(array.shape) != field.shape:
+        raise ValueError(f"is an image of {array.shape}, not {tuple(field.shape)}")
+    return array
+
+
+def _opened(folder: Path, damaged: Literal["stop", "skip"]) -> Pack:
+    return Pack(folder, damaged=damaged)

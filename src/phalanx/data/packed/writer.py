@@ -2,24 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, TypeVar
 
-from numpy.typing import NDArray
+import msgspec
 
-from phalanx.data.packed.index import Field, Layout, PackIndex
+from phalanx.data.packed.check import check_fields, check_layout
+from phalanx.data.packed.check_samples import check_rows, check_sample
+from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, Shard
+from phalanx.data.packed.measure import measured
+from phalanx.data.packed.progress_file import (
+    PROGRESS,
+    Arguments,
+    add_progress,
+    read_progress,
+    rewrite_progress,
+)
+from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter, shard_writer
+from phalanx.data.packed.stored import encode_index
+from phalanx.errors import UserError
+from phalanx.records.files import write_atomically
+
+Result = TypeVar("Result")
+
+LOCK = ".lock"
 
 
 class PackWriter:
-    """Appends samples to shards of about `shard_bytes`. Each shard is written under another name,
-    brought to the disk and renamed; the index comes last. In a folder where an interrupted
-    `PackWriter` of the same data was at work, `num_samples` says how many are there already: the
-    caller goes on with the next one.
+    """Appends samples to shards of about `shard_bytes`, in a hidden folder beside `folder` that
+    takes its name at the end. Where an interrupted `PackWriter` with the same arguments was at
+    work, `num_samples` says how many are there already: the caller goes on with the next one.
 
-    Raises: UserError when the disk is full or the folder cannot be written; what was there before
-            stays.
+    The same samples and arguments give the same bytes. Use it as a context: without an error it
+    ends with `finish`, with one whole shards stay to go on from.
+
+    Raises: UserError when there is a pack already, another process is at work on it, an
+            interrupted one had other arguments, the disk is full or cannot be written; what was
+            there before stays.
     """
 
     num_samples: int
@@ -33,20 +59,59 @@ class PackWriter:
         shard_bytes: int = 256 * 2**20,
         source: str = "",
         classes: Sequence[str] = (),
+        measure: Sequence[str] = (),
     ) -> None:
-        raise NotImplementedError
+        """measure: fields whose mean and deviation the index shall name."""
+        check_fields(fields)
+        check_layout(layout, fields)
+        self._arguments = Arguments(
+            layout=layout,
+            fields=list(fields),
+            shard_bytes=shard_bytes,
+            source=source,
+            classes=list(classes),
+        )
+        self._measure = frozenset(measure)
+        self._folder = folder
+        self._hidden = hidden_folder(folder)
+        self._shard: ShardWriter | None = None
+        self._shards: list[Shard] = []
+        self._lock = self._guard(lambda: _take(folder, self._hidden))
+        try:
+            self._guard(self._go_on)
+        except BaseException:
+            self._lock.close()
+            raise
+        self.num_samples = sum(shard.num_samples for shard in self._shards)
 
-    def add(self, sample: Mapping[str, NDArray[Any] | bytes]) -> None:
-        """By field: an array of its dtype and shape, or the encoded bytes."""
-        raise NotImplementedError
+    def add(self, sample: Sample) -> None:
+        """By field: an array of its dtype and shape, or the encoded bytes.
 
-    def add_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
-        """Many samples of raw fields at once, (n, …) each."""
-        raise NotImplementedError
+        Raises: ValueError when the sample is not what the fields say.
+        """
+        check_sample(self._arguments.fields, sample)
+        self._guard(lambda: self._add(sample))
+
+    def add_rows(self, rows: Rows) -> None:
+        """Many samples of raw fields at once, (n, …) each.
+
+        Raises: ValueError when the rows are not what the fields say.
+        """
+        num_rows = check_rows(self._arguments.fields, rows)
+        start = 0
+        while start < num_rows:
+            rest = {name: part[start:] for name, part in rows.items()}
+            start += self._guard(lambda rest=rest: self._add_some(rest))  # type: ignore[misc]
 
     def finish(self) -> PackIndex:
-        """Close the last shard and write the index."""
-        raise NotImplementedError
+        """Close the last shard, write the index, and give the folder its name."""
+        try:
+            self._guard(self._close_shard)
+            if not self._shards:
+                raise UserError(f"there are no samples to pack into {self._folder}")
+            return self._guard(self._publish)
+        finally:
+            self._lock.close()
 
     def __enter__(self) -> PackWriter:
         return self
@@ -57,5 +122,143 @@ class PackWriter:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        """Without an error: `finish`. With one: whole shards stay to go on from."""
-        raise NotImplementedError
+        if kind is None:
+            self.finish()
+        else:
+            self._abandon()
+            self._lock.close()
+
+    def _go_on(self) -> None:
+        begun = read_progress(self._hidden)
+        if begun is None:
+            begun = self._arguments, []
+        arguments, shards = begun
+        if arguments != self._arguments:
+            raise UserError(
+                f"{self._hidden} holds part of a pack of {arguments.source or 'other data'}, or "
+                "with other options\ndo the same as then to go on, or remove that folder"
+            )
+        self._shards = _whole(self._hidden, shards)
+        rewrite_progress(self._hidden, self._arguments, self._shards)
+
+    def _add(self, sample: Sample) -> None:
+        while not self._open_shard().add(sample):
+            self._close_shard()
+        self.num_samples += 1
+
+    def _add_some(self, rows: Rows) -> int:
+        taken = self._open_shard().add_rows(rows)
+        self.num_samples += taken
+        if taken < len(next(iter(rows.values()))):
+            self._close_shard()
+        return taken
+
+    def _open_shard(self) -> ShardWriter:
+        if self._shard is None:
+            self._shard = shard_writer(
+                self._arguments.layout,
+                self._hidden,
+                self._arguments.fields,
+                number=len(self._shards),
+                first_sample=self.num_samples,
+                shard_bytes=self._arguments.shard_bytes,
+            )
+        return self._shard
+
+    def _close_shard(self) -> None:
+        if self._shard is not None:
+            shard = self._shard.finish()
+            self._shard = None
+            add_progress(self._hidden, shard)
+            self._shards.append(shard)
+
+    def _publish(self) -> PackIndex:
+        index = PackIndex(
+            layout=self._arguments.layout,
+            fields=self._arguments.fields,
+            shards=self._shards,
+            num_samples=self.num_samples,
+            classes=self._arguments.classes,
+            source=self._arguments.source,
+        )
+        path = self._hidden / INDEX
+        write_atomically(path, encode_index(index))
+        if self._measure:
+            index = msgspec.structs.replace(index, fields=measured(self._hidden, self._measure))
+            write_atomically(path, encode_index(index))
+        self._hidden.rename(self._folder)
+        for name in (PROGRESS, LOCK):
+            (self._folder / name).unlink(missing_ok=True)
+        sync_folder(self._folder.parent)
+        return index
+
+    def _abandon(self) -> None:
+        if self._shard is not None:
+            self._shard.abandon()
+            self._shard = None
+
+    def _guard(self, effect: Callable[[], Result]) -> Result:
+        """Raises: UserError for what the system refuses."""
+        try:
+            return effect()
+        except OSError as error:
+            self._abandon()
+            raise UserError(self._refusal(error)) from error
+
+    def _refusal(self, error: OSError) -> str:
+        kept = sum(shard.num_samples for shard in self._shards)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            return (
+                f"{self._folder}: {error.strerror} while packing; {kept:,} samples are kept in "
+                f"{self._hidden}\nmake room and run it again to go on, or remove that folder"
+            )
+        return f"{error.filename or self._folder} cannot be written: {error.strerror}"
+
+
+def hidden_folder(folder: Path) -> Path:
+    """Where `folder` is made, beside it."""
+    return folder.absolute().parent / f".{folder.absolute().name}.packing"
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring names in it to the disk, where the file system can."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _take(folder: Path, hidden: Path) -> IO[bytes]:
+    """A lock on the hidden folder, which is made.
+
+    Raises: UserError when the name is taken or another process is at work.
+    """
+    if (folder / INDEX).exists():
+        raise UserError(f"{folder} is a pack already: name another folder, or remove it")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there and no pack: name another folder")
+    hidden.mkdir(parents=True, exist_ok=True)
+    lock = (hidden / LOCK).open("wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise UserError(f"{folder} is being packed by another process: wait for it") from None
+    except OSError:  # a file system without locks
+        pass
+    return lock
+
+
+def _whole(folder: Path, shards: Sequence[Shard]) -> list[Shard]:
+    """Those before the first one whose files are not all there."""
+    return list(
+        takewhile(
+            lambda shard: all(
+                (folder / file.name).is_file() and (folder / file.name).stat().st_size == file.bytes
+                for file in shard.files
+            ),
+            shards,
+        )
+    )

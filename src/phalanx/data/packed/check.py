@@ -1,0 +1,115 @@
+"""Whether what an index says can be true: before a file is opened or memory is taken by it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from phalanx.data.packed.index import Field, Layout, PackIndex, Shard
+from phalanx.data.packed.shards import file_names, sample_bytes
+from phalanx.errors import UserError
+
+MAX_HEADER_BYTES = 1 << 16
+MAX_BYTES = 1 << 50  # no sample, no shard
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def check_fields(fields: Sequence[Field]) -> None:
+    """Raises: UserError for a field that no pack can have, naming it."""
+    names = [field.name for field in fields]
+    if not names or len(set(names)) != len(names):
+        raise UserError(f"a pack needs fields with different names, not {names}")
+    for field in fields:
+        fault = _fault_of_field(field)
+        if fault:
+            raise UserError(f"field {field.name!r} cannot be packed: {fault}")
+
+
+def check_layout(layout: Layout, fields: Sequence[Field]) -> None:
+    """Raises: UserError where the layout cannot hold a field."""
+    for field in fields:
+        if layout == "npy" and sample_bytes(field) is None:
+            how = "are encoded" if field.encoding != "raw" else "differ in shape"
+            raise UserError(
+                f"the samples of {field.name!r} {how}: layout npy holds arrays of one shape; "
+                "take layout tar"
+            )
+
+
+def check_index(index: PackIndex, path: Path) -> None:
+    """Raises: UserError, naming `path` and the numbers that do not fit each other."""
+    try:
+        check_fields(index.fields)
+        check_layout(index.layout, index.fields)
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    fault = next(filter(None, _faults(index)), None)
+    if fault:
+        raise UserError(f"{path} is damaged: {fault}")
+
+
+def _faults(index: PackIndex) -> list[str]:
+    counted = sum(shard.num_samples for shard in index.shards)
+    faults = []
+    if index.num_samples < 1 or counted != index.num_samples:
+        faults.append(f"its shards have {counted} samples together, not {index.num_samples}")
+    for number, shard in enumerate(index.shards):
+        faults.append(_fault_of_shard(index, number, shard))
+    return faults
+
+
+def _fault_of_field(field: Field) -> str:
+    if not _NAME.fullmatch(field.name):
+        return "a name is made of letters, digits, - and _"
+    try:
+        dtype = np.dtype(field.dtype)
+    except TypeError:
+        return f"there is no dtype {field.dtype!r}"
+    if dtype.kind not in "biufc":
+        return f"its dtype {field.dtype} is not one of numbers"
+    shape = field.shape
+    if shape is not None and (
+        len(shape) > 8
+        or any(size < 0 for size in shape)
+        or math.prod(shape) * dtype.itemsize > MAX_BYTES
+    ):
+        return f"its shape {shape} is none of a sample"
+    if field.encoding != "raw" and dtype != np.uint8:
+        return f"{field.encoding} holds uint8, not {field.dtype}"
+    if (
+        field.encoding != "raw"
+        and shape is not None
+        and (len(shape) != 3 or shape[0] not in (1, 3))
+    ):
+        return f"{field.encoding} holds (1 or 3, height, width), not {shape}"
+    return ""
+
+
+def _fault_of_shard(index: PackIndex, number: int, shard: Shard) -> str:
+    expected = file_names(index.layout, index.fields, number)
+    names = [file.name for file in shard.files]
+    if names != expected:
+        return f"shard {number} has the files {names}, expected {expected}"
+    if shard.num_samples < 1:
+        return f"shard {number} has {shard.num_samples} samples"
+    for file, size in zip(shard.files, _expected_bytes(index, shard), strict=True):
+        if size is None:
+            fits = 0 < file.bytes <= MAX_BYTES
+        else:
+            fits = size < file.bytes <= size + MAX_HEADER_BYTES
+        if not fits:
+            return f"{file.name} is said to have {file.bytes} bytes for {shard.num_samples} samples"
+    return ""
+
+
+def _expected_bytes(index: PackIndex, shard: Shard) -> list[int | None]:
+    """Of each file without its header; None where it cannot be told."""
+    num_parts = shard.num_samples * len(index.fields)
+    if index.layout == "tar":
+        return [24 * num_parts, None]
+    sizes = [sample_bytes(field) for field in index.fields]
+    return [4 * num_parts, *(None if size is None else shard.num_samples * size for size in sizes)]

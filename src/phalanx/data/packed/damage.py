@@ -1,0 +1,36 @@
+"""Samples that are not as they were packed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from phalanx.errors import UserError
+
+WHAT_TO_DO = "pack it again, or go on without such samples with --damaged skip"
+
+
+class DamagedError(UserError):
+    """A sample that was altered since it was packed, or cut off; `file` and `offset_bytes` say
+    where it should have been, `sample` is its number in the pack."""
+
+    def __init__(self, fault: str, *, file: Path, sample: int, offset_bytes: int) -> None:
+        super().__init__(
+            f"{file} is damaged: sample {sample} at byte {offset_bytes} {fault}\n{WHAT_TO_DO}"
+        )
+        self.fault, self.file, self.sample, self.offset_bytes = fault, file, sample, offset_bytes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Readers that are processes hand it on."""
+        return _rebuilt, (self.fault, self.file, self.sample, self.offset_bytes)
+
+
+def fault_of(outcome: int) -> str:
+    """What became of a span, in words; see rows.py for the numbers."""
+    if outcome < 0:
+        return f"cannot be read: {os.strerror(-outcome)}"
+    return "lies beyond the file's end" if outcome == 1 else "is not what was packed"
+
+
+def _rebuilt(fault: str, file: Path, sample: int, offset_bytes: int) -> DamagedError:
+    return DamagedError(fault, file=file, sample=sample, offset_bytes=offset_bytes)

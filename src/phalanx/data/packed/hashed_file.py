@@ -1,0 +1,49 @@
+"""A file that is written from its beginning to its end, its checksum kept on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from phalanx.data.packed.index import File
+
+_PIECE_BYTES = 1 << 20
+
+
+class HashedFile:
+    """Holds one descriptor until it is finished or abandoned."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("w+b", buffering=_PIECE_BYTES)
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, content: bytes | memoryview) -> None:
+        """content: of bytes."""
+        self._file.write(content)
+        self._hash.update(content)
+        self.size_bytes += len(content)
+
+    def replace_start(self, content: bytes) -> None:
+        """Write over the first bytes; the checksum is then made of the whole file again."""
+        self._file.seek(0)
+        self._file.write(content)
+        self._file.seek(0)
+        self._hash = hashlib.sha256()
+        while piece := self._file.read(_PIECE_BYTES):
+            self._hash.update(piece)
+
+    def finish(self) -> File:
+        """All of it is on the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return File(name=self._path.name, bytes=self.size_bytes, sha256=self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        with suppress(OSError):  # what is in the buffer may not fit on the disk
+            self._file.close()
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,75 @@
+"""Mean and deviation of what was packed, from samples that lie evenly all over it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.packed.index import Field
+from phalanx.data.packed.pack import Pack
+
+Numbers = NDArray[np.float64]
+
+LOOKED_AT_BYTES = 64 * 2**20
+MAX_SAMPLES = 20_000
+PIECE_BYTES = 2**20
+
+
+def measured(folder: Path, names: Collection[str]) -> list[Field]:
+    """The fields of a pack, those of `names` with their mean and deviation: of each channel of an
+    image, of each column of float features, else one of all values. Those whose samples differ in
+    shape are left as they are."""
+    pack = Pack(folder)
+    try:
+        return [
+            _measured(pack, field) if field.name in names and _can_be(field) else field
+            for field in pack.index.fields
+        ]
+    finally:
+        pack.close()
+
+
+def _measured(pack: Pack, field: Field) -> Field:
+    assert field.shape
+    sample_size = max(1, int(np.prod(field.shape)) * np.dtype(field.dtype).itemsize)
+    num_samples = min(pack.num_samples, MAX_SAMPLES, max(1, LOOKED_AT_BYTES // sample_size))
+    chosen = np.linspace(0, pack.num_samples - 1, num_samples).round().astype(np.int64)
+    values = pack.read(field.name, chosen)
+    mean, deviation = _moments(values, _axes(field))
+    return msgspec.structs.replace(field, mean=mean.tolist(), deviation=deviation.tolist())
+
+
+def _axes(field: Field) -> tuple[int, ...]:
+    """Those over which is averaged, of (n, …)."""
+    assert field.shape
+    is_features = len(field.shape) == 1 and np.dtype(field.dtype).kind == "f"
+    if is_features:
+        return (0,)
+    num_dims = 1 + len(field.shape)
+    return tuple(axis for axis in range(num_dims) if not (num_dims == 4 and axis == 1))
+
+
+def _moments(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[Numbers, Numbers]:
+    """In float64, piece by piece, the mean first: no digits are lost to a large mean."""
+    num_pieces = -(-values.nbytes // PIECE_BYTES)
+    pieces = np.array_split(values, max(1, min(len(values), num_pieces)))
+    num_values = math.prod(values.shape[axis] for axis in axes)
+    mean = sum(_sum(piece, axes) for piece in pieces) / num_values
+    squares = sum(_sum((piece - mean) ** 2, axes) for piece in pieces)
+    return np.atleast_1d(np.squeeze(mean)), np.atleast_1d(np.squeeze(squares / num_values)) ** 0.5
+
+
+def _sum(values: NDArray[Any], axes: tuple[int, ...]) -> Numbers:
+    total: Numbers = np.sum(values, axis=axes, dtype=np.float64, keepdims=True)
+    return total
+
+
+def _can_be(field: Field) -> bool:
+    has_values = field.shape is not None and len(field.shape) > 0 and 0 not in field.shape
+    return has_values and np.dtype(field.dtype).kind in "biuf"

@@ -1,0 +1,85 @@
+"""Files that many threads read: opened when they are first needed, closed when too many are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+LIMIT = 512
+
+
+class OpenFiles(Generic[Key]):
+    """At most about `limit` descriptors; those in use are never closed."""
+
+    def __init__(self, path_of: Callable[[Key], Path], *, limit: int = LIMIT) -> None:
+        self._path_of = path_of
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Key, _OpenFile] = OrderedDict()
+
+    @contextmanager
+    def using(self, keys: Sequence[Key]) -> Iterator[list[int]]:
+        """Descriptors of these files, for as long as the block lasts.
+
+        Raises: OSError when one cannot be opened.
+        """
+        taken: list[_OpenFile] = []
+        try:
+            with self._lock:
+                for key in keys:
+                    taken.append(self._take(key))
+            yield [file.descriptor for file in taken]
+        finally:
+            with self._lock:
+                for file in taken:
+                    self._give_back(file)
+                self._close_unused(self._limit)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """From now on these are opened anew, where `path_of` says; who uses them reads on."""
+        with self._lock:
+            for key in keys:
+                file = self._files.pop(key, None)
+                if file is not None:
+                    file.is_forgotten = True
+                    if not file.num_users:
+                        os.close(file.descriptor)
+
+    def close(self) -> None:
+        with self._lock:
+            self._close_unused(0)
+
+    def _take(self, key: Key) -> _OpenFile:
+        file = self._files.get(key)
+        if file is None:
+            file = _OpenFile(os.open(self._path_of(key), os.O_RDONLY | os.O_CLOEXEC))
+            self._files[key] = file
+        self._files.move_to_end(key)
+        file.num_users += 1
+        return file
+
+    def _give_back(self, file: _OpenFile) -> None:
+        file.num_users -= 1
+        if file.is_forgotten and not file.num_users:
+            os.close(file.descriptor)
+
+    def _close_unused(self, limit: int) -> None:
+        if len(self._files) <= limit:
+            return
+        unused = [key for key, file in self._files.items() if not file.num_users]
+        for key in unused[: len(self._files) - limit]:
+            os.close(self._files.pop(key).descriptor)
+
+
+class _OpenFile:
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.num_users = 0
+        self.is_forgotten = False

@@ -1,0 +1,184 @@
+"""One shard as it is written: samples one after the other, then the table of their checksums."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.packed.hashed_file import HashedFile
+from phalanx.data.packed.index import Field, File, Layout, Shard
+from phalanx.data.packed.rows import crcs_of_rows
+from phalanx.data.packed.shards import ENDINGS, element, file_names, npy_header, sample_bytes
+from phalanx.data.packed.tar_headers import BLOCK_BYTES, END, member_header, padded
+
+Sample = Mapping[str, NDArray[Any] | bytes]
+"""By field: an array of its dtype and shape, or the encoded bytes."""
+
+Rows = Mapping[str, NDArray[Any]]
+"""By field: (n, …), of its dtype."""
+
+
+class ShardWriter(Protocol):
+    """The caller sees to it that samples are what the fields say."""
+
+    num_samples: int
+
+    def add(self, sample: Sample) -> bool:
+        """False where the sample belongs into the next shard. The first is always taken."""
+
+    def add_rows(self, rows: Rows) -> int:
+        """How many were taken, from the first on; the rest belongs into the next shard."""
+
+    def finish(self) -> Shard:
+        """All of it is on the disk."""
+
+    def abandon(self) -> None:
+        """Remove its files."""
+
+
+def shard_writer(
+    layout: Layout,
+    folder: Path,
+    fields: Sequence[Field],
+    *,
+    number: int,
+    first_sample: int,
+    shard_bytes: int,
+) -> ShardWriter:
+    """number, first_sample: of the shard in the pack, and of its first sample."""
+    paths = [folder / name for name in file_names(layout, fields, number)]
+    if layout == "tar":
+        return _TarShard(paths, fields, first_sample, shard_bytes)
+    return _NpyShard(paths, fields, shard_bytes)
+
+
+class _NpyShard:
+    """A file a field. Samples are of equal size, so how many a shard holds is known before."""
+
+    def __init__(self, paths: Sequence[Path], fields: Sequence[Field], shard_bytes: int) -> None:
+        self.num_samples = 0
+        self._fields = fields
+        self._table_path = paths[0]
+        self._capacity = max(1, shard_bytes // max(1, sum(sample_bytes(f) or 0 for f in fields)))
+        self._crcs: list[NDArray[np.uint32]] = []
+        self._files: list[HashedFile] = []
+        for path, field in zip(paths[1:], fields, strict=True):
+            self._files.append(HashedFile(path))
+            self._files[-1].write(self._header(field, self._capacity))
+
+    def add(self, sample: Sample) -> bool:
+        return self.add_rows({name: np.asarray(part)[None] for name, part in sample.items()}) == 1
+
+    def add_rows(self, rows: Rows) -> int:
+        taken = min(self._capacity - self.num_samples, len(next(iter(rows.values()))))
+        crcs = []
+        for field, file in zip(self._fields, self._files, strict=True):
+            part = np.ascontiguousarray(rows[field.name][:taken], element(field))
+            file.write(part.tobytes())
+            crcs.append(crcs_of_rows(part))
+        self._crcs.append(np.stack(crcs, axis=1))
+        self.num_samples += taken
+        return taken
+
+    def finish(self) -> Shard:
+        if self.num_samples < self._capacity:
+            for field, file in zip(self._fields, self._files, strict=True):
+                file.replace_start(self._header(field, self.num_samples))
+        data = [file.finish() for file in self._files]
+        table = _write_table(self._table_path, np.concatenate(self._crcs).astype("<u4"))
+        return Shard(num_samples=self.num_samples, files=[table, *data])
+
+    def abandon(self) -> None:
+        for file in self._files:
+            file.abandon()
+        self._table_path.unlink(missing_ok=True)
+
+    def _header(self, field: Field, num_samples: int) -> bytes:
+        """As long for the last shard, which has fewer samples, as for the others."""
+        dtype, shape = element(field), field.shape or []
+        num_bytes = len(npy_header(dtype, [self._capacity, *shape]))
+        return npy_header(dtype, [num_samples, *shape], num_bytes=num_bytes)
+
+
+class _TarShard:
+    """The members of a sample in a row, NAME.FIELD.npy (.png, .jpg), NAME the sample's number."""
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        fields: Sequence[Field],
+        first_sample: int,
+        shard_bytes: int,
+    ) -> None:
+        self.num_samples = 0
+        self._fields = fields
+        self._endings = [f"{field.name}.{ENDINGS[field.encoding]}" for field in fields]
+        self._table_path = paths[0]
+        self._first_sample = first_sample
+        self._shard_bytes = shard_bytes
+        self._spans: list[tuple[int, int, int]] = []
+        self._file = HashedFile(paths[1])
+
+    def add(self, sample: Sample) -> bool:
+        members = [_member(field, sample[field.name]) for field in self._fields]
+        needed = sum(BLOCK_BYTES + padded(len(header) + len(rest)) for header, rest, _ in members)
+        if self.num_samples and self._file.size_bytes + needed + len(END) > self._shard_bytes:
+            return False
+        for ending, (header, content, is_apart) in zip(self._endings, members, strict=True):
+            self._write(ending, header, content, is_apart)
+        self.num_samples += 1
+        return True
+
+    def add_rows(self, rows: Rows) -> int:
+        num_rows = len(next(iter(rows.values())))
+        for row in range(num_rows):
+            if not self.add({name: part[row] for name, part in rows.items()}):
+                return row
+        return num_rows
+
+    def finish(self) -> Shard:
+        self._file.write(END)
+        tar = self._file.finish()
+        table = np.array(self._spans, "<i8").reshape(self.num_samples, len(self._fields), 3)
+        return Shard(
+            num_samples=self.num_samples, files=[_write_table(self._table_path, table), tar]
+        )
+
+    def abandon(self) -> None:
+        self._file.abandon()
+        self._table_path.unlink(missing_ok=True)
+
+    def _write(self, ending: str, header: bytes, content: bytes, is_apart: bool) -> None:
+        size = len(header) + len(content)
+        name = f"{self._first_sample + self.num_samples:09d}.{ending}"
+        self._file.write(member_header(name, size))
+        start = self._file.size_bytes
+        self._file.write(header)
+        if is_apart:
+            span = (start + len(header), len(content), zlib.crc32(content))
+        else:
+            span = (start, size, zlib.crc32(content, zlib.crc32(header)))
+        self._spans.append(span)
+        self._file.write(content)
+        self._file.write(bytes(padded(size) - size))
+
+
+def _member(field: Field, part: NDArray[Any] | bytes) -> tuple[bytes, bytes, bool]:
+    """A header, the rest, and whether the table names the rest alone: where the shape is known,
+    nobody needs the header but other programs."""
+    if isinstance(part, bytes):
+        return b"", part, True
+    array = np.ascontiguousarray(part, element(field)).reshape(np.shape(part))
+    return npy_header(array.dtype, array.shape), array.tobytes(), field.shape is not None
+
+
+def _write_table(path: Path, table: NDArray[Any]) -> File:
+    file = HashedFile(path)
+    file.write(npy_header(table.dtype, table.shape))
+    file.write(table.tobytes())
+    return file.finish()

@@ -1,0 +1,52 @@
+"""Names of a shard's files, and the header of a `.npy` file: pure functions of plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from phalanx.data.packed.index import Field, Layout
+
+ENDINGS = {"raw": "npy", "png": "png", "jpeg": "jpg"}
+"""Of a member of a tar, by which WebDataset knows how to decode it."""
+
+_MAGIC = b"\x93NUMPY\x01\x00"
+_ALIGNMENT = 64
+
+
+def file_names(layout: Layout, fields: Sequence[Field], number: int) -> list[str]:
+    """Of one shard: the checksums first, then the tar, or a file for each field."""
+    stem = f"shard-{number:05d}"
+    data = ["tar"] if layout == "tar" else [f"{field.name}.npy" for field in fields]
+    return [f"{stem}.npy", *(f"{stem}.{name}" for name in data)]
+
+
+def element(field: Field) -> np.dtype[Any]:
+    """The dtype of a field as it lies on the disk: least significant byte first."""
+    return np.dtype(field.dtype).newbyteorder("<")
+
+
+def sample_bytes(field: Field) -> int | None:
+    """Bytes of one sample as they are packed; None where samples differ."""
+    if field.encoding != "raw" or field.shape is None:
+        return None
+    return math.prod(field.shape) * element(field).itemsize
+
+
+def npy_header(
+    dtype: np.dtype[Any], shape: Sequence[int], *, num_bytes: int | None = None
+) -> bytes:
+    """The header of an `.npy` file, version 1.0, filled up to a multiple of 64 bytes.
+
+    num_bytes: fill it up to so many.
+    Source: NumPy Enhancement Proposal 1.
+    """
+    sizes = "".join(f"{size}, " for size in shape).strip()
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({sizes}), }}"
+    if num_bytes is None:
+        num_bytes = -(-(len(_MAGIC) + 2 + len(text) + 1) // _ALIGNMENT) * _ALIGNMENT
+    content = text.encode().ljust(num_bytes - len(_MAGIC) - 3) + b"\n"
+    return _MAGIC + len(content).to_bytes(2, "little") + content

@@ -1,0 +1,54 @@
+"""`index.json` as it is read and written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from phalanx.data.packed.check import check_index
+from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
+from phalanx.errors import UserError
+
+
+def read_index(folder: Path) -> PackIndex:
+    """The index of one split, its numbers checked against each other; no shard is looked at.
+
+    Raises: UserError when there is none, it is damaged, or a newer Phalanx made it.
+    """
+    path = folder / INDEX
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder} is no pack: it has no {INDEX}{_hint(folder)}") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        schema = msgspec.json.decode(content, type=_Schema).schema
+        if schema > SCHEMA_VERSION:
+            raise UserError(
+                f"{path} has schema {schema}; this Phalanx reads up to {SCHEMA_VERSION}: update it"
+            )
+        index = msgspec.json.decode(content, type=PackIndex)
+    except msgspec.DecodeError as error:
+        raise UserError(f"{path} is damaged: {error}") from error
+    check_index(index, path)
+    return index
+
+
+def encode_index(index: PackIndex) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n"
+
+
+def splits_of(folder: Path) -> list[str]:
+    """Those of the usual splits that are there, whole."""
+    return [name for name in ("train", "validation") if (folder / name / INDEX).is_file()]
+
+
+class _Schema(msgspec.Struct):
+    schema: int
+
+
+def _hint(folder: Path) -> str:
+    splits = splits_of(folder)
+    return f"; name a split of it, {folder / splits[0]}" if splits else ""

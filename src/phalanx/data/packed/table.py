@@ -1,0 +1,115 @@
+"""Where each part of each sample lies, and its checksum: from the shards' own small files."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.packed.damage import WHAT_TO_DO
+from phalanx.data.packed.index import PackIndex, Shard
+from phalanx.data.packed.shards import sample_bytes
+from phalanx.errors import UserError
+
+NOWHERE = 1 << 62
+"""An offset beyond every file, of parts that the table tells nonsense about."""
+
+
+class Parts(NamedTuple):
+    """(n,) each, of one field."""
+
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    crcs: NDArray[np.uint32]
+
+
+class SpanTable:
+    """One of the whole split; a shard's part of it is read when it is first asked for.
+
+    Memory: 24 bytes a part in a tar, 4 bytes in `.npy` files, of the shards that were asked for.
+    """
+
+    def __init__(
+        self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
+    ) -> None:
+        """path_of: (shard, number of the file) → where it is. is_strict: a shard's part must be
+        what the index has the SHA-256 of; otherwise its samples are judged one by one."""
+        self._index = index
+        self._path_of = path_of
+        self._is_strict = is_strict
+        self._lock = threading.Lock()
+        self._is_read = np.zeros(len(index.shards), bool)
+        counts = [shard.num_samples for shard in index.shards]
+        self.first_samples = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self._file_bytes = np.array(
+            [[f.bytes for f in s.files[1:]] for s in index.shards], np.int64
+        )
+        if index.layout == "npy":  # what comes before the first sample
+            sample_sizes = [sample_bytes(field) or 0 for field in index.fields]
+            self._headers = self._file_bytes - np.outer(counts, sample_sizes)
+        row = (len(index.fields), 3) if index.layout == "tar" else (len(index.fields),)
+        kind = np.dtype("<i8") if index.layout == "tar" else np.dtype("<u4")
+        self._rows = np.zeros((index.num_samples, *row), kind)  # untouched pages cost nothing
+
+    def parts(self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]) -> Parts:
+        """Of one field of `samples`, which lie in `shards`, (n,) both.
+
+        Raises: UserError when a shard's table is missing or not as it was packed.
+        """
+        for shard in np.unique(shards[~self._is_read[shards]]).tolist():
+            self._read(shard)
+        if self._index.layout == "tar":
+            return self._parts_of_tar(field, samples, shards)
+        return self._parts_of_npy(field, samples, shards)
+
+    def _parts_of_npy(
+        self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]
+    ) -> Parts:
+        size = sample_bytes(self._index.fields[field]) or 0
+        rows = samples - self.first_samples[shards]
+        return Parts(
+            self._headers[shards, field] + rows * size,
+            np.full(len(samples), size, np.int64),
+            self._rows[samples, field],
+        )
+
+    def _parts_of_tar(
+        self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]
+    ) -> Parts:
+        offsets, sizes, crcs = self._rows[samples, field].T.copy()
+        file_bytes = self._file_bytes[shards, 0]
+        expected = sample_bytes(self._index.fields[field])
+        makes_sense = (offsets >= 0) & (sizes <= file_bytes)
+        makes_sense &= (sizes > 0) if expected is None else (sizes == expected)
+        sizes = np.where(makes_sense, sizes, 1 if expected is None else expected)
+        return Parts(np.where(makes_sense, offsets, NOWHERE), sizes, crcs.astype(np.uint32))
+
+    def _read(self, number: int) -> None:
+        with self._lock:
+            if self._is_read[number]:
+                return
+            shard, path = self._index.shards[number], self._path_of(number, 0)
+            content = _content(path, shard, self._is_strict)
+            rows = self._rows[self.first_samples[number] : self.first_samples[number + 1]]
+            kept = content[len(content) - rows.nbytes :] if len(content) >= rows.nbytes else b""
+            if kept:
+                rows[:] = np.frombuffer(kept, rows.dtype).reshape(rows.shape)
+            self._is_read[number] = True
+
+
+def _content(path: Path, shard: Shard, is_strict: bool) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    if is_strict and hashlib.sha256(content).hexdigest() != shard.files[0].sha256:
+        raise UserError(
+            f"{path}, the checksums of {shard.num_samples} samples, is not what was packed\n"
+            f"{WHAT_TO_DO}"
+        )
+    return content
