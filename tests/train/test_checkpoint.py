@@ -119,17 +119,17 @@ def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
 def test_another_model_is_refused(saved: Path) -> None:
     found = read_manifest(saved)
     with pytest.raises(UserError, match="is of model mlp, this run wants cnn"):
-        check_resumable(found, saved, model="cnn", epochs=5, options={})
+        check_resumable(found, saved, model="cnn", epochs=5, seed=0, options={})
     with pytest.raises(UserError, match="raise --epochs"):
-        check_resumable(found, saved, model="mlp", epochs=1, options={})
+        check_resumable(found, saved, model="mlp", epochs=1, seed=0, options={})
 
 
 def test_other_sizes_are_refused_and_older_manifests_say_nothing_of_them(saved: Path) -> None:
     found = msgspec.structs.replace(read_manifest(saved), options={"width": 256})
     with pytest.raises(UserError, match="is of width 256, this run wants 128: use --width 256"):
-        check_resumable(found, saved, epochs=5, options={"width": 128})
-    check_resumable(found, saved, epochs=5, options={"width": 256, "layers": None})
-    check_resumable(read_manifest(saved), saved, epochs=5, options={"width": 128})
+        check_resumable(found, saved, epochs=5, seed=0, options={"width": 128})
+    check_resumable(found, saved, epochs=5, seed=0, options={"width": 256, "layers": None})
+    check_resumable(read_manifest(saved), saved, epochs=5, seed=0, options={"width": 128})
 
 
 def test_a_newer_manifest_is_refused(saved: Path) -> None:

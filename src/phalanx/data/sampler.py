@@ -31,6 +31,8 @@ class GlobalBatches:
     """The batches of one epoch as one rank sees them; the last one may be smaller.
 
     Concatenating the ranks' parts of a batch in rank order gives the batch of a sequential run.
+    The place in an epoch is the number of samples that all ranks together have seen, which says
+    the same to any number of ranks.
     """
 
     num_samples: int
@@ -39,13 +41,19 @@ class GlobalBatches:
     epoch: int
     rank: int
     world_size: int
+    first_sample: int = 0
+    """So many samples of the epoch have been seen before."""
+    order: Tensor | None = None
+    """(num_samples,) int64; None: all samples at random, by (seed, epoch)."""
 
     def __len__(self) -> int:
-        return num_batches(self.num_samples, self.global_batch_size)
+        return num_batches(self.num_samples - self.first_sample, self.global_batch_size)
 
     def __iter__(self) -> Iterator[RankBatch]:
-        order = epoch_order(self.num_samples, self.seed, self.epoch)
-        for start in range(0, self.num_samples, self.global_batch_size):
+        order = self.order
+        if order is None:
+            order = epoch_order(self.num_samples, self.seed, self.epoch)
+        for start in range(self.first_sample, self.num_samples, self.global_batch_size):
             stop = min(start + self.global_batch_size, self.num_samples)
             mine = shard(start, stop, self.rank, self.world_size)
             yield RankBatch(indices=order[mine.start : mine.stop], global_size=stop - start)
@@ -53,8 +61,12 @@ class GlobalBatches:
 
 def epoch_order(num_samples: int, seed: int, epoch: int) -> Tensor:
     """(num_samples,) int64: the order of the samples in an epoch, the same on every rank."""
-    generator = torch.Generator().manual_seed(_mix(seed, epoch))
-    return torch.randperm(num_samples, generator=generator)
+    return torch.randperm(num_samples, generator=epoch_generator(seed, epoch))
+
+
+def epoch_generator(seed: int, epoch: int) -> torch.Generator:
+    """Random numbers of an epoch that are those of no other epoch or seed."""
+    return torch.Generator().manual_seed(mixed(seed, epoch))
 
 
 def shard(start: int, stop: int, rank: int, world_size: int) -> range:
@@ -78,12 +90,11 @@ def evaluation_shard(num_samples: int, rank: int, world_size: int) -> range:
     return shard(0, num_samples, rank, world_size)
 
 
-def _mix(seed: int, epoch: int) -> int:
+def mixed(seed: int, epoch: int) -> int:
     """One 63-bit number from two, so that neighbouring seeds share no epoch (seed 0, epoch 1 must
     not be seed 1, epoch 0). Source: SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195.
     """
-    mixed = _splitmix64(_splitmix64(seed) ^ epoch)
-    return mixed >> 1
+    return _splitmix64(_splitmix64(seed) ^ epoch) >> 1
 
 
 def _splitmix64(value: int) -> int:

@@ -9,18 +9,27 @@ from torch import Tensor
 
 from phalanx.models.options import DataShape
 
+IGNORED = -100
+"""A target that counts for nothing, as PyTorch's losses have it."""
+
 
 class Loaded(NamedTuple):
     """One rank's part of a global batch, in memory."""
 
     inputs: Tensor
-    """(n, …); n is 0 when a small last batch leaves nothing for this rank."""
+    """(n, …), n at least 1: a rank that a small last batch leaves nothing for borrows a sample."""
 
     targets: Tensor
-    """(n, …) int64."""
+    """(n, …) int64; `IGNORED` of a borrowed sample."""
+
+    num_samples: int
+    """Of these, without the borrowed one."""
 
     global_size: int
-    """Samples of the whole batch, over all ranks."""
+    """Samples of the whole batch, over all ranks, damaged ones included."""
+
+    num_damaged: int = 0
+    """Of this rank's part, left out here because they are not as they were packed."""
 
 
 class Source(Protocol):
@@ -32,6 +41,10 @@ class Source(Protocol):
     shape: DataShape
     num_train: int
     num_validation: int
+    skips_damaged: bool
+    """Whether samples may be left out, so that ranks have to agree how many a batch has."""
+    order: str
+    """How an epoch's samples are ordered, in words; the seed is not among them."""
 
     def train_batches(
         self,
@@ -46,11 +59,9 @@ class Source(Protocol):
         """The rank's part of every global batch of an epoch, whose order depends on (seed, epoch)
         alone. first_sample: how many of the epoch all ranks together have seen before."""
 
-    def validation_batches(
-        self, *, rank: int, num_ranks: int, batch_size: int
-    ) -> Iterator[tuple[Tensor, Tensor, int]]:
-        """Inputs, targets and number of samples of this rank's part; each sample is one rank's.
-        As many batches on every rank; one that has nothing left borrows a sample, which counts for
-        nothing (its targets are IGNORED, its number 0)."""
+    def validation_batches(self, *, rank: int, num_ranks: int, batch_size: int) -> Iterator[Loaded]:
+        """This rank's part of the validation data; each sample is one rank's. As many batches on
+        every rank; `global_size` is that of the rank's own part."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the readers."""

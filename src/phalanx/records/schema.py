@@ -152,6 +152,8 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     sent_bytes: int | None = None  # counted; None where nobody counts
     received_bytes: int | None = None
     staleness: dict[int, int] = {}  # updates by how many others came between reading and writing
+    first_sample: int = 0  # samples of the epoch, over all ranks, that another run had seen
+    damaged: int = 0  # samples of this rank left out because they were not as they were packed
 
 
 class Action(Event, frozen=True, kw_only=True, tag="action"):
@@ -187,6 +189,7 @@ class Summary(Event, frozen=True, kw_only=True, tag="summary"):
     train_accuracy: float
     validation_loss: float
     validation_accuracy: float
+    damaged: int = 0  # training samples left out
 
 
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):

@@ -22,6 +22,7 @@ class RankTotals:
     validation_loss_sum: float
     validation_correct: float
     steps: float = 1.0  # made by this rank; a server makes none, and waiting is its work
+    damaged: float = 0.0  # samples left out
 
     def values(self) -> list[float]:
         return list(astuple(self))
@@ -49,4 +50,5 @@ def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s
         train_accuracy=sum(rank.correct for rank in ranks) / targets,
         validation_loss=sum(rank.validation_loss_sum for rank in ranks) / validation_targets,
         validation_accuracy=sum(rank.validation_correct for rank in ranks) / validation_targets,
+        damaged=round(sum(rank.damaged for rank in ranks)),
     )

@@ -19,7 +19,7 @@ from phalanx.train.manifest import (
     Manifest,
     StoredFile,
     file_sha256,
-    folder_name,
+    folder_of,
     read_manifest,
 )
 
@@ -30,12 +30,13 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 def save_checkpoint(
     folder: Path, model: nn.Module, optimizer: Optimizer, manifest: Manifest
 ) -> Path:
-    """Write `folder/epoch-<n>`; by one rank. It is there whole or not at all.
+    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-step-<m>`; by one rank.
+    It is there whole or not at all.
 
     manifest: without its `files`, which are filled in here.
     Raises: UserError when it cannot be written (a full disk); what was there before is untouched.
     """
-    target = folder / folder_name(manifest.epochs_done)
+    target = folder / folder_of(manifest)
     temporary = folder / f".{target.name}.{os.getpid()}"
     try:
         temporary.mkdir(parents=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from phalanx.data.dataset import Dataset
-from phalanx.data.sampler import GlobalBatches, RankBatch, evaluation_shard, num_batches
-from phalanx.parallel.strategy import IGNORED, Batch, Strategy, cross_entropy_sum
+from phalanx.data.sampler import num_batches
+from phalanx.data.source import Loaded, Source
+from phalanx.parallel.strategy import Batch, Strategy, cross_entropy_sum
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Step
 from phalanx.records.totals import RankTotals
@@ -30,7 +31,7 @@ class Work:
 
     strategy: Strategy
     schedule: Schedule
-    dataset: Dataset
+    source: Source
     global_batch_size: int
     seed: int
     writer: EventWriter
@@ -38,21 +39,39 @@ class Work:
     delay_s: float = 0.0  # by which every step of this rank is made slower
     resident_before: int | None = None  # bytes of the process before the model was made
     first_epoch: int = 0  # more than 0 in a run that goes on
+    first_sample: int = 0  # of that epoch, more than 0 where it goes on within it
+    checkpoint_steps: int | None = None  # after how many steps of an epoch `save` is called
+    save: Callable[[int, int], None] | None = None
+    """Writes a checkpoint within an epoch: (epoch, samples of it that all ranks have seen)."""
 
-    def is_measured(self, step: int, steps: int) -> bool:
-        """Whether memory is measured after `step`. steps: of an epoch."""
-        return step == self.first_epoch * steps + MEASURED_STEP
+    @property
+    def steps(self) -> int:
+        """Of a whole epoch."""
+        return num_batches(self.source.num_train, self.global_batch_size)
+
+    def seen_before(self, epoch: int) -> int:
+        """Samples of `epoch` that another run has seen."""
+        return self.first_sample if epoch == self.first_epoch else 0
+
+    def first_step(self, epoch: int) -> int:
+        """The number in the run of the first step that this run makes in `epoch`."""
+        left = self.source.num_train - self.seen_before(epoch)
+        return (epoch + 1) * self.steps - num_batches(left, self.global_batch_size)
+
+    def is_measured(self, step: int) -> bool:
+        """Whether memory is measured after `step`."""
+        return step == self.first_step(self.first_epoch) + MEASURED_STEP
 
 
 def run_epoch(work: Work, epoch: int) -> RankTotals:
-    """Train on every sample once and evaluate. Collective; the ranks start and end together."""
+    """Train on every sample once, or on those that are left, and evaluate. Collective; the ranks
+    start and end together."""
     strategy = work.strategy
     communicated_before, traffic_before = strategy.communicated_bytes, strategy.traffic()
     staleness_before = strategy.staleness()
     strategy.barrier()
     began = time.perf_counter()
     trained = train_epoch(work, epoch)
-    strategy.finish_epoch()
     strategy.barrier()
     ended = time.perf_counter()
     sent, received = _difference(strategy.traffic(), traffic_before)
@@ -68,6 +87,8 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
             sent_bytes=sent,
             received_bytes=received,
             staleness=dict(strategy.staleness() - staleness_before),
+            first_sample=work.seen_before(epoch),
+            damaged=trained.damaged,
         )
     )
     evaluation = evaluate(work, epoch)
@@ -78,11 +99,12 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
         samples=trained.samples,
         loss_sum=trained.loss_sum,
         correct=trained.hits,
-        targets=trained.samples * work.dataset.shape.targets_per_sample,
-        validation_targets=evaluation.samples * work.dataset.shape.targets_per_sample,
+        targets=trained.samples * work.source.shape.targets_per_sample,
+        validation_targets=evaluation.samples * work.source.shape.targets_per_sample,
         validation_loss_sum=evaluation.loss_sum,
         validation_correct=evaluation.correct,
         steps=trained.steps,
+        damaged=trained.damaged,
     )
 
 
@@ -95,48 +117,84 @@ class Trained:
     hits: int = 0
     communication_s: float = 0.0
     steps: int = 0
+    damaged: int = 0
 
 
 def train_epoch(work: Work, epoch: int) -> Trained:
-    """One update for each global batch of the epoch."""
-    strategy = work.strategy
-    num_samples = len(work.dataset.train_targets)
-    steps = num_batches(num_samples, work.global_batch_size)
-    if strategy.role == "server":
-        strategy.serve(steps)
-        if any(work.is_measured(epoch * steps + step, steps) for step in range(steps)):
-            work.writer.add(_memory(work))
-        return Trained()
-    batches = GlobalBatches(
-        num_samples=num_samples,
-        global_batch_size=work.global_batch_size,
-        seed=work.seed,
-        epoch=epoch,
-        rank=strategy.data_rank,
-        world_size=strategy.data_size,
-    )
-    trained, hits = Trained(), Hits(work.dataset.train_targets)
-    ready_at = time.perf_counter()
-    for step, batch in enumerate(batches, epoch * steps):
-        event, logits, ready_at = update(work, batch, epoch, step, ready_at)
-        if strategy.counts and logits is not None:
-            hits.add(logits, batch.indices)
-        trained.steps += 1
-        trained.samples += event.samples
-        trained.loss_sum += event.loss_sum
-        trained.communication_s += event.communication_s
-        work.writer.add(event)
-        for action in strategy.actions():
-            work.writer.add(Action(at_s=event.at_s, **action._asdict()))
-        if work.is_measured(step, steps):
-            work.writer.add(_memory(work))
-            ready_at = time.perf_counter()
+    """One update for each global batch of the epoch that has not been seen, in parts between
+    checkpoints: after each the ranks have the same parameters."""
+    strategy, trained = work.strategy, Trained()
+    batches: Iterator[Loaded] = iter(())
+    if strategy.role == "worker":
+        batches = work.source.train_batches(
+            seed=work.seed,
+            epoch=epoch,
+            global_batch_size=work.global_batch_size,
+            rank=strategy.data_rank,
+            num_ranks=strategy.data_size,
+            first_sample=work.seen_before(epoch),
+        )
+    hits = Hits()
+    for part in parts_of_epoch(work, epoch):
+        if strategy.role == "server":
+            _serve(work, part)
+        else:
+            _make_steps(work, batches, epoch, part, trained, hits)
+        strategy.finish_epoch()
+        if work.save is not None and part.stop < (epoch + 1) * work.steps:
+            made = part.stop - work.first_step(epoch)
+            work.save(epoch, work.seen_before(epoch) + made * work.global_batch_size)
     trained.hits = hits.total()
     return trained
 
 
+def parts_of_epoch(work: Work, epoch: int) -> Iterator[range]:
+    """The steps that are left of an epoch, cut where a checkpoint is due."""
+    start, end = work.first_step(epoch), (epoch + 1) * work.steps
+    period = work.checkpoint_steps or work.steps
+    while start < end:
+        stop = min(end, start + period - (start - epoch * work.steps) % period)
+        yield range(start, stop)
+        start = stop
+
+
+def _serve(work: Work, part: range) -> None:
+    work.strategy.serve(len(part))
+    if any(map(work.is_measured, part)):
+        work.writer.add(_memory(work))
+
+
+def _make_steps(
+    work: Work,
+    batches: Iterator[Loaded],
+    epoch: int,
+    part: range,
+    trained: Trained,
+    hits: Hits,
+) -> None:
+    """The steps of `part`, counted into `trained` and `hits`."""
+    strategy = work.strategy
+    ready_at = time.perf_counter()
+    for step in part:
+        loaded = next(batches)
+        event, logits, ready_at = update(work, loaded, epoch, step, ready_at)
+        if strategy.counts and logits is not None:
+            hits.add(logits, loaded.targets)
+        trained.steps += 1
+        trained.samples += event.samples
+        trained.loss_sum += event.loss_sum
+        trained.communication_s += event.communication_s
+        trained.damaged += loaded.num_damaged if strategy.counts else 0
+        work.writer.add(event)
+        for action in strategy.actions():
+            work.writer.add(Action(at_s=event.at_s, **action._asdict()))
+        if work.is_measured(step):
+            work.writer.add(_memory(work))
+            ready_at = time.perf_counter()
+
+
 def update(
-    work: Work, rank_batch: RankBatch, epoch: int, step: int, began: float
+    work: Work, rank_batch: Loaded, epoch: int, step: int, began: float
 ) -> tuple[Step, Tensor | None, float]:
     """One step of the optimizer on this rank's part of a global batch.
 
@@ -145,7 +203,7 @@ def update(
     the step ended.
     """
     strategy, clock = work.strategy, time.perf_counter
-    batch = batch_of(work.dataset, rank_batch, step)
+    batch = batch_of(work, rank_batch, step)
     if work.delay_s:
         time.sleep(work.delay_s)
     loaded = clock()
@@ -169,39 +227,38 @@ def update(
         last_bucket_s=result.last_bucket_s,
         is_skipped=result.is_skipped,
     )
-    logits = None if result.logits is None else result.logits.detach()[: batch.num_samples]
+    logits = None if result.logits is None else result.logits.detach()[: len(batch.targets)]
     return event, logits, ended
 
 
-def batch_of(data: Dataset, batch: RankBatch, step: int) -> Batch:
-    """The samples of a rank's part of a global batch.
+def batch_of(work: Work, loaded: Loaded, step: int) -> Batch:
+    """What a strategy is given. Where samples may be damaged the ranks agree how many the batch
+    has, so that the loss is the mean over those: collective, some 20 µs."""
+    global_size = loaded.global_size
+    if work.source.skips_damaged:
+        global_size = max(1, global_size - _over_all_ranks(work.strategy, loaded.num_damaged))
+    targets = global_size * work.source.shape.targets_per_sample
+    return Batch(loaded.inputs, loaded.targets, loaded.num_samples, targets, step)
 
-    A rank that got nothing of a small last batch takes part with a borrowed sample that counts for
-    nothing, so that its collectives happen all the same.
-    """
-    num_samples = len(batch.indices)
-    indices = batch.indices if num_samples else torch.zeros(1, dtype=torch.int64)
-    # Not `train_inputs[indices]`: that takes more than twice as long for the same bytes.
-    inputs = data.train_inputs.index_select(0, indices)
-    targets = data.train_targets.index_select(0, indices)
-    if not num_samples:
-        targets.fill_(IGNORED)
-    global_targets = batch.global_size * data.shape.targets_per_sample
-    return Batch(inputs, targets, num_samples, global_targets, step)
+
+def _over_all_ranks(strategy: Strategy, number: int) -> int:
+    """The sum over the ranks, of those that see the same samples once."""
+    rows = strategy.gather([number if strategy.counts else 0])
+    return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
 
 
 class Hits:
-    """Counts right predictions, many steps at a time."""
+    """Counts right predictions, many steps at a time. Of a target that is ignored none is right."""
 
-    def __init__(self, targets: Tensor) -> None:
-        self._targets, self._total, self._waiting = targets, 0, 0
+    def __init__(self) -> None:
+        self._total, self._waiting = 0, 0
         self._logits: list[Tensor] = []
-        self._indices: list[Tensor] = []
+        self._targets: list[Tensor] = []
 
-    def add(self, logits: Tensor, indices: Tensor) -> None:
-        """logits: (n, …, classes) of the samples `indices`."""
+    def add(self, logits: Tensor, targets: Tensor) -> None:
+        """logits: (n, …, classes); targets: (n, …)."""
         self._logits.append(logits)
-        self._indices.append(indices)
+        self._targets.append(targets)
         self._waiting += logits.numel()
         if self._waiting >= MOST_LOGITS:
             self._count()
@@ -213,10 +270,10 @@ class Hits:
     def _count(self) -> None:
         if not self._logits:
             return
-        targets = self._targets[torch.cat(self._indices)]
+        targets = torch.cat(self._targets)
         self._total += int((torch.cat(self._logits).argmax(-1) == targets).sum())
         self._logits.clear()
-        self._indices.clear()
+        self._targets.clear()
         self._waiting = 0
 
 
@@ -224,16 +281,18 @@ class Hits:
 def evaluate(work: Work, epoch: int) -> Evaluation:
     """This rank's part of the validation data, each sample of which one rank counts once."""
     began = time.perf_counter()
-    strategy, data = work.strategy, work.dataset
+    strategy = work.strategy
     samples, loss_sum, correct = 0, 0.0, 0
     if strategy.role == "worker":
         strategy.model.eval()
-        for inputs, targets, num_samples in _evaluation_batches(data, strategy):
-            logits = strategy.predict(inputs)
+        for batch in work.source.validation_batches(
+            rank=strategy.data_rank, num_ranks=strategy.data_size, batch_size=EVALUATION_BATCH_SIZE
+        ):
+            logits = strategy.predict(batch.inputs)
             if strategy.counts and logits is not None:
-                samples += num_samples
-                loss_sum += cross_entropy_sum(logits, targets).item()
-                correct += int((logits.argmax(-1) == targets).sum())
+                samples += batch.num_samples
+                loss_sum += cross_entropy_sum(logits, batch.targets).item()
+                correct += int((logits.argmax(-1) == batch.targets).sum())
         strategy.model.train()
     ended = time.perf_counter()
     return Evaluation(
@@ -244,24 +303,6 @@ def evaluate(work: Work, epoch: int) -> Evaluation:
         loss_sum=loss_sum,
         correct=correct,
     )
-
-
-def _evaluation_batches(data: Dataset, strategy: Strategy) -> list[tuple[Tensor, Tensor, int]]:
-    """As many on every rank: ranks that share a model predict together, if need be on a borrowed
-    sample that counts for nothing."""
-    total, parts = len(data.validation_targets), strategy.data_size
-    mine = evaluation_shard(total, strategy.data_rank, parts)
-    longest = len(evaluation_shard(total, 0, parts))
-    batches = []
-    for offset in range(0, longest, EVALUATION_BATCH_SIZE):
-        start = mine.start + offset
-        stop = min(start + EVALUATION_BATCH_SIZE, mine.stop)
-        part = slice(start, stop) if start < stop else slice(0, 1)
-        inputs, targets = data.validation_inputs[part], data.validation_targets[part]
-        if start >= stop:
-            targets = torch.full_like(targets, IGNORED)
-        batches.append((inputs, targets, max(0, stop - start)))
-    return batches
 
 
 def _memory(work: Work) -> Memory:

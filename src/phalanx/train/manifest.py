@@ -1,7 +1,8 @@
 """What a checkpoint folder says of itself, and whether that is true. Needs no torch.
 
-A checkpoint is a folder `epoch-<n>` with tensors as safetensors and a `manifest.json` that holds
-the SHA-256 of every file. The folder appears under its name only when it is whole.
+A checkpoint is a folder `epoch-<n>`, or `epoch-<n>-step-<m>` within the next epoch, with tensors as
+safetensors and a `manifest.json` that holds the SHA-256 of every file. The folder appears under its
+name only when it is whole.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import msgspec
 from phalanx.errors import UserError
 
 MANIFEST = "manifest.json"
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
+WHOLE_EPOCHS = 1  # the schema of a manifest that says nothing of an epoch in part
 
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +26,7 @@ class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    schema: int = MANIFEST_SCHEMA
+    schema: int = WHOLE_EPOCHS
     phalanx: str
     model: str
     dtype: str
@@ -33,13 +35,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     global_batch_size: int
     epochs_done: int
+    samples_seen: int = 0
+    """Of the epoch after these, by all ranks together: from there any number of ranks goes on."""
+    order: str = ""
+    """Of the samples of an epoch, besides its seed; empty in the manifests of older versions."""
     options: dict[str, int] = {}
     """Of the model, every default filled in; empty in the manifests of older versions."""
     files: dict[str, StoredFile]
 
 
-def folder_name(epochs_done: int) -> str:
-    return f"epoch-{epochs_done:04d}"
+def folder_name(epochs_done: int, step: int = 0) -> str:
+    """step: of the epoch after these; 0: that has not begun. Names sort as they were made."""
+    return f"epoch-{epochs_done:04d}" + (f"-step-{step:06d}" if step else "")
+
+
+def folder_of(manifest: Manifest) -> str:
+    """The name of the checkpoint's folder; a step has `global_batch_size` samples."""
+    steps = -(-manifest.samples_seen // manifest.global_batch_size)
+    return folder_name(manifest.epochs_done, steps)
 
 
 def find_checkpoint(path: Path) -> Path:
@@ -98,13 +111,14 @@ def check_resumable(
     checkpoint: Path,
     *,
     epochs: int,
+    seed: int,
     options: Mapping[str, int | None],
     **wanted: str | int,
 ) -> None:
     """Raise UserError when the checkpoint is of another `model`, `optimizer` …, or finished.
 
     options: of the model, completed. wanted: fields of the manifest with the values that the run
-    asks for. epochs: its goal.
+    asks for. epochs: its goal. seed: by which its samples are ordered.
     """
     pairs: dict[str, tuple[object, object]]
     pairs = {name: (getattr(manifest, name), value) for name, value in wanted.items()}
@@ -115,8 +129,26 @@ def check_resumable(
                 f"checkpoint {checkpoint} is of {name} {found}, this run wants {value}: "
                 f"use --{name} {found} or another checkpoint"
             )
+    if manifest.samples_seen and manifest.seed != seed:
+        raise UserError(
+            f"checkpoint {checkpoint} is within an epoch of seed {manifest.seed}, this run wants "
+            f"{seed}, in whose order other samples are left: use --seed {manifest.seed}, or a "
+            "checkpoint of a whole epoch"
+        )
     if manifest.epochs_done >= epochs:
         raise UserError(
             f"checkpoint {checkpoint} has done {manifest.epochs_done} epochs, "
             f"--epochs {epochs} leaves none to do: raise --epochs"
+        )
+
+
+def check_order(manifest: Manifest, checkpoint: Path, order: str) -> None:
+    """Raise UserError when the checkpoint is within an epoch of other samples, or of the same in
+    another order: what is left of it cannot be told then."""
+    if not manifest.samples_seen:
+        return
+    if manifest.order != order:
+        raise UserError(
+            f"checkpoint {checkpoint} is within an epoch of {manifest.order}, this run's epochs "
+            f"are of {order}: take the same options, or a checkpoint of a whole epoch"
         )

@@ -16,6 +16,15 @@ def epoch_line(summary: Summary, config: TrainConfig) -> str:
         f"  {summary.images_per_s:,.0f} {samples_word(config)}/s"
         f"  communication {summary.communication_share:.1%}"
         f"  {summary.epoch_s:.2f} s"
+        f"{_damaged(summary)}"
+    )
+
+
+def _damaged(summary: Summary) -> str:
+    if not summary.damaged:
+        return ""
+    return (
+        f"  {summary.damaged:,} damaged {'sample' if summary.damaged == 1 else 'samples'} left out"
     )
 
 

@@ -58,6 +58,7 @@ def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfi
             dtype=config.dtype,
             optimizer=config.optimizer,
             epochs=config.epochs,
+            seed=config.seed,
             options=vars(completed(config.model, config.model_options)),
         )
     return config, choice

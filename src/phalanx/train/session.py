@@ -11,31 +11,30 @@ from pathlib import Path
 
 import torch
 
-from phalanx import __version__
-from phalanx.data.dataset import load_dataset
 from phalanx.data.sampler import num_batches
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
-from phalanx.models.options import completed
 from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.running import end_run
-from phalanx.records.schema import Finished, Outcome, Saved, Started
+from phalanx.records.schema import Finished, Outcome, Started
 from phalanx.records.totals import RankTotals, summarize
-from phalanx.train.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
+from phalanx.train.checkpoint import parameters_sha256
 from phalanx.train.config import TrainConfig
 from phalanx.train.join import join
 from phalanx.train.loop import Work, run_epoch
-from phalanx.train.manifest import Manifest
+from phalanx.train.manifest import check_order
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.run import begin_run, complete, new_folder, this_command, title
+from phalanx.train.saving import Saver, load
 from phalanx.train.schedule import Schedule
-from phalanx.train.sharded import load_together, save_together
+from phalanx.train.sourcing import open_source
 from phalanx.train.split import ON_A_MESH, parse_slow_rank
+from phalanx.train.trace import Tracing, dump_into
 
 
 @dataclass
@@ -44,11 +43,20 @@ class Place:
 
     folder: Path | None
     writer: EventWriter | None = None
+    strategy: Strategy | None = None
+    tracing: Tracing | None = None
     keeps_run: bool = False  # the ranks themselves keep `run.json`: no parent does
 
     def close(self) -> None:
         if self.writer:
             self.writer.close()
+        if self.tracing:
+            self.tracing.write()
+
+    def dump(self, reason: str) -> None:
+        """Write down what this rank did last with the others; it cannot go on."""
+        for recorder in self.strategy.recorders() if self.strategy else ():
+            recorder.write(reason)
 
 
 def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
@@ -69,9 +77,16 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
             print("\n".join(_first_lines(config, choice.reason, launched)), flush=True)
         strategy.barrier()
     assert place.folder is not None, "named by the parent or by rank 0"
+    place.strategy = strategy
+    dump_into(place.folder)
     place.writer = EventWriter(rank_file(place.folder, strategy.rank))
-    work, epochs_done = _prepare(config, strategy, place.writer, began_at)
-    _epochs(config, work, epochs_done)
+    if config.trace:
+        place.tracing = Tracing(strategy, place.folder, began_at)
+    work, saver = _prepare(config, strategy, place.writer, began_at)
+    _epochs(config, work, saver)
+    work.source.close()
+    if place.tracing:
+        place.tracing.compare_clocks()
     place.writer.add(
         Finished(
             at_s=time.perf_counter() - began_at,
@@ -97,44 +112,56 @@ def _first_lines(config: TrainConfig, reason: str, launched: Launched | None) ->
 
 def _prepare(
     config: TrainConfig, strategy: Strategy, writer: EventWriter, began_at: float
-) -> tuple[Work, int]:
-    """Data, model, optimizer and, when resuming, their state; returns them and the epochs done."""
+) -> tuple[Work, Saver | None]:
+    """Data, model, optimizer and, when resuming, their state; and what writes checkpoints, where
+    some are wanted."""
     dtype = getattr(torch, config.dtype)
-    dataset = load_dataset(
-        config.dataset,
-        config.data_root,
-        dtype=dtype,
-        train_samples=config.train_samples,
-        validation_samples=config.validation_samples,
-    )
+    source = open_source(config, strategy, dtype)
     resident_before = resident_bytes()
     model = build_model(
         config.model,
         seed=config.seed,
         dtype=dtype,
         options=config.model_options,
-        shape=dataset.shape,
+        shape=source.shape,
     )
     global_batch_size = config.global_batch_size(strategy.size)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     schedule = Schedule(
         kind=config.lr_schedule,
         peak=config.learning_rate(global_batch_size),
-        num_steps=config.epochs * num_batches(len(dataset.train_targets), global_batch_size),
+        num_steps=config.epochs * num_batches(source.num_train, global_batch_size),
     )
     strategy.num_accumulated = config.accumulate
     strategy.prepare(model, update_rule(config, schedule.peak))
-    epochs_done = 0
+    epochs_done = samples_seen = 0
     if config.resume:
-        epochs_done = _load(config.resume, strategy).epochs_done
+        manifest = load(config.resume, strategy)
+        check_order(manifest, config.resume, source.order)
+        epochs_done, samples_seen = manifest.epochs_done, manifest.samples_seen
+    saver = None
+    if config.checkpoint_dir:
+        saver = Saver(
+            config=config,
+            folder=config.checkpoint_dir,
+            strategy=strategy,
+            writer=writer,
+            began_at=began_at,
+            dataset=source.name,
+            order=source.order,
+            global_batch_size=global_batch_size,
+        )
     slow_rank, delay_s = parse_slow_rank(config.slow_rank) if config.slow_rank else (-1, 0.0)
     work = Work(
         strategy=strategy,
         delay_s=delay_s if strategy.rank == slow_rank else 0.0,
         resident_before=resident_before,
         first_epoch=epochs_done,
+        first_sample=samples_seen,
+        checkpoint_steps=config.checkpoint_steps,
+        save=saver.within_epoch if saver and config.checkpoint_steps else None,
         schedule=schedule,
-        dataset=dataset,
+        source=source,
         global_batch_size=global_batch_size,
         seed=config.seed,
         writer=writer,
@@ -142,13 +169,13 @@ def _prepare(
     )
     writer.add(_started(config, work, num_parameters))
     writer.flush()
-    return work, epochs_done
+    return work, saver
 
 
 def _started(config: TrainConfig, work: Work, num_parameters: int) -> Started:
     """num_parameters: of the whole model, of which this rank may hold a part."""
     assert config.threads is not None, "the run's record holds a complete configuration"
-    strategy, dataset = work.strategy, work.dataset
+    strategy, source = work.strategy, work.source
     at_s = time.perf_counter() - work.began_at
     return Started(
         at_s=at_s,
@@ -159,9 +186,9 @@ def _started(config: TrainConfig, work: Work, num_parameters: int) -> Started:
         threads=config.threads,
         startup_s=at_s,
         parameters=num_parameters,
-        train_samples=len(dataset.train_targets),
-        validation_samples=len(dataset.validation_targets),
-        targets_per_sample=dataset.shape.targets_per_sample,
+        train_samples=source.num_train,
+        validation_samples=source.num_validation,
+        targets_per_sample=source.shape.targets_per_sample,
         collective=strategy.collective,
         role=strategy.role,
         coordinates=strategy.coordinates,
@@ -169,68 +196,22 @@ def _started(config: TrainConfig, work: Work, num_parameters: int) -> Started:
     )
 
 
-def _epochs(config: TrainConfig, work: Work, epochs_done: int) -> None:
-    """The epochs that are left; rank 0 sums up and saves after each."""
+def _epochs(config: TrainConfig, work: Work, saver: Saver | None) -> None:
+    """The epochs that are left; rank 0 sums up, and a checkpoint is written, after each."""
     trained_s = 0.0
-    for epoch in range(epochs_done, config.epochs):
+    for epoch in range(work.first_epoch, config.epochs):
         rows = work.strategy.gather(run_epoch(work, epoch).values())
-        if rows is None:
-            if config.checkpoint_dir and work.strategy.is_sharded:
-                save_together(config.checkpoint_dir, work.strategy, _manifest(config, work, epoch))
-            continue
-        summary = summarize(
-            [RankTotals.from_values(row) for row in rows],
-            epoch=epoch,
-            trained_s=trained_s,
-            at_s=time.perf_counter() - work.began_at,
-        )
-        trained_s = summary.trained_s
-        work.writer.add(summary)
-        print(epoch_line(summary, config), flush=True)
-        if config.checkpoint_dir:
-            _save(config, config.checkpoint_dir, work, epoch)
-        work.writer.flush()
-
-
-def _load(checkpoint: Path, strategy: Strategy) -> Manifest:
-    if strategy.is_sharded:
-        return load_together(checkpoint, strategy)
-    return load_checkpoint(checkpoint, strategy.model, strategy.optimizer)
-
-
-def _manifest(config: TrainConfig, work: Work, epoch: int) -> Manifest:
-    options = completed(config.model, config.model_options)
-    return Manifest(
-        phalanx=__version__,
-        model=config.model,
-        dtype=config.dtype,
-        optimizer=config.optimizer,
-        dataset=work.dataset.name,
-        seed=config.seed,
-        global_batch_size=work.global_batch_size,
-        epochs_done=epoch + 1,
-        options={name: value for name, value in vars(options).items() if value is not None},
-        files={},
-    )
-
-
-def _save(config: TrainConfig, folder: Path, work: Work, epoch: int) -> None:
-    """On rank 0. Of a model that it holds whole the others wait, at the barrier with which the next
-    epoch begins; else they take part."""
-    began, strategy = time.perf_counter(), work.strategy
-    manifest = _manifest(config, work, epoch)
-    if strategy.is_sharded:
-        path = save_together(folder, strategy, manifest)
-    else:
-        path = save_checkpoint(folder, strategy.model, strategy.optimizer, manifest)
-    now = time.perf_counter()
-    num_bytes = sum(file.stat().st_size for file in path.iterdir())
-    work.writer.add(
-        Saved(
-            at_s=now - work.began_at,
-            epoch=epoch,
-            path=str(path),
-            save_s=now - began,
-            bytes=num_bytes,
-        )
-    )
+        if rows is not None:
+            summary = summarize(
+                [RankTotals.from_values(row) for row in rows],
+                epoch=epoch,
+                trained_s=trained_s,
+                at_s=time.perf_counter() - work.began_at,
+            )
+            trained_s = summary.trained_s
+            work.writer.add(summary)
+            print(epoch_line(summary, config), flush=True)
+        if saver:
+            saver.after_epoch(epoch)
+        if rows is not None:
+            work.writer.flush()

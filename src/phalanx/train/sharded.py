@@ -28,19 +28,20 @@ from phalanx.errors import UserError
 from phalanx.parallel.local_parts import local, placed_like
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.checkpoint import MODEL_FILE, OPTIMIZER_FILE, seal, unwritable
-from phalanx.train.manifest import Manifest, folder_name, read_manifest
+from phalanx.train.manifest import Manifest, folder_of, read_manifest
 
 JOINED = "model-00001-of-00001.safetensors"
 """What the storage calls the file of all parts."""
 
 
 def save_together(folder: Path, strategy: Strategy, manifest: Manifest) -> Path:
-    """Write `folder/epoch-<n>`; collective. It is there whole or not at all.
+    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-step-<m>`; collective.
+    It is there whole or not at all.
 
     manifest: without its `files`, which are filled in here.
     Raises: UserError when it cannot be written; what was there before is untouched.
     """
-    target = folder / folder_name(manifest.epochs_done)
+    target = folder / folder_of(manifest)
     temporary = folder / f".{target.name}.parts"
     try:
         if strategy.rank == 0:

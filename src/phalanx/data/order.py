@@ -1,0 +1,57 @@
+"""Shuffling that keeps reading local: windows of a few shards, and how good that is.
+
+Every epoch the shards are permuted, cut into windows of so many, and the samples of a window are
+permuted among themselves. Reading then stays within few files at a time, which a cache or the
+node's own disk can hold. What it costs is variety: a batch is of few shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from phalanx.data.sampler import epoch_generator
+
+
+def shard_windows(num_shards: int, window: int, seed: int, epoch: int) -> list[list[int]]:
+    """The shards of each window, in the order in which an epoch reads them. `window` shards each,
+    and what is left over in the last; the same on every rank."""
+    order = torch.randperm(num_shards, generator=epoch_generator(seed, epoch)).tolist()
+    return [order[start : start + window] for start in range(0, num_shards, window)]
+
+
+def windowed_order(first_samples: Sequence[int], window: int, seed: int, epoch: int) -> Tensor:
+    """(num_samples,) int64: the order of the samples in an epoch, shuffled within windows.
+
+    first_samples: the number of each shard's first sample, and in the end that of all samples.
+    """
+    generator = epoch_generator(seed, epoch)
+    torch.randperm(len(first_samples) - 1, generator=generator)  # what `shard_windows` has drawn
+    parts = []
+    for shards in shard_windows(len(first_samples) - 1, window, seed, epoch):
+        samples = torch.cat([torch.arange(first_samples[s], first_samples[s + 1]) for s in shards])
+        parts.append(samples[torch.randperm(len(samples), generator=generator)])
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
+
+
+def worst_variety(num_shards: int, window: int, shard_samples: int, batch_size: int) -> float:
+    """How many samples picked at random from all the data tell as much of it as a batch does,
+    where every shard holds samples of one kind: the worst that can happen. Where shards are a
+    random part of the data, as packing leaves them when its source has no order, a batch of b is
+    worth b whatever the window.
+
+    The variance of a batch's mean is that of the mean of the window's shards, drawn from all
+    without replacement, and that of the batch within its window: with S shards in windows of w
+    (w·n samples each), A = (S−w) / (w(S−1)), it is A + (1−A)/b · (wn−b)/(wn−1) of one sample's;
+    what is told is its inverse. Source: Cochran 1977, "Sampling techniques", chapters 2 and 10.
+    """
+    window = min(window, num_shards)
+    samples = window * shard_samples
+    batch_size = min(batch_size, samples)
+    between = 0.0 if num_shards == 1 else (num_shards - window) / (window * (num_shards - 1))
+    left = (samples - batch_size) / (samples - 1) if samples > 1 else 0.0
+    variance = between + (1 - between) / batch_size * left
+    everything = num_shards * shard_samples
+    return min(1 / variance, everything) if variance > 0 else float(everything)
