@@ -20,12 +20,15 @@ OptimizerName = Literal["adam", "adamw", "sgd", "lars", "lamb"]
 
 
 class Formula(IntEnum):
-    """The numbers are those of the C kernels."""
+    """The numbers are those of the C kernels. The last two, whose steps depend on the norms of
+    whole layers, are no formulas of a slice: `parallel/layerwise.py` makes them."""
 
     SGD = 0
     SGD_MOMENTUM = 1
     ADAM = 2
     ADAMW = 3
+    LARS = 4
+    LAMB = 5
 
 
 STATES = {
@@ -33,13 +36,16 @@ STATES = {
     Formula.SGD_MOMENTUM: ("momentum_buffer",),
     Formula.ADAM: ("exp_avg", "exp_avg_sq"),
     Formula.ADAMW: ("exp_avg", "exp_avg_sq"),
+    Formula.LARS: ("momentum_buffer",),
+    Formula.LAMB: ("exp_avg", "exp_avg_sq"),
 }
 """Of each value of the parameters, by the names that torch.optim gives them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateRule:
-    """An optimizer and its constants. Momentum is of `sgd`, betas and epsilon are of the others.
+    """An optimizer and its constants. Momentum is of `sgd` and `lars`, whose is the trust
+    coefficient as well; betas and epsilon are of the others.
 
     Adam: Kingma & Ba 2015, arXiv:1412.6980; AdamW: Loshchilov & Hutter 2019, arXiv:1711.05101.
     """
@@ -50,15 +56,22 @@ class UpdateRule:
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     epsilon: float = 1e-8
+    trust_coefficient: float = 1e-3
 
     @property
     def formula(self) -> Formula:
         if self.name == "sgd":
             return Formula.SGD_MOMENTUM if self.momentum else Formula.SGD
-        return Formula.ADAM if self.name == "adam" else Formula.ADAMW
+        return Formula[self.name.upper()]
+
+    @property
+    def is_layerwise(self) -> bool:
+        """Whether a value's update depends on the others of its parameter."""
+        return self.name in ("lars", "lamb")
 
     def coefficients(self, learning_rate: float, step: int) -> tuple[float, ...]:
         """What the formula needs in the update number `step`, counted from 1."""
+        assert not self.is_layerwise, "no formula of a slice"
         if self.name == "sgd":
             return (learning_rate, self.weight_decay, self.momentum)
         beta1, beta2 = self.betas

@@ -12,11 +12,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from phalanx.comm.clock import machine
 from phalanx.comm.update import UpdateRule
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
 from phalanx.records.schema import Expected
+from phalanx.records.spans import Reading, now_ns
 
 
 class Gloo(Strategy):
@@ -37,7 +39,7 @@ class Gloo(Strategy):
         self.rank, self.size, self.local_rank = rank, size, local_rank
         self.data_rank, self.data_size = rank, size
         self.coordinates = {"dp": rank}
-        self._store = store
+        self._store, self._num_shared = store, 0
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
         )
@@ -93,10 +95,20 @@ class Gloo(Strategy):
         return None if rows is None else [row.tolist() for row in rows]
 
     def share(self, text: str) -> str:
+        key = f"phalanx/shared/{self._num_shared}"
+        self._num_shared += 1
         if self.rank == 0:
-            self._store.set("phalanx/shared", text)
-        shared: bytes = self._store.get("phalanx/shared")
+            self._store.set(key, text)
+        shared: bytes = self._store.get(key)
         return shared.decode()
+
+    def clock(self) -> Reading:
+        """Unknown between machines."""
+        own = torch.tensor([machine(self.rank)])
+        machines = [torch.zeros_like(own) for _ in range(self.size)]
+        dist.all_gather(machines, own)
+        same = all(torch.equal(theirs, own) for theirs in machines)
+        return Reading(at_ns=now_ns(), offset_ns=0, error_ns=0 if same else None)
 
     def close(self) -> None:
         dist.destroy_process_group()

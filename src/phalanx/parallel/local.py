@@ -17,6 +17,7 @@ from phalanx.comm.reducer import AllReducer, make_reducer
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.parallel.formulas import data_parallel_state
+from phalanx.parallel.gradients import told_of_one
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.strategy import (
@@ -46,6 +47,9 @@ class Local(OverMPI):
     nesterov: the sum is the negative of an outer gradient, by which SGD with Nesterov's momentum
               makes a step of the shared parameters.
 
+    Gradients are clipped and looked through by each rank for itself: they are never summed. A step
+    that is skipped is skipped on the rank whose gradients were not finite.
+
     The optimizer's own state stays where it is; a checkpoint has that of rank 0, from which every
     rank goes on. The outer momentum is not saved: it begins anew.
     Source: Stich 2019, "Local SGD converges fast and communicates little", arXiv:1805.09767;
@@ -74,6 +78,7 @@ class Local(OverMPI):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
+        self._names = [name for name, _ in model.named_parameters()]
         self._parameters_now = as_one_vector(self._parameters)
         self._world.broadcast(self._parameters_now.numpy())
         self._shared = self._parameters_now.clone()
@@ -107,6 +112,7 @@ class Local(OverMPI):
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
+        self.is_skipped = False
         if self._step_targets:
             self.step_optimizer()
         self._steps_since += 1
@@ -118,6 +124,11 @@ class Local(OverMPI):
         return UpdateTimes(
             backward_s=computed - began, communication_s=time.perf_counter() - stepped
         )
+
+    def find_bad_gradients(self) -> str:
+        """By this rank alone: the others are at steps of their own. Not collective."""
+        own = self._remade_gradients()
+        return told_of_one(self._batch.step, self.rank, own, self._names)
 
     def finish_epoch(self) -> None:
         if self._steps_since:

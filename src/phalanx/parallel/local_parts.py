@@ -7,6 +7,7 @@ mixture of whole, split and sharded parameters with their fused kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -33,6 +34,14 @@ def local(tensor: Tensor) -> Tensor:
         return tensor.detach()
     part: Tensor = tensor.to_local().detach()
     return part
+
+
+def num_parts(parameter: nn.Parameter) -> int:
+    """Into how many parts it is cut."""
+    if not isinstance(parameter, DTensor):
+        return 1
+    sizes, placements = parameter.device_mesh.shape, parameter.placements
+    return math.prod(n for n, p in zip(sizes, placements, strict=True) if not p.is_replicate())
 
 
 def trained(parameter: nn.Parameter) -> Trained:

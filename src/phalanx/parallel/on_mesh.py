@@ -30,7 +30,8 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.device_mesh import device_mesh
 from phalanx.parallel.engine import Backend, OnTorch
-from phalanx.parallel.local_parts import local_gradient, local_parts, trained
+from phalanx.parallel.gradients import bad_among, squares_of
+from phalanx.parallel.local_parts import local_gradient, local_parts, num_parts, trained
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.sharding import (
@@ -83,13 +84,15 @@ class OnMesh(OnTorch):
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
             self._world.broadcast(tensor.detach().numpy())
+        self._names = [name for name, _ in model.named_parameters()]
         shape = getattr(model, "shape", None)  # of the data, of models that can be split
         self._sequence = shape.targets_per_sample if shape else 1
         model = self._divide(model)
         super().prepare(model, rule)
         self._rule = rule
         self._parts = local_parts(self._parameters)
-        self.optimizer = torch_optimizer(rule, self._parts)
+        self._place_parts()
+        self.optimizer = torch_optimizer(rule, self._parts, squares=self._whole_squares)
 
     def _divide(self, model: nn.Module) -> nn.Module:
         """What this rank holds of the whole model."""
@@ -162,6 +165,47 @@ class OnMesh(OnTorch):
         self.communicated_bytes += flat.nbytes
         parts = flat.split([gradient.numel() for gradient in gradients])
         return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
+
+    # -- norms of what is cut ----------------------------------------------------------------
+
+    def _place_parts(self) -> None:
+        """Which of the model's parameters a rank has parts of, and how many ranks have the same."""
+        numbers = {name: number for number, name in enumerate(self._names)}
+        self._numbers_held = [numbers[name] for name, _ in self.model.named_parameters()]
+        sharing = self.size // self._mesh.pp  # ranks of a stage
+        self._copies = torch.tensor(
+            [sharing // num_parts(parameter) for parameter in self._parameters],
+            dtype=torch.float64,
+        )
+
+    def _whole_squares(self, squares: Tensor) -> Tensor:
+        """(quantities, parameters held): sums of squares over this rank's parts → over whole
+        parameters. Collective, unless no rank has less than everything.
+
+        Cost: one all-reduce of 8 bytes for each quantity and parameter of the model, through the
+        world: it is not counted among the messages of training.
+        """
+        if self._mesh.size == self._mesh.dp:
+            return squares
+        of_all = torch.zeros(len(squares), len(self._names), dtype=torch.float64)
+        of_all[:, self._numbers_held] = squares / self._copies
+        self._world.all_reduce(of_all.numpy())
+        return of_all[:, self._numbers_held]
+
+    def gradient_square(self) -> float:
+        squares = squares_of([part.grad for part in self._parts if part.grad is not None])
+        if self._mesh.size == self._mesh.dp:
+            return float(squares.sum())
+        total = (squares / self._copies).sum().reshape(1)
+        self._world.all_reduce(total.numpy())
+        return float(total)
+
+    def find_bad_gradients(self) -> str:
+        """Of the parts of the sums: who made them is not known any more where they are cut."""
+        found = bad_among([part.grad for part in self._parts], 0.0)
+        if found.number:
+            found = found._replace(parameter=self._numbers_held[found.parameter])
+        return self._told(found, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = [name for name, _ in self.model.named_parameters()]

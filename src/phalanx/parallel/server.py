@@ -8,6 +8,7 @@ Source: Li et al. 2014, "Scaling distributed machine learning with the parameter
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from typing import Literal
@@ -21,6 +22,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.parallel.gradients import REMEDIES, bad_among, square_of, told_of_one
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.serving.clocks import Clocks
@@ -92,6 +94,7 @@ class Server(OverMPI):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
+        self._names = [name for name, _ in model.named_parameters()]
         self._weights = as_one_vector(self._parameters)
         self._world.broadcast(self._weights.numpy())
         self._shares = [
@@ -124,11 +127,28 @@ class Server(OverMPI):
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
+        self._look_through(loss_sum)
         push_and_pull(self._world.group, self._header, self._gradient, self._weights, self._shares)
         self.communicated_bytes += self._gradient.nbytes
         return UpdateTimes(
             backward_s=computed - began, communication_s=time.perf_counter() - computed
         )
+
+    def _look_through(self, loss_sum: Tensor) -> None:
+        """Before the gradient is sent. A server that is told a share of NaN makes no update of the
+        step; one of nothing is an update of nothing.
+
+        Raises: UserError when it is not finite.
+        """
+        self.is_skipped = False
+        if math.isfinite(square_of(self._gradient)):
+            return
+        self.is_skipped = True
+        own = bad_among(self._gradients, loss_sum.item())
+        self.why_skipped = told_of_one(self._batch.step, self.rank, own, self._names)
+        if not self.skips_bad_gradients:
+            raise UserError(f"{self.why_skipped}; {REMEDIES}")
+        self._header = self._header._replace(share=math.nan if self._mode == "synchronous" else 0.0)
 
     # What a server does.
 
@@ -152,11 +172,15 @@ class Server(OverMPI):
     def _serve_in_step(self, num_steps: int) -> None:
         workers = range(self._servers, self.size)
         for _ in range(num_steps):
-            awaited = set(workers)
+            awaited, is_skipped = set(workers), False
             while awaited:
                 header, worker = next_header(self._world.group, lambda: _ranks(awaited))  # noqa: B023
                 take_gradient(self._world.group, self._slots[worker - self._servers], worker)
                 awaited.remove(worker)
+                is_skipped |= math.isnan(header.share)
+            if is_skipped:
+                answer(self._world.group, self._share.values, workers)
+                continue
             total = self._slots[0]
             for gradient in self._slots[1:]:
                 total += gradient

@@ -9,6 +9,7 @@ rounding.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +24,7 @@ from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.formulas import all_reduce_formula
+from phalanx.parallel.gradients import REMEDIES, bad_among, told_of_one
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
 from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
 from phalanx.records.schema import Expected
@@ -46,6 +48,7 @@ class Shared(OverMPI):
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
+        self._names = [name for name, _ in model.named_parameters()]
         dtypes = {parameter.dtype for parameter in self._parameters}
         if dtypes not in ({torch.float32}, {torch.float64}):
             raise ValueError(
@@ -78,12 +81,35 @@ class Shared(OverMPI):
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
-        self.optimizer.apply()
+        if self._may_step():
+            self.optimizer.apply()
         stepped = time.perf_counter()
         if self.size > 1:
             self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
         own_s = self.optimizer.own_slice_s if self.size > 1 else stepped - computed
+        if self.is_skipped:
+            own_s = 0.0
         return UpdateTimes(backward_s=computed - began, communication_s=stepped - computed - own_s)
+
+    def _may_step(self) -> bool:
+        """The sums of the gradients are never there to be looked at: each rank looks at its own.
+        Collective where steps may be skipped, on which all ranks agree.
+
+        Raises: UserError on the rank whose gradients are not finite.
+        """
+        self.is_skipped = False
+        is_bad = not math.isfinite(self.gradient_square())
+        if not self.skips_bad_gradients:
+            if is_bad:
+                own = bad_among([parameter.grad for parameter in self._parameters], 0.0)
+                why = told_of_one(self._batch.step, self.rank, own, self._names)
+                raise UserError(f"{why}; {REMEDIES}")
+            return True
+        number = np.array([float(is_bad)])
+        self._world.all_reduce(number)
+        if number[0]:
+            self.refuse_gradients()
+        return not self.is_skipped
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
         """Parameters and state exist once: each rank's part of them is 1/p."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -14,9 +15,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from phalanx.comm.recorder import Recorder
 from phalanx.comm.update import UpdateRule
+from phalanx.errors import UserError
+from phalanx.parallel.gradients import (
+    REMEDIES,
+    BadGradients,
+    bad_among,
+    clip_factor,
+    square_of,
+    told,
+)
 from phalanx.records.schema import Expected
-from phalanx.records.spans import Spans
+from phalanx.records.spans import Reading, Spans, now_ns
 
 IGNORED = -100
 """A target that counts for nothing: that of a sample that a rank borrows to take part."""
@@ -124,6 +135,7 @@ class Strategy(ABC):
     autocast: torch.dtype | None = None  # of forward and backward passes, where that is safe
     spans: Spans | None = None  # where what happens is traced
     is_skipped: bool = False  # whether the last step changed nothing
+    why_skipped: str = ""  # in a line, the same on every rank; of the last step that was skipped
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
@@ -145,6 +157,7 @@ class Strategy(ABC):
     def step(self, batch: Batch) -> StepResult:
         """One step of the optimizer, by the gradient of the mean loss over the global batch."""
         clock = time.perf_counter
+        self._batch = batch
         self.clear_gradients()
         pieces = self.pieces(batch)
         loss_sum, logits, forward_s, backward_s = 0.0, [], 0.0, 0.0
@@ -175,9 +188,73 @@ class Strategy(ABC):
         )
 
     def step_optimizer(self) -> None:
-        """The last part of `update`: gradients are whole, over all ranks."""
+        """The last part of `update`: gradients are whole, over all ranks. They are looked through,
+        clipped if that was asked for, and applied. Collective.
+
+        Raises: UserError when one is not finite, naming the step, rank and parameter; where such
+                steps are skipped, nothing has changed afterwards.
+        """
         self.is_skipped = False
+        square = self.gradient_square()
+        if not math.isfinite(square):
+            self.refuse_gradients()
+            return
+        if self.clip_norm is not None:
+            self._scale_gradients(clip_factor(math.sqrt(square), self.clip_norm))
         self.optimizer.step()
+
+    def gradient_square(self) -> float:
+        """Of the gradients that the optimizer is about to apply the sum of the squares, over all
+        parameters and ranks; not finite if and only if one of them is not."""
+        return sum(square_of(p.grad) for p in self._parameters if p.grad is not None)
+
+    def refuse_gradients(self) -> None:
+        """Find out whose gradients are not finite, then stop or skip. Collective.
+
+        Raises: UserError.
+        """
+        self.is_skipped = True
+        self.why_skipped = self.find_bad_gradients()
+        if not self.skips_bad_gradients:
+            raise UserError(f"{self.why_skipped}; {REMEDIES}")
+
+    def find_bad_gradients(self) -> str:
+        """A line that names rank and parameter. Collective; costs as much as a step: every rank
+        makes its own gradients again, which the sums have replaced."""
+        summed = bad_among([parameter.grad for parameter in self._parameters], 0.0)
+        names = [name for name, _ in self.model.named_parameters()]
+        return self._told(self._remade_gradients(), summed, names)
+
+    def _told(self, own: BadGradients, summed: BadGradients, names: Sequence[str]) -> str:
+        """What all ranks have found, as rank 0 says it. Collective."""
+        rows = self.gather(own)
+        if rows is None:
+            return self.share("")
+        ranks = [BadGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
+        return self.share(told(self._batch.step, ranks, summed, names))
+
+    def _remade_gradients(self) -> BadGradients:
+        """In this rank's gradients of the batch, before they are summed over the ranks."""
+        self.clear_gradients()
+        loss_sum = 0.0
+        with self.unsynchronized():
+            for piece in self.pieces(self._batch):
+                _, loss = self._forward(piece)
+                backward(loss, self.loss_weight(self._batch.global_targets))
+                loss_sum += loss.item()
+        found = bad_among([parameter.grad for parameter in self._parameters], loss_sum)
+        self.clear_gradients()
+        return found
+
+    def _scale_gradients(self, factor: float) -> None:
+        """Not in place: where ranks share the sums, each would scale them."""
+        if factor == 1.0:
+            return
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        scaled = [parameter for parameter in parameters if parameter.grad is not None]
+        gradients = torch._foreach_mul([parameter.grad for parameter in scaled], factor)
+        for parameter, gradient in zip(scaled, gradients, strict=True):
+            parameter.grad = gradient
 
     def pieces(self, batch: Batch) -> list[Batch]:
         """What goes through the model at once."""
@@ -189,7 +266,7 @@ class Strategy(ABC):
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = self.module(batch.inputs)
-        return logits, cross_entropy_sum(logits, batch.targets)
+        return logits, cross_entropy_sum(logits, batch.targets, self.label_smoothing)
 
     def clear_gradients(self) -> None:
         for parameter in self._parameters:
@@ -234,6 +311,20 @@ class Strategy(ABC):
         """How many updates of others came between reading and writing, how often so far."""
         return Counter()
 
+    def recorders(self) -> Sequence[Recorder]:
+        """Of the worlds in which this rank meets others, one for each."""
+        return ()
+
+    def trace(self, spans: Spans | None) -> None:
+        """From now on what happens goes there; None: nowhere. Not collective."""
+        self.spans = spans
+        for recorder in self.recorders():
+            recorder.trace(spans)
+
+    def clock(self) -> Reading:
+        """How far this rank's clock is from rank 0's. Collective."""
+        return Reading(at_ns=now_ns(), offset_ns=0)
+
     def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
         """What theory says of this rank; after `prepare`."""
         return None
@@ -273,13 +364,19 @@ class Strategy(ABC):
         """Give back what the strategy holds; the model keeps its parameters."""
 
 
-def cross_entropy_sum(logits: Tensor, targets: Tensor) -> Tensor:
+def cross_entropy_sum(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """0-dim: the sum over all targets but the ignored.
 
     logits: (n, classes) or (n, T, classes); targets: (n,) or (n, T).
+    smoothing: probability that a target spreads evenly over all classes. Source: Szegedy et al.
+    2016, arXiv:1512.00567.
     """
     return F.cross_entropy(
-        logits.flatten(0, -2), targets.flatten(), reduction="sum", ignore_index=IGNORED
+        logits.flatten(0, -2),
+        targets.flatten(),
+        reduction="sum",
+        ignore_index=IGNORED,
+        label_smoothing=smoothing,
     )
 
 

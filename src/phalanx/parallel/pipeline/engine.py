@@ -59,11 +59,12 @@ class Pipeline:
         micro_batch_size: int,
         group: dist.ProcessGroup,
         clock_offset_s: float = 0.0,
+        label_smoothing: float = 0.0,
     ) -> None:
         """modules: this rank's stages, by number; they may be split or sharded already.
         boundaries: what goes into each stage, and last the logits that leave the last one.
         micro_batch_size: samples; shapes between stages do not change.
-        clock_offset_s: from `clock.offset_to_first`.
+        clock_offset_s: from `clock.offset_to_first`. label_smoothing: of the loss.
 
         Raises: ValueError when the group or the stages are not those of the layout.
         """
@@ -76,6 +77,7 @@ class Pipeline:
                 f"{tuple(modules)}"
             )
         self.layout, self.rank = layout, rank
+        self._label_smoothing = label_smoothing
         self.micro_batch_size, self._boundaries = micro_batch_size, boundaries
         self.is_last = layout.last_rank == rank
         self._recorder = Recorder(clock_offset_s=clock_offset_s)
@@ -157,7 +159,7 @@ class Pipeline:
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Of one micro-batch, in the order of the micro-batches; part of its forward pass."""
-        loss = cross_entropy_sum(logits, targets)
+        loss = cross_entropy_sum(logits, targets, self._label_smoothing)
         self._loss_sum += loss.item()
         self._logits.append(logits.detach())
         weighted = loss * self._weight

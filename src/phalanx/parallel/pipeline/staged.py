@@ -91,6 +91,7 @@ class Staged(OnMesh):
             micro_batch_size=self._micro_batch_size,
             group=self._devices["pp"].get_group(),
             clock_offset_s=offset_to_first(),
+            label_smoothing=self.label_smoothing,
         )
         return together(self._stages)
 
@@ -129,6 +130,7 @@ class Staged(OnMesh):
     # -- a step ------------------------------------------------------------------------------
 
     def step(self, batch: Batch) -> StepResult:
+        self._batch = batch
         self.clear_gradients()
         self._steps_made += 1
         weight = self.loss_weight(batch.global_targets)
@@ -141,6 +143,7 @@ class Staged(OnMesh):
             result.forward_s,
             result.backward_s,
             result.communication_s + reduced_s,
+            is_skipped=self.is_skipped,
         )
 
     def predict(self, inputs: Tensor) -> Tensor | None:

@@ -1,0 +1,96 @@
+"""The norm of gradients, clipping by it, and which gradients are not finite."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+REMEDIES = (
+    "lower --lr, give --warmup-epochs or --clip-norm, or leave such steps out by "
+    "--bad-gradients skip"
+)
+
+
+def square_of(tensor: Tensor) -> float:
+    """The sum of the squares of all values, 0 of none; not finite if and only if one of them is
+    not: where a sum of float32 overflows it is made again in float64.
+
+    Cost: one reading; of values that the cache still has, a part of a percent of a step.
+    """
+    values = tensor.detach().reshape(-1)
+    square = torch.dot(values, values).item()
+    if not math.isfinite(square) and values.dtype != torch.float64:
+        wide = values.double()
+        square = torch.dot(wide, wide).item()
+    return square
+
+
+def squares_of(tensors: Iterable[Tensor]) -> Tensor:
+    """(n,) float64: of each of n tensors the sum of its squares."""
+    return torch.tensor([square_of(tensor) for tensor in tensors], dtype=torch.float64)
+
+
+def clip_factor(norm: float, most: float) -> float:
+    """By which a gradient of this norm is multiplied so that it is of `most` at most.
+
+    Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063. PyTorch's clip_grad_norm_ adds 1e-6 to
+    the norm; here the result has the norm that was asked for.
+    """
+    return most / norm if norm > most else 1.0
+
+
+class BadGradients(NamedTuple):
+    """What a rank finds in its own gradients."""
+
+    parameter: int
+    """Of those that are not finite the last one of the model: in the backward pass the first.
+    -1: all are finite."""
+    number: int
+    """Of parameters whose gradients are not finite."""
+    loss: float
+    """Of the rank's own samples."""
+
+
+def bad_among(gradients: Sequence[Tensor | None], loss: float) -> BadGradients:
+    """gradients: of the model's parameters, in their order; None for none."""
+    bad = [
+        number
+        for number, gradient in enumerate(gradients)
+        if gradient is not None and not bool(gradient.isfinite().all())
+    ]
+    return BadGradients(max(bad, default=-1), len(bad), loss)
+
+
+def told(
+    step: int, ranks: Sequence[BadGradients], summed: BadGradients, names: Sequence[str]
+) -> str:
+    """One line: the step, the rank or ranks, and the parameter. ranks: in their order; summed: of
+    the sums over them; at least one of all has a gradient that is not finite."""
+    bad = [rank for rank, found in enumerate(ranks) if found.number]
+    start = f"step {step}: gradients are not finite"
+    if not bad:
+        return (
+            f"{start}: those of every rank are, and their sum over the ranks is not: "
+            f"{names[summed.parameter]}{_others(summed)}"
+        )
+    who = f"rank{'s' * (len(bad) > 1)} {', '.join(map(str, bad))}"
+    return f"{start}: {who}{_first(ranks[bad[0]], names)}"
+
+
+def told_of_one(step: int, rank: int, found: BadGradients, names: Sequence[str]) -> str:
+    """The same of a rank that trains by itself."""
+    return f"step {step}: gradients are not finite: rank {rank}{_first(found, names)}"
+
+
+def _first(found: BadGradients, names: Sequence[str]) -> str:
+    why = "" if math.isfinite(found.loss) else f", where the loss is {found.loss}"
+    return f"{why}; in the backward pass first {names[found.parameter]}{_others(found)}"
+
+
+def _others(found: BadGradients) -> str:
+    more = found.number - 1
+    return f" and {more} parameter{'s' * (more > 1)} after it" if more else ""

@@ -1,0 +1,182 @@
+"""Each rank: every way to split the work trains with LARS, LAMB, clipping, smoothed labels and a
+step that is skipped as one process does, parameter by parameter.
+
+Words: the folder in which ranks of gloo meet.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from on_mesh import Case, cases, compare
+from torch import Tensor
+
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.models.options import ModelOptions, completed
+from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.local import Local
+from phalanx.parallel.local_parts import whole
+from phalanx.parallel.mesh import Mesh
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.pipeline.layout import layout_of
+from phalanx.parallel.pipeline.staged import Staged
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.server import Server
+from phalanx.parallel.shared import Shared
+from phalanx.parallel.strategy import Batch, Strategy
+from phalanx.parallel.zero import ZeroOne
+
+STEPS = 8  # of on_mesh's, whose fourth has two samples alone
+BAD_STEP = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    rule: UpdateRule
+    clip_norm: float | None = None
+    label_smoothing: float = 0.0
+    has_bad_step: bool = False
+
+
+LARS = Learning(
+    rule=UpdateRule(
+        name="lars", learning_rate=0.5, momentum=0.9, weight_decay=0.01, trust_coefficient=0.05
+    ),
+    label_smoothing=0.1,
+)
+LAMB = Learning(
+    rule=UpdateRule(name="lamb", learning_rate=0.02, weight_decay=0.01, epsilon=1e-6), clip_norm=0.3
+)
+CLIPPED = Learning(
+    rule=UpdateRule(name="sgd", learning_rate=0.5, momentum=0.9), clip_norm=0.3, has_bad_step=True
+)
+SMOOTHED = Learning(
+    rule=UpdateRule(name="adam", learning_rate=0.01), label_smoothing=0.1, has_bad_step=True
+)
+ALL = {"lars": LARS, "lamb": LAMB, "clipped": CLIPPED, "smoothed": SMOOTHED}
+
+
+def trained(strategy: Strategy, case: Case, learning: Learning, seed: int) -> dict[str, Tensor]:
+    """Closes nothing. A bad step has a sample that is not finite, the last one of its batch."""
+    strategy.label_smoothing = learning.label_smoothing
+    strategy.clip_norm, strategy.skips_bad_gradients = learning.clip_norm, True
+    strategy.prepare(case.build(seed), learning.rule)
+    if strategy.role == "server":
+        strategy.serve(STEPS)
+    else:
+        skipped = [step for step in range(STEPS) if make_step(strategy, case, learning, step)]
+        assert skipped == [BAD_STEP] * learning.has_bad_step or isinstance(strategy, Server)
+    strategy.finish_epoch()
+    return {name: whole(parameter).clone() for name, parameter in strategy.model.named_parameters()}
+
+
+def make_step(strategy: Strategy, case: Case, learning: Learning, step: int) -> bool:
+    batch = case.batch(step, strategy.data_rank, strategy.data_size)
+    if learning.has_bad_step and step == BAD_STEP and strategy.data_rank == strategy.data_size - 1:
+        batch = spoiled(batch)
+    result = strategy.step(batch)
+    if result.is_skipped:
+        assert f"step {step}: gradients are not finite: rank" in strategy.why_skipped
+    return result.is_skipped
+
+
+def spoiled(batch: Batch) -> Batch:
+    inputs = batch.inputs.clone()
+    inputs[-1, 0, 0, 0] = torch.nan
+    return batch._replace(inputs=inputs)
+
+
+def world() -> World:
+    return World.create(timeout_s=30)
+
+
+def meshed(mesh: Mesh, case: Case) -> Strategy:
+    options = completed(case.model, case.options)
+    if mesh.pp == 1:
+        return OnMesh(world(), mesh, model=case.model, options=options)
+    return Staged(
+        world(),
+        mesh,
+        model=case.model,
+        options=options,
+        layout=layout_of("1f1b", num_ranks=mesh.pp),
+        global_batch_size=11,
+        layer_costs=[1.0] * len(list(case.build(0).children())),
+    )
+
+
+def meshes(ranks: int) -> list[Mesh]:
+    made = [Mesh(shard=ranks), Mesh(tp=ranks), Mesh(pp=ranks)]
+    return [*made, Mesh(shard=2, tp=2), Mesh(dp=2, pp=2)] if ranks == 4 else made
+
+
+def strategies(
+    ranks: int, learning: Learning, case: Case, store: dist.Store
+) -> dict[str, Callable[[], Strategy]]:
+    probe = World.create(timeout_s=30)
+    rank = probe.rank
+    probe.close()
+    made: dict[str, Callable[[], Strategy]] = {
+        f"mesh {mesh}": (lambda mesh=mesh: meshed(mesh, case)) for mesh in meshes(ranks)
+    }
+    if case.model == "gpt":
+        return made
+    made["zero"] = lambda: ZeroOne(world())
+    made["mpi"] = lambda: MPI(world())
+    made["gloo"] = lambda: Gloo(rank=rank, size=ranks, local_rank=rank, store=store, timeout_s=30)
+    if learning is SMOOTHED:
+        made["shared"] = lambda: Shared(world())
+        made["server"] = lambda: Server(world(), servers=1, mode="synchronous", staleness=0)
+    return made
+
+
+def check_bad_steps_of_local(case: Case) -> None:
+    """A rank that trains by itself skips by itself."""
+    strategy = Local(world(), steps=3, outer_optimizer="average", outer_lr=1.0, outer_momentum=0.0)
+    strategy.skips_bad_gradients = True
+    strategy.prepare(case.build(3), SMOOTHED.rule)
+    skipped = [step for step in range(STEPS) if make_step(strategy, case, SMOOTHED, step)]
+    assert skipped == [BAD_STEP] * (strategy.rank == strategy.size - 1)
+    strategy.finish_epoch()
+    assert all(bool(p.isfinite().all()) for p in strategy.model.parameters())
+    strategy.close()
+
+
+def main(folder: str) -> None:
+    torch.set_num_threads(1)
+    probe = world()
+    rank, size = probe.rank, probe.size
+    probe.close()
+    mlp, gpt = cases(size)
+    stages = ModelOptions(width=24, layers=size, heads=12)
+    gpt = Case(model=gpt.model, options=stages, shape=gpt.shape)
+    for case in (mlp, gpt):
+        for name, learning in ALL.items():
+            if case is gpt and learning is not LAMB:
+                continue
+            truth = trained(Sequential(), case, learning, seed=3)
+            path = str(Path(folder) / f"{case.model}-{name}")
+            made = strategies(size, learning, case, dist.FileStore(path, size))
+            for words, make in made.items():
+                began = time.perf_counter()
+                strategy = make()
+                found = trained(strategy, case, learning, seed=3 + rank)
+                own = {key: value for key, value in truth.items() if key in found}
+                assert own if "pp" in words else own.keys() == truth.keys()
+                compare(found, own, f"{case.model}, {name}, {words}, rank {rank}")
+                strategy.close()
+                if rank == 0:
+                    seconds = time.perf_counter() - began
+                    print(f"{case.model}, {name}, {words}: {seconds:.2f} s", flush=True)
+    check_bad_steps_of_local(mlp)
+    print(f"\nrank {rank} of {size} is done", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
