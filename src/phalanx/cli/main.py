@@ -23,6 +23,7 @@ app = App(
 # A sub-command's module is read only when it is called, so that `--help` answers at once.
 app.command("phalanx.cli.data:app", name="data", help="List the data sets, fetch MNIST.")
 app.command("phalanx.cli.train:train", name="train")
+app.command("phalanx.cli.trace:trace", name="trace")
 app.command("phalanx.cli.scratch:scratch", name="scratch")
 app.command("phalanx.cli.study:app", name="study", help="Measure on this machine what to choose.")
 app.command("phalanx.cli.bench:app", name="bench", help="Measure what Phalanx is made of.")

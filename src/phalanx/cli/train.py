@@ -22,6 +22,7 @@ from phalanx.cli.train_options import (
     config_of,
 )
 from phalanx.launch.detect import detect
+from phalanx.report.trace.show import show_trace
 from phalanx.train.job import run_job
 from phalanx.train.run import complete, new_folder, this_command, title
 
@@ -57,7 +58,9 @@ def train(
     if launched:
         from phalanx.train.rank import run_started_by_launcher  # imports torch
 
-        run_started_by_launcher(config, launched)
+        folder = run_started_by_launcher(config, launched)
+        if config.trace and launched.rank == 0 and folder is not None:
+            show_trace(folder, Console(highlight=False, soft_wrap=True))
         return
     console = Console(highlight=False, soft_wrap=True)
     config, choice = complete(config, None)
@@ -68,4 +71,7 @@ def train(
     except KeyboardInterrupt:
         console.print(f"interrupted; records kept in {folder}", markup=False)
         raise
+    finally:
+        if config.trace:
+            show_trace(folder, console)
     console.print(f"records in {folder}; `phalanx report {folder}` draws them", markup=False)

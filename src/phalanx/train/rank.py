@@ -41,14 +41,20 @@ def run_started_by_phalanx(folder: Path) -> None:
     guarded(config, launched, folder)
 
 
-def run_started_by_launcher(config: TrainConfig, launched: Launched) -> None:
+def run_started_by_launcher(config: TrainConfig, launched: Launched) -> Path | None:
     """A rank that the user's own mpirun, srun or torchrun started. Rank 0 keeps the run's record,
-    in a folder that it names to the others. Ends the process when anything fails."""
-    guarded(config, launched, None)
+    in a folder that it names to the others. Ends the process when anything fails.
+
+    Returns: the folder.
+    """
+    return guarded(config, launched, None)
 
 
-def guarded(config: TrainConfig, launched: Launched | None, folder: Path | None) -> None:
-    """Train; an error is written down and ends all ranks, the first one is shown."""
+def guarded(config: TrainConfig, launched: Launched | None, folder: Path | None) -> Path | None:
+    """Train; an error is written down and ends all ranks, the first one is shown.
+
+    Returns: the folder of the records.
+    """
     rank = launched.rank if launched else 0
     signal.signal(signal.SIGTERM, _raise_terminated)
     place = Place(folder=folder)
@@ -62,6 +68,7 @@ def guarded(config: TrainConfig, launched: Launched | None, folder: Path | None)
         place.dump(f"{type(error).__name__}: {error}")
         place.close()
         _fail(error, rank, place)
+    return place.folder
 
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:

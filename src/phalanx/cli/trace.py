@@ -1,0 +1,76 @@
+"""`phalanx trace`."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from phalanx.cli.train_options import (
+    COMMUNICATION,
+    KEEPING,
+    LEARNING,
+    READING,
+    SPLIT,
+    WORK,
+    Communication,
+    Keeping,
+    Learning,
+    Reading,
+    Split,
+    Work,
+    config_of,
+)
+from phalanx.launch.detect import detect
+from phalanx.report.trace.show import show_trace
+from phalanx.train.few_steps import few_steps
+from phalanx.train.job import run_job
+from phalanx.train.run import complete, new_folder, this_command, title
+
+
+def trace(
+    *,
+    steps: Annotated[int, Parameter(group="What is traced")] = 20,
+    work: Work = WORK,
+    reading: Reading = READING,
+    learning: Learning = LEARNING,
+    split: Split = SPLIT,
+    communication: Communication = COMMUNICATION,
+    keeping: Keeping = KEEPING,
+) -> None:
+    """Make a few steps of a training run and show what every rank does when.
+
+    Prints where each rank's steps go and whom it waits for, and writes one trace of all ranks for
+    Perfetto or chrome://tracing. `phalanx train --trace` does the same within a whole run.
+
+    For example:
+
+        phalanx trace --strategy mpi --ranks 2
+
+        phalanx trace --strategy mpi --ranks 2 --overlap on --link 1Gbit/s,1ms --steps 50
+
+    Parameters
+    ----------
+    steps
+        Steps to make, the first ones included, which take longer.
+    """
+    config = config_of(work, reading, learning, split, communication, keeping)
+    launched = detect(os.environ)
+    config, choice = complete(config, launched)
+    config = few_steps(config, steps)
+    console = Console(highlight=False, soft_wrap=True)
+    if launched:
+        from phalanx.train.rank import run_started_by_launcher  # imports torch
+
+        folder = run_started_by_launcher(config, launched)
+        if launched.rank == 0 and folder is not None:
+            show_trace(folder, console)
+        return
+    folder = config.run_dir or new_folder(config)
+    console.print(f"{choice.reason}\n{title(config)}", markup=False)
+    try:
+        run_job(config, folder, study="trace", command=this_command(), console=console)
+    finally:
+        show_trace(folder, console)

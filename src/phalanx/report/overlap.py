@@ -1,0 +1,55 @@
+"""How much of the communication of a step is hidden behind backward, and how much could be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phalanx.records.schema import Step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Seconds of a mean step."""
+
+    exposed_s: float
+    hidden_s: float
+    last_bucket_s: float
+    """Of the bucket that is complete last: nothing is left to hide it behind."""
+    backward_s: float
+
+    @property
+    def communication_s(self) -> float:
+        return self.exposed_s + self.hidden_s
+
+    @property
+    def hidden_share(self) -> float:
+        return self.hidden_s / self.communication_s if self.communication_s else 0.0
+
+    @property
+    def hideable_s(self) -> float:
+        """All but the last bucket, as far as backward is long enough."""
+        return min(max(0.0, self.communication_s - self.last_bucket_s), self.backward_s)
+
+    @property
+    def ceiling(self) -> float:
+        """The largest part of the communication that could be hidden."""
+        return self.hideable_s / self.communication_s if self.communication_s else 0.0
+
+    @property
+    def reached(self) -> float:
+        """What is hidden, of what could be."""
+        return min(1.0, self.hidden_s / self.hideable_s) if self.hideable_s else 1.0
+
+
+def overlap_of(steps: Sequence[Step]) -> Overlap | None:
+    """Of those that say what was hidden; None where none does."""
+    known = [step for step in steps if step.hidden_s is not None]
+    if not known:
+        return None
+    return Overlap(
+        exposed_s=sum(step.communication_s for step in known) / len(known),
+        hidden_s=sum(step.hidden_s or 0.0 for step in known) / len(known),
+        last_bucket_s=sum(step.last_bucket_s or 0.0 for step in known) / len(known),
+        backward_s=sum(step.backward_s for step in known) / len(known),
+    )

@@ -1,0 +1,1 @@
+"""The trace of all ranks of a run: read, aligned, merged, written for Perfetto."""

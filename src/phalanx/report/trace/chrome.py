@@ -1,0 +1,169 @@
+"""Traces as the JSON that Perfetto and chrome://tracing open. Pure.
+
+A process a rank, a thread a lane. Google's "Trace Event Format" (2016): complete events (`X`),
+names (`M`), and arrows (`s`, `f`) from the rank that came last to those that waited for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from phalanx.records.spans import Span
+from phalanx.report.trace.read import RankTrace, Traces
+from phalanx.report.trace.waits import Wait, waits
+
+LANES = ("compute", "network", "data", "optimizer")
+"""In this order, from the top; others below."""
+Event = dict[str, object]
+Row = tuple[str, list[Span]]
+
+
+def chrome_trace(traces: Traces) -> dict[str, object]:
+    """What is written to `trace.json`."""
+    found = waits(traces.ranks)
+    start_ns = min(
+        (trace.spans[0].began_ns for trace in traces.ranks.values() if trace.spans), default=0
+    )
+    events: list[Event] = []
+    threads: dict[tuple[int, Span], int] = {}
+    for rank, trace in traces.ranks.items():
+        own = [wait for wait in found if wait.rank == rank]
+        events += _process(rank, trace)
+        for thread, (lane, spans) in enumerate(rows([*trace.spans, *map(_waiting, own)])):
+            events += _thread(rank, thread, lane)
+            for span in spans:
+                threads[rank, _key(span)] = thread
+                events.append(_complete(rank, thread, span, start_ns))
+    for number, wait in enumerate(found):
+        events += _arrow(number, wait, threads, start_ns)
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": metadata(traces),
+    }
+
+
+def metadata(traces: Traces) -> dict[str, str]:
+    """What one has to know of a trace before one believes it."""
+    ranks = traces.ranks
+    dropped = {r: t.traced.dropped for r, t in ranks.items() if t.traced.dropped}
+    steps = {r: t.dropped_steps for r, t in ranks.items() if t.dropped_steps}
+    return {
+        "clock error": clock_error(ranks),
+        "missing ranks": _listed(traces.missing) or "none",
+        "dropped spans, the earliest": _listed(dropped) or "none",
+        "dropped steps, the earliest": _listed(steps) or "none",
+        "parts of a step": "laid out one after the other, in the order in which they were measured",
+    }
+
+
+def clock_error(ranks: Mapping[int, RankTrace]) -> str:
+    """How wrong the times of one rank can be beside those of rank 0, in words."""
+    errors = [reading.error_ns for trace in ranks.values() for reading in trace.traced.readings]
+    if any(error is None for error in errors):
+        return "unknown: ranks of several machines, whose clocks nobody compared"
+    worst = max((error for error in errors if error is not None), default=0)
+    if not worst:
+        return "none: all ranks read the clock of one machine"
+    once = any(len(trace.traced.readings) < 2 for trace in ranks.values())
+    drift = "; drift is not known: compared at the beginning only" if once else ""
+    return f"at most {worst / 1e3:.1f} µs{drift}"
+
+
+def rows(spans: Sequence[Span]) -> list[Row]:
+    """Threads: a lane, and more of its name where its spans overlap without lying in one another,
+    which a thread cannot show."""
+    lanes = sorted({span.lane for span in spans}, key=_place)
+    made: list[Row] = []
+    for lane in lanes:
+        own = sorted(
+            (span for span in spans if span.lane == lane),
+            key=lambda span: (span.began_ns, -span.ended_ns),
+        )
+        for number, row in enumerate(nested(own)):
+            made.append((lane if number == 0 else f"{lane} {number + 1}", row))
+    return made
+
+
+def nested(spans: Sequence[Span]) -> list[list[Span]]:
+    """Spread over as few rows as the first that fits each span gives: in a row two spans lie apart,
+    or one within the other. spans: in the order of their beginning, the longest first."""
+    made: list[list[Span]] = []
+    open_until: list[list[int]] = []  # ends of the spans that are not over yet, from the outside in
+    for span in spans:
+        for row, ends in zip(made, open_until, strict=True):
+            while ends and ends[-1] <= span.began_ns:
+                ends.pop()
+            if not ends or span.ended_ns <= ends[-1]:
+                row.append(span)
+                ends.append(span.ended_ns)
+                break
+        else:
+            made.append([span])
+            open_until.append([span.ended_ns])
+    return made
+
+
+def _place(lane: str) -> tuple[int, str]:
+    return (LANES.index(lane) if lane in LANES else len(LANES), lane)
+
+
+def _waiting(wait: Wait) -> Span:
+    detail = dict(wait.span.detail or {})
+    return Span(
+        f"waiting for rank {wait.late}", wait.span.lane, wait.began_ns, wait.ended_ns, detail
+    )
+
+
+def _key(span: Span) -> Span:
+    return span._replace(detail=None)
+
+
+def _process(rank: int, trace: RankTrace) -> list[Event]:
+    name = f"rank {rank} on {trace.traced.hostname}"
+    return [
+        {"ph": "M", "pid": rank, "tid": 0, "name": "process_name", "args": {"name": name}},
+        {"ph": "M", "pid": rank, "tid": 0, "name": "process_sort_index",
+         "args": {"sort_index": rank}},
+    ]  # fmt: skip
+
+
+def _thread(rank: int, thread: int, lane: str) -> list[Event]:
+    return [
+        {"ph": "M", "pid": rank, "tid": thread, "name": "thread_name", "args": {"name": lane}},
+        {"ph": "M", "pid": rank, "tid": thread, "name": "thread_sort_index",
+         "args": {"sort_index": thread}},
+    ]  # fmt: skip
+
+
+def _complete(rank: int, thread: int, span: Span, start_ns: int) -> Event:
+    return {
+        "ph": "X",
+        "pid": rank,
+        "tid": thread,
+        "name": span.name,
+        "cat": span.lane,
+        "ts": (span.began_ns - start_ns) / 1e3,
+        "dur": max(0, span.ended_ns - span.began_ns) / 1e3,
+        "args": span.detail or {},
+    }
+
+
+def _arrow(
+    number: int, wait: Wait, threads: Mapping[tuple[int, Span], int], start_ns: int
+) -> list[Event]:
+    """From the collective of the rank that came last to that which waited, at that moment."""
+    at_us = (wait.ended_ns - start_ns) / 1e3
+    from_thread = threads[wait.late, _key(wait.late_span)]
+    to_thread = threads[wait.rank, _key(wait.span)]
+    common: Event = {"cat": "wait", "name": "came last", "id": number, "ts": at_us}
+    if not wait.late_span.began_ns <= wait.ended_ns <= wait.late_span.ended_ns:
+        return []  # the clocks do not allow it
+    return [
+        {"ph": "s", "pid": wait.late, "tid": from_thread, **common},
+        {"ph": "f", "bp": "e", "pid": wait.rank, "tid": to_thread, **common},
+    ]
+
+
+def _listed(found: Mapping[int, object]) -> str:
+    return "; ".join(f"rank {rank}: {what}" for rank, what in found.items())

@@ -1,0 +1,65 @@
+"""A trace on the terminal: a line a rank, and where the file is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.report.trace.chrome import clock_error
+from phalanx.report.trace.read import Traces, is_traced
+from phalanx.report.trace.table import RankRow, lines, table
+from phalanx.report.trace.write import write_trace
+from phalanx.report.wording import percent
+
+VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
+
+
+def show_trace(folder: Path, console: Console) -> None:
+    """Write `trace.json` and say what is in it; nothing where no rank has left anything.
+
+    Raises: UserError when it cannot be written.
+    """
+    if not is_traced(folder):
+        return
+    path, traces = write_trace(folder)
+    rows = table(traces)
+    if rows:
+        console.print(_table(rows))
+        for line in remarks(rows, traces):
+            console.print(line, markup=False)
+    for rank, why in traces.missing.items():
+        console.print(f"rank {rank} is not in the trace: {why}", markup=False)
+    console.print(f"trace of {len(traces.ranks)} ranks: {path}; open it in {VIEWERS}", markup=False)
+
+
+def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
+    """What the table's numbers mean, and how far they can be believed."""
+    steps = max(row.num_steps for row in rows)
+    made = [f"milliseconds of a mean step, over {steps} steps; clock error: "
+            f"{clock_error(traces.ranks)}"]  # fmt: skip
+    overlaps = [row.overlap for row in rows if row.overlap]
+    if overlaps:
+        hidden_s = sum(overlap.hidden_s for overlap in overlaps)
+        could_s = sum(overlap.hideable_s for overlap in overlaps)
+        whole_s = sum(overlap.communication_s for overlap in overlaps)
+        if whole_s and could_s:
+            made.append(
+                f"{percent(hidden_s / whole_s)} of the communication is hidden behind backward, of "
+                f"at most {percent(could_s / whole_s)}: the last bucket comes when nothing is left "
+                "to hide it behind"
+            )
+    return made
+
+
+def _table(rows: list[RankRow]) -> Table:
+    heading, *cells = lines(rows)
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    for name in heading:
+        drawn.add_column(name, justify="left" if name.startswith("waits") else "right")
+    for row in cells:
+        drawn.add_row(*map(Text, row))
+    return drawn

@@ -1,0 +1,64 @@
+"""Who waited for whom: in a collective the others wait for the rank that comes last. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from phalanx.records.spans import Span
+from phalanx.report.trace.read import RankTrace
+
+SHORTEST_NS = 1_000
+"""Less is the collective itself, and the error of the clocks."""
+
+
+class Wait(NamedTuple):
+    """`rank` waited for `late` within the collective `span` of its own."""
+
+    rank: int
+    late: int
+    began_ns: int
+    ended_ns: int
+    span: Span
+    late_span: Span
+
+
+def waits(ranks: Mapping[int, RankTrace]) -> list[Wait]:
+    """Of every collective that all members of its group have left a span of, in the order of time.
+
+    Clocks that are not the same are as good as they were read: a rank does not begin to wait before
+    it comes, nor wait longer than its collective took.
+    """
+    found = []
+    for members in _collectives(ranks).values():
+        late, late_span = max(members.items(), key=lambda item: (item[1].began_ns, item[0]))
+        for rank, span in members.items():
+            ended_ns = min(late_span.began_ns, span.ended_ns)
+            if rank != late and ended_ns - span.began_ns >= SHORTEST_NS:
+                found.append(Wait(rank, late, span.began_ns, ended_ns, span, late_span))
+    return sorted(found, key=lambda wait: (wait.began_ns, wait.rank))
+
+
+def waited_s(found: Iterable[Wait], rank: int, since_ns: int) -> dict[int, float]:
+    """Seconds that `rank` has waited from `since_ns` on, by the rank that came last; the most
+    first."""
+    by_late: dict[int, float] = {}
+    for wait in found:
+        if wait.rank == rank and wait.began_ns >= since_ns:
+            took_s = (wait.ended_ns - wait.began_ns) / 1e9
+            by_late[wait.late] = by_late.get(wait.late, 0.0) + took_s
+    return dict(sorted(by_late.items(), key=lambda item: -item[1]))
+
+
+def _collectives(ranks: Mapping[int, RankTrace]) -> dict[tuple[object, ...], dict[int, Span]]:
+    """By group and number, of each of its members the span; those that are not whole left out."""
+    found: dict[tuple[object, ...], dict[int, Span]] = {}
+    sizes: dict[tuple[object, ...], int] = {}
+    for rank, trace in ranks.items():
+        for span in trace.spans:
+            detail = span.detail
+            if detail is not None and "group" in detail and "number" in detail:
+                key = (detail["group"], detail.get("first"), detail["number"])
+                found.setdefault(key, {})[rank] = span
+                sizes[key] = int(detail.get("size", 0))
+    return {key: members for key, members in found.items() if len(members) == sizes[key] > 1}

@@ -1,0 +1,28 @@
+"""From the folder of a traced run to `trace.json`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import UserError
+from phalanx.records.files import write_atomically
+from phalanx.report.trace.chrome import chrome_trace
+from phalanx.report.trace.read import Traces, read_traces
+
+TRACE_NAME = "trace.json"
+
+
+def write_trace(folder: Path) -> tuple[Path, Traces]:
+    """Merge what the ranks have left.
+
+    Raises: UserError when there is nothing, or it cannot be written.
+    """
+    traces, path = read_traces(folder), folder / TRACE_NAME
+    content = msgspec.json.encode(chrome_trace(traces))
+    try:
+        write_atomically(path, content)
+    except OSError as error:
+        raise UserError(f"the trace cannot be written to {path}: {error.strerror}") from error
+    return path, traces

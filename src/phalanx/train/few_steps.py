@@ -1,0 +1,44 @@
+"""A run of a few steps, to look at: for `phalanx trace`. No torch, no MPI."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from phalanx.data.catalog import NUM_TRAIN_SAMPLES, resolve
+from phalanx.data.inventory import inventory
+from phalanx.data.packed.stored import read_index
+from phalanx.errors import UserError
+from phalanx.train.config import TrainConfig
+
+VALIDATION_SAMPLES = 500
+"""Evaluated after an epoch, which is no part of what one looks at."""
+
+
+def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
+    """The same run, traced, in `steps` steps; of several epochs where the data has fewer, and then
+    up to a whole number of them. `config` is complete.
+
+    Raises: UserError when there is no step to be made.
+    """
+    if steps < 1:
+        raise UserError(f"--steps must be at least 1, not {steps}")
+    assert config.ranks is not None, "complete() comes first"
+    wanted = steps * config.global_batch_size(config.ranks)
+    there = config.train_samples or _num_there(config)
+    return replace(
+        config,
+        trace=True,
+        epochs=-(-wanted // there),
+        train_samples=min(wanted, there),
+        validation_samples=config.validation_samples or VALIDATION_SAMPLES,
+    )
+
+
+def _num_there(config: TrainConfig) -> int:
+    if config.data is not None:
+        return read_index(config.data / "train").num_samples
+    name = resolve(config.dataset, config.data_root).name
+    if name in ("digits", "mnist", "fashion"):
+        return NUM_TRAIN_SAMPLES
+    found = {holding.name: holding for holding in inventory(config.data_root)}
+    return found[name].num_train_samples
