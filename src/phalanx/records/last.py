@@ -62,7 +62,8 @@ class LastCollectives(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupCalls]
 
 
-def last_file(folder: Path, rank: int) -> Path:
+def last_file(folder: Path, rank: int | str) -> Path:
+    """rank: `*` for the pattern of all."""
     return folder / f"last-collectives-{rank}.json"
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import rank_file, read_events, read_failure, read_run, write_run
+from phalanx.records.last import last_file, read_last, who_was_where
 from phalanx.records.schema import Environment, Finished, Outcome, Run, Setting, Started
 
 LAUNCHER_LOG = "launcher.log"
@@ -54,7 +55,19 @@ def end_run(folder: Path, outcome: Outcome) -> None:
 
 def judge(folder: Path, ranks: int, exit_code: int | None, *, timeout_s: float) -> Outcome:
     """How the run ended, by its own records; launchers have been seen to report success after
-    losing ranks. exit_code: None when the ranks fell silent and were ended."""
+    losing ranks. What ranks did last is told where it differs. exit_code: None when the ranks fell
+    silent and were ended."""
+    outcome = _judged(folder, ranks, exit_code, timeout_s)
+    failure = read_failure(folder)
+    if outcome.status == "completed" or (failure is not None and failure.mendable):
+        return outcome
+    where = who_was_where(read_last(folder))
+    if where is None:
+        return outcome
+    return msgspec.structs.replace(outcome, error=f"{outcome.error}; {where}")
+
+
+def _judged(folder: Path, ranks: int, exit_code: int | None, timeout_s: float) -> Outcome:
     failure = read_failure(folder)
     if failure is not None:
         return Outcome(status="failed", error=failure.message, rank=failure.rank)
@@ -88,12 +101,16 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     if outcome.status == "completed":
         return
     failure = read_failure(folder)
+    last = f"\n  what ranks did last: {last_file(folder, '*')}" if read_last(folder) else ""
     if failure is None:
-        raise RunFailedError(f"{outcome.error}\n  the launcher's output: {folder / LAUNCHER_LOG}")
+        raise RunFailedError(
+            f"{outcome.error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}"
+        )
     if failure.mendable:
         raise UserError(failure.message)
     raise RunFailedError(
-        f"rank {failure.rank} failed: {failure.message}\n  its traceback: {folder / 'error.json'}"
+        f"rank {failure.rank} failed: {outcome.error}\n"
+        f"  its traceback: {folder / 'error.json'}{last}"
     )
 
 

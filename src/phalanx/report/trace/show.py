@@ -39,8 +39,10 @@ def show_trace(folder: Path, console: Console) -> None:
 def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
     """What the table's numbers mean, and how far they can be believed."""
     steps = max(row.num_steps for row in rows)
-    made = [f"milliseconds of a mean step, over {steps} steps; clock error: "
-            f"{clock_error(traces.ranks)}"]  # fmt: skip
+    made = [
+        f"milliseconds of a mean step, over {steps} steps; waits: for the rank that came last",
+        f"clock error: {clock_error(traces.ranks)}",
+    ]
     overlaps = [row.overlap for row in rows if row.overlap]
     if overlaps:
         hidden_s = sum(overlap.hidden_s for overlap in overlaps)
@@ -48,9 +50,9 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
         whole_s = sum(overlap.communication_s for overlap in overlaps)
         if whole_s and could_s:
             made.append(
-                f"{percent(hidden_s / whole_s)} of the communication is hidden behind backward, of "
-                f"at most {percent(could_s / whole_s)}: the last bucket comes when nothing is left "
-                "to hide it behind"
+                f"{percent(hidden_s / whole_s, 0)} of the communication is hidden behind "
+                f"backward, of at most {percent(could_s / whole_s, 0)}: behind the last bucket "
+                "nothing is left to be computed"
             )
     return made
 
@@ -59,7 +61,7 @@ def _table(rows: list[RankRow]) -> Table:
     heading, *cells = lines(rows)
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     for name in heading:
-        drawn.add_column(name, justify="left" if name.startswith("waits") else "right")
+        drawn.add_column(name, justify="right", no_wrap=True)
     for row in cells:
         drawn.add_row(*map(Text, row))
     return drawn
