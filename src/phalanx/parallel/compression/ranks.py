@@ -11,14 +11,16 @@ from torch import Tensor
 
 from phalanx.comm.group import Group
 from phalanx.comm.layout import starts_of
+from phalanx.comm.select import Asked
 from phalanx.torch_backend.tensors import buffer_of
 
 
 class OnGroup:
     """Those of a group of our own: tensors are sent from where they lie."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, group: Group, algorithm: Asked | None = None) -> None:
+        """algorithm: of `all_reduce`; None: as the environment says."""
+        self._group, self._algorithm = group, algorithm
 
     @property
     def rank(self) -> int:
@@ -29,7 +31,7 @@ class OnGroup:
         return self._group.size
 
     def all_reduce(self, values: Tensor) -> None:
-        self._group.all_reduce(buffer_of(values))
+        self._group.all_reduce(buffer_of(values), algorithm=self._algorithm)
 
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
         self._group.all_gather([buffer_of(output) for output in outputs], buffer_of(part))
@@ -59,7 +61,17 @@ class OnProcessGroup:
         dist.all_reduce(values, group=self._group)
 
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
-        dist.all_gather(list(outputs), part, group=self._group)
+        """Gloo wants parts of one size: the shorter ones are sent with something behind them."""
+        longest = max(map(len, outputs))
+        if all(len(output) == longest for output in outputs):
+            dist.all_gather(list(outputs), part, group=self._group)
+            return
+        mine = torch.zeros(longest, dtype=part.dtype)
+        mine[: len(part)] = part
+        received = [torch.empty_like(mine) for _ in outputs]
+        dist.all_gather(received, mine, group=self._group)
+        for output, whole in zip(outputs, received, strict=True):
+            output.copy_(whole[: len(output)])
 
     def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
         """One copy before and one after: Gloo has only the form on a single tensor."""

@@ -1,0 +1,61 @@
+"""Compressed gradients under PyTorch's own DistributedDataParallel, on backend `mpi` or Gloo.
+
+For example:
+
+    model = DistributedDataParallel(Net())
+    model.register_comm_hook(Compressed("int8"), reduce_bucket)
+
+Annotations here are objects, not strings: DDP compares those of a hook.
+"""
+
+import torch.distributed as dist
+from torch import Size, Tensor
+from torch.futures import Future
+
+from phalanx.parallel.compression.make import make_compressor
+from phalanx.parallel.compression.ranks import OnProcessGroup
+
+
+class Compressed:
+    """How a DDP module's gradients are sent; the state of its hook, one for each module."""
+
+    def __init__(
+        self,
+        name: str,
+        group: dist.ProcessGroup | None = None,
+        *,
+        powersgd_rank: int = 4,
+        topk_fraction: float = 0.01,
+        seed: int = 0,
+    ) -> None:
+        """name: fp16, bf16, int8, powersgd, topk or none. group: that of the module; None: the
+        default group.
+
+        Raises: ValueError for another name or a value out of its range.
+        """
+        self.compressor = make_compressor(
+            name, powersgd_rank=powersgd_rank, topk_fraction=topk_fraction, seed=seed
+        )
+        self.ranks = OnProcessGroup(group)
+        self._shapes: dict[int, tuple[Size, ...]] = {}
+
+    def reduce(self, bucket: dist.GradBucket) -> Tensor:
+        """The bucket, with the mean over the ranks in it. DDP makes its buckets anew after the
+        first step; what was kept of the old ones is forgotten."""
+        number = bucket.index()
+        shapes = tuple(parameter.shape for parameter in bucket.parameters())
+        if self._shapes.get(number) != shapes:
+            self.compressor.prepare(number, shapes)
+            self._shapes[number] = shapes
+        values = bucket.buffer()
+        self.compressor.reduce(number, values, self.ranks)
+        values /= self.ranks.size
+        return values
+
+
+def reduce_bucket(state: Compressed, bucket: dist.GradBucket) -> Future[Tensor]:
+    """The hook: when it returns, the bucket is reduced. It runs in the backward pass, which waits
+    for it; other ranks' hooks are called in the same order."""
+    reduced: Future[Tensor] = Future()
+    reduced.set_result(state.reduce(bucket))
+    return reduced
