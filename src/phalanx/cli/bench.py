@@ -20,6 +20,7 @@ from phalanx.report.page import write_report
 from phalanx.train.run import this_command
 
 app = App(name="bench", help="Measure what Phalanx is made of, against the others.")
+app.command("phalanx.cli.bench_io:io", name="io")
 
 
 @app.command

@@ -11,11 +11,12 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from phalanx.records.collectives import AnyBenchEvent, Bench
+from phalanx.records.io import AnyIoEvent, IoBench
 from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
 
-_Document = TypeVar("_Document", Run, Study, Bench)
+_Document = TypeVar("_Document", Run, Study, Bench, IoBench)
 _Line = TypeVar("_Line")
 
 
@@ -69,6 +70,10 @@ def write_bench(folder: Path, bench: Bench) -> None:
     write_atomically(folder / "bench.json", _readable(bench))
 
 
+def write_io(folder: Path, bench: IoBench) -> None:
+    write_atomically(folder / "io.json", _readable(bench))
+
+
 def read_run(folder: Path) -> Run:
     """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
     return _read(folder / "run.json", Run)
@@ -84,6 +89,11 @@ def read_bench(folder: Path) -> Bench:
     return _read(folder / "bench.json", Bench)
 
 
+def read_io(folder: Path) -> IoBench:
+    """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
+    return _read(folder / "io.json", IoBench)
+
+
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """Yield the events of one rank. A last line that was cut short is left out: it is what a
     killed process leaves behind. Any other damage raises ValueError with the line's number."""
@@ -93,6 +103,11 @@ def read_events(path: Path) -> Iterator[AnyEvent]:
 def read_bench_events(path: Path) -> Iterator[AnyBenchEvent]:
     """The same for the file of a rank that measured collectives."""
     yield from BenchTail(path).read_new()
+
+
+def read_io_events(path: Path) -> Iterator[AnyIoEvent]:
+    """The same for the file of a rank that measured loading."""
+    yield from IoTail(path).read_new()
 
 
 class _Tail(Generic[_Line]):
@@ -140,6 +155,13 @@ class BenchTail(_Tail[AnyBenchEvent]):
         super().__init__(path, msgspec.json.Decoder(AnyBenchEvent))
 
 
+class IoTail(_Tail[AnyIoEvent]):
+    """The file of a rank that measures loading."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, msgspec.json.Decoder(AnyIoEvent))
+
+
 class EventWriter:
     """Appends events to a rank's file; lines reach the disk at least twice a second.
 
@@ -170,7 +192,7 @@ class EventWriter:
             self._file.close()
 
 
-def _readable(document: Run | Study | Bench | Failure) -> bytes:
+def _readable(document: Run | Study | Bench | IoBench | Failure) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 

@@ -48,7 +48,7 @@ def newest_folder(root: Path) -> Path:
 
     Raises UserError when there is none.
     """
-    names = ("study.json", "run.json", "bench.json")
+    names = ("study.json", "run.json", "bench.json", "io.json")
     places = [f"{depth}/{name}" for depth in ("*", "*/*") for name in names]
     documents = [path for place in places for path in root.glob(place)]
     documents = [path for path in documents if not (path.parents[1] / "study.json").exists()]

@@ -21,6 +21,8 @@ from phalanx.report.collectives.page import collectives_content
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.findings import findings, headline, scaling_cells
 from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.io.folder import holds_io
+from phalanx.report.io.page import io_content
 from phalanx.report.parallelism.page import KIND as PARALLELISM
 from phalanx.report.parallelism.page import parallelism_content
 from phalanx.report.sections import Material, leading_row, materials, sections
@@ -63,6 +65,8 @@ def content_of(folder: Path) -> Content:
         measures = read_folder(folder)
         content = CONTENTS.get(measures.study.kind)
         return content(folder) if content else study_content(measures)
+    if holds_io(folder):
+        return io_content(folder)
     return (
         collectives_content(folder) if holds_benches(folder) else study_content(read_folder(folder))
     )

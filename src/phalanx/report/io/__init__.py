@@ -1,0 +1,1 @@
+"""Loading: what `phalanx bench io` and `phalanx study io` found."""

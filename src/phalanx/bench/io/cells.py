@@ -1,0 +1,65 @@
+"""Which ways of loading are measured, and in which order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from phalanx.bench.io.config import IoConfig
+from phalanx.bench.io.scaling import Workload
+from phalanx.records.io import Format, IoCell, Loader
+
+PACKED: tuple[Format, ...] = ("tar", "npy")
+Way = TypeVar("Way")
+TORCH: tuple[Loader, ...] = ("torch", "torch-batched")
+
+
+def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCell]:
+    """Every way on so many ranks. A plain read has no readers, PyTorch's are processes."""
+    made: dict[IoCell, None] = {}
+    for cache in config.cache:
+        for format_ in formats:
+            for loader in config.loaders:
+                if loader in TORCH and format_ not in PACKED:
+                    continue
+                for kind in config.kinds if loader == "phalanx" else ("processes",):
+                    for readers in config.readers if loader != "read" else (0,):
+                        for depth in config.depth if readers else (0,):
+                            cell = IoCell(
+                                format=format_,
+                                loader=loader,
+                                kind=kind if readers else "threads",
+                                readers=readers,
+                                depth=depth,
+                                cache=cache,
+                                ranks=ranks,
+                            )
+                            made[cell] = None
+    return list(made)
+
+
+def turns(planned: Sequence[Way], runs: int) -> Iterator[tuple[int, Way]]:
+    """(round, way): all ways in every round, each round beginning with another; round 0 warms
+    up."""
+    for number in range(runs + 1):
+        first = number * 7 % len(planned) if planned else 0
+        for way in (*planned[first:], *planned[:first]):
+            yield number, way
+
+
+def paces(cell: IoCell, workload: Workload) -> tuple[float, ...]:
+    """Compute times of a step with which the cell is measured: flat out, and as the profile has
+    it. Rivals are measured flat out: what they cost is what they are asked."""
+    return (0.0, workload.compute_s) if cell.loader == "phalanx" else (0.0,)
+
+
+def least_s(config: IoConfig, formats: Sequence[Format]) -> float:
+    """Compute that is emulated over everything: it takes at least so long."""
+    workload = config.workload
+    paced = [
+        cell
+        for ranks in config.ranks
+        for cell in cells(config, ranks, formats)
+        if cell.loader == "phalanx"
+    ]
+    return len(paced) * (config.runs + 1) * workload.steps * workload.compute_s

@@ -1,0 +1,163 @@
+"""The data of a measurement on disk: written once, whole or not at all, found again, removed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from phalanx.bench.io.formats.known import WRITE
+from phalanx.bench.io.formats.store import Rows, Shape
+from phalanx.bench.io.samples import sample_blocks
+from phalanx.errors import UserError
+from phalanx.records.files import write_atomically
+from phalanx.records.io import Format, Generated
+from phalanx.report.wording import amount
+
+RESERVE_BYTES = 2**30  # stays free on the disk
+OVERHEAD = 1.05  # of a format over its samples
+BLOCK_BYTES = 4096  # a file takes whole blocks
+COMPLETE = "complete.json"
+MAX_SINGLE_SYNCS = 64  # of more files each, milliseconds add up: all at once
+REVISION = 1  # another one: data of before is not used again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the data of one shape lies. A folder a format and part; each rank reads one part."""
+
+    root: Path
+    shape: Shape
+
+    @property
+    def folder(self) -> Path:
+        shape = self.shape
+        name = f"{shape.num_samples}x{shape.sample_bytes}-{shape.shard_samples}"
+        return self.root / f"phalanx-io-{name}-r{REVISION}"
+
+    def part(self, format_: Format, part: int) -> Path:
+        return self.folder / format_ / f"part-{part}"
+
+
+def num_bytes_of(format_: Format, shape: Shape) -> int:
+    """What one part takes on the disk, at most."""
+    if format_ == "files":
+        return shape.num_samples * (-(-shape.sample_bytes // BLOCK_BYTES) + 1) * BLOCK_BYTES
+    tar_header = 1024 if format_ == "tar" else 0
+    return int(shape.num_samples * (shape.sample_bytes + tar_header) * OVERHEAD) + 2**20
+
+
+def check_room(place: Place, formats: Sequence[Format], parts: int) -> int:
+    """Bytes that are still to be written.
+
+    Raises: UserError when the disk has no room for them and a reserve.
+    """
+    missing = [f for f in formats for part in range(parts) if not is_there(place.part(f, part))]
+    needed = sum(num_bytes_of(format_, place.shape) for format_ in missing)
+    free = free_bytes(place.root)
+    if needed and free < needed + RESERVE_BYTES:
+        raise UserError(
+            f"{place.root} has {amount(free)} free; the data takes {amount(needed)} and "
+            f"{amount(RESERVE_BYTES)} stays free: name fewer --formats, a smaller --data-bytes or "
+            "another --data-dir"
+        )
+    return needed
+
+
+def free_bytes(folder: Path) -> int:
+    """Of the disk that the folder is on, or will be."""
+    while not folder.exists():
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def generate(
+    place: Place, formats: Sequence[Format], parts: int, tell: Callable[[str, float], None]
+) -> list[Generated]:
+    """Write what is not there yet. tell: is called with what is written and how far it is, 0 to 1.
+
+    Raises: UserError when it cannot be written.
+    """
+    made = []
+    for format_ in formats:
+        began = time.monotonic()
+        there = [is_there(place.part(format_, part)) for part in range(parts)]
+        for part in range(parts):
+            if not there[part]:
+                _write(place, format_, part, partial(tell, format_))
+        files = [path for part in range(parts) for path in data_files(place.part(format_, part))]
+        made.append(
+            Generated(
+                format=format_,
+                num_files=len(files),
+                bytes=sum(path.stat().st_size for path in files),
+                write_s=None if all(there) else time.monotonic() - began,
+            )
+        )
+    return made
+
+
+def is_there(folder: Path) -> bool:
+    """Whether every file stands there with the size it was written with."""
+    try:
+        sizes = msgspec.json.decode((folder / COMPLETE).read_bytes(), type=dict[str, int])
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, msgspec.DecodeError):
+        return False
+
+
+def data_files(folder: Path) -> list[Path]:
+    """All files of a part, in the order of their names."""
+    found = (Path(at) / name for at, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in found if path.name != COMPLETE)
+
+
+def _write(place: Place, format_: Format, part: int, tell: Callable[[float], None]) -> None:
+    folder = place.part(format_, part)
+    unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        unfinished.mkdir(parents=True)
+        WRITE[format_](unfinished, place.shape, _counted(place.shape, part, tell))
+        files = data_files(unfinished)
+        _to_disk(files)  # what is not there yet cannot be dropped from memory either
+        sizes = {str(path.relative_to(unfinished)): path.stat().st_size for path in files}
+        write_atomically(unfinished / COMPLETE, msgspec.json.encode(sizes))
+        unfinished.rename(folder)
+    except OSError as error:
+        raise UserError(f"data cannot be written to {place.root}: {error.strerror}") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _counted(shape: Shape, part: int, tell: Callable[[float], None]) -> Iterator[Rows]:
+    done = 0
+    for block in sample_blocks(shape, part=part):
+        yield block
+        done += len(block)
+        tell(done / shape.num_samples)
+
+
+def _to_disk(paths: Sequence[Path]) -> None:
+    if len(paths) > MAX_SINGLE_SYNCS:
+        os.sync()
+        return
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def remove(place: Place) -> None:
+    """All data of this shape, and the folder it was in when nothing else is there."""
+    shutil.rmtree(place.folder, ignore_errors=True)
+    if place.root.is_dir() and not any(place.root.iterdir()):
+        place.root.rmdir()

@@ -1,0 +1,230 @@
+"""A measurement of loading from beginning to end: the data, a job for each number of ranks, the
+outcome, the data removed.
+
+This process imports neither torch nor MPI, so it outlives whatever happens to the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+
+from phalanx.bench.io.cells import least_s
+from phalanx.bench.io.config import IoConfig
+from phalanx.bench.io.formats.known import obstacle
+from phalanx.bench.io.generate import Place, check_room, free_bytes, generate, remove
+from phalanx.bench.io.progress import Followed, Line
+from phalanx.bench.io.session import folder_of, place_of
+from phalanx.bench.io.storage import storage_of
+from phalanx.errors import RunFailedError, UserError
+from phalanx.launch.command import Command, mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+from phalanx.launch.job import Job
+from phalanx.records.files import (
+    rank_file,
+    read_failure,
+    read_io,
+    read_io_events,
+    write_io,
+)
+from phalanx.records.io import Format, IoBench, IoEnd, IoSetting
+from phalanx.records.schema import Outcome
+from phalanx.report.wording import amount
+from phalanx.train.environment import describe_environment
+
+RUNS = Path("runs") / "bench"
+LAUNCHER_LOG = "launcher.log"
+POLL_INTERVAL_S = 0.1
+RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")
+
+
+def new_folder(config: IoConfig) -> Path:
+    """A name for a measurement that was given none; not made yet."""
+    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return RUNS / f"{moment}-io-{config.facts.name}"
+
+
+def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: Console) -> None:
+    """Measure, with records in `folder`.
+
+    The data is removed afterwards, however it ended, unless it was there before or is to be kept.
+
+    Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
+            KeyboardInterrupt after all was ended; the outcome is in `io.json` each time.
+    """
+    place = place_of(config, folder)
+    left_out: dict[str, str] = {f: why for f in config.formats if (why := obstacle(f))}
+    formats = [f for f in config.formats if f not in left_out]
+    if not formats:
+        raise UserError("; ".join(left_out.values()))
+    was_there = place.folder.exists()
+    needed = check_room(place, formats, max(config.ranks))
+    _begin(folder, config, command, place, left_out)
+    _tell(config, place, formats, needed, console)
+    try:
+        with Line(console) as line:
+            _measure(config, folder, place, formats, line)
+        _end(folder, Outcome(status="completed"))
+    except KeyboardInterrupt:
+        _end(folder, Outcome(status="interrupted"))
+        raise
+    except (UserError, RunFailedError) as error:
+        _end(folder, Outcome(status="failed", error=str(error).splitlines()[0]))
+        raise
+    finally:
+        if not config.keep and not was_there:
+            remove(place)
+
+
+def _measure(
+    config: IoConfig, folder: Path, place: Place, formats: list[Format], line: Line
+) -> None:
+    parts = max(config.ranks)
+    written = generate(
+        place, formats, parts, lambda name, done: line.show(name, f"writing {name}", done)
+    )
+    write_io(folder, msgspec.structs.replace(read_io(folder), generated=written))
+    for ranks in config.ranks:
+        records = folder_of(folder, ranks)
+        records.mkdir()
+        with Job.start([rank_command(folder, ranks)], records / LAUNCHER_LOG) as job:
+            exit_code = _watch(job, config, Followed(records, ranks), line)
+        _check(records, ranks, exit_code)
+
+
+def rank_command(folder: Path, ranks: int) -> Command:
+    """What starts the ranks; one alone is a plain process."""
+    words = [*RANK_PROGRAM, str(folder), str(ranks)]
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    if ranks == 1:
+        return Command(words=tuple(words), environment=threads)
+    mpi = find_mpi(os.environ)
+    command = mpi_job(mpi, ranks, words, cores=usable_cores(), environ=os.environ)
+    return Command(
+        words=command.words,
+        environment={**command.environment, **threads},
+        death_signal=command.death_signal,
+    )
+
+
+def _watch(job: Job, config: IoConfig, followed: Followed, line: Line) -> int | None:
+    """Show progress until the job ends; None when nothing has happened for too long."""
+    workload = config.workload
+    silent_s = 2 * config.timeout_s + workload.steps * workload.compute_s
+    heard_at = time.monotonic()
+    while (exit_code := job.poll()) is None:
+        if followed.update(line):
+            heard_at = time.monotonic()
+        elif time.monotonic() - heard_at > silent_s:
+            return None
+        time.sleep(POLL_INTERVAL_S)
+    followed.update(line)
+    return exit_code
+
+
+def _check(records: Path, ranks: int, exit_code: int | None) -> None:
+    """Raises unless every rank's own records say that it came to its end."""
+    failure = read_failure(records)
+    if failure is not None and failure.mendable:
+        raise UserError(failure.message)
+    log = f"\n  what the ranks said: {records / LAUNCHER_LOG}"
+    if failure is not None:
+        raise RunFailedError(f"rank {failure.rank} failed: {failure.message}{log}")
+    unfinished = [rank for rank in range(ranks) if not _has_finished(records, rank)]
+    if unfinished:
+        who = f"unfinished: rank {', '.join(map(str, unfinished))}"
+        how = "fell silent" if exit_code is None else f"ended (exit code {exit_code})"
+        raise RunFailedError(f"the ranks {how}; {who}{log}")
+
+
+def _has_finished(records: Path, rank: int) -> bool:
+    path = rank_file(records, rank)
+    return path.exists() and any(isinstance(e, IoEnd) for e in read_io_events(path))
+
+
+def _tell(
+    config: IoConfig, place: Place, formats: list[Format], needed: int, console: Console
+) -> None:
+    """What is about to happen, and what it takes."""
+    workload = config.workload
+    if workload.scaled:
+        console.print(f"scaled: {'; '.join(workload.scaled)}", markup=False)
+    kept = "kept" if config.keep else "removed at the end"
+    what = f"{amount(needed)} to write, {kept}" if needed else "found"
+    console.print(
+        f"data in {place.root}: {what}; {amount(free_bytes(place.root))} free", markup=False
+    )
+    minutes = least_s(config, formats) / 60
+    console.print(
+        f"at least {minutes:.1f} min of compute; while it is emulated this process sleeps, as a "
+        "processor does whose GPU computes",
+        markup=False,
+    )
+
+
+def _begin(
+    folder: Path,
+    config: IoConfig,
+    command: Sequence[str],
+    place: Place,
+    left_out: Mapping[str, str],
+) -> None:
+    if (folder / "io.json").exists():
+        raise UserError(f"--output {folder} already holds the records of a bench: name another")
+    mpi = str(find_mpi(os.environ)) if max(config.ranks) > 1 else None
+    bench = IoBench(
+        bench=folder.name,
+        command=shlex.join(command),
+        config=config.as_record(),
+        setting=setting_of(config),
+        storage=storage_of(place.root),
+        environment=describe_environment(mpi),
+        outcome=Outcome(status="running"),
+        started_at=_now(),
+        left_out=dict(left_out),
+    )
+    try:
+        write_io(folder, bench)
+    except OSError as error:
+        raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
+
+
+def setting_of(config: IoConfig) -> IoSetting:
+    workload = config.workload
+    return IoSetting(
+        profile=config.facts,
+        accelerator=config.chosen_accelerator,
+        scaled=list(workload.scaled),
+        num_samples=workload.num_samples,
+        sample_bytes=workload.sample_bytes,
+        batch_size=workload.batch_size,
+        steps=workload.steps,
+        compute_s=workload.compute_s,
+        formats=list(config.formats),
+        loaders=list(config.loaders),
+        readers=list(config.readers),
+        kinds=list(config.kinds),
+        depths=list(config.depth),
+        caches=list(config.cache),
+        ranks=list(config.ranks),
+        runs=config.runs,
+        stall_s=config.stall_ms / 1e3,
+    )
+
+
+def _end(folder: Path, outcome: Outcome) -> None:
+    bench = read_io(folder)
+    write_io(folder, msgspec.structs.replace(bench, outcome=outcome, ended_at=_now()))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

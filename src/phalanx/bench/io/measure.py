@@ -1,0 +1,114 @@
+"""One epoch of one way of loading, measured on one rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from phalanx.bench.io.emulate import Timed, timed_epoch
+from phalanx.bench.io.fetch import Fetch
+from phalanx.bench.io.formats.store import Indices
+from phalanx.bench.io.generate import Place, data_files
+from phalanx.bench.io.page_cache import drop, plain_read, resident
+from phalanx.bench.io.scaling import Workload
+from phalanx.data.prefetch import prefetched
+from phalanx.records.io import Cache, IoCell
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    timed: Timed
+    num_bytes: int  # that were wanted: samples, or files as a whole
+    resident: float | None  # share of the pages that were in memory before
+
+
+class Measurement:
+    """What a rank needs for any epoch. barrier: brings the ranks together before each."""
+
+    def __init__(
+        self, place: Place, workload: Workload, *, part: int, barrier: Callable[[], None]
+    ) -> None:
+        self._place, self._workload = place, workload
+        self._part, self._barrier = part, barrier
+
+    def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> Measured:
+        """Collective. order: chooses the order of the samples; compute_s 0: flat out."""
+        folder = self._place.part(cell.format, self._part)
+        files = data_files(folder)
+        if cell.loader == "read":
+            return self._plain(cell, files)
+        wanted = batches_of(self._workload, order, paced=compute_s > 0)
+        fetch = Fetch(cell.format, folder, self._place.shape)
+        if cell.loader == "phalanx":
+            return self._own(cell, fetch, files, wanted, compute_s)
+        return self._torch(cell, fetch, files, wanted)
+
+    def _plain(self, cell: IoCell, files: list[Path]) -> Measured:
+        there = self._prepared(cell.cache, files)
+        began = time.perf_counter()
+        num_bytes = plain_read(files)
+        took_s = time.perf_counter() - began
+        timed = Timed(total_s=took_s, waits_s=[took_s], samples=self._workload.num_samples, wrong=0)
+        return Measured(timed=timed, num_bytes=num_bytes, resident=there)
+
+    def _own(
+        self,
+        cell: IoCell,
+        fetch: Fetch,
+        files: list[Path],
+        wanted: list[Indices],
+        compute_s: float,
+    ) -> Measured:
+        with closing(fetch):
+            if cell.kind == "threads":
+                fetch(wanted[-1][:1])  # open the data, as a run does once
+            there = self._prepared(cell.cache, files)
+            began = time.perf_counter()
+            batches = prefetched(
+                fetch, wanted, readers=cell.readers, depth=max(1, cell.depth), kind=cell.kind
+            )
+            timed = timed_epoch(iter(batches), wanted, compute_s=compute_s, began=began)
+        return self._measured(timed, there)
+
+    def _torch(
+        self, cell: IoCell, fetch: Fetch, files: list[Path], wanted: list[Indices]
+    ) -> Measured:
+        from phalanx.bench.io.rivals import TorchLoader  # only who compares waits for torch
+
+        batched = cell.loader == "torch-batched"
+        with closing(
+            TorchLoader(fetch, readers=cell.readers, depth=cell.depth, batched=batched)
+        ) as loader:
+            loader.start(self._workload.num_samples)
+            there = self._prepared(cell.cache, files)
+            began = time.perf_counter()
+            batches = loader.batches(wanted)
+            timed = timed_epoch(batches, wanted, compute_s=0.0, began=began)
+        return self._measured(timed, there)
+
+    def _prepared(self, cache: Cache, files: list[Path]) -> float | None:
+        """Files in memory or out of it, all ranks here; the share that is in memory."""
+        if cache == "warm":
+            plain_read(files)
+        else:
+            drop(files)
+        there = resident(files)
+        self._barrier()
+        return there
+
+    def _measured(self, timed: Timed, there: float | None) -> Measured:
+        num_bytes = timed.samples * self._workload.sample_bytes
+        return Measured(timed=timed, num_bytes=num_bytes, resident=there)
+
+
+def batches_of(workload: Workload, order: int, *, paced: bool) -> list[Indices]:
+    """The batches of an epoch, whose order depends on `order` alone: all of them, or the first
+    `steps`."""
+    shuffled = np.random.default_rng(order).permutation(workload.num_samples).astype(np.int64)
+    batches = np.split(shuffled, workload.num_samples // workload.batch_size)
+    return batches[: workload.steps] if paced else batches

@@ -1,0 +1,46 @@
+"""Profiles of trainings, read from files of facts: those that come with Phalanx, or the user's."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import UserError
+from phalanx.records.io import Profile
+
+PROFILES = ("unet3d", "resnet50", "cosmoflow", "bert")
+_FOLDER = files("phalanx.bench.io") / "profiles"
+
+
+def read_profile(name: str) -> Profile:
+    """One of PROFILES, or a YAML file of the same form.
+
+    Raises: UserError naming what is wrong with it.
+    """
+    text = profile_text(name)
+    try:
+        profile = msgspec.yaml.decode(text.encode(), type=Profile)
+    except msgspec.DecodeError as error:  # of its form, or of a value: the message says which
+        raise UserError(
+            f"--profile {name}: {error}\n"
+            "  `phalanx bench io --profile resnet50 --print-profile` shows one to begin with"
+        ) from error
+    if not profile.compute_s:
+        raise UserError(f"--profile {name}: compute_s names no accelerator, e.g. {{a100: 0.435}}")
+    return profile
+
+
+def profile_text(name: str) -> str:
+    """The file as it is written."""
+    if name in PROFILES:
+        return (_FOLDER / f"{name}.yaml").read_text()
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--profile {name} is none of {', '.join(PROFILES)}, nor a .yaml file")
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UserError(f"--profile {name} cannot be read: {reason}") from error

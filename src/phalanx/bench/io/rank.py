@@ -1,0 +1,82 @@
+"""A rank from start to end: whatever goes wrong in it ends all ranks, and is said once.
+
+A single rank is a plain process: loading is measured where no MPI is installed, too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from phalanx.bench.io.config import IoConfig
+from phalanx.bench.io.session import folder_of, run_session
+from phalanx.errors import UserError
+from phalanx.launch.detect import detect
+from phalanx.launch.orphan import end_with_parent
+from phalanx.records.files import read_io, write_failure
+from phalanx.records.io import Format
+from phalanx.records.schema import Failure
+
+EXIT_BAD_INPUT = 2
+EXIT_TERMINATED = 128 + signal.SIGTERM
+
+
+def run_rank(folder: Path, ranks: int) -> None:
+    """Measure by the options that stand in the folder's record. Ends the process when anything
+    fails."""
+    end_with_parent()
+    signal.signal(signal.SIGTERM, _end)
+    launched = detect(os.environ) if ranks > 1 else None
+    rank = launched.rank if launched else 0
+    try:
+        bench = read_io(folder)
+        formats: list[Format] = [f for f in bench.setting.formats if f not in bench.left_out]
+        config = IoConfig.from_record(bench.config)
+        if ranks > 1:
+            _on_ranks(config, folder, formats, ranks)
+        else:
+            run_session(config, folder, formats, rank=0, ranks=1, barrier=_alone)
+    except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
+        _fail(error, rank, folder_of(folder, ranks), ranks)
+
+
+def _on_ranks(config: IoConfig, folder: Path, formats: list[Format], ranks: int) -> None:
+    from phalanx.comm.world import World  # a single process does without MPI
+
+    world = World.create(timeout_s=config.timeout_s)
+    if world.size != ranks:
+        raise UserError(
+            f"the launcher started {ranks} ranks, but the MPI library ({world.library}) sees "
+            f"{world.size}: they are of different MPIs; `phalanx doctor` shows both"
+        )
+    run_session(config, folder, formats, rank=world.rank, ranks=ranks, barrier=world.barrier)
+    world.close()
+
+
+def _alone() -> None:
+    """Nobody else is to come."""
+
+
+def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
+    os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
+
+
+def _fail(error: BaseException, rank: int, folder: Path, ranks: int) -> NoReturn:
+    mendable = isinstance(error, UserError)
+    message = str(error) if mendable else f"{type(error).__name__}: {error}"
+    failure = Failure(
+        rank=rank, mendable=mendable, message=message, traceback=traceback.format_exc()
+    )
+    if write_failure(folder, failure):
+        print(f"phalanx: rank {rank}: {message}", file=sys.stderr, flush=True)
+    code = EXIT_BAD_INPUT if mendable else 1
+    if ranks > 1:
+        from phalanx.comm.world import abort
+
+        abort(code)
+    os._exit(code)  # readers that are stuck hold nobody up

@@ -1,0 +1,117 @@
+"""What of a profile is measured here: this machine has less room and time than the cluster that
+the profile comes from. Whatever is scaled is named. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from phalanx.records.io import Profile
+
+MAX_SAMPLES = 16_384  # a file each in format `files`
+STEPS_OF_SCALED_SAMPLES = 16
+MIN_STEPS = 4  # fewer say nothing about a loader that reads ahead
+COMPUTE_S = 2.5  # of an epoch, if MIN_STEPS allow
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What the user has asked for; None: as much of the profile as fits."""
+
+    data_bytes: int  # room for a rank's samples in one format
+    num_samples: int | None = None
+    steps: int | None = None
+    samples: float | None = None  # size of a sample
+    compute: float | None = None  # time of a step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What a rank reads and computes."""
+
+    num_samples: int
+    sample_bytes: int
+    batch_size: int
+    steps: int  # of an epoch with compute: the first of its batches; flat out all are read
+    compute_s: float
+    scaled: tuple[str, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_samples * self.sample_bytes
+
+    @property
+    def batch_bytes(self) -> int:
+        return self.batch_size * self.sample_bytes
+
+    @property
+    def demand_bytes_per_s(self) -> float:
+        """What the accelerator asks for."""
+        return self.batch_bytes / self.compute_s
+
+
+def fit(profile: Profile, accelerator: str, scale: Scale) -> Workload:
+    """The profile on this machine.
+
+    Samples that are too large for a few batches to fit are scaled, and the compute time with them,
+    so that the accelerator asks for as many bytes a second as before.
+    """
+    size_factor = scale.samples or _size_factor(profile, scale)
+    compute_factor = size_factor if scale.compute is None else scale.compute
+    sample_bytes = max(8, round(profile.sample_bytes * size_factor))
+    batch = profile.batch_size
+    num_samples = (
+        scale.num_samples
+        or (scale.steps or 0) * batch
+        or min(scale.data_bytes // sample_bytes, MAX_SAMPLES, profile.num_samples)
+    )
+    num_samples = max(num_samples // batch, 1) * batch
+    compute_s = profile.compute_s[accelerator] * compute_factor
+    steps = min(num_samples // batch, scale.steps or max(MIN_STEPS, round(COMPUTE_S / compute_s)))
+    workload = Workload(
+        num_samples=num_samples,
+        sample_bytes=sample_bytes,
+        batch_size=batch,
+        steps=steps,
+        compute_s=compute_s,
+        scaled=(),
+    )
+    scaled = _told(profile, accelerator, workload)
+    return Workload(**{**vars(workload), "scaled": scaled})
+
+
+def _size_factor(profile: Profile, scale: Scale) -> float:
+    """1, or a half, a quarter …"""
+    batch_bytes = profile.batch_size * profile.sample_bytes
+    if scale.num_samples or MIN_STEPS * batch_bytes <= scale.data_bytes:
+        return 1.0
+    wanted = (scale.steps or STEPS_OF_SCALED_SAMPLES) * batch_bytes
+    factor = 1.0
+    while wanted * factor > scale.data_bytes and profile.sample_bytes * factor > 16:
+        factor /= 2
+    return factor
+
+
+def _told(profile: Profile, accelerator: str, workload: Workload) -> tuple[str, ...]:
+    told = []
+    if workload.num_samples != profile.num_samples:
+        told.append(f"{workload.num_samples:,} samples a rank, not {profile.num_samples:,} in all")
+    steps = profile.num_samples // profile.batch_size
+    if workload.steps != steps:
+        told.append(f"{workload.steps:,} steps an epoch, not {steps:,}")
+    if workload.sample_bytes != profile.sample_bytes:
+        factor = _factor(workload.sample_bytes / profile.sample_bytes)
+        told.append(f"samples of {workload.sample_bytes:,} B, {factor} of {profile.sample_bytes:,}")
+    if profile.sample_bytes_deviation:
+        told.append(
+            "all samples of one size, not with a standard deviation of "
+            f"{profile.sample_bytes_deviation / profile.sample_bytes:.0%}"
+        )
+    given_s = profile.compute_s[accelerator]
+    if workload.compute_s != given_s:
+        factor = _factor(workload.compute_s / given_s)
+        told.append(f"{1e3 * workload.compute_s:.3g} ms a step, {factor} of {1e3 * given_s:.3g}")
+    return tuple(told)
+
+
+def _factor(value: float) -> str:
+    return f"1/{1 / value:.3g}" if value < 1 else f"{value:.3g} times"

@@ -1,0 +1,76 @@
+"""The work of a rank: every way of loading in turn, epoch by epoch."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from phalanx.bench.io.cells import cells, paces, turns
+from phalanx.bench.io.config import IoConfig
+from phalanx.bench.io.generate import Place
+from phalanx.bench.io.measure import Measurement
+from phalanx.bench.io.samples import shape_of
+from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.io import Format, IoCell, IoEnd, IoEpoch, IoProgress
+
+
+def place_of(config: IoConfig, folder: Path) -> Place:
+    """Where the data of a measurement lies."""
+    shape = shape_of(config.workload, config.facts.samples_per_file)
+    return Place(root=(config.data_dir or folder / "data").absolute(), shape=shape)
+
+
+def run_session(
+    config: IoConfig,
+    folder: Path,
+    formats: list[Format],
+    *,
+    rank: int,
+    ranks: int,
+    barrier: Callable[[], None],
+) -> None:
+    """Measure all that is measured on so many ranks, with records in `folder`/ranks-<n>."""
+    began = time.monotonic()
+    writer = EventWriter(rank_file(folder_of(folder, ranks), rank))
+    workload = config.workload
+    measurement = Measurement(place_of(config, folder), workload, part=rank, barrier=barrier)
+    ways = cells(config, ranks, formats)
+    planned = [(cell, pace) for cell in ways for pace in paces(cell, workload)]
+    total = len(planned) * (config.runs + 1)
+    for done, (number, (cell, pace)) in enumerate(turns(planned, config.runs)):
+        if rank == 0:
+            doing = doing_of(cell, pace)
+            at_s = time.monotonic() - began
+            writer.add(IoProgress(at_s=at_s, done=done, total=total, doing=doing))
+        measured = measurement.epoch(cell, pace, order=number)
+        writer.add(
+            IoEpoch(
+                at_s=time.monotonic() - began,
+                cell=cell,
+                round=number,
+                compute_s=pace,
+                samples=measured.timed.samples,
+                bytes=measured.num_bytes,
+                total_s=measured.timed.total_s,
+                waits_s=measured.timed.waits_s,
+                resident=measured.resident,
+                wrong=measured.timed.wrong,
+            )
+        )
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    writer.add(IoEnd(at_s=time.monotonic() - began, peak_memory_bytes=peak))
+    writer.close()
+
+
+def folder_of(folder: Path, ranks: int) -> Path:
+    return folder / f"ranks-{ranks}"
+
+
+def doing_of(cell: IoCell, pace: float) -> str:
+    """For the line on the terminal."""
+    how = "with compute" if pace else "flat out"
+    return f"{cell.format}, {cell.cache}, {cell.loader} {how}"

@@ -1,0 +1,67 @@
+"""`phalanx bench io`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from phalanx.bench.io.config import IoConfig
+from phalanx.bench.io.job import new_folder, run_io
+from phalanx.bench.io.profile import profile_text
+from phalanx.report.io.folder import read_io_measure
+from phalanx.report.io.summary import as_json, show
+from phalanx.report.page import write_report
+from phalanx.train.run import this_command
+
+
+def io(
+    *,
+    config: Annotated[  # frozen, so it may be a default
+        IoConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
+    ] = IoConfig(),  # noqa: B008
+    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    print_profile: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Does the storage keep an accelerator busy, and in which format?
+
+    Writes data of a training's shape, loads it ahead of an emulated accelerator, and measures
+    samples/s, waits and utilisation, side by side with a plain read and PyTorch's DataLoader. Ends
+    with a table, findings and a page; the data is removed.
+
+    For example:
+
+        phalanx bench io
+
+        phalanx bench io --profile unet3d --accelerator h100 --formats npy tar --readers 1 2 4
+
+        phalanx bench io --profile mine.yaml --cache cold --data-dir /mnt/scratch --keep
+
+    Parameters
+    ----------
+    json_
+        Print the results as JSON on standard output; all else goes to standard error.
+    print_profile
+        Print the profile as a YAML file to begin one's own with, and measure nothing.
+    """
+    if print_profile:
+        print(profile_text(config.profile), end="")
+        return
+    console = Console(highlight=False, soft_wrap=True, stderr=json_)
+    folder = config.output or new_folder(config)
+    console.print(f"{config.title}\nrecords in {folder}", markup=False)
+    try:
+        run_io(config, folder, command=this_command(), console=console)
+    except KeyboardInterrupt:
+        console.print(f"interrupted; records kept in {folder}", markup=False)
+        raise
+    measure = read_io_measure(folder)
+    if json_:
+        json.dump(as_json(measure), sys.stdout, indent=1)
+        print()
+    else:
+        show(measure, console)
+    console.print(f"report: {write_report(folder)}", markup=False)

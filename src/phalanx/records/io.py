@@ -1,0 +1,140 @@
+"""What `phalanx bench io` leaves: `io.json`, and for each number of ranks a folder `ranks-<n>` with
+a `rank-<r>.jsonl` for each of them.
+
+Raw times stand in the files of the ranks; rates and utilisation are computed by whoever reads them.
+Times in seconds, sizes in bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome
+
+Format = Literal["files", "tar", "npy", "hdf5", "parquet"]
+Loader = Literal["phalanx", "torch", "torch-batched", "read"]
+Cache = Literal["warm", "cold"]
+ReaderKind = Literal["threads", "processes"]
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Duration = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a training reads and how long it computes: facts, whatever the format of its data."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
+    source: str  # where the numbers come from
+    num_files: Positive
+    samples_per_file: Positive
+    sample_bytes: Annotated[int, msgspec.Meta(ge=8)]  # on average
+    sample_bytes_deviation: Annotated[int, msgspec.Meta(ge=0)] = 0  # standard deviation
+    batch_size: Positive  # of an accelerator
+    compute_s: dict[str, Duration]  # of a step, by accelerator
+    utilisation_floor: Share | None = None  # a loader that keeps the accelerator busy reaches it
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_files * self.samples_per_file
+
+
+class IoSetting(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured, after every default was filled in and everything was scaled."""
+
+    profile: Profile
+    accelerator: str
+    scaled: list[str]  # what is otherwise than in the profile, a phrase each
+    num_samples: int  # of a rank
+    sample_bytes: int
+    batch_size: int
+    steps: int  # of an epoch with compute
+    compute_s: float  # of a step
+    formats: list[Format]
+    loaders: list[Loader]
+    readers: list[int]
+    kinds: list[ReaderKind]
+    depths: list[int]
+    caches: list[Cache]
+    ranks: list[int]
+    runs: int
+    stall_s: float  # a wait longer than this is a stall
+
+
+class Storage(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the data lay. None where the system does not tell."""
+
+    file_system: str | None
+    device: str | None
+    free_bytes: int
+
+
+class Generated(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of one format, over all ranks' parts."""
+
+    format: Format
+    num_files: int
+    bytes: int  # of the files
+    write_s: float | None  # None: it was there already
+
+
+class IoBench(msgspec.Struct, frozen=True, kw_only=True):
+    """`io.json`: configuration, environment, outcome."""
+
+    schema: int = SCHEMA_VERSION
+    bench: str  # name of the folder
+    command: str  # makes this measurement again
+    config: dict[str, object]
+    setting: IoSetting
+    storage: Storage
+    environment: Environment
+    outcome: Outcome
+    started_at: str  # ISO 8601, UTC
+    ended_at: str | None = None
+    generated: list[Generated] = []
+    left_out: dict[str, str] = {}  # formats and loaders that cannot be measured here, and why
+
+
+class IoCell(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of loading, all that tells it from the others."""
+
+    format: Format
+    loader: Loader
+    kind: ReaderKind
+    readers: int
+    depth: int
+    cache: Cache
+    ranks: int
+
+
+class IoEpoch(Event, frozen=True, kw_only=True, tag="io_epoch"):
+    """One epoch of one way of loading, as this rank saw it."""
+
+    cell: IoCell
+    round: int  # 0 warms up
+    compute_s: float  # of a step; 0: nothing is computed, the loader runs flat out
+    samples: int
+    bytes: int
+    total_s: float  # from the barrier until the last batch was computed
+    waits_s: list[float]  # one a batch; the first is the time to the first batch
+    resident: float | None = None  # share of the files' pages that were in memory before
+    wrong: int = 0  # samples that were not those asked for
+
+
+class IoProgress(Event, frozen=True, kw_only=True, tag="io_progress"):
+    """What rank 0 is about to do; for the line on the terminal."""
+
+    done: int
+    total: int
+    doing: str
+
+
+class IoEnd(Event, frozen=True, kw_only=True, tag="io_end"):
+    """The last line of a rank that came to the end."""
+
+    peak_memory_bytes: int
+
+
+AnyIoEvent = IoEpoch | IoProgress | IoEnd

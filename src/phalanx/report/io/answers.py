@@ -1,0 +1,195 @@
+"""One sentence a question, computed from one measurement of loading. Pure.
+
+An answer is None where the records have nothing to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from phalanx.records.io import Cache
+from phalanx.report.answers import sentence
+from phalanx.report.io.comparison import (
+    LOADERS,
+    SPOKEN,
+    Duel,
+    balance_s,
+    best_of_each_format,
+    duel,
+    fastest,
+    fewest_ranks,
+    floor_of,
+    how,
+    in_cache,
+    is_cold,
+    own,
+    rivals,
+)
+from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.wording import amount, duration, joined, percent, three_digits
+
+TIMES = "\N{MULTIPLICATION SIGN}"
+SAME_WITHIN = 0.05
+
+
+def fastest_format(measure: IoMeasure, cache: Cache) -> str | None:
+    """Which format, and what the others reach of it."""
+    points = best_of_each_format(measure.flat, cache, fewest_ranks(measure))
+    best = fastest(points)
+    if best is None or len(points) < 2:
+        return None
+    others = sorted(
+        (point for point in points if point is not best), key=lambda p: -p.samples_per_s
+    )
+    told = [
+        f"{SPOKEN[p.cell.format]} {factor(best.samples_per_s / p.samples_per_s)}" for p in others
+    ]
+    return sentence(
+        f"{SPOKEN[best.cell.format]} give {rate(best)} with {how(best.cell)}: as many as "
+        f"{joined(told)}"
+    )
+
+
+def small_files(measure: IoMeasure, cache: Cache) -> str | None:
+    """What packing gains over many small files."""
+    points = {p.cell.format: p for p in best_of_each_format(measure.flat, cache)}
+    packed = [points[name] for name in ("tar", "npy") if name in points]
+    files = points.get("files")
+    if files is None or not packed:
+        return None
+    told = [
+        f"{SPOKEN[d.ours.cell.format]} {d.gain:.1f} times ({d.low:.1f} to {d.high:.1f})"
+        for d in (duel(point, files) for point in packed)
+    ]
+    return sentence(f"against many small files, {joined(told)} the samples/s")
+
+
+def busy(measure: IoMeasure, cache: Cache) -> str | None:
+    """Whether the accelerator is kept busy, and by what."""
+    floor = floor_of(measure)
+    points = [p for p in own(in_cache(measure.paced, cache)) if p.utilisation is not None]
+    if not points or measure.bench is None:
+        return None
+    best: dict[str, Point] = {}
+    for point in points:
+        known = best.get(point.cell.format)
+        if known is None or (point.utilisation or 0) > (known.utilisation or 0):
+            best[point.cell.format] = point
+    reach = [p for p in best.values() if (p.utilisation or 0) >= floor]
+    fail = [p for p in best.values() if (p.utilisation or 0) < floor]
+    parts = []
+    if reach:
+        parts.append(f"{_utilised(reach)} reach the floor of {percent(floor, 0)}")
+    if fail:
+        parts.append(f"{_utilised(fail)} stay below {'it' if reach else percent(floor, 0)}")
+    return sentence("; ".join(parts))
+
+
+def _utilised(points: Sequence[Point]) -> str:
+    return joined([f"{SPOKEN[p.cell.format]} ({percent(p.utilisation or 0, 1)})" for p in points])
+
+
+def bound(measure: IoMeasure, cache: Cache) -> str | None:
+    """From which compute time on the fastest way keeps up, and how far the profile is from it."""
+    points = best_of_each_format(measure.flat, cache, fewest_ranks(measure))
+    best = fastest(points)
+    if best is None or measure.bench is None:
+        return None
+    setting, least_s = measure.bench.setting, balance_s(measure, best)
+    margin = setting.compute_s / least_s
+    which = "compute-bound" if margin >= 1 else "I/O-bound"
+    far = f"{margin:.1f} times what it takes" if margin >= 1 else f"{percent(margin, 0)} of that"
+    return sentence(
+        f"a batch of {amount(setting.batch_size * setting.sample_bytes)} takes "
+        f"{duration(least_s)} from {SPOKEN[best.cell.format]}; a step computes "
+        f"{duration(setting.compute_s)}, {far}: {which}"
+    )
+
+
+def against_read(measure: IoMeasure, cache: Cache) -> str | None:
+    """The loader's own cost over a plain read of the same files."""
+    told = []
+    for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure)):
+        for other in rivals(measure, point, "read")[:1]:
+            found = duel(point, other)
+            told.append(f"{SPOKEN[point.cell.format]} {1 / found.gain:.2f}")
+    if not told:
+        return None
+    return sentence(f"times the time of one process that only reads the files: {joined(told)}")
+
+
+def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> str | None:
+    """Against PyTorch's DataLoader on the same shards, the best that each has."""
+    told = []
+    for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure)):
+        best = fastest(rivals(measure, point, loader))
+        if best is not None:
+            found = duel(point, best)
+            told.append(
+                f"{compared(found)} on {SPOKEN[point.cell.format]} ({rate(point)} with "
+                f"{how(point.cell)} against {rate(best)} with {how(best.cell)})"
+            )
+    return sentence(f"Phalanx is {joined(told)}") if told else None
+
+
+def compared(found: Duel) -> str:
+    theirs = LOADERS[found.theirs.cell.loader]
+    if abs(found.gain - 1) <= SAME_WITHIN:
+        return f"as fast as {theirs}"
+    if found.gain > 1:
+        return f"{found.gain:.1f} times as fast as {theirs}"
+    return f"{1 / found.gain:.1f} times slower than {theirs}"
+
+
+def first_batch(measure: IoMeasure, cache: Cache) -> str | None:
+    points = own(in_cache(measure.paced, cache)) or own(in_cache(measure.flat, cache))
+    if not points:
+        return None
+    least, most = min(points, key=_first), max(points, key=_first)
+    text = f"the first batch is there after {duration(least.first_s)} ({SPOKEN[least.cell.format]})"
+    if most.cell.format != least.cell.format:
+        text += f" to {duration(most.first_s)} ({SPOKEN[most.cell.format]})"
+    return sentence(text)
+
+
+def _first(point: Point) -> float:
+    return point.first_s
+
+
+def weak_scaling(measure: IoMeasure, cache: Cache) -> str | None:
+    """What all ranks together read, over what the fewest do."""
+    told = []
+    formats = list(dict.fromkeys(p.cell.format for p in own(measure.flat)))
+    for name in formats:
+        points = [p for p in own(in_cache(measure.flat, cache)) if p.cell.format == name]
+        by_ranks = {p.cell.ranks: p for p in sorted(points, key=lambda p: p.samples_per_s)}
+        low, high = min(by_ranks, default=1), max(by_ranks, default=1)
+        if low < high:
+            gain = by_ranks[high].samples_per_s / by_ranks[low].samples_per_s
+            told.append(f"{SPOKEN[name]} {gain:.2f} times with {high / low:g} times the ranks")
+    return sentence(f"together ranks read {joined(told)}") if told else None
+
+
+def was_it_cold(measure: IoMeasure) -> str | None:
+    """Whether cold epochs were cold."""
+    points = in_cache(measure.points, "cold")
+    if not points:
+        return None
+    told = [is_cold(point) for point in points]
+    if all(one is None for one in told):
+        return "Whether the files were out of memory could not be verified here."
+    if all(told):
+        return "Before each cold epoch no page of the files was in memory (mincore)."
+    worst = max(points, key=lambda p: p.resident or 0.0)
+    return sentence(
+        f"cold is not cold here: up to {percent(worst.resident or 0, 0)} of the pages of "
+        f"{SPOKEN[worst.cell.format]} stayed in memory although the system was asked to drop them"
+    )
+
+
+def rate(point: Point) -> str:
+    return f"{three_digits(point.samples_per_s)} samples/s"
+
+
+def factor(value: float) -> str:
+    return f"{TIMES}{value:.2f}" if value < 10 else f"{TIMES}{value:.0f}"

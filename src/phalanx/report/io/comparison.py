@@ -1,0 +1,120 @@
+"""Ways of loading set beside each other, and what is asked of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from phalanx.records.io import Cache, IoCell
+from phalanx.report.io.measures import IoMeasure, Point
+
+SPOKEN = {
+    "files": "many small files",
+    "tar": "tar shards",
+    "npy": "memory maps",
+    "hdf5": "HDF5",
+    "parquet": "Parquet",
+}
+LOADERS = {
+    "phalanx": "Phalanx",
+    "torch": "DataLoader",
+    "torch-batched": "DataLoader, whole batches",
+    "read": "plain read",
+}
+DEFAULT_FLOOR = 0.9  # where a profile names none
+COLD_BELOW = 0.01  # of the files' pages in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duel:
+    """Two ways, flat out, in the same rounds."""
+
+    ours: Point
+    theirs: Point
+    gain: float  # samples/s of ours ÷ theirs: median over rounds
+    low: float
+    high: float
+
+
+def duel(ours: Point, theirs: Point) -> Duel:
+    pairs = zip(ours.epochs, theirs.epochs, strict=False)
+    gains = [(a.samples / a.total_s) / (b.samples / b.total_s) for a, b in pairs]
+    return Duel(ours=ours, theirs=theirs, gain=median(gains), low=min(gains), high=max(gains))
+
+
+def own(points: Iterable[Point]) -> list[Point]:
+    return [point for point in points if point.cell.loader == "phalanx"]
+
+
+def in_cache(points: Iterable[Point], cache: Cache) -> list[Point]:
+    return [point for point in points if point.cell.cache == cache]
+
+
+def caches_of(points: Iterable[Point]) -> list[Cache]:
+    return list(dict.fromkeys(point.cell.cache for point in points))
+
+
+def fastest(points: Sequence[Point]) -> Point | None:
+    """By samples/s."""
+    return max(points, key=lambda point: point.samples_per_s, default=None)
+
+
+def best_of_each_format(points: Iterable[Point], cache: Cache, ranks: int = 1) -> list[Point]:
+    """The fastest of our ways in each format, in the order of the formats, flat out."""
+    best: dict[str, Point] = {}
+    for point in own(in_cache(points, cache)):
+        known = best.get(point.cell.format)
+        if point.cell.ranks == ranks and (
+            known is None or point.samples_per_s > known.samples_per_s
+        ):
+            best[point.cell.format] = point
+    return list(best.values())
+
+
+def rivals(measure: IoMeasure, point: Point, loader: str) -> list[Point]:
+    """Ways of another loader over the same data, cache and ranks."""
+    cell = point.cell
+    wanted = (cell.format, cell.cache, cell.ranks)
+    return [
+        other
+        for other in measure.flat
+        if other.cell.loader == loader
+        and (other.cell.format, other.cell.cache, other.cell.ranks) == wanted
+    ]
+
+
+def fewest_ranks(measure: IoMeasure) -> int:
+    return min((point.cell.ranks for point in measure.points), default=1)
+
+
+def floor_of(measure: IoMeasure) -> float:
+    known = measure.bench.setting.profile.utilisation_floor if measure.bench else None
+    return known or DEFAULT_FLOOR
+
+
+def balance_s(measure: IoMeasure, point: Point) -> float:
+    """Compute time of a step below which this way cannot keep up: what a batch takes flat out."""
+    assert measure.bench
+    return measure.bench.setting.batch_size * point.cell.ranks / point.samples_per_s
+
+
+def is_cold(point: Point) -> bool | None:
+    """Whether the files were out of memory; None where nobody knows."""
+    return None if point.resident is None else point.resident <= COLD_BELOW
+
+
+def how(cell: IoCell) -> str:
+    """Readers in words: 2 threads, 4 batches ahead."""
+    if cell.loader == "read":
+        return "one process"
+    if not cell.readers:
+        return "no readers"
+    one = {"threads": "thread", "processes": "process"}[cell.kind]
+    readers = f"{cell.readers} {one if cell.readers == 1 else cell.kind}"
+    return f"{readers}, {cell.depth} {'batch' if cell.depth == 1 else 'batches'} ahead"
+
+
+def label_of(cell: IoCell) -> str:
+    """A way as one reads it in a table."""
+    return f"{SPOKEN[cell.format]}, {how(cell)}"

@@ -1,0 +1,143 @@
+"""What a reader of a measurement of loading should take away. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from phalanx.records.io import Cache
+from phalanx.report.answers import sentence
+from phalanx.report.findings import Sentence, Topic
+from phalanx.report.io import answers
+from phalanx.report.io.comparison import (
+    SPOKEN,
+    best_of_each_format,
+    caches_of,
+    fastest,
+    fewest_ranks,
+    floor_of,
+    own,
+)
+from phalanx.report.io.measures import IoMeasure
+from phalanx.report.wording import joined, percent
+
+Answer = Callable[[IoMeasure, Cache], str | None]
+
+# (title, rule, answers)
+_QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
+    (
+        "Is the accelerator kept busy?",
+        "Utilisation: compute ÷ total time of an epoch, median over epochs; the best way of each "
+        "format.",
+        (answers.busy, answers.bound, answers.first_batch),
+    ),
+    (
+        "Which format?",
+        "Flat out: nothing is computed between batches. The best way of each format; medians, and "
+        "of ratios within a round the median and the range.",
+        (answers.fastest_format, answers.small_files),
+    ),
+    (
+        "What does the loader cost?",
+        "The same files, read from the first to the last byte by one process, 1 MB at a time, as "
+        "dd does.",
+        (answers.against_read,),
+    ),
+    (
+        "Against PyTorch's DataLoader",
+        "On the same shards and in turn; its workers stay and were started before the clock.",
+        (
+            answers.against_torch,
+            lambda measure, cache: answers.against_torch(measure, cache, "torch-batched"),
+        ),
+    ),
+    (
+        "With more ranks",
+        "Each rank reads data of its own; samples/s of all together.",
+        (answers.weak_scaling,),
+    ),
+)
+
+
+def findings(measures: Sequence[IoMeasure]) -> tuple[Topic, ...]:
+    """The topics that the records have something to say about."""
+    topics = []
+    for title, rule, asked in _QUESTIONS:
+        sentences = [
+            Sentence(label=label_of(measure, cache, measures), text=text)
+            for measure in measures
+            for cache in caches_of(measure.points)
+            for answer in asked
+            if (text := answer(measure, cache))
+        ]
+        topics.append(Topic(title=title, rule=rule, sentences=tuple(sentences)))
+    topics.append(conditions(measures))
+    return tuple(topic for topic in topics if topic.sentences)
+
+
+def label_of(measure: IoMeasure, cache: Cache, measures: Sequence[IoMeasure]) -> str:
+    """What a sentence is about: the cache, and of several measurements which."""
+    return cache.capitalize() if len(measures) == 1 else f"{measure.name}, {cache}"
+
+
+def conditions(measures: Sequence[IoMeasure]) -> Topic:
+    """What was scaled, whether cold was cold, what could not be measured."""
+    sentences = []
+    for measure in measures:
+        bench, label = measure.bench, "" if len(measures) == 1 else measure.name
+        told = [answers.was_it_cold(measure)] if bench else []
+        if bench and bench.setting.scaled:
+            told.append(f"Scaled: {'; '.join(bench.setting.scaled)}.")
+        if bench and bench.left_out:
+            told += [f"{SPOKEN.get(name, name)}: {why}." for name, why in bench.left_out.items()]
+        if wrong := sum(point.wrong for point in measure.points):
+            told.append(f"{wrong:,} samples were not those asked for: no rate here counts.")
+        if measure.error:
+            told.append(f"It {measure.status}: {measure.error}")
+        sentences += [Sentence(label=label, text=text) for text in told if text]
+    sentences += _unproven(measures)
+    return Topic(
+        title="What this holds for",
+        rule="An accelerator is emulated: this process sleeps while one would compute.",
+        sentences=tuple(dict.fromkeys(sentences)),
+    )
+
+
+def _unproven(measures: Sequence[IoMeasure]) -> list[Sentence]:
+    where = [m.bench.storage for m in measures if m.bench]
+    kinds = list(dict.fromkeys(s.file_system or "an unknown file system" for s in where))
+    if not kinds:
+        return []
+    text = (
+        f"measured on {joined(kinds)}; neither another file system, such as one over a network, "
+        "nor the way from memory to a GPU was measured"
+    )
+    return [Sentence(label="", text=sentence(text))]
+
+
+def headline(measures: Sequence[IoMeasure]) -> str:
+    """The one sentence that the page begins with."""
+    for measure in measures:
+        points = [p for p in own(measure.paced) if p.utilisation is not None]
+        if not points or measure.bench is None:
+            continue
+        best = max(points, key=lambda p: p.utilisation or 0.0)
+        reached = percent(best.utilisation or 0.0, 1)
+        name = measure.bench.setting.profile.name
+        accelerator = measure.bench.setting.accelerator.upper()
+        verb = "is busy" if (best.utilisation or 0) >= floor_of(measure) else "is only busy"
+        return (
+            f"{SPOKEN[best.cell.format].capitalize()} from {_memory(best.cell.cache)}: an emulated "
+            f"{accelerator} {verb} {reached} of the time with {name}"
+        )
+    for measure in measures:
+        caches = caches_of(measure.flat)
+        points = (
+            best_of_each_format(measure.flat, caches[0], fewest_ranks(measure)) if caches else []
+        )
+        if found := fastest(points):
+            return f"{SPOKEN[found.cell.format].capitalize()} give {answers.rate(found)}"
+    return "No way of loading was measured to its end yet"
+
+
+def _memory(cache: Cache) -> str:
+    return "memory" if cache == "warm" else "the disk"

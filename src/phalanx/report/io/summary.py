@@ -1,0 +1,89 @@
+"""What a measurement of loading ends with on the terminal: a table, and the findings in lines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from phalanx.report.io.comparison import floor_of
+from phalanx.report.io.findings import findings
+from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.tables import COLUMNS, row
+
+WIDE_COLUMNS = 124
+ONLY_WHEN_WIDE = frozenset({"MB/s range#", "range#", "stalls#", "ranks#", "ahead#"})
+
+
+def show(measure: IoMeasure, console: Console) -> None:
+    """Print the table of all ways and the findings."""
+    console.print(table_of(measure, wide=console.width >= WIDE_COLUMNS))
+    for topic in findings([measure]):
+        console.print(Text(topic.title, style="bold"))
+        for sentence in topic.sentences:
+            label = f"{sentence.label}: " if sentence.label else ""
+            console.print(f"  {label}{sentence.text}", markup=False)
+
+
+def table_of(measure: IoMeasure, *, wide: bool) -> Table:
+    """A line a way; formats are set apart."""
+    names = COLUMNS.split("|")
+    shown = [i for i, name in enumerate(names) if wide or name not in ONLY_WHEN_WIDE]
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for i in shown:
+        justify = "right" if names[i].endswith("#") else "left"
+        table.add_column(names[i].removesuffix("#"), justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    points = sorted(measure.flat, key=lambda p: (p.cell.ranks, p.cell.cache != "warm"))
+    floor = floor_of(measure)
+    for point, after in zip(points, [*points[1:], None], strict=True):
+        cells = row(measure, point)
+        paced = next((p for p in measure.paced if p.cell == point.cell), None)
+        low = paced is not None and (paced.utilisation or 0.0) < floor
+        style = {"utilisation#": "red" if low else ""}
+        table.add_row(
+            *(Text(cells[i], style=style.get(names[i], "")) for i in shown),
+            end_section=after is None or after.cell.format != point.cell.format,
+        )
+    return table
+
+
+def as_json(measure: IoMeasure) -> dict[str, Any]:
+    """Everything that the table shows, unrounded, for other programs."""
+    return {
+        "bench": measure.name,
+        "status": measure.status,
+        "scaled": measure.bench.setting.scaled if measure.bench else [],
+        "utilisation_floor": floor_of(measure),
+        "rows": [_row(point) for point in measure.points],
+        "left_out": measure.bench.left_out if measure.bench else {},
+        "findings": [
+            f"{topic.title}: {sentence.label + ': ' if sentence.label else ''}{sentence.text}"
+            for topic in findings([measure])
+            for sentence in topic.sentences
+        ],
+    }
+
+
+def _row(point: Point) -> dict[str, Any]:
+    cell = point.cell
+    return {
+        "format": cell.format,
+        "loader": cell.loader,
+        "kind": cell.kind,
+        "readers": cell.readers,
+        "depth": cell.depth,
+        "cache": cell.cache,
+        "ranks": cell.ranks,
+        "compute_s": point.compute_s,
+        "samples_per_s": point.samples_per_s,
+        "bytes_per_s": point.bytes_per_s,
+        "first_batch_s": point.first_s,
+        "stalls": point.stalls,
+        "utilisation": point.utilisation,
+        "resident_before": point.resident,
+        "wrong": point.wrong,
+        "epoch_s": [epoch.total_s for epoch in point.epochs],
+    }
