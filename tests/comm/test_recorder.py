@@ -1,0 +1,77 @@
+"""What ranks did last with each other: put together from two notebooks, and written when one of
+them hangs or raises."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.comm.call import Call
+from phalanx.comm.recorder import KEPT, KernelNotes, Noted, kernel_calls, put_together
+from phalanx.records.last import DUMP_DIR, read_last, who_was_where
+from tests.conftest import Ranks
+
+# How a collective goes: by the kernels alone, noted by both, or by messages.
+WAYS = ("fast", "both", "messages")
+
+
+def notes_of(ways: list[str], *, is_done: bool) -> tuple[list[Noted], int, KernelNotes]:
+    """What would have been noted of collectives that went these ways."""
+    noted, kernels, finished = [], [], 0
+    for number, way in enumerate(ways, 1):
+        name = "all_reduce" if way == "fast" else "reduce"
+        if way != "fast":
+            noted.append(Noted(number, Call(name), way, way == "both", number))
+            finished = number if number < len(ways) or is_done else finished
+        if way != "messages":
+            kernels.append((name, f"{name}()", number))
+    done = is_done or (bool(ways) and ways[-1] == "messages")
+    return noted[-KEPT:], finished, KernelNotes(len(kernels), done, kernels[-KEPT:])
+
+
+@given(st.lists(st.sampled_from(WAYS), max_size=600), st.booleans())
+def test_both_notebooks_give_the_order_of_all(ways: list[str], is_done: bool) -> None:
+    noted, finished, kernels = notes_of(ways, is_done=is_done)
+    calls = put_together(len(ways), noted, finished, kernels)
+    assert [call.number for call in calls] == list(range(len(ways) - len(calls) + 1, len(ways) + 1))
+    assert len(calls) <= KEPT
+    for call in calls:
+        assert call.name == ("all_reduce" if ways[call.number - 1] == "fast" else "reduce")
+        assert call.began_ns == call.number
+        assert call.is_done == (is_done or call.number < len(ways))
+    kept = min(len(ways), KEPT)
+    assert len(calls) == kept
+
+
+def test_rounds_that_no_group_numbers() -> None:
+    notes = KernelNotes(300, False, [("fused_step", "fused_step()", n) for n in range(45, 301)])
+    calls = kernel_calls(notes)
+    assert (calls[0].number, calls[-1].number) == (45, 300)
+    assert [call.is_done for call in calls[-2:]] == [True, False]
+
+
+@pytest.mark.mpi
+def test_a_rank_that_hangs_is_found_by_what_it_did_last(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(DUMP_DIR, str(tmp_path))
+    output = ranks.mpi(3, programs("last.py"), may_fail=True)
+    assert "notes are right" in output
+    assert f"(its last collectives: {tmp_path}/last-collectives-" in output
+    found = read_last(tmp_path)
+    assert set(found) >= {0, 1}
+    assert "waited 1 s in all_reduce number" in found[0].reason or "failed" in found[0].reason
+    world = {rank: last.groups[0] for rank, last in found.items()}
+    assert world[0].calls[-1].is_done is False
+    assert world[0].calls[-1].call == "all_reduce(float32, 1 elements, SUM)"
+    said = who_was_where(found)
+    assert said is not None
+    if 2 in found:  # it was given the time to say it
+        assert "rank 2 is 1 collective behind: it last finished all_reduce number" in said
+    else:
+        assert "rank 2 left no word; rank 0, 1 waited in all_reduce number" in said

@@ -1,0 +1,30 @@
+"""Under a user's own script, ranks write down what they did last when one of them fails."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phalanx.records.last import DUMP_DIR, read_last, who_was_where
+from tests.conftest import Ranks
+
+pytestmark = pytest.mark.mpi
+
+
+def test_a_script_that_raises(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(DUMP_DIR, str(tmp_path / "last"))
+    output = ranks.mpi(2, programs("last.py"), may_fail=True)
+    assert "no such luck" in output
+    found = read_last(tmp_path / "last")
+    assert set(found) == {0, 1}, output
+    assert found[1].reason == "ValueError: no such luck"
+    assert "rank 1 failed: ValueError: no such luck" in found[0].reason
+    said = who_was_where(found)
+    assert said is not None
+    assert said.startswith("rank 1 is 1 collective behind: it last finished all_reduce number")
+    assert "of group world of backend mpi" in said
