@@ -2,9 +2,11 @@
 
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
+from phalanx.comm import clock
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.world import World, abort
@@ -39,9 +41,21 @@ def check_notes(world: World) -> None:
         print("notes are right", flush=True)
 
 
+def check_clock(world: World) -> None:
+    """Offset 0 on one machine; found by asking where machines are not the same."""
+    assert clock.offset_to_first(world.group).offset_ns == 0
+    known, clock.BOOT_ID = clock.BOOT_ID, Path("/nowhere")
+    reading = clock.offset_to_first(world.group)
+    clock.BOOT_ID = known
+    assert reading.error_ns is not None
+    assert abs(reading.offset_ns) <= reading.error_ns + 1, reading  # one machine after all
+    assert (reading.error_ns == 0) == (world.rank == 0)
+
+
 def main() -> None:
     world = World.create(timeout_s=30)
     check_notes(world)
+    check_clock(world)
     world.barrier()
     world.group.timeout_s = 1.0
     one = Buffer.of(np.ones(1, np.float32))

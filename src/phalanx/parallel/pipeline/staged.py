@@ -17,7 +17,6 @@ from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
-from phalanx.parallel.pipeline.clock import offset_to_first
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
@@ -90,7 +89,7 @@ class Staged(OnMesh):
             [sample, *ends, outputs[-1]],
             micro_batch_size=self._micro_batch_size,
             group=self._devices["pp"].get_group(),
-            clock_offset_s=offset_to_first(),
+            clock_offset_s=self.clock().offset_ns / 1e9,
             label_smoothing=self.label_smoothing,
         )
         return together(self._stages)

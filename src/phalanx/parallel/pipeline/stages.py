@@ -42,7 +42,7 @@ class Recorder:
         self.actions, self._step = [], step
 
     def now(self) -> float:
-        return time.monotonic() + self._offset_s
+        return time.perf_counter() + self._offset_s
 
     def add(self, kind: Kind, stage: int, micro_batch: int, began_s: float) -> None:
         """An action that ends now."""
