@@ -14,6 +14,9 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
+NOT_FINITE = "gradients are not finite"
+"""Of every error that says so: by these words a run that diverged is told from one that broke."""
+
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
 LearningRateSchedule = Literal["constant", "step", "cosine", "polynomial"]
@@ -140,6 +143,14 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     is_skipped: bool = False  # a gradient was not finite
 
 
+class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
+    """A step that changed nothing, on every rank that knows of it."""
+
+    epoch: int
+    step: int
+    reason: str  # names rank and parameter
+
+
 class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     """One pass over the training data on this rank, from barrier to barrier."""
 
@@ -190,6 +201,7 @@ class Summary(Event, frozen=True, kw_only=True, tag="summary"):
     validation_loss: float
     validation_accuracy: float
     damaged: int = 0  # training samples left out
+    skipped: int = 0  # steps, of the rank that skipped most
 
 
 class Saved(Event, frozen=True, kw_only=True, tag="saved"):
@@ -224,4 +236,6 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     traceback: str
 
 
-AnyEvent = Started | Step | Epoch | Action | Evaluation | Summary | Saved | Memory | Finished
+AnyEvent = (
+    Started | Step | Skipped | Epoch | Action | Evaluation | Summary | Saved | Memory | Finished
+)

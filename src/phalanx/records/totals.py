@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from phalanx.records.schema import Summary
+
+UNBOUNDED = 1e30
+"""What is recorded of a loss that is not finite: JSON knows neither infinity nor NaN."""
+
+
+def recorded_loss(loss_sum: float) -> float:
+    return loss_sum if math.isfinite(loss_sum) else UNBOUNDED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +31,7 @@ class RankTotals:
     validation_correct: float
     steps: float = 1.0  # made by this rank; a server makes none, and waiting is its work
     damaged: float = 0.0  # samples left out
+    skipped: float = 0.0  # steps that changed nothing
 
     def values(self) -> list[float]:
         return list(astuple(self))
@@ -46,9 +55,10 @@ def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s
         trained_s=trained_s + epoch_s,
         images_per_s=samples / epoch_s,
         communication_share=sum(shares) / len(shares),
-        train_loss=sum(rank.loss_sum for rank in ranks) / targets,
-        train_accuracy=sum(rank.correct for rank in ranks) / targets,
+        train_loss=sum(rank.loss_sum for rank in ranks) / targets if targets else UNBOUNDED,
+        train_accuracy=sum(rank.correct for rank in ranks) / max(1, targets),
         validation_loss=sum(rank.validation_loss_sum for rank in ranks) / validation_targets,
         validation_accuracy=sum(rank.validation_correct for rank in ranks) / validation_targets,
         damaged=round(sum(rank.damaged for rank in ranks)),
+        skipped=round(max(rank.skipped for rank in ranks)),
     )

@@ -13,6 +13,7 @@ from phalanx.models.options import (
 from phalanx.parallel.mesh import Mesh
 from phalanx.train.config import TrainConfig
 from phalanx.train.meaning import check_meaning
+from phalanx.train.schedule import check_warm_up
 from phalanx.train.split import ON_A_MESH, parse_slow_rank
 
 
@@ -28,15 +29,45 @@ def check_fit(config: TrainConfig, shape: DataShape) -> None:
     """
     assert config.ranks is not None, "complete() comes first"
     check_data(config.model, shape)
+    check_reading(config, shape)
     config.global_batch_size(config.ranks)
     if config.slow_rank is not None:
         check_slow_rank(config, config.slow_rank, config.ranks)
     mesh = config.mesh_of(config.ranks)
     check_meaning(config, mesh)
+    check_warm_up(config)
+    check_whole_gradients(config)
     if config.strategy in ON_A_MESH:
         check_sharding(config, mesh)
         check_tensor(config, mesh, shape)
         check_pipeline(config, mesh)
+
+
+def check_whole_gradients(config: TrainConfig) -> None:
+    """Raises: UserError where the update is made of slices, by whoever has a slice: nobody sees a
+    whole layer or the whole gradient."""
+    if config.strategy not in ("shared", "server"):
+        return
+    instead = f"--strategy {config.strategy} updates slices of them: use --strategy mpi"
+    if config.optimizer in ("lars", "lamb"):
+        raise UserError(
+            f"--optimizer {config.optimizer} needs norms of whole layers, and {instead}"
+        )
+    if config.clip_norm is not None:
+        raise UserError(
+            f"--clip-norm {config.clip_norm:g} needs the norm of all gradients, and {instead}"
+        )
+
+
+def check_reading(config: TrainConfig, shape: DataShape) -> None:
+    """Raises: UserError for what cannot be done to this data, or not with this strategy."""
+    if config.augment and shape.is_text:
+        raise UserError("--augment shifts and mirrors images, and this data is text: leave it out")
+    if config.damaged == "skip" and config.strategy == "server":
+        raise UserError(
+            "--damaged skip and --strategy server exclude each other: workers make steps of their "
+            "own, and cannot agree how many samples of a batch are left"
+        )
 
 
 def check_sharding(config: TrainConfig, mesh: Mesh) -> None:

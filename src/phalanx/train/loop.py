@@ -13,8 +13,8 @@ from phalanx.data.sampler import num_batches
 from phalanx.data.source import Loaded, Source
 from phalanx.parallel.strategy import Batch, Strategy, cross_entropy_sum
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Step
-from phalanx.records.totals import RankTotals
+from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Skipped, Step
+from phalanx.records.totals import RankTotals, recorded_loss
 from phalanx.train.memory import resident_bytes
 from phalanx.train.schedule import Schedule
 
@@ -105,6 +105,7 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
         validation_correct=evaluation.correct,
         steps=trained.steps,
         damaged=trained.damaged,
+        skipped=trained.skipped,
     )
 
 
@@ -118,6 +119,7 @@ class Trained:
     communication_s: float = 0.0
     steps: int = 0
     damaged: int = 0
+    skipped: int = 0
 
 
 def train_epoch(work: Work, epoch: int) -> Trained:
@@ -178,7 +180,11 @@ def _make_steps(
     for step in part:
         loaded = next(batches)
         event, logits, ready_at = update(work, loaded, epoch, step, ready_at)
-        if strategy.counts and logits is not None:
+        if event.is_skipped:
+            trained.skipped += 1
+            reason = strategy.why_skipped
+            work.writer.add(Skipped(at_s=event.at_s, epoch=epoch, step=step, reason=reason))
+        elif strategy.counts and logits is not None:
             hits.add(logits, loaded.targets)
         trained.steps += 1
         trained.samples += event.samples
@@ -212,12 +218,13 @@ def update(
     result = strategy.step(batch)
     ended = clock()
     timed_s = result.forward_s + result.backward_s + result.communication_s
+    is_counted = strategy.counts and not result.is_skipped
     event = Step(
         at_s=ended - work.began_at,
         epoch=epoch,
         step=step,
-        samples=batch.num_samples if strategy.counts else 0,
-        loss_sum=result.loss_sum if strategy.counts else 0.0,
+        samples=batch.num_samples if is_counted else 0,
+        loss_sum=recorded_loss(result.loss_sum) if is_counted else 0.0,
         data_s=loaded - began,
         forward_s=result.forward_s,
         backward_s=result.backward_s,
@@ -300,7 +307,7 @@ def evaluate(work: Work, epoch: int) -> Evaluation:
         epoch=epoch,
         evaluation_s=ended - began,
         samples=samples,
-        loss_sum=loss_sum,
+        loss_sum=recorded_loss(loss_sum),
         correct=correct,
     )
 

@@ -58,6 +58,13 @@ MEANINGS = (
         lambda config, _: config.strategy == "mpi",
     ),
     Meaning(
+        ("autocast",),
+        "--dtype float32 without pipelines",
+        lambda config, mesh: config.dtype == "float32"
+        and config.strategy != "pipeline"
+        and mesh.pp == 1,
+    ),
+    Meaning(
         ("powersgd_rank",), "--compress powersgd", lambda config, _: config.compress == "powersgd"
     ),
     Meaning(("topk_fraction",), "--compress topk", lambda config, _: config.compress == "topk"),
@@ -72,6 +79,11 @@ MEANINGS = (
         lambda config, _: config.lr_schedule == "polynomial",
     ),
     Meaning(("warmup",), "--warmup-epochs", lambda config, _: config.warmup_epochs > 0),
+    Meaning(
+        ("momentum",),
+        "--optimizer sgd and lars",
+        lambda config, _: config.optimizer in ("sgd", "lars"),
+    ),
     Meaning(
         ("trust_coefficient",), "--optimizer lars", lambda config, _: config.optimizer == "lars"
     ),

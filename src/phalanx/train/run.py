@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from phalanx.data.catalog import Choice, resolve
+from phalanx.data.described import DescribedPack, describe
 from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
@@ -30,21 +31,23 @@ RUNS = Path("runs")
 # Of a setting: what has a place of its own, and what decides no number.
 SAID_ELSEWHERE = {
     "strategy", "ranks", "threads", "mesh", "lr", "lr_rule", "lr_schedule", "optimizer", "dataset",
-    "data_root", "trace",
+    "data_root", "data", "stage", "keep_staged", "trace",
 }  # fmt: skip
 
 
-def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfig, Choice]:
+def complete(
+    config: TrainConfig, launched: Launched | None
+) -> tuple[TrainConfig, Choice | DescribedPack]:
     """Fill in every default that depends on the machine, the launcher or the data found.
 
     Raises: UserError when the options do not fit these or each other, before anything is started.
     """
     ranks = _ranks(config, launched)
     local_ranks = launched.local_world_size if launched else ranks
-    choice = resolve(dataset_for(config), config.data_root)
+    choice = _choose(config)
     config = replace(
         config,
-        dataset=choice.name,
+        dataset=choice.name if isinstance(choice, Choice) else config.dataset,
         ranks=ranks,
         threads=config.threads or max(1, usable_cores() // (local_ranks or ranks)),
         resume=find_checkpoint(config.resume) if config.resume else None,
@@ -62,6 +65,12 @@ def complete(config: TrainConfig, launched: Launched | None) -> tuple[TrainConfi
             options=vars(completed(config.model, config.model_options)),
         )
     return config, choice
+
+
+def _choose(config: TrainConfig) -> Choice | DescribedPack:
+    if config.data is None:
+        return resolve(dataset_for(config), config.data_root)
+    return describe(config.data)
 
 
 def _ranks(config: TrainConfig, launched: Launched | None) -> int:
@@ -102,7 +111,7 @@ def setting_of(config: TrainConfig) -> Setting:
     global_batch_size = config.global_batch_size(config.ranks)
     return Setting(
         model=config.model,
-        dataset=config.dataset,
+        dataset=config.data_name,
         strategy=config.strategy,
         ranks=config.ranks,
         threads=config.threads,
@@ -185,8 +194,25 @@ def title(config: TrainConfig) -> str:
         f"{ranks}{_count(setting.threads, 'thread')}, "
         f"global batch {setting.global_batch_size}, {setting.optimizer}, "
         f"learning rate {setting.learning_rate:g} "
-        f"(rule: {setting.learning_rate_rule}, schedule: {setting.learning_rate_schedule})"
+        f"(rule: {_rule(config, setting)}, schedule: {_course(config, setting)})"
     )
+
+
+def _rule(config: TrainConfig, setting: Setting) -> str:
+    """A rate that was scaled says from what, and for which batch."""
+    if setting.learning_rate == config.lr:
+        return setting.learning_rate_rule
+    return (
+        f"{setting.learning_rate_rule}, from {config.lr:g} for batch {config.default_batch_size} "
+        f"to {setting.learning_rate:g} for batch {setting.global_batch_size}"
+    )
+
+
+def _course(config: TrainConfig, setting: Setting) -> str:
+    if not config.warmup_epochs:
+        return setting.learning_rate_schedule
+    epochs = f"{config.warmup_epochs:g} epoch{'s' * (config.warmup_epochs != 1)}"
+    return f"{config.warmup} warm-up of {epochs}, then {setting.learning_rate_schedule}"
 
 
 def _scheme(config: TrainConfig, setting: Setting) -> str:

@@ -31,7 +31,7 @@ from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.run import begin_run, complete, new_folder, this_command, title
 from phalanx.train.saving import Saver, load
-from phalanx.train.schedule import Schedule
+from phalanx.train.schedule import schedule_of
 from phalanx.train.sourcing import open_source
 from phalanx.train.split import ON_A_MESH, parse_slow_rank
 from phalanx.train.trace import Tracing, dump_into
@@ -127,12 +127,15 @@ def _prepare(
     )
     global_batch_size = config.global_batch_size(strategy.size)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    schedule = Schedule(
-        kind=config.lr_schedule,
-        peak=config.learning_rate(global_batch_size),
-        num_steps=config.epochs * num_batches(source.num_train, global_batch_size),
+    schedule = schedule_of(
+        config,
+        global_batch_size=global_batch_size,
+        steps_per_epoch=num_batches(source.num_train, global_batch_size),
     )
     strategy.num_accumulated = config.accumulate
+    strategy.label_smoothing, strategy.clip_norm = config.label_smoothing, config.clip_norm
+    strategy.skips_bad_gradients = config.bad_gradients == "skip"
+    strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
     strategy.prepare(model, update_rule(config, schedule.peak))
     epochs_done = samples_seen = 0
     if config.resume:
