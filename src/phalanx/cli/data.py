@@ -1,4 +1,4 @@
-"""`phalanx data`: what data there is, and how to get more."""
+"""`phalanx data`: what data there is, how to get more, and how to pack it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ from phalanx.data.fetch import TIMEOUT_S, fetch_mnist
 from phalanx.data.inventory import inventory
 from phalanx.data.published import MNIST_MIRRORS
 
-app = App(name="data", help="List the data sets that are there, and fetch MNIST.")
+app = App(
+    name="data", help="List the data sets that are there, fetch MNIST, pack data into shards."
+)
+app.command("phalanx.cli.data_pack:pack_data", name="pack")
+app.command("phalanx.cli.data_pack:verify_data", name="verify")
 
 
 @app.command

@@ -21,7 +21,7 @@ app = App(
     version=__version__,
 )
 # A sub-command's module is read only when it is called, so that `--help` answers at once.
-app.command("phalanx.cli.data:app", name="data", help="List the data sets, fetch MNIST.")
+app.command("phalanx.cli.data:app", name="data", help="List the data sets, fetch MNIST, pack.")
 app.command("phalanx.cli.train:train", name="train")
 app.command("phalanx.cli.trace:trace", name="trace")
 app.command("phalanx.cli.scratch:scratch", name="scratch")

@@ -53,7 +53,7 @@ class Pack:
         self.fields = {field.name: field for field in self.index.fields}
         self.shards = self.index.shards
         self._damaged = damaged
-        self._lost: set[int] = set()
+        self._lost: dict[int, DamagedError] = {}
         self._lock = threading.Lock()
         self._places: dict[int, Path] = {}
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
@@ -67,10 +67,16 @@ class Pack:
         """Samples that were found altered so far, where these are skipped."""
         return len(self._lost)
 
+    @property
+    def damages(self) -> list[DamagedError]:
+        """Where these samples are, in their order."""
+        with self._lock:
+            return [self._lost[sample] for sample in sorted(self._lost)]
+
     def damaged_of(self, indices: Indices) -> NDArray[np.bool_]:
         """(n,) which of these samples were found altered when they were read."""
         with self._lock:
-            lost = self._lost.copy()
+            lost = set(self._lost)
         if not lost:
             return np.zeros(len(indices), bool)
         return np.fromiter((int(i) in lost for i in indices), bool, len(indices))
@@ -204,13 +210,15 @@ class Pack:
     def _lose(self, asked: _Asked, row: int, fault: str) -> None:
         """Raises: DamagedError where damaged samples stop the run."""
         sample, shard = int(asked.samples[row]), int(asked.shards[row])
+        file = 1 if self.index.layout == "tar" else 1 + asked.field
+        offset = int(asked.parts.offsets[row])
+        error = DamagedError(
+            fault, file=self._path(shard, file), sample=sample, offset_bytes=offset
+        )
         if self._damaged == "stop":
-            file = 1 if self.index.layout == "tar" else 1 + asked.field
-            offset = int(asked.parts.offsets[row])
-            path = self._path(shard, file)
-            raise DamagedError(fault, file=path, sample=sample, offset_bytes=offset)
+            raise error
         with self._lock:
-            self._lost.add(sample)
+            self._lost.setdefault(sample, error)
 
     def _path(self, shard: int, file: int) -> Path:
         folder = self._places.get(shard, self.folder)

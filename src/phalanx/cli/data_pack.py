@@ -1,0 +1,222 @@
+"""`phalanx data pack` and `phalanx data verify`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from phalanx.data.packed.index import Layout, PackIndex
+from phalanx.data.packed.stored import read_index
+from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, splits, verify
+from phalanx.data.packing.find import find_origin
+from phalanx.data.packing.origin import Kind, Wanted
+from phalanx.data.packing.run import Packing, pack
+from phalanx.errors import RunFailedError, UserError
+
+MAX_NAMED_SAMPLES = 10
+
+
+def pack_data(
+    source: str,
+    folder: Path,
+    /,
+    *,
+    layout: Layout | None = None,
+    shard_mb: float = Packing.shard_mb,
+    validation: float = Packing.validation,
+    seed: int = Packing.seed,
+    kind: Kind | None = None,
+    inputs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
+    target: str | None = None,
+    decode: Annotated[bool, Parameter(negative="--keep-encoded")] = False,
+    size: str | None = None,
+    overwrite: Annotated[bool, Parameter(negative=())] = False,
+) -> None:
+    """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
+
+    For example:
+
+        phalanx data pack photos/ photos.pack --size 64x64
+
+        phalanx data pack iris.csv iris.pack --target species
+
+        phalanx data pack digits digits.pack && phalanx train --data digits.pack
+
+    Parameters
+    ----------
+    source
+        A folder with a folder of images for each class, or of IDX, tar or Parquet files; a CSV,
+        Parquet, HDF5 or tar file; or digits, mnist, fashion, cifar10, text.
+    folder
+        What is made: a folder with a folder for each split.
+    layout
+        tar: WebDataset's, for samples of any size; npy: memory-mappable arrays, for samples of one
+        shape. Default: npy where it can be.
+    shard_mb
+        Megabytes of a shard.
+    validation
+        Share of the samples for validation, where the data itself sets none aside.
+    seed
+        Of the order in which samples are packed and set aside.
+    kind
+        What the source is. Default: by looking at its files.
+    inputs
+        Columns, data sets or members that are inputs. Repeatable. Default: all but the target.
+    target
+        The column, data set or member that is the target.
+    decode
+        Pack images as arrays instead of their PNG or JPEG files.
+    size
+        HEIGHTxWIDTH that images are brought to; decodes them.
+    overwrite
+        Replace the pack that is there, once the new one is whole.
+    """
+    wanted = Wanted(kind=kind, inputs=inputs, target=target, decode=decode, size=_size(size))
+    packing = Packing(
+        layout=layout, shard_mb=shard_mb, validation=validation, seed=seed, overwrite=overwrite
+    )
+    origin = find_origin(source, wanted)
+    bars = _bars()
+    tasks: dict[str, TaskID] = {}
+
+    def told(split: str, done: int, total: int) -> None:
+        bars.start()
+        if split not in tasks:
+            tasks[split] = bars.add_task(split, total=total, completed=done)
+        bars.update(tasks[split], completed=done)
+
+    try:
+        indices = pack(origin, folder, packing, told)
+    except KeyboardInterrupt:
+        print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
+        raise
+    finally:
+        if tasks:
+            bars.stop()
+    _show(indices)
+    print(f"\nnext: phalanx train --data {folder}")
+
+
+def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
+    """Read every byte of a pack and compare it with the checksums; exit code 1 for any damage.
+
+    Parameters
+    ----------
+    folder
+        A pack, or one split of it.
+    threads
+        How many read at once. Default: one a processor.
+    """
+    if threads is not None and threads < 1:
+        raise UserError(f"--threads must be at least 1, not {threads}")
+    damaged: list[FileState] = []
+    num_files, num_bytes = 0, 0
+    for split in splits(folder):
+        states = _verified(split, threads or len(os.sched_getaffinity(0)))
+        faulty = [state for state in states if state.fault]
+        _show_damage(split, faulty)
+        damaged += faulty
+        num_files += len(states)
+        num_bytes += size_bytes(read_index(split))
+    if damaged:
+        raise RunFailedError(f"{len(damaged)} of {num_files} files of {folder} are damaged")
+    print(f"{folder}: {num_files} files, {num_bytes / 1e6:,.1f} MB, all as they were written")
+
+
+def _verified(folder: Path, num_threads: int) -> list[FileState]:
+    bars = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:3.0f} %"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    lock = threading.Lock()
+    with bars:
+        task = bars.add_task(folder.name, total=size_bytes(read_index(folder)))
+
+        def told(num_bytes: int) -> None:
+            with lock:
+                bars.advance(task, num_bytes)
+
+        return verify(folder, num_threads=num_threads, told=told)
+
+
+def _show_damage(folder: Path, faulty: list[FileState]) -> None:
+    for state in faulty:
+        print(f"{state.path} {state.fault}")
+    if not faulty:
+        return
+    lost = damaged_samples(folder, faulty)
+    for error in lost[:MAX_NAMED_SAMPLES]:
+        print(
+            f"  sample {error.sample}, {error.file.name} byte {error.offset_bytes}: {error.fault}"
+        )
+    if len(lost) > MAX_NAMED_SAMPLES:
+        print(f"  and {len(lost) - MAX_NAMED_SAMPLES:,} more samples of {folder.name}")
+
+
+def _show(indices: Mapping[str, PackIndex]) -> None:
+    print(f"{'split':12}{'samples':>11}{'shards':>8}{'MB':>11}  {'layout':7} fields")
+    for split, index in indices.items():
+        fields = ", ".join(
+            f"{field.name} {field.dtype} {_shape(field.shape)}".rstrip()
+            + (f" {field.encoding}" if field.encoding != "raw" else "")
+            for field in index.fields
+        )
+        megabytes = size_bytes(index) / 1e6
+        print(
+            f"{split:12}{index.num_samples:11,}{len(index.shards):8,}{megabytes:11,.1f}  "
+            f"{index.layout:7} {fields}"
+        )
+    classes = next(iter(indices.values())).classes
+    if classes:
+        listed = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
+        print(f"{len(classes)} classes: {listed}")
+
+
+def _shape(shape: list[int] | None) -> str:
+    return "of differing shapes" if shape is None else "×".join(map(str, shape))
+
+
+def _size(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    height, separator, width = text.lower().partition("x")
+    if not (separator and height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+        raise UserError(f"--size takes HEIGHTxWIDTH, as in 224x224, not {text!r}")
+    return int(height), int(width)
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:,.0f} samples/s" if task.speed else "")
+
+
+def _bars() -> Progress:
+    """On standard error, so that output stays clean."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} samples"),
+        _Speed(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )

@@ -1,0 +1,98 @@
+"""Every byte of a pack against the checksums that were made when it was written."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from phalanx.data.packed.damage import DamagedError
+from phalanx.data.packed.index import PackIndex
+from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.stored import read_index, splits_of
+from phalanx.errors import UserError
+
+PIECE_BYTES = 4 * 2**20
+
+Told = Callable[[int], None]
+"""(bytes that were read)"""
+
+
+class FileState(NamedTuple):
+    path: Path
+    fault: str
+    """Empty: as it was written."""
+
+
+def splits(folder: Path) -> list[Path]:
+    """The folders of a pack's splits; of a folder that is one itself, that.
+
+    Raises: UserError when it is neither.
+    """
+    names = splits_of(folder)
+    if names:
+        return [folder / name for name in names]
+    read_index(folder)
+    return [folder]
+
+
+def size_bytes(index: PackIndex) -> int:
+    return sum(file.bytes for shard in index.shards for file in shard.files)
+
+
+def verify(folder: Path, *, num_threads: int, told: Told = lambda _: None) -> list[FileState]:
+    """Of every file of a split: SHA-256 of all bytes, by so many threads.
+
+    Raises: UserError when the index is missing or damaged.
+    """
+    files = [file for shard in read_index(folder).shards for file in shard.files]
+    with ThreadPoolExecutor(num_threads) as pool:
+        faults = pool.map(
+            lambda file: _fault(folder / file.name, file.bytes, file.sha256, told), files
+        )
+        return [FileState(folder / f.name, fault) for f, fault in zip(files, faults, strict=True)]
+
+
+def damaged_samples(folder: Path, states: Sequence[FileState]) -> list[DamagedError]:
+    """Which samples the damage of these files has hit, as reading finds them; none where a file is
+    missing altogether."""
+    damaged = {state.path.name for state in states if state.fault}
+    try:
+        pack = Pack(folder, damaged="skip")
+    except UserError:
+        return []
+    try:
+        for number, shard in enumerate(pack.shards):
+            if any(file.name in damaged for file in shard.files):
+                _read_all(pack, int(pack.first_samples[number]), shard.num_samples)
+        return pack.damages
+    finally:
+        pack.close()
+
+
+def _read_all(pack: Pack, first: int, num_samples: int) -> None:
+    """A sample at a time: they may be large."""
+    for sample in range(first, first + num_samples):
+        for field in pack.fields:
+            pack.read_bytes(field, np.array([sample]))
+
+
+def _fault(path: Path, expected_bytes: int, sha256: str, told: Told) -> str:
+    digest, found = hashlib.sha256(), 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                digest.update(piece)
+                found += len(piece)
+                told(len(piece))
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if found != expected_bytes:
+        return f"has {found} bytes, not {expected_bytes}"
+    return "" if digest.hexdigest() == sha256 else "is not what was written"

@@ -1,0 +1,90 @@
+"""What is to be packed, told by its name or by the files that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phalanx.data.packing.csv_file import read_csv
+from phalanx.data.packing.hdf5_file import Hdf5File
+from phalanx.data.packing.idx_files import idx_files, read_idx_folder
+from phalanx.data.packing.image_folder import ImageFolder, has_images
+from phalanx.data.packing.known import NAMES, read_known
+from phalanx.data.packing.origin import Kind, Origin, Wanted
+from phalanx.data.packing.parquet_files import ParquetFiles
+from phalanx.data.packing.tar_files import TarFiles
+from phalanx.errors import UserError
+
+_KIND_OF_ENDING: dict[str, Kind] = {
+    **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    **dict.fromkeys((".h5", ".hdf5", ".hdf"), "hdf5"),
+    ".tar": "tar",
+}
+
+
+def find_origin(source: str, wanted: Wanted) -> Origin:
+    """source: the name of a known data set, a file or a folder.
+
+    Raises: UserError when there is nothing, it is of no kind that is known, or is damaged.
+    """
+    path = Path(source)
+    if source in NAMES and wanted.kind is None and not path.exists():
+        return read_known(source)
+    if not path.exists():
+        raise UserError(
+            f"there is no {source}: name a file, a folder, or one of {', '.join(NAMES)}"
+        )
+    kind = wanted.kind or _kind_of(path)
+    match kind:
+        case "images":
+            return ImageFolder(_folder(path, kind), wanted)
+        case "idx":
+            return read_idx_folder(_folder(path, kind))
+        case "csv":
+            return read_csv(_file(path, kind), wanted)
+        case "parquet":
+            return ParquetFiles(_files(path, kind), wanted)
+        case "hdf5":
+            return Hdf5File(_file(path, kind), wanted)
+        case "tar":
+            return TarFiles(_files(path, kind), wanted)
+
+
+def _kind_of(path: Path) -> Kind:
+    if path.is_file():
+        for ending, kind in _KIND_OF_ENDING.items():
+            if path.name.lower().endswith(ending):
+                return kind
+    elif idx_files(path):
+        return "idx"
+    elif list(path.glob("*.tar")):
+        return "tar"
+    elif list(path.glob("*.parquet")):
+        return "parquet"
+    elif has_images(path):
+        return "images"
+    raise UserError(
+        f"{path} is of no known kind: give folders of images, IDX files, CSV, Parquet, HDF5 or "
+        "tar files, or say which it is with --kind"
+    )
+
+
+def _files(path: Path, kind: Kind) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found = sorted(path.glob(f"*.{kind}"))
+    if not found:
+        raise UserError(f"{path} has no files *.{kind}")
+    return found
+
+
+def _file(path: Path, kind: Kind) -> Path:
+    if not path.is_file():
+        raise UserError(f"{path} is a folder: name a file of kind {kind}")
+    return path
+
+
+def _folder(path: Path, kind: Kind) -> Path:
+    if not path.is_dir():
+        raise UserError(f"{path} is a file: name a folder of kind {kind}")
+    return path

@@ -1,0 +1,69 @@
+"""Pairs of IDX files, images and labels, as MNIST and its relatives are published."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.idx import read_idx
+from phalanx.data.packing.origin import ArraysOrigin, fingerprint_of
+from phalanx.data.packing.targets import labelled
+from phalanx.errors import UserError
+
+_NAME = re.compile(r"(?P<split>.*?)-?(?P<part>images|labels)[-.]idx(?P<dims>\d)-ubyte(\.gz)?")
+_FOR_VALIDATION = ("t10k", "test", "validation", "valid", "val")
+
+
+def idx_files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+
+
+def read_idx_folder(folder: Path) -> ArraysOrigin:
+    """All pairs of a folder; those named t10k, test or validation are for validation.
+
+    Raises: UserError when a file has no partner, or does not fit it, or is damaged.
+    """
+    pairs = _pairs(folder)
+    train = [split for split in pairs if not split.endswith(_FOR_VALIDATION)]
+    held_out = [split for split in pairs if split not in train]
+    loaded = [_load(pairs[split]) for split in (*train, *held_out)]
+    images = np.concatenate([images for images, _ in loaded])
+    targets, classes = labelled(np.concatenate([labels for _, labels in loaded]))
+    num_train = sum(len(labels) for _, labels in loaded[: len(train)])
+    return ArraysOrigin(
+        f"IDX files in {folder}",
+        images,
+        targets,
+        classes=classes,
+        fingerprint=fingerprint_of(idx_files(folder)),
+        num_train=num_train if train and held_out else None,
+    )
+
+
+def _pairs(folder: Path) -> dict[str, dict[str, Path]]:
+    """By split, then `images` and `labels`; the unzipped file where both are there."""
+    pairs: dict[str, dict[str, Path]] = {}
+    for path in reversed(idx_files(folder)):
+        match = _NAME.fullmatch(path.name)
+        assert match is not None, "idx_files looked"
+        pairs.setdefault(match["split"], {})[match["part"]] = path
+    for parts in pairs.values():
+        if len(parts) < 2:
+            (there,) = parts
+            other = "labels" if there == "images" else "images"
+            raise UserError(f"{parts[there]} has no partner: there is no file of {other} beside it")
+    return dict(sorted(pairs.items()))
+
+
+def _load(parts: dict[str, Path]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """(n, 1, height, width) and (n,)."""
+    images, labels = read_idx(parts["images"]), read_idx(parts["labels"], num_dims=1)
+    if len(images) != len(labels):
+        raise UserError(
+            f"{parts['images']} has {len(images)} images, {parts['labels']} {len(labels)} labels"
+        )
+    return (images[:, None] if images.ndim == 3 else images), labels

@@ -1,0 +1,129 @@
+"""In which form images are packed: their files as they are, or arrays of one size."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.packed.decode import decode_image, pillow
+from phalanx.data.packed.index import Encoding, Field
+from phalanx.data.packing.origin import Wanted
+from phalanx.errors import UserError
+
+KEPT = ("PNG", "JPEG")
+"""Formats whose files are packed as they are; others become PNG."""
+
+
+class Peek(NamedTuple):
+    """What the first bytes of an image say."""
+
+    where: str
+    kind: str
+    channels: int
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageForm:
+    field: Field
+    size: tuple[int, int] | None = None
+    """(height, width) that images are brought to."""
+
+    def packed(self, content: bytes, where: str) -> bytes | NDArray[np.uint8]:
+        """Of one image's file. Every image is decoded, so that what is packed can be read.
+
+        Raises: UserError naming `where` when it is no image.
+        """
+        channels = self.field.shape[0] if self.field.shape else None
+        if self.size is not None:
+            content = _resized(content, where, self.size)
+        try:
+            pixels = decode_image(content, channels)
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(f"{where} {error}") from error
+        if self.field.encoding == "raw":
+            return pixels
+        return content if _kind(content) in KEPT else _as_png(pixels)
+
+
+def choose_form(images: Iterable[Peek], wanted: Wanted) -> ImageForm:
+    """The form that suits all of them: grey where all are, of one shape where all are.
+
+    Raises: UserError when they are to be decoded and differ in size.
+    """
+    first: Peek | None = None
+    other: Peek | None = None
+    channels, num_png, num_images = 1, 0, 0
+    for image in images:
+        first = first or image
+        if (image.height, image.width) != (first.height, first.width):
+            other = other or image
+        channels = max(channels, image.channels)
+        num_png += image.kind != "JPEG"
+        num_images += 1
+    if first is None:
+        raise UserError("there are no images to pack")
+    height, width = wanted.size or (first.height, first.width)
+    if wanted.size or wanted.decode:
+        if other is not None and wanted.size is None:
+            raise UserError(
+                f"images differ in size: {first.where} is {first.height}×{first.width}, "
+                f"{other.where} {other.height}×{other.width}\nbring them to one with --size, "
+                "for example --size 224x224"
+            )
+        shape = [channels, height, width]
+        return ImageForm(field=_field("raw", shape), size=wanted.size)
+    encoding: Encoding = "png" if 2 * num_png > num_images else "jpeg"
+    return ImageForm(field=_field(encoding, None if other else [channels, height, width]))
+
+
+def peek(content: bytes | Any, where: str) -> Peek:
+    """content: the file's bytes, or a file open for reading.
+
+    Raises: UserError naming `where` when it is no image.
+    """
+    image_module = pillow()
+    try:
+        with image_module.open(io.BytesIO(content) if isinstance(content, bytes) else content) as i:
+            channels = 1 if i.mode in ("1", "L") else 3
+            return Peek(where, str(i.format), channels, i.height, i.width)
+    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+        raise UserError(f"{where} is not an image: {error}") from error
+
+
+def _field(encoding: Encoding, shape: list[int] | None) -> Field:
+    return Field(name="inputs", dtype="uint8", shape=shape, encoding=encoding)
+
+
+def _resized(content: bytes, where: str, size: tuple[int, int]) -> bytes:
+    image_module = pillow()
+    try:
+        with image_module.open(io.BytesIO(content)) as image:
+            mode = "L" if image.mode in ("1", "L") else "RGB"
+            smaller = image.convert(mode).resize(size[::-1], image_module.Resampling.BILINEAR)
+    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+        raise UserError(f"{where} is not an image: {error}") from error
+    file = io.BytesIO()
+    smaller.save(file, "BMP")  # without loss and without work
+    return file.getvalue()
+
+
+def _kind(content: bytes) -> str:
+    if content.startswith(b"\x89PNG"):
+        return "PNG"
+    return "JPEG" if content.startswith(b"\xff\xd8\xff") else ""
+
+
+def _as_png(pixels: NDArray[np.uint8]) -> bytes:
+    file = io.BytesIO()
+    image = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    pillow().fromarray(np.ascontiguousarray(image)).save(file, "PNG")
+    return file.getvalue()

@@ -1,0 +1,89 @@
+"""What is packed: samples that are somewhere in another form."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.packed.index import Field
+from phalanx.data.packed.shard_writers import Rows, Sample
+
+Numbers = NDArray[np.int64]
+Kind = Literal["images", "idx", "csv", "parquet", "hdf5", "tar"]
+
+
+class Origin(Protocol):
+    text: str
+    """What it is and where, for people."""
+    fingerprint: str
+    """Differs when the data does, as far as names, sizes and times tell."""
+    fields: list[Field]
+    classes: list[str]
+    chunks: list[range]
+    """Samples that are best read together; one where any sample is as good as the next."""
+    validation: Numbers | None
+    """The samples that the data itself sets aside; None where it says nothing."""
+
+    def read(self, numbers: Numbers) -> Rows | list[Sample]:
+        """Samples by number, of one chunk wherever possible.
+
+        Raises: UserError naming the file, and the sample, row or column that cannot be read.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What the user asks of an origin. Parts are columns of a table, data sets of an HDF5 file,
+    endings of a tar's members."""
+
+    kind: Kind | None = None
+    """None: by looking at the files."""
+    inputs: tuple[str, ...] = ()
+    """Parts that are inputs; none: all but the target."""
+    target: str | None = None
+    decode: bool = False
+    """Images become arrays; else their files are kept as they are."""
+    size: tuple[int, int] | None = None
+    """(height, width) that images are brought to, which decodes them."""
+
+
+class ArraysOrigin:
+    """Samples that are in memory."""
+
+    def __init__(
+        self,
+        text: str,
+        inputs: NDArray[Any],
+        targets: NDArray[Any],
+        *,
+        classes: Sequence[str],
+        fingerprint: str,
+        num_train: int | None = None,
+    ) -> None:
+        """inputs, targets: (n, …). num_train: the rest of the samples is for validation."""
+        self.text, self.classes, self.fingerprint = text, list(classes), fingerprint
+        self._rows = {"inputs": inputs, "targets": targets}
+        self.fields = [
+            Field(name=name, dtype=part.dtype.name, shape=list(part.shape[1:]))
+            for name, part in self._rows.items()
+        ]
+        self.chunks = [range(len(inputs))]
+        self.validation = None if num_train is None else np.arange(num_train, len(inputs))
+
+    def read(self, numbers: Numbers) -> Rows:
+        return {name: part[numbers] for name, part in self._rows.items()}
+
+
+def fingerprint_of(files: Iterable[Path]) -> str:
+    """By names, sizes and times of change: content is not read."""
+    digest = hashlib.sha256()
+    for file in files:
+        state = file.stat()
+        digest.update(f"{file.name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,178 @@
+"""Columns of Parquet files: numbers, lists of equal length, or images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.packed.index import Field
+from phalanx.data.packing.chunked import ChunkedOrigin
+from phalanx.data.packing.columns import chosen_columns
+from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
+from phalanx.data.packing.origin import Wanted, fingerprint_of
+from phalanx.data.packing.targets import labelled
+from phalanx.errors import UserError
+
+
+class ParquetFiles(ChunkedOrigin):
+    """One file, or all of a folder, a row group at a time. Inputs are several columns of numbers,
+    or one of lists, or one of images (their bytes, or a struct with the field `bytes`)."""
+
+    def __init__(self, paths: Sequence[Path], wanted: Wanted) -> None:
+        """Reads the target column, and the images' sizes.
+
+        Raises: UserError when a file is damaged, or columns are missing or not of such kinds.
+        """
+        self._files = [_opened(path) for path in paths]
+        self._paths = list(paths)
+        names = self._files[0].schema_arrow.names
+        self._columns, target = chosen_columns(paths[0], names, wanted)
+        self._groups = [
+            (file, group)
+            for file, content in enumerate(self._files)
+            for group in range(content.num_row_groups)
+        ]
+        counts = [self._files[f].metadata.row_group(g).num_rows for f, g in self._groups]
+        ends = np.cumsum(counts).tolist()
+        self.chunks = [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
+        self.text = f"{paths[0] if len(paths) == 1 else paths[0].parent}, target {target}"
+        self.fingerprint = fingerprint_of(paths)
+        self.targets, self.classes = labelled(self._target_values(target))
+        self._form = self._image_form(wanted)
+        field = self._form.field if self._form else self._array_field()
+        targets = self.targets
+        self.fields = [
+            field,
+            Field(name="targets", dtype=targets.dtype.name, shape=list(targets.shape[1:])),
+        ]
+
+    def read_chunk(self, chunk: int) -> NDArray[Any] | Sequence[Any]:
+        table = self._read(chunk, self._columns)
+        if self._form is not None:
+            return _image_bytes(table.column(0))
+        array = self._array(chunk, table)
+        field = self.fields[0]
+        if list(array.shape[1:]) != field.shape:
+            raise UserError(
+                f"{self._where(chunk)}, column {self._columns[0]!r}: lists of "
+                f"{array.shape[1:]} values, {field.shape} before"
+            )
+        return array.astype(field.dtype, copy=False)
+
+    def pack_item(self, item: Any, number: int) -> NDArray[Any] | bytes:
+        assert self._form is not None
+        return self._form.packed(item, f"{self.text}: the image of row {number}")
+
+    def _read(self, chunk: int, columns: Sequence[str]) -> Any:
+        file, group = self._groups[chunk]
+        try:
+            table = self._files[file].read_row_group(group, columns=list(columns))
+        except (OSError, ValueError, KeyError) as error:
+            raise UserError(f"{self._where(chunk)} cannot be read: {error}") from error
+        table = table.select(list(columns)).combine_chunks()
+        for name in columns:
+            column = table.column(name)
+            if column.null_count:
+                row = column.is_null().to_pylist().index(True)
+                raise UserError(
+                    f"{self._where(chunk)}, column {name!r} has no value in row {row} of it"
+                )
+        return table
+
+    def _where(self, chunk: int) -> str:
+        file, group = self._groups[chunk]
+        return f"{self._paths[file]} row group {group}"
+
+    def _target_values(self, target: str) -> NDArray[Any]:
+        parts = []
+        for chunk in range(len(self._groups)):
+            column = self._read(chunk, [target]).column(0)
+            parts.append(_as_array(column, f"{self._where(chunk)}, column {target!r}"))
+        if not parts:
+            raise UserError(f"{self._paths[0]} has no rows")
+        return np.concatenate(parts)
+
+    def _image_form(self, wanted: Wanted) -> ImageForm | None:
+        schema = self._files[0].schema_arrow
+        if len(self._columns) != 1 or not _holds_bytes(schema.field(self._columns[0]).type):
+            return None
+        return choose_form(self._peeks(), wanted)
+
+    def _peeks(self) -> Iterator[Peek]:
+        for number, chunk in enumerate(self.chunks):
+            contents = _image_bytes(self._read(number, self._columns).column(0))
+            for row, content in zip(chunk, contents, strict=True):
+                yield peek(content, f"{self.text}: the image of row {row}")
+
+    def _array_field(self) -> Field:
+        array = self._array(0, self._read(0, self._columns))
+        dtype = "float32" if array.dtype == np.float64 else array.dtype.name
+        return Field(name="inputs", dtype=dtype, shape=list(array.shape[1:]))
+
+    def _array(self, chunk: int, table: Any) -> NDArray[Any]:
+        """(n, …): one column of lists as it is, several of numbers side by side."""
+        parts = [
+            _as_array(table.column(name), f"{self._where(chunk)}, column {name!r}")
+            for name in self._columns
+        ]
+        for name, part in zip(self._columns, parts, strict=True):
+            if part.dtype.kind not in "biuf" or (len(parts) > 1 and part.ndim > 1):
+                what = "text" if part.dtype.kind not in "biuf" else "lists beside other columns"
+                raise UserError(
+                    f"{self._where(chunk)}, column {name!r} holds {what}\n"
+                    "name columns of numbers with --inputs, or one of lists or images"
+                )
+        return parts[0] if parts[0].ndim > 1 else np.stack(parts, axis=1)
+
+
+def _opened(path: Path) -> Any:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UserError(
+            "Parquet needs pyarrow, which is not installed: pip install 'phalanx[data]'"
+        ) from None
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, pyarrow.ArrowException) as error:
+        raise UserError(f"{path} cannot be read as Parquet: {error}") from error
+
+
+def _holds_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    if types.is_struct(kind):
+        return any(field.name == "bytes" for field in kind)
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _image_bytes(column: Any) -> list[bytes]:
+    from pyarrow import types
+
+    values = column.to_pylist()
+    return [v["bytes"] for v in values] if types.is_struct(column.type) else values
+
+
+def _as_array(column: Any, where: str) -> NDArray[Any]:
+    """(n,) of numbers or text; (n, length) of lists.
+
+    Raises: UserError when lists differ in length or hold lists.
+    """
+    from pyarrow import types
+
+    kind = column.type
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        lengths = {len(value) for value in column.to_pylist()}
+        if len(lengths) > 1:
+            raise UserError(f"{where}: lists of {min(lengths)} to {max(lengths)} values")
+        chunk = column.combine_chunks() if hasattr(column, "combine_chunks") else column
+        flat = chunk.flatten().to_numpy(zero_copy_only=False)
+        array: NDArray[Any] = flat.reshape(len(column), lengths.pop() if lengths else 0)
+        return array
+    values: NDArray[Any] = column.to_numpy()
+    return values.astype(str) if values.dtype.kind == "O" else values
