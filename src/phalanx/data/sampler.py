@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.layout import share_of
+from phalanx.data.mixing import mixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,18 +89,3 @@ def num_batches(num_samples: int, global_batch_size: int) -> int:
 def evaluation_shard(num_samples: int, rank: int, world_size: int) -> range:
     """The samples that this rank evaluates: over all ranks each exactly once, none padded."""
     return shard(0, num_samples, rank, world_size)
-
-
-def mixed(seed: int, epoch: int) -> int:
-    """One 63-bit number from two, so that neighbouring seeds share no epoch (seed 0, epoch 1 must
-    not be seed 1, epoch 0). Source: SplitMix64, Steele et al. 2014, doi:10.1145/2660193.2660195.
-    """
-    return _splitmix64(_splitmix64(seed) ^ epoch) >> 1
-
-
-def _splitmix64(value: int) -> int:
-    mask = (1 << 64) - 1
-    value = (value + 0x9E3779B97F4A7C15) & mask
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & mask
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & mask
-    return value ^ (value >> 31)

@@ -38,9 +38,9 @@ def _make(name: ModelName, options: ModelOptions, shape: DataShape) -> nn.Module
             assert options.width is not None, "completed"
             return MLP(width=options.width, shape=shape)
         case "cnn":
-            return CNN()
+            return CNN(shape=shape)
         case "rnn":
-            return RNN()
+            return RNN(shape=shape)
         case "gpt":
             assert options.width is not None, "completed"
             assert options.layers is not None, "completed"

@@ -1,19 +1,23 @@
-"""Two 3×3 convolutions of 32 and 64 channels with pooling, 128 hidden units; 421,642 parameters."""
+"""Two 3×3 convolutions of 32 and 64 channels with pooling, 128 hidden units; 421,642 parameters
+for 28 × 28 grey pixels."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from phalanx.models.options import MNIST_SHAPE, DataShape
+
 
 class CNN(nn.Module):
-    """images (N, 1, 28, 28) → logits (N, 10)."""
+    """images (N, channels, H, W) → logits (N, classes); H and W at least 4."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, shape: DataShape = MNIST_SHAPE) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(1, 32, kernel_size=3, padding=1)
+        channels, height, width = shape.inputs
+        self.conv1 = nn.Conv2d(channels, 32, kernel_size=3, padding=1)
         self.conv2 = nn.Conv2d(32, 64, kernel_size=3, padding=1)
-        self.hidden = nn.Linear(64 * 7 * 7, 128)
-        self.output = nn.Linear(128, 10)
+        self.hidden = nn.Linear(64 * (height // 4) * (width // 4), 128)
+        self.output = nn.Linear(128, shape.num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         # Channels last from here on: the second convolution, which is most of the work, then

@@ -90,10 +90,16 @@ def check_data(name: ModelName, shape: DataShape) -> None:
             f"--model {name} cannot learn from {kind}: take --model {' or '.join(fitting)}, "
             + ("or --dataset digits" if shape.is_text else "or --dataset text")
         )
-    if name in ("cnn", "rnn") and shape.inputs != MNIST_SHAPE.inputs:
+    sizes = " × ".join(map(str, shape.inputs))
+    if name == "rnn" and shape.inputs[0] != 1:
         raise UserError(
-            f"--model {name} reads images of 1 × 28 × 28, not of "
-            f"{' × '.join(map(str, shape.inputs))}: take --model resnet or mlp"
+            f"--model rnn reads images of one channel, row by row, not of {sizes}: "
+            "take --model resnet, cnn or mlp"
+        )
+    if name == "cnn" and min(shape.inputs[1:]) < 4:
+        raise UserError(
+            f"--model cnn halves an image twice and needs at least 4 × 4 pixels, not {sizes}: "
+            "take --model mlp"
         )
 
 

@@ -66,6 +66,11 @@ class ReadingOptions:
     validation_samples: int | None = None
     """Evaluate on the first so many validation samples only. Default: all."""
 
+    @property
+    def data_name(self) -> str:
+        """What the data is called, in logs and records."""
+        return self.dataset if self.data is None else self.data.resolve().name
+
     def check_reading(self) -> None:
         """Raises: UserError for values that no run could use."""
         for name in ("readers", "cache_mb"):
@@ -81,4 +86,9 @@ class ReadingOptions:
             raise UserError(
                 f"--data {self.data} and --dataset {self.dataset} exclude each other: "
                 "give one of them"
+            )
+        if self.cache_mb and self.reader_kind == "processes":
+            raise UserError(
+                f"--cache-mb {self.cache_mb:g} and --reader-kind processes exclude each other: "
+                "every process would keep samples of its own; take threads"
             )

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from phalanx.data.dataset import load_dataset
+from phalanx.data.described import TRAIN, DescribedPack, describe
+from phalanx.data.from_pack import Ahead, FromPack
 from phalanx.data.in_memory import InMemory
+from phalanx.data.pack_reader import INPUTS, Preparation
+from phalanx.data.packed.pack import Pack
 from phalanx.data.source import Source
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.config import TrainConfig
+
+MEASURED_SAMPLES = 1000
+"""Of which mean and deviation are taken where the pack does not name them."""
 
 
 def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> Source:
@@ -16,6 +24,15 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
 
     Raises: UserError when the data is missing or damaged, or has fewer samples than asked for.
     """
+    if config.data is not None:
+        described = describe(config.data)
+        return FromPack(
+            described,
+            preparation(config, described, strategy),
+            _ahead(config),
+            train_samples=config.train_samples,
+            validation_samples=config.validation_samples,
+        )
     return InMemory(
         load_dataset(
             config.dataset,
@@ -25,3 +42,51 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
             validation_samples=config.validation_samples,
         )
     )
+
+
+def _ahead(config: TrainConfig) -> Ahead:
+    return Ahead(
+        readers=config.readers,
+        kind=config.reader_kind,
+        depth=config.prefetch,
+        cache_bytes=int(config.cache_mb * 1e6),
+        damaged=config.damaged,
+        shuffle_shards=config.shuffle_shards,
+        timeout_s=config.timeout_s,
+    )
+
+
+def preparation(config: TrainConfig, described: DescribedPack, strategy: Strategy) -> Preparation:
+    """The same on every rank: what has to be measured rank 0 measures. Collective."""
+    pack = Pack(described.folder / TRAIN, damaged=config.damaged)
+    field, means, deviations = pack.fields[INPUTS], None, None
+    if not described.shape.is_text:
+        means, deviations = field.mean, field.deviation
+        if means is None and np.dtype(field.dtype) == np.uint8:
+            measured = measure(pack, described) if strategy.rank == 0 else ""
+            means, deviations = (
+                [float(word) for word in part.split()]
+                for part in strategy.share(measured).split("/")
+            )
+    pack.close()
+    return Preparation(
+        shape=described.shape.inputs,
+        dtype="int64" if described.shape.is_text else config.dtype,
+        means=means,
+        deviations=deviations,
+        packed_dims=len(field.shape or ()),
+        num_classes=described.shape.num_classes,
+        augment_seed=config.seed if config.augment else None,
+    )
+
+
+def measure(pack: Pack, described: DescribedPack) -> str:
+    """Mean and deviation of each channel, of samples from all over the pack, as words that are
+    these very numbers on every rank."""
+    number = min(MEASURED_SAMPLES, pack.num_samples)
+    samples = np.arange(number) * pack.num_samples // number
+    values = pack.read(INPUTS, samples)
+    lost = pack.damaged_of(samples)
+    pixels = values[~lost].reshape(-1, *described.shape.inputs)
+    means, deviations = pixels.mean((0, 2, 3)), pixels.std((0, 2, 3))
+    return "/".join(" ".join(map(repr, part.tolist())) for part in (means, deviations))

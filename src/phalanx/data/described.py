@@ -1,0 +1,132 @@
+"""What packed data offers a model, by its index: known before anything is started. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from phalanx.data.pack_reader import INPUTS, TARGETS
+from phalanx.data.packed.index import INDEX, Field, PackIndex
+from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.stored import read_index
+from phalanx.errors import UserError
+from phalanx.models.options import DataShape
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DescribedPack:
+    """A folder that `phalanx data pack` has made."""
+
+    name: str
+    folder: Path
+    fingerprint: str
+    """Of its index, and so of all its bytes."""
+    shape: DataShape
+    num_train: int
+    num_validation: int
+    num_shards: int
+    num_bytes: int
+
+    @property
+    def reason(self) -> str:
+        """One sentence for the user."""
+        return (
+            f"{self.name}: {self.num_train:,} samples for training and {self.num_validation:,} for "
+            f"validation in {self.num_shards} shards, {self.num_bytes / 1e6:,.1f} MB, from "
+            f"{self.folder}"
+        )
+
+
+def describe(folder: Path) -> DescribedPack:
+    """Raises: UserError when it is no pack, lacks a split, or holds what no model here reads."""
+    if not folder.is_dir():
+        raise UserError(f"--data {folder}: there is no such folder")
+    for split in (TRAIN, VALIDATION):
+        if not (folder / split / INDEX).is_file():
+            raise UserError(
+                f"--data {folder}: there is no {split}/{INDEX} in it: `phalanx data pack` makes "
+                f"a folder with {TRAIN} and {VALIDATION}"
+            )
+    train, validation = read_index(folder / TRAIN), read_index(folder / VALIDATION)
+    for field in (INPUTS, TARGETS):
+        mine, theirs = (_field(index, folder, field) for index in (train, validation))
+        if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+            raise UserError(
+                f"--data {folder}: {field} are {_words(mine)} for training and {_words(theirs)} "
+                "for validation: pack both alike"
+            )
+    shape = _shape(train, folder)
+    return DescribedPack(
+        name=folder.resolve().name,
+        folder=folder,
+        fingerprint=hashlib.sha256((folder / TRAIN / INDEX).read_bytes()).hexdigest()[:16],
+        shape=shape,
+        num_train=train.num_samples,
+        num_validation=validation.num_samples,
+        num_shards=len(train.shards),
+        num_bytes=sum(file.bytes for shard in train.shards for file in shard.files),
+    )
+
+
+def _shape(index: PackIndex, folder: Path) -> DataShape:
+    inputs, targets = (_field(index, folder, name) for name in (INPUTS, TARGETS))
+    assert inputs.shape is not None and targets.shape is not None, "looked at by _field"
+    is_whole = np.dtype(targets.dtype).kind in "iub"
+    sizes = tuple(inputs.shape)
+    if not is_whole or targets.shape not in ([], inputs.shape[:1]):
+        raise UserError(
+            f"--data {folder}: targets are {_words(targets)}: a model here learns classes, one "
+            "whole number for each sample, or for each token of a text"
+        )
+    if targets.shape:
+        if np.dtype(inputs.dtype).kind not in "iu" or len(sizes) != 1:
+            raise UserError(
+                f"--data {folder}: inputs are {_words(inputs)}, with a target for each of "
+                f"{targets.shape[0]}: only texts of whole numbers have that"
+            )
+        return DataShape(inputs=sizes, num_classes=_num_classes(index, folder))
+    if len(sizes) > 3:
+        raise UserError(
+            f"--data {folder}: inputs are {_words(inputs)}: models here read images of "
+            "(channels, height, width) or rows of numbers"
+        )
+    # Rows of numbers are images of one line, which the mlp reads as they are.
+    return DataShape(
+        inputs=(1,) * (3 - len(sizes)) + sizes, num_classes=_num_classes(index, folder)
+    )
+
+
+def _num_classes(index: PackIndex, folder: Path) -> int:
+    """Of the names, or where there are none one more than the largest target."""
+    if index.classes:
+        return len(index.classes)
+    largest = 0
+    for split in (TRAIN, VALIDATION):
+        pack = Pack(folder / split, damaged="skip")
+        targets = pack.read(TARGETS, np.arange(pack.num_samples))
+        largest = max(largest, int(targets.max()))
+        pack.close()
+    return largest + 1
+
+
+def _field(index: PackIndex, folder: Path, name: str) -> Field:
+    for field in index.fields:
+        if field.name == name:
+            if field.shape is None:
+                raise UserError(
+                    f"--data {folder}: {name} differ in shape from sample to sample: pack them "
+                    "with --size, so that they make a batch"
+                )
+            return field
+    known = ", ".join(field.name for field in index.fields)
+    raise UserError(f"--data {folder}: its samples have {known}, but no {name}")
+
+
+def _words(field: Field) -> str:
+    size = " × ".join(map(str, field.shape or [])) or "single numbers"
+    return f"{size} of {field.dtype}"

@@ -1,0 +1,167 @@
+"""Packed data as a source of batches: read, decoded and normalised ahead, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from phalanx.data.described import TRAIN, VALIDATION, DescribedPack
+from phalanx.data.in_memory import evaluation_parts
+from phalanx.data.order import windowed_order
+from phalanx.data.pack_reader import Asked, Fetched, PackReaders, Preparation, SplitReader
+from phalanx.data.packed.pack import Pack
+from phalanx.data.prefetch import ReaderKind, Readers, make_readers
+from phalanx.data.sampler import GlobalBatches
+from phalanx.data.source import IGNORED, Loaded
+from phalanx.data.staged import StagedView
+from phalanx.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """Who reads ahead, and how far."""
+
+    readers: int = 2
+    kind: ReaderKind = "threads"
+    depth: int = 4
+    """Batches that are being made or wait."""
+    cache_bytes: int = 0
+    damaged: Literal["stop", "skip"] = "stop"
+    shuffle_shards: int | None = None
+    """Shuffle within windows of so many shards; None: all samples at random."""
+    timeout_s: float = 300.0
+
+
+class FromPack:
+    """A `Source`."""
+
+    def __init__(
+        self,
+        described: DescribedPack,
+        preparation: Preparation,
+        ahead: Ahead,
+        *,
+        train_samples: int | None = None,
+        validation_samples: int | None = None,
+        staged: Path | None = None,
+    ) -> None:
+        """staged: a folder in which shards of both splits may turn up, a folder each.
+
+        Raises: UserError when a shard is missing or cut short, or there are fewer samples.
+        """
+        self.name, self.reason, self.shape = described.name, described.reason, described.shape
+        self.skips_damaged = ahead.damaged == "skip"
+        self._ahead, self._preparation = ahead, preparation
+        self._packs = {
+            split: Pack(described.folder / split, damaged=ahead.damaged)
+            for split in (TRAIN, VALIDATION)
+        }
+        self.num_train = _first_so_many("--train-samples", train_samples, described.num_train)
+        self.num_validation = _first_so_many(
+            "--validation-samples", validation_samples, described.num_validation
+        )
+        self.order = f"{self.num_train} samples of {self.name} {described.fingerprint} " + (
+            "at random"
+            if ahead.shuffle_shards is None
+            else f"in windows of {ahead.shuffle_shards} shards"
+        )
+        splits = {
+            split: SplitReader(
+                pack,
+                preparation,
+                cache_bytes=ahead.cache_bytes if split == TRAIN else 0,
+                staged=StagedView(staged / split) if staged else None,
+            )
+            for split, pack in self._packs.items()
+        }
+        self._readers: Readers[Asked, Fetched] = make_readers(
+            PackReaders(splits), ahead.readers, ahead.kind
+        )
+        self.place = (0, 0)
+        """Epoch, and samples of it that all ranks have been given."""
+
+    def train_batches(
+        self,
+        *,
+        seed: int,
+        epoch: int,
+        global_batch_size: int,
+        rank: int,
+        num_ranks: int,
+        first_sample: int = 0,
+    ) -> Iterator[Loaded]:
+        batches = GlobalBatches(
+            num_samples=self.num_train,
+            global_batch_size=global_batch_size,
+            seed=seed,
+            epoch=epoch,
+            rank=rank,
+            world_size=num_ranks,
+            first_sample=first_sample,
+            order=self._order(seed, epoch),
+        )
+        sizes: list[int] = []
+
+        def work() -> Iterator[Asked]:
+            for batch in batches:
+                sizes.append(batch.global_size)
+                yield Asked(TRAIN, batch.indices.numpy(), epoch)
+
+        self.place = epoch, first_sample
+        for fetched in self._read(work()):
+            size = sizes.pop(0)
+            yield self._loaded(fetched, size)
+            self.place = epoch, self.place[1] + size
+
+    def validation_batches(self, *, rank: int, num_ranks: int, batch_size: int) -> Iterator[Loaded]:
+        work = (
+            Asked(VALIDATION, np.arange(part.start, part.stop))
+            for part in evaluation_parts(self.num_validation, rank, num_ranks, batch_size)
+        )
+        for fetched in self._read(work):
+            yield self._loaded(fetched, len(fetched.targets))
+
+    def close(self) -> None:
+        self._readers.close()
+        for pack in self._packs.values():
+            pack.close()
+
+    def _read(self, work: Iterator[Asked]) -> Iterator[Fetched]:
+        ahead = self._ahead
+        return self._readers.results(work, depth=ahead.depth, timeout_s=ahead.timeout_s)
+
+    def _order(self, seed: int, epoch: int) -> Tensor | None:
+        window = self._ahead.shuffle_shards
+        if window is None:
+            return None
+        return windowed_order(self.first_samples(TRAIN), window, seed, epoch)
+
+    def first_samples(self, split: str) -> list[int]:
+        """The number of each shard's first sample, and in the end that of all; of the shards that
+        are read."""
+        number = self.num_train if split == TRAIN else self.num_validation
+        starts = self._packs[split].first_samples.tolist()
+        return [start for start in starts if start < number] + [number]
+
+    def _loaded(self, fetched: Fetched, global_size: int) -> Loaded:
+        num_samples = len(fetched.targets)
+        if num_samples:
+            inputs, targets = torch.from_numpy(fetched.inputs), torch.from_numpy(fetched.targets)
+        else:
+            dtype = getattr(torch, self._preparation.dtype)
+            inputs = torch.zeros(1, *self.shape.inputs, dtype=dtype)
+            per_sample = (self.shape.targets_per_sample,) if self.shape.is_text else ()
+            targets = torch.full((1, *per_sample), IGNORED)
+        return Loaded(inputs, targets, num_samples, global_size, fetched.num_damaged)
+
+
+def _first_so_many(option: str, wanted: int | None, there: int) -> int:
+    if wanted is not None and not 1 <= wanted <= there:
+        raise UserError(f"{option} must be 1 to {there} for this data, not {wanted}")
+    return wanted or there
