@@ -273,9 +273,11 @@ class Membership:
             self._traffic.begin(call.name, handed_in(call, self.rank))
 
     def _request(self, tag: int) -> MessageRequest:
-        return MessageRequest(
+        request = MessageRequest(
             self._watch, self._communicators.messages, tag, self._traffic, self._outgoing
         )
+        request.spans = self._spans
+        return request
 
     def _expect_messages(self) -> None:
         if self._node is not None:

@@ -9,9 +9,11 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.outgoing import Outgoing
+from phalanx.comm.recorder import NETWORK
 from phalanx.comm.traffic import Moved, Traffic
 from phalanx.comm.transport import Messages, Scratch
 from phalanx.comm.watch import Watch
+from phalanx.records.spans import Detail, Spans, now_ns
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
@@ -204,6 +206,8 @@ class MessageRequest:
         self._activity, self._whom = "", ""
         self._is_closed = False
         self.source: int | None = None
+        self.spans: Spans | None = None
+        """Where `wait` adds its span, in a run that is traced."""
 
     def send(self, buffer: Buffer, dest: int) -> None:
         self._whom = f"rank {self._watch.text_of(dest)}"
@@ -250,11 +254,22 @@ class MessageRequest:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Raises: WaitTimeoutError naming the peer; PeerFailedError; MismatchError."""
+        began_ns = 0 if self.spans is None else now_ns()
         before, self._watch.activity = self._watch.activity, self._activity
         try:
             self._watch.until(self.test, timeout_s, whom=lambda: self._whom)
         finally:
             self._watch.activity = before
+        if self.spans is not None:
+            self._add_span(self.spans, began_ns)
+
+    def _add_span(self, spans: Spans, began_ns: int) -> None:
+        if self.source is None:
+            spans.add(self._activity.split(",")[0], NETWORK, began_ns, now_ns())
+            return
+        peer = self._watch.in_world(self.source)
+        detail: Detail = {"waited for": peer, "bytes": self._moved.received_bytes}
+        spans.add(f"waiting for rank {peer}", NETWORK, began_ns, now_ns(), detail)
 
 
 def ring_for(watch: Watch, messages: Messages, at_least: int = 0) -> None:

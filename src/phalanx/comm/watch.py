@@ -88,6 +88,9 @@ class Watch:
             if peer != self.rank:
                 self._tell(peer, _FAILED, reason)
 
+    def in_world(self, rank: int) -> int:
+        return self._members[rank]
+
     def text_of(self, rank: int) -> str:
         """A rank of the group, as people know it."""
         in_world = self._members[rank]

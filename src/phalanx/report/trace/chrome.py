@@ -27,7 +27,7 @@ def chrome_trace(traces: Traces) -> dict[str, object]:
     events: list[Event] = []
     threads: dict[tuple[int, Span], int] = {}
     for rank, trace in traces.ranks.items():
-        own = [wait for wait in found if wait.rank == rank]
+        own = [wait for wait in found if wait.rank == rank and wait.late_span is not None]
         events += _process(rank, trace)
         for thread, (lane, spans) in enumerate(rows([*trace.spans, *map(_waiting, own)])):
             events += _thread(rank, thread, lane)
@@ -153,12 +153,15 @@ def _arrow(
     number: int, wait: Wait, threads: Mapping[tuple[int, Span], int], start_ns: int
 ) -> list[Event]:
     """From the collective of the rank that came last to that which waited, at that moment."""
+    if (
+        wait.late_span is None
+        or not wait.late_span.began_ns <= wait.ended_ns <= wait.late_span.ended_ns
+    ):
+        return []  # a message, or the clocks do not allow it
     at_us = (wait.ended_ns - start_ns) / 1e3
     from_thread = threads[wait.late, _key(wait.late_span)]
     to_thread = threads[wait.rank, _key(wait.span)]
     common: Event = {"cat": "wait", "name": "came last", "id": number, "ts": at_us}
-    if not wait.late_span.began_ns <= wait.ended_ns <= wait.late_span.ended_ns:
-        return []  # the clocks do not allow it
     return [
         {"ph": "s", "pid": wait.late, "tid": from_thread, **common},
         {"ph": "f", "bp": "e", "pid": wait.rank, "tid": to_thread, **common},

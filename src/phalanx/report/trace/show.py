@@ -40,7 +40,7 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
     """What the table's numbers mean, and how far they can be believed."""
     steps = max(row.num_steps for row in rows)
     made = [
-        f"milliseconds of a mean step, over {steps} steps; waits: for the rank that came last",
+        f"milliseconds of a mean step, over {steps} steps; waits: in all, and for which rank most",
         f"clock error: {clock_error(traces.ranks)}",
     ]
     overlaps = [row.overlap for row in rows if row.overlap]

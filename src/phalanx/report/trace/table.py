@@ -43,7 +43,8 @@ def table(traces: Traces) -> list[RankRow]:
         steps = counted_steps(trace.steps)
         if not steps:
             continue
-        waited = waited_s(found, rank, _began_ns(trace, steps[0]))
+        since_ns, until_ns = _ends(trace, {step.step for step in steps})
+        waited = waited_s(found, rank, since_ns, until_ns)
         made.append(
             RankRow(
                 rank=rank,
@@ -64,10 +65,11 @@ def counted_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return steps[WARM_UP:] if len(steps) >= 2 * WARM_UP else steps
 
 
-def _began_ns(trace: RankTrace, step: Step) -> int:
-    """When `step` began, by the earliest of its spans."""
-    own = [s.began_ns for s in trace.spans if s.detail and s.detail.get("step") == step.step]
-    return min(own, default=0)
+def _ends(trace: RankTrace, steps: set[int]) -> tuple[int, int]:
+    """When the first of `steps` began and the last ended, by their spans."""
+    own = [span for span in trace.spans if span.detail and span.detail.get("step") in steps]
+    began = min((span.began_ns for span in own), default=0)
+    return began, max((span.ended_ns for span in own), default=0)
 
 
 def lines(rows: list[RankRow]) -> list[list[str]]:
@@ -82,14 +84,21 @@ def _line(row: RankRow) -> list[str]:
     times = [row.step_s, row.data_s, row.forward_s, row.backward_s, row.exposed_s]
     return [
         str(row.rank),
-        *(f"{1e3 * time_s:.3f}" for time_s in times),
-        f"{1e3 * overlap.hidden_s:.3f}" if overlap else "\N{EN DASH}",
-        f"{1e3 * overlap.hideable_s:.3f}" if overlap else "\N{EN DASH}",
-        f"{1e3 * row.optimizer_s:.3f}",
+        *map(_ms, times),
+        _ms(overlap.hidden_s) if overlap else "\N{EN DASH}",
+        _ms(overlap.hideable_s) if overlap else "\N{EN DASH}",
+        _ms(row.optimizer_s),
         _waits(row) or "\N{EN DASH}",
     ]
 
 
 def _waits(row: RankRow) -> str:
-    shown = list(row.waited_s.items())[:2]
-    return ", ".join(f"{1e3 * took_s:.3f} ({late})" for late, took_s in shown)
+    """All of them, and for whom most."""
+    most = next(iter(row.waited_s), None)
+    return "" if most is None else f"{_ms(sum(row.waited_s.values()))} ({most})"
+
+
+def _ms(time_s: float) -> str:
+    """Three digits that say something, and no more than five characters below ten seconds."""
+    time_ms = 1e3 * time_s
+    return f"{time_ms:.{3 if time_ms < 1 else 2 if time_ms < 10 else 1 if time_ms < 100 else 0}f}"

@@ -1,4 +1,5 @@
-"""Who waited for whom: in a collective the others wait for the rank that comes last. Pure."""
+"""Who waited for whom: in a collective the others wait for the rank that comes last, for a message
+its receiver waits for its sender. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +14,20 @@ SHORTEST_NS = 1_000
 
 
 class Wait(NamedTuple):
-    """`rank` waited for `late` within the collective `span` of its own."""
+    """`rank` waited for `late` within its own `span`."""
 
     rank: int
     late: int
     began_ns: int
     ended_ns: int
     span: Span
-    late_span: Span
+    late_span: Span | None
+    """Of the same collective; None where a message was waited for."""
 
 
 def waits(ranks: Mapping[int, RankTrace]) -> list[Wait]:
-    """Of every collective that all members of its group have left a span of, in the order of time.
+    """Of messages, and of every collective that all members of its group have left a span of, in
+    the order of time.
 
     Clocks that are not the same are as good as they were read: a rank does not begin to wait before
     it comes, nor wait longer than its collective took.
@@ -36,15 +39,25 @@ def waits(ranks: Mapping[int, RankTrace]) -> list[Wait]:
             ended_ns = min(late_span.began_ns, span.ended_ns)
             if rank != late and ended_ns - span.began_ns >= SHORTEST_NS:
                 found.append(Wait(rank, late, span.began_ns, ended_ns, span, late_span))
+    found += _for_messages(ranks)
     return sorted(found, key=lambda wait: (wait.began_ns, wait.rank))
 
 
-def waited_s(found: Iterable[Wait], rank: int, since_ns: int) -> dict[int, float]:
-    """Seconds that `rank` has waited from `since_ns` on, by the rank that came last; the most
-    first."""
+def _for_messages(ranks: Mapping[int, RankTrace]) -> list[Wait]:
+    return [
+        Wait(rank, int(span.detail["waited for"]), span.began_ns, span.ended_ns, span, None)
+        for rank, trace in ranks.items()
+        for span in trace.spans
+        if span.detail is not None and "waited for" in span.detail
+    ]
+
+
+def waited_s(found: Iterable[Wait], rank: int, since_ns: int, until_ns: int) -> dict[int, float]:
+    """Seconds of the waits of `rank` that began between these times, by the rank that came last;
+    the most first."""
     by_late: dict[int, float] = {}
     for wait in found:
-        if wait.rank == rank and wait.began_ns >= since_ns:
+        if wait.rank == rank and since_ns <= wait.began_ns < until_ns:
             took_s = (wait.ended_ns - wait.began_ns) / 1e9
             by_late[wait.late] = by_late.get(wait.late, 0.0) + took_s
     return dict(sorted(by_late.items(), key=lambda item: -item[1]))

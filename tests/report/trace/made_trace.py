@@ -1,0 +1,82 @@
+"""A traced run of two ranks, of which the second is late: made by hand."""
+
+from pathlib import Path
+
+from phalanx.records.files import EventWriter, rank_file, write_run
+from phalanx.records.schema import Evaluation, Saved, Step
+from phalanx.records.spans import Reading, Span, Traced, write_spans
+from tests.report.made_study import Job, run_of
+
+MS = 1_000_000
+STEP_S = 0.010
+NUM_STEPS = 8
+OTHER_CLOCK_NS = -5 * MS
+"""Of rank 1: what its clock shows less than that of rank 0."""
+
+
+def make_trace(folder: Path, *, without: int | None = None, hidden_s: float | None = 0.002) -> Path:
+    """without: a rank that has left nothing."""
+    write_run(folder, run_of(Job("mlp", "mpi", ranks=2), "trace"))
+    for rank in range(2):
+        write_events(folder, rank, hidden_s)
+        if rank != without:
+            write_spans(folder, traced(rank), spans(rank))
+    return folder
+
+
+def traced(rank: int) -> Traced:
+    readings = [Reading(at_ns=0, offset_ns=0), Reading(at_ns=10**9, offset_ns=0)]
+    if rank:
+        readings = [
+            Reading(at_ns=0, offset_ns=-OTHER_CLOCK_NS, error_ns=1_500),
+            Reading(at_ns=10**9, offset_ns=-OTHER_CLOCK_NS, error_ns=2_500),
+        ]
+    return Traced(
+        rank=rank,
+        size=2,
+        hostname=f"node{rank}",
+        process_id=7,
+        began_ns=rank * OTHER_CLOCK_NS,
+        readings=readings,
+        dropped=3 * rank,
+    )
+
+
+def spans(rank: int) -> list[Span]:
+    """One all-reduce a step; rank 1 comes 2 ms after rank 0, both leave 1 ms later."""
+    made = []
+    for step in range(NUM_STEPS):
+        ended = round((step + 1) * STEP_S * 1e9) - MS + rank * OTHER_CLOCK_NS
+        began = ended - (1 if rank else 3) * MS
+        detail = {"group": "world", "first": 0, "size": 2, "number": step + 1, "bytes": 40}
+        made.append(Span(f"all_reduce {step + 1}", "network", began, ended, detail))
+    return made
+
+
+def write_events(folder: Path, rank: int, hidden_s: float | None) -> None:
+    writer = EventWriter(rank_file(folder, rank))
+    for number in range(NUM_STEPS):
+        writer.add(
+            Step(
+                at_s=(number + 1) * STEP_S,
+                epoch=0,
+                step=number,
+                samples=64,
+                loss_sum=1.0,
+                data_s=0.001,
+                forward_s=0.002,
+                backward_s=0.003,
+                communication_s=0.003,
+                optimizer_s=0.001,
+                hidden_s=hidden_s,
+                last_bucket_s=None if hidden_s is None else 0.001,
+            )
+        )
+    end_s = NUM_STEPS * STEP_S
+    writer.add(
+        Evaluation(
+            at_s=end_s + 0.02, epoch=0, evaluation_s=0.02, samples=1, loss_sum=1.0, correct=1
+        )
+    )
+    writer.add(Saved(at_s=end_s + 0.03, epoch=0, path="here", save_s=0.01, bytes=1))
+    writer.close()
