@@ -179,6 +179,10 @@ def _member(field: Field, part: NDArray[Any] | bytes) -> tuple[bytes, bytes, boo
 
 def _write_table(path: Path, table: NDArray[Any]) -> File:
     file = HashedFile(path)
-    file.write(npy_header(table.dtype, table.shape))
-    file.write(table.tobytes())
-    return file.finish()
+    try:
+        file.write(npy_header(table.dtype, table.shape))
+        file.write(table.tobytes())
+        return file.finish()
+    except OSError:
+        file.abandon()
+        raise

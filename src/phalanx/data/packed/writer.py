@@ -7,6 +7,7 @@ import fcntl
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from types import TracebackType
@@ -76,12 +77,8 @@ class PackWriter:
         self._hidden = hidden_folder(folder)
         self._shard: ShardWriter | None = None
         self._shards: list[Shard] = []
-        self._lock = self._guard(lambda: _take(folder, self._hidden))
-        try:
-            self._guard(self._go_on)
-        except BaseException:
-            self._lock.close()
-            raise
+        self._lock: IO[bytes] | None = None
+        self._guard(self._go_on)
         self.num_samples = sum(shard.num_samples for shard in self._shards)
 
     def add(self, sample: Sample) -> None:
@@ -90,7 +87,7 @@ class PackWriter:
         Raises: ValueError when the sample is not what the fields say.
         """
         check_sample(self._arguments.fields, sample)
-        self._guard(lambda: self._add(sample))
+        self._guard(partial(self._add, sample))
 
     def add_rows(self, rows: Rows) -> None:
         """Many samples of raw fields at once, (n, …) each.
@@ -101,17 +98,11 @@ class PackWriter:
         start = 0
         while start < num_rows:
             rest = {name: part[start:] for name, part in rows.items()}
-            start += self._guard(lambda rest=rest: self._add_some(rest))  # type: ignore[misc]
+            start += self._guard(partial(self._add_some, rest))
 
     def finish(self) -> PackIndex:
         """Close the last shard, write the index, and give the folder its name."""
-        try:
-            self._guard(self._close_shard)
-            if not self._shards:
-                raise UserError(f"there are no samples to pack into {self._folder}")
-            return self._guard(self._publish)
-        finally:
-            self._lock.close()
+        return self._guard(self._publish)
 
     def __enter__(self) -> PackWriter:
         return self
@@ -126,9 +117,9 @@ class PackWriter:
             self.finish()
         else:
             self._abandon()
-            self._lock.close()
 
     def _go_on(self) -> None:
+        self._lock = _take(self._folder, self._hidden)
         begun = read_progress(self._hidden)
         if begun is None:
             begun = self._arguments, []
@@ -173,6 +164,9 @@ class PackWriter:
             self._shards.append(shard)
 
     def _publish(self) -> PackIndex:
+        self._close_shard()
+        if not self._shards:
+            raise UserError(f"there are no samples to pack into {self._folder}")
         index = PackIndex(
             layout=self._arguments.layout,
             fields=self._arguments.fields,
@@ -189,21 +183,29 @@ class PackWriter:
         self._hidden.rename(self._folder)
         for name in (PROGRESS, LOCK):
             (self._folder / name).unlink(missing_ok=True)
-        sync_folder(self._folder.parent)
+        sync_folder(self._folder.absolute().parent)
+        self._abandon()
         return index
 
     def _abandon(self) -> None:
+        """Leave the unfinished shard and the lock."""
         if self._shard is not None:
             self._shard.abandon()
             self._shard = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _guard(self, effect: Callable[[], Result]) -> Result:
-        """Raises: UserError for what the system refuses."""
+        """Raises: UserError for what the system refuses; the writer is of no use afterwards."""
         try:
             return effect()
         except OSError as error:
             self._abandon()
             raise UserError(self._refusal(error)) from error
+        except BaseException:
+            self._abandon()
+            raise
 
     def _refusal(self, error: OSError) -> str:
         kept = sum(shard.num_samples for shard in self._shards)
