@@ -19,8 +19,13 @@ from phalanx.data.packed.pack import Pack
 from phalanx.data.prefetch import ReaderKind, Readers, make_readers
 from phalanx.data.sampler import GlobalBatches
 from phalanx.data.source import IGNORED, Loaded
+from phalanx.data.stage_plan import Unit
 from phalanx.data.staged import StagedView
+from phalanx.data.staging import Stager
 from phalanx.errors import UserError
+
+MOST_NAMED = 10
+"""Damaged samples whose numbers are told."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,10 @@ class FromPack:
         )
         self.place = (0, 0)
         """Epoch, and samples of it that all ranks have been given."""
+        self.stager: Stager | None = None
+        """What brings shards to this node, where this rank does; it is closed with the source."""
+        self._damaged: dict[str, set[int]] = {TRAIN: set(), VALIDATION: set()}
+        self._told: dict[str, int] = {TRAIN: 0, VALIDATION: 0}
 
     def train_batches(
         self,
@@ -116,7 +125,7 @@ class FromPack:
         self.place = epoch, first_sample
         for fetched in self._read(work()):
             size = sizes.pop(0)
-            yield self._loaded(fetched, size)
+            yield self._loaded(TRAIN, fetched, size)
             self.place = epoch, self.place[1] + size
 
     def validation_batches(self, *, rank: int, num_ranks: int, batch_size: int) -> Iterator[Loaded]:
@@ -125,12 +134,28 @@ class FromPack:
             for part in evaluation_parts(self.num_validation, rank, num_ranks, batch_size)
         )
         for fetched in self._read(work):
-            yield self._loaded(fetched, len(fetched.targets))
+            yield self._loaded(VALIDATION, fetched, len(fetched.targets))
+
+    def notices(self) -> list[str]:
+        """Of staging, and the numbers of samples that were found damaged since the last time."""
+        notices = self.stager.notices() if self.stager is not None else []
+        for split, samples in self._damaged.items():
+            if len(samples) > self._told[split]:
+                self._told[split] = len(samples)
+                some = ", ".join(map(str, sorted(samples)[:MOST_NAMED]))
+                more = ", …" if len(samples) > MOST_NAMED else ""
+                notices.append(
+                    f"{self._packs[split].folder}: {len(samples)} damaged so far, and left out: "
+                    f"sample {some}{more}"
+                )
+        return notices
 
     def close(self) -> None:
         self._readers.close()
         for pack in self._packs.values():
             pack.close()
+        if self.stager is not None:
+            self.stager.close()
 
     def _read(self, work: Iterator[Asked]) -> Iterator[Fetched]:
         ahead = self._ahead
@@ -149,8 +174,17 @@ class FromPack:
         starts = self._packs[split].first_samples.tolist()
         return [start for start in starts if start < number] + [number]
 
-    def _loaded(self, fetched: Fetched, global_size: int) -> Loaded:
+    def units(self) -> list[Unit]:
+        """The shards that are read: for training, then for validation."""
+        return [
+            Unit(split=split, files=tuple(shard.files))
+            for split, pack in self._packs.items()
+            for shard in pack.shards[: len(self.first_samples(split)) - 1]
+        ]
+
+    def _loaded(self, split: str, fetched: Fetched, global_size: int) -> Loaded:
         num_samples = len(fetched.targets)
+        self._damaged[split].update(fetched.damaged.tolist())
         if num_samples:
             inputs, targets = torch.from_numpy(fetched.inputs), torch.from_numpy(fetched.targets)
         else:
@@ -158,7 +192,7 @@ class FromPack:
             inputs = torch.zeros(1, *self.shape.inputs, dtype=dtype)
             per_sample = (self.shape.targets_per_sample,) if self.shape.is_text else ()
             targets = torch.full((1, *per_sample), IGNORED)
-        return Loaded(inputs, targets, num_samples, global_size, fetched.num_damaged)
+        return Loaded(inputs, targets, num_samples, global_size, len(fetched.damaged))
 
 
 def _first_so_many(option: str, wanted: int | None, there: int) -> int:

@@ -64,6 +64,9 @@ class InMemory:
             else:
                 yield Loaded(data.validation_inputs[:1], ignored(data.validation_targets[:1]), 0, 0)
 
+    def notices(self) -> list[str]:
+        return []
+
     def close(self) -> None:
         """There are no readers."""
 

@@ -30,7 +30,8 @@ class Fetched(NamedTuple):
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
-    num_damaged: int
+    damaged: NDArray[np.int64]
+    """The numbers of the others."""
 
 
 class Preparation(NamedTuple):
@@ -76,11 +77,12 @@ class SplitReader:
         samples = asked.samples
         inputs, targets = self._rows(samples)
         lost = self._pack.damaged_of(samples)
-        if lost.any():
+        damaged = samples[lost]
+        if len(damaged):
             samples, inputs, targets = samples[~lost], inputs[~lost], targets[~lost]
         self._check(samples, targets)
         prepared = self._prepared(inputs, samples, asked)
-        return Fetched(prepared, targets.astype(np.int64, copy=False), int(lost.sum()))
+        return Fetched(prepared, targets.astype(np.int64, copy=False), damaged)
 
     def _rows(self, samples: NDArray[np.int64]) -> Rows:
         slots = self._cache.find(samples)

@@ -63,5 +63,8 @@ class Source(Protocol):
         """This rank's part of the validation data; each sample is one rank's. As many batches on
         every rank; `global_size` is that of the rank's own part."""
 
+    def notices(self) -> list[str]:
+        """What the user should hear of, since the last time; on each rank its own."""
+
     def close(self) -> None:
         """End the readers."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.comm.clock import offset_to_first
+from phalanx.comm.group import Group
 from phalanx.comm.recorder import Recorder
 from phalanx.comm.world import World
 from phalanx.parallel.strategy import Strategy
@@ -33,6 +34,23 @@ class OverMPI(Strategy):
 
     def share(self, text: str) -> str:
         return self._world.share(text)
+
+    @property
+    def node(self) -> int:
+        return self._world.group.nodes[self.rank]
+
+    @property
+    def stands_for_node(self) -> bool:
+        return self._world.group.nodes.index(self.node) == self.rank
+
+    def one_of_each_node(self) -> Group | None:
+        nodes = self._world.group.nodes
+        first = [nodes.index(node) for node in sorted(set(nodes))]
+        if len(first) == 1 or self.rank not in first:
+            return None
+        group = self._world.group.subgroup(first, name="one of each node")
+        group.traffic = None  # what it carries is no training
+        return group
 
     def traffic(self) -> tuple[int, int] | None:
         counted = self._world.traffic

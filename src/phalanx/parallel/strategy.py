@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from phalanx.comm.group import Group
 from phalanx.comm.recorder import Recorder
 from phalanx.comm.update import UpdateRule
 from phalanx.errors import UserError
@@ -265,8 +266,15 @@ class Strategy(ABC):
         return 1 / global_targets
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = self.module(batch.inputs)
+        logits = self.module(batch.inputs) if self.autocast is None else self._cast(batch.inputs)
         return logits, cross_entropy_sum(logits, batch.targets, self.label_smoothing)
+
+    def _cast(self, inputs: Tensor) -> Tensor:
+        """The logits, in float32, of a forward pass in the arithmetic of `autocast`; the backward
+        pass follows it. Parameters and their gradients stay as they are."""
+        with torch.autocast("cpu", dtype=self.autocast):
+            logits: Tensor = self.module(inputs)
+        return logits.float()
 
     def clear_gradients(self) -> None:
         for parameter in self._parameters:
@@ -297,6 +305,21 @@ class Strategy(ABC):
     def finish_epoch(self) -> None:  # noqa: B027  # most have nothing to do
         """After the last step of an epoch, before the model is evaluated: ranks whose parameters
         have drifted apart bring them together."""
+
+    @property
+    def node(self) -> int:
+        """Number of this rank's node."""
+        return 0
+
+    def one_of_each_node(self) -> Group | None:
+        """A new group of one rank of each node, for a thread of its own; None: there is one node,
+        or this rank is none of these. Collective over those ranks."""
+        return None
+
+    @property
+    def stands_for_node(self) -> bool:
+        """Whether this rank is the one of its node in `one_of_each_node`."""
+        return self.local_rank == 0
 
     def traffic(self) -> tuple[int, int] | None:
         """Bytes that this rank has sent and received for training so far; None: not counted."""

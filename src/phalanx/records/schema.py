@@ -14,9 +14,6 @@ import msgspec
 
 SCHEMA_VERSION = 1
 
-NOT_FINITE = "gradients are not finite"
-"""Of every error that says so: by these words a run that diverged is told from one that broke."""
-
 Status = Literal["planned", "running", "completed", "failed", "interrupted"]
 LearningRateRule = Literal["none", "linear", "sqrt"]
 LearningRateSchedule = Literal["constant", "step", "cosine", "polynomial"]
@@ -220,6 +217,12 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     resident_bytes: int | None = None  # that the process has gained since before the model was made
 
 
+class Notice(Event, frozen=True, kw_only=True, tag="notice"):
+    """What the user should hear of, and the run goes on."""
+
+    text: str
+
+
 class Finished(Event, frozen=True, kw_only=True, tag="finished"):
     """The last line of a rank that came to the end."""
 
@@ -237,5 +240,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    Started | Step | Skipped | Epoch | Action | Evaluation | Summary | Saved | Memory | Finished
+    Notice
+    | Started
+    | Step
+    | Skipped
+    | Epoch
+    | Action
+    | Evaluation
+    | Summary
+    | Saved
+    | Memory
+    | Finished
 )

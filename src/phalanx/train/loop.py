@@ -12,9 +12,10 @@ from torch import Tensor
 from phalanx.data.sampler import num_batches
 from phalanx.data.source import Loaded, Source
 from phalanx.parallel.strategy import Batch, Strategy, cross_entropy_sum
+from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Skipped, Step
-from phalanx.records.totals import RankTotals, recorded_loss
+from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Notice, Skipped, Step
+from phalanx.records.totals import RankTotals
 from phalanx.train.memory import resident_bytes
 from phalanx.train.schedule import Schedule
 
@@ -310,6 +311,14 @@ def evaluate(work: Work, epoch: int) -> Evaluation:
         loss_sum=recorded_loss(loss_sum),
         correct=correct,
     )
+
+
+def tell(work: Work) -> None:
+    """What the source has to say goes into the records and, on rank 0, into the log."""
+    for text in work.source.notices():
+        work.writer.add(Notice(at_s=time.perf_counter() - work.began_at, text=text))
+        if work.strategy.rank == 0:
+            print(text, flush=True)
 
 
 def _memory(work: Work) -> Memory:

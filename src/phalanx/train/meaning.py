@@ -59,10 +59,8 @@ MEANINGS = (
     ),
     Meaning(
         ("autocast",),
-        "--dtype float32 without pipelines",
-        lambda config, mesh: config.dtype == "float32"
-        and config.strategy != "pipeline"
-        and mesh.pp == 1,
+        "strategies and meshes without pipelines",
+        lambda config, mesh: config.strategy != "pipeline" and mesh.pp == 1,
     ),
     Meaning(
         ("powersgd_rank",), "--compress powersgd", lambda config, _: config.compress == "powersgd"
@@ -95,6 +93,7 @@ MEANINGS = (
             "cache_mb",
             "stage",
             "stage_mb",
+            "keep_staged",
             "shuffle_shards",
             "augment",
             "damaged",
@@ -102,7 +101,7 @@ MEANINGS = (
         "--data",
         lambda config, _: config.data is not None,
     ),
-    Meaning(("stage_mb",), "--stage", lambda config, _: config.stage is not None),
+    Meaning(("stage_mb", "keep_staged"), "--stage", lambda config, _: config.stage is not None),
     Meaning(
         ("checkpoint_steps",),
         "--checkpoint-dir",

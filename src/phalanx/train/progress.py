@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from phalanx.records.files import EventTail, rank_file
-from phalanx.records.schema import AnyEvent, Skipped, Started, Step, Summary
+from phalanx.records.schema import AnyEvent, Notice, Skipped, Started, Step, Summary
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import accuracy_words, epoch_line, samples_word
 
@@ -47,6 +47,8 @@ class Progress:
             for event in events:
                 if isinstance(event, Skipped):
                     self._console.print(f"skipped {event.reason}", markup=False)
+                elif isinstance(event, Notice):
+                    self._console.print(event.text, markup=False)
         for summary in self._state.take(events):
             if self._label is None:
                 self._console.print(epoch_line(summary, self._state.config), markup=False)

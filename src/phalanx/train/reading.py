@@ -49,6 +49,9 @@ class ReadingOptions:
     stage_mb: float | None = None
     """--stage: megabytes that it may hold; shards that are needed last go. Default: no limit."""
 
+    keep_staged: bool = False
+    """--stage: leave what was brought there for the next run. Default: it is removed."""
+
     shuffle_shards: int | None = None
     """--data: shuffle within so many shards at a time, so that reading stays local. Default: all
     samples at random."""

@@ -24,7 +24,7 @@ from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import parameters_sha256
 from phalanx.train.config import TrainConfig
 from phalanx.train.join import join
-from phalanx.train.loop import Work, run_epoch
+from phalanx.train.loop import Work, run_epoch, tell
 from phalanx.train.manifest import check_order
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
@@ -204,6 +204,7 @@ def _epochs(config: TrainConfig, work: Work, saver: Saver | None) -> None:
     trained_s = 0.0
     for epoch in range(work.first_epoch, config.epochs):
         rows = work.strategy.gather(run_epoch(work, epoch).values())
+        tell(work)
         if rows is not None:
             summary = summarize(
                 [RankTotals.from_values(row) for row in rows],

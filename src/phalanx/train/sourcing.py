@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from pathlib import Path
+
 import numpy as np
 import torch
 
 from phalanx.data.dataset import load_dataset
-from phalanx.data.described import TRAIN, DescribedPack, describe
+from phalanx.data.described import TRAIN, VALIDATION, DescribedPack, describe
 from phalanx.data.from_pack import Ahead, FromPack
 from phalanx.data.in_memory import InMemory
 from phalanx.data.pack_reader import INPUTS, Preparation
 from phalanx.data.packed.pack import Pack
 from phalanx.data.source import Source
+from phalanx.data.stage_folder import StageFolder, stage_path
+from phalanx.data.stage_plan import Needs
+from phalanx.data.staging import Stager
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.config import TrainConfig
 
@@ -26,13 +33,18 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
     """
     if config.data is not None:
         described = describe(config.data)
-        return FromPack(
+        staged = _stage_path(config, described, strategy) if config.stage else None
+        source = FromPack(
             described,
             preparation(config, described, strategy),
             _ahead(config),
             train_samples=config.train_samples,
             validation_samples=config.validation_samples,
+            staged=staged,
         )
+        if staged is not None and strategy.stands_for_node:
+            source.stager = _stager(config, described, strategy, source, staged)
+        return source
     return InMemory(
         load_dataset(
             config.dataset,
@@ -53,6 +65,37 @@ def _ahead(config: TrainConfig) -> Ahead:
         damaged=config.damaged,
         shuffle_shards=config.shuffle_shards,
         timeout_s=config.timeout_s,
+    )
+
+
+def _stage_path(config: TrainConfig, described: DescribedPack, strategy: Strategy) -> Path:
+    """Where this node's shards go. Collective."""
+    assert config.stage is not None, "asked for"
+    run = strategy.share(f"{socket.gethostname()}-{os.getpid()}")
+    return stage_path(config.stage, described.fingerprint, run, strategy.node)
+
+
+def _stager(
+    config: TrainConfig,
+    described: DescribedPack,
+    strategy: Strategy,
+    source: FromPack,
+    path: Path,
+) -> Stager:
+    needs = Needs(
+        first_samples=source.first_samples(TRAIN),
+        num_validation_shards=len(source.first_samples(VALIDATION)) - 1,
+        window=config.shuffle_shards,
+        seed=config.seed,
+        epochs=config.epochs,
+    )
+    return Stager(
+        described.folder,
+        StageFolder(path, described.fingerprint, keep=config.keep_staged),
+        source.units(),
+        lambda: needs.ahead(*source.place),
+        most_bytes=None if config.stage_mb is None else config.stage_mb * 1e6,
+        group=strategy.one_of_each_node(),
     )
 
 

@@ -1,0 +1,111 @@
+"""The folder on a node's disk into which shards are brought: one run's own, gone with it."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from phalanx.data.stage_plan import Unit
+from phalanx.errors import UserError
+
+PREFIX = "phalanx-stage-"
+LOCK, KEPT = ".lock", ".kept"
+
+
+class StageFolder:
+    """A folder that is locked for as long as the run lasts. What runs that were killed have left
+    beside it is removed first; what a run on the same data has kept becomes this run's."""
+
+    def __init__(self, path: Path, fingerprint: str, *, keep: bool) -> None:
+        """path: see `stage_path`. fingerprint: of the data.
+
+        Raises: UserError when the folder cannot be written.
+        """
+        self.path, self._keep = path, keep
+        self._kept = path.parent / f"{PREFIX}{fingerprint}"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(path.parent)
+            if not _renamed(self._kept, path):
+                path.mkdir(exist_ok=True)
+            self._lock = _locked(path)
+            (path / KEPT).unlink(missing_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"--stage {path.parent} cannot be written: {error.strerror or error}"
+            ) from error
+
+    def place(self, unit: Unit) -> Path:
+        """Where its files go."""
+        folder = self.path / unit.split
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def holds(self, unit: Unit) -> bool:
+        """Whether its files are there and are what they should be. Cost: they are read."""
+        folder = self.path / unit.split
+        with suppress(OSError):
+            for file in unit.files:
+                if (folder / file.name).stat().st_size != file.bytes:
+                    return False
+                with (folder / file.name).open("rb") as opened:
+                    if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
+                        return False
+            return True
+        return False
+
+    def remove(self, unit: Unit) -> None:
+        for file in unit.files:
+            (self.path / unit.split / file.name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove it, or leave it to the next run on the same data."""
+        with suppress(OSError):
+            if self._keep:
+                (self.path / KEPT).touch()
+            if not self._keep or not _renamed(self.path, self._kept):
+                shutil.rmtree(self.path, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.close()
+
+
+def stage_path(folder: Path, fingerprint: str, run: str, node: int) -> Path:
+    """A name that no other run has, nor another node where they share the disk."""
+    return folder / f"{PREFIX}{fingerprint}-{run}-{node}"
+
+
+def _renamed(old: Path, new: Path) -> bool:
+    """Whether it was there to be renamed, and the name was free."""
+    try:
+        old.rename(new)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """What no run holds, and none has kept."""
+    for path in folder.glob(f"{PREFIX}*"):
+        if (path / KEPT).exists() or not (path / LOCK).exists():
+            continue
+        lock = _locked(path)
+        if lock is not None:
+            shutil.rmtree(path, ignore_errors=True)
+            lock.close()
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """A lock on the folder that ends with this process; None: another process has it."""
+    lock = (path / LOCK).open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    except OSError:  # a file system without locks
+        pass
+    return lock
