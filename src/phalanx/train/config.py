@@ -95,6 +95,11 @@ class TrainConfig(
         completed(self.model, self.model_options)
         if not self.timeout_s > 0:
             raise UserError(f"--timeout-s must be positive, not {self.timeout_s}")
+        if self.autocast != "none" and self.dtype != "float32":
+            raise UserError(
+                f"--autocast {self.autocast} takes the place of float32 where that is safe, and "
+                f"--dtype is {self.dtype}: leave one of them out"
+            )
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, not {self.seed}")
         if self.batch_size is not None and self.per_rank_batch_size is not None:
