@@ -55,3 +55,4 @@ class PackIndex(msgspec.Struct, frozen=True, kw_only=True):
     num_samples: int
     classes: list[str] = []  # names of the targets, where they are classes
     source: str = ""  # what it was packed from, for people
+    sha256: str = ""  # of this very index without it

@@ -12,13 +12,11 @@ from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-LIMIT = 512
-
 
 class OpenFiles(Generic[Key]):
     """At most about `limit` descriptors; those in use are never closed."""
 
-    def __init__(self, path_of: Callable[[Key], Path], *, limit: int = LIMIT) -> None:
+    def __init__(self, path_of: Callable[[Key], Path], *, limit: int) -> None:
         self._path_of = path_of
         self._limit = limit
         self._lock = threading.Lock()

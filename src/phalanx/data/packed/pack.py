@@ -25,7 +25,10 @@ from phalanx.errors import UserError
 Indices = NDArray[np.int64]
 
 SAMPLES_AT_ONCE = 256
-"""Where samples come from many shards: no more files are open for one reader."""
+"""Where there are more shards than that: no more files are open for one reader."""
+
+OPEN_FILES = 512
+"""About as many at most, over all readers of a pack."""
 
 
 class Pack:
@@ -57,7 +60,9 @@ class Pack:
         self._lock = threading.Lock()
         self._places: dict[int, Path] = {}
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
-        self._files: OpenFiles[tuple[int, int]] = OpenFiles(lambda key: self._path(*key))
+        self._files: OpenFiles[tuple[int, int]] = OpenFiles(
+            lambda key: self._path(*key), limit=OPEN_FILES
+        )
         self._table = SpanTable(self.index, self._path, is_strict=damaged == "stop")
         self.first_samples = self._table.first_samples
         self._check_files()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -33,11 +34,20 @@ def read_index(folder: Path) -> PackIndex:
     except msgspec.DecodeError as error:
         raise UserError(f"{path} is damaged: {error}") from error
     check_index(index, path)
+    if index.sha256 != _digest(index):
+        raise UserError(f"{path} was altered since it was written: pack the data again")
     return index
 
 
 def encode_index(index: PackIndex) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(index), indent=1) + b"\n"
+    """As it stands in the file, with a checksum of its own."""
+    signed = msgspec.structs.replace(index, sha256=_digest(index))
+    return msgspec.json.format(msgspec.json.encode(signed), indent=1) + b"\n"
+
+
+def _digest(index: PackIndex) -> str:
+    unsigned = msgspec.structs.replace(index, sha256="")
+    return hashlib.sha256(msgspec.json.encode(unsigned)).hexdigest()
 
 
 def splits_of(folder: Path) -> list[str]:

@@ -84,7 +84,7 @@ class SpanTable:
         offsets, sizes, crcs = self._rows[samples, field].T.copy()
         file_bytes = self._file_bytes[shards, 0]
         expected = sample_bytes(self._index.fields[field])
-        makes_sense = (offsets >= 0) & (sizes <= file_bytes)
+        makes_sense = (offsets >= 0) & (sizes <= file_bytes) & (crcs >> 32 == 0)
         makes_sense &= (sizes > 0) if expected is None else (sizes == expected)
         sizes = np.where(makes_sense, sizes, 1 if expected is None else expected)
         return Parts(np.where(makes_sense, offsets, NOWHERE), sizes, crcs.astype(np.uint32))

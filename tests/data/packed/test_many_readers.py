@@ -1,0 +1,63 @@
+"""Many threads, many shards, few descriptors."""
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phalanx.data.packed import pack as pack_module
+from phalanx.data.packed.index import Field
+from phalanx.data.packed.open_files import OpenFiles
+from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.writer import PackWriter
+from tests.data.packed.made import folder, rows
+
+FIELD = Field(name="inputs", dtype="int32", shape=[2])
+
+
+def test_threads_read_at_once_from_more_shards_than_may_be_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pack_module, "SAMPLES_AT_ONCE", 8)
+    monkeypatch.setattr(pack_module, "OPEN_FILES", 5)
+    content = rows([FIELD], 60)
+    with folder() as path:
+        with PackWriter(path / "p", layout="npy", fields=[FIELD], shard_bytes=16) as writer:
+            writer.add_rows(content)
+        pack = Pack(path / "p")
+        assert len(pack.shards) == 30
+        before = len(os.listdir("/proc/self/fd"))
+
+        def read(seed: int) -> bool:
+            order = np.random.default_rng(seed).permutation(60)
+            return bool((pack.read("inputs", order) == content["inputs"][order]).all())
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(read, range(100)))
+        assert len(os.listdir("/proc/self/fd")) - before <= 5
+        pack.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+        other = pickle.loads(pickle.dumps(pack))
+        np.testing.assert_array_equal(other.read("inputs", np.arange(60)), content["inputs"])
+        other.close()
+
+
+def test_a_file_in_use_is_not_closed(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_text(name)
+    files: OpenFiles[str] = OpenFiles(lambda name: tmp_path / name, limit=1)
+    with files.using(["a"]) as (a,):
+        with files.using(["b", "c"]) as (b, c):
+            assert [os.pread(file, 1, 0) for file in (a, b, c)] == [b"a", b"b", b"c"]
+        files.forget(["a"])
+        files.close()
+        (tmp_path / "a").unlink()
+        assert os.pread(a, 1, 0) == b"a"
+    with pytest.raises(OSError, match="Bad file"):
+        os.pread(a, 1, 0)
+    with pytest.raises(FileNotFoundError), files.using(["b", "a"]):
+        pass
+    files.close()
