@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from phalanx.report.comparison import Cell, counted, sequential_reference
+from phalanx.report.overlap import mean_overlap
 from phalanx.report.schemes import spoken
 from phalanx.report.wording import joined, percent, points, seconds
 
@@ -62,6 +63,20 @@ def oversubscription(cells: Sequence[Cell]) -> str | None:
         return None
     cores = counted(min(cell.cores for cell in cells), "core")
     return f"More threads than the {cores} of this machine: {'; '.join(parts)}."
+
+
+def hidden_communication(cells: Sequence[Cell]) -> str | None:
+    """What of the communication goes on while backward is computed, and what could."""
+    parts = []
+    for cell in cells:
+        known = mean_overlap([run.overlap for run in cell.runs if run.overlap])
+        if known is None or not known.communication_s:
+            continue
+        parts.append(
+            f"{cell.layout.phrase} hides {percent(known.hidden_share, 0)} of "
+            f"{1e3 * known.communication_s:.2f} ms a step, of at most {percent(known.ceiling, 0)}"
+        )
+    return sentence("; ".join(parts)) if parts else None
 
 
 def accuracy_against_sequential(cells: Sequence[Cell]) -> str | None:

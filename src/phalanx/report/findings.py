@@ -14,12 +14,14 @@ from phalanx.report.answers import (
     accuracy_against_sequential,
     best_configuration,
     communication_wall,
+    hidden_communication,
     mpi_or_gloo,
     oversubscription,
     sentence,
 )
 from phalanx.report.comparison import Cell, Subject, counted, main_batch, subject_labels
 from phalanx.report.folder import StudyMeasures
+from phalanx.report.trace.write import TRACE_NAME
 from phalanx.report.wording import joined, percent, seconds
 
 ERRORS_SHOWN = 5
@@ -49,8 +51,24 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
         found = [(labels[s].upper(), answer(cells)) for s, cells in by_subject.items()]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
+    topics.append(trace_topic(measures))
     topics.append(not_completed_topic(measures))
     return tuple(topic for topic in topics if topic.sentences)
+
+
+def trace_topic(measures: StudyMeasures) -> Topic:
+    """Where to look at what every rank did when."""
+    names = [run.name for run in measures.runs if run.is_traced]
+    text = (
+        f"What every rank did when is in {TRACE_NAME} of {joined(names)}: open it in "
+        "https://ui.perfetto.dev or chrome://tracing. It shows every collective, and who waited "
+        "in it for whom."
+    )
+    return Topic(
+        title="Trace",
+        rule="Of runs with --trace, and of `phalanx trace`.",
+        sentences=(Sentence(label="", text=text),) if names else (),
+    )
 
 
 def not_completed_topic(measures: StudyMeasures) -> Topic:
@@ -114,6 +132,12 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Sequence[Cell]], str | None]], ...] 
         "The wall is the first number of ranks that does not shorten the epoch, or whose "
         f"communication takes more than {percent(WALL_SHARE, 0)} of the training time.",
         communication_wall,
+    ),
+    (
+        "Hidden communication",
+        "Of a mean step, over ranks. What is sent last has nothing left to hide behind: all but "
+        "the last bucket can be hidden, as far as the backward pass is long enough.",
+        hidden_communication,
     ),
     (
         "Oversubscription",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.errors import UserError
@@ -10,6 +10,7 @@ from phalanx.records.files import rank_file, read_events, read_run, read_study
 from phalanx.records.schema import Study
 from phalanx.report.comparison import Cell, compare
 from phalanx.report.measures import RankMeasure, RunMeasure, measure_rank, measure_run
+from phalanx.report.trace.read import is_traced
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +92,7 @@ def _run_of_study(folder: Path) -> RunMeasure:
             raise ValueError(f"{folder} completed, but has no records of ranks {lost}")
     except (ValueError, OSError) as error:
         return RunMeasure(name=folder.name, status="damaged", error=str(error))
-    return measure_run(run, ranks)
+    return replace(measure_run(run, ranks), is_traced=is_traced(folder))
 
 
 def _read_ranks(folder: Path, ranks: int) -> dict[int, RankMeasure]:

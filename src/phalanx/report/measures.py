@@ -18,6 +18,7 @@ from phalanx.records.schema import (
     Status,
     Step,
 )
+from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer")
 WARM_UP_FROM_EPOCHS = 3  # with fewer epochs than this, leaving the first out leaves too little
@@ -33,6 +34,7 @@ class RankEpoch:
     steps: int
     parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
     targets_per_sample: int = 1
+    overlap: Overlap | None = None  # of a mean step; None where nobody measured it
 
     @property
     def train_loss(self) -> float | None:
@@ -89,6 +91,9 @@ class RunMeasure:
     images_per_s: float | None = None
     communication_share: float | None = None  # exposed ÷ training time, mean over ranks
     step_parts_s: tuple[float, ...] | None = None  # a mean step, in the order of PARTS
+    overlaps: Mapping[int, Overlap] = field(default_factory=dict)  # by epoch, mean over ranks
+    overlap: Overlap | None = None  # over the timed epochs
+    is_traced: bool = False  # a trace of all ranks is there, or can be made
 
     @property
     def setting(self) -> Setting | None:
@@ -145,6 +150,12 @@ def measure_run(run: Run, ranks: Mapping[int, RankMeasure]) -> RunMeasure:
         images_per_s=samples / epoch_s if epoch_s else None,
         communication_share=_communication_share(ranks.values(), timed),
         step_parts_s=_step_parts(ranks.values(), timed),
+        overlaps={
+            epoch: overlap
+            for epoch in sorted({number for rank in ranks.values() for number in rank.epochs})
+            if (overlap := _overlap(ranks.values(), [epoch]))
+        },
+        overlap=_overlap(ranks.values(), timed),
     )
 
 
@@ -159,7 +170,15 @@ def _rank_epoch(event: Epoch, steps: Sequence[Step], started: Started | None) ->
         steps=len(steps),
         parts_s=tuple(sum(getattr(step, f"{part}_s") for step in steps) for part in PARTS),
         targets_per_sample=started.targets_per_sample if started else 1,
+        overlap=overlap_of(steps),
     )
+
+
+def _overlap(ranks: Iterable[RankMeasure], epochs: Sequence[int]) -> Overlap | None:
+    known = [
+        rank.epochs[epoch].overlap for rank in ranks for epoch in epochs if epoch in rank.epochs
+    ]
+    return mean_overlap([overlap for overlap in known if overlap])
 
 
 def _epochs(ranks: Mapping[int, RankMeasure]) -> tuple[EpochMeasure, ...]:

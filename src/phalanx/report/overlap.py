@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from phalanx.records.schema import Step
 
@@ -40,6 +41,18 @@ class Overlap:
     def reached(self) -> float:
         """What is hidden, of what could be."""
         return min(1.0, self.hidden_s / self.hideable_s) if self.hideable_s else 1.0
+
+
+def mean_overlap(overlaps: Sequence[Overlap]) -> Overlap | None:
+    """Over ranks, epochs or runs that count the same."""
+    if not overlaps:
+        return None
+    return Overlap(
+        exposed_s=fmean(overlap.exposed_s for overlap in overlaps),
+        hidden_s=fmean(overlap.hidden_s for overlap in overlaps),
+        last_bucket_s=fmean(overlap.last_bucket_s for overlap in overlaps),
+        backward_s=fmean(overlap.backward_s for overlap in overlaps),
+    )
 
 
 def overlap_of(steps: Sequence[Step]) -> Overlap | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from phalanx.report.charts.batches import batch_and_accuracy, batch_and_time
 from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.learning import time_and_accuracy, validation_accuracy, validation_loss
+from phalanx.report.charts.overlap import hidden_and_exposed
 from phalanx.report.charts.ranks import rank_accuracy, rank_loss
 from phalanx.report.charts.scaling import communication_share, efficiency, epoch_time, speed_up
 from phalanx.report.charts.steps import step_parts
@@ -77,6 +78,7 @@ SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
         (
             ("step", lambda m, name: step_parts(m.cells, name)),
             ("communication", lambda m, name: communication_share(m.cells, name)),
+            ("overlap", lambda m, name: hidden_and_exposed(m.runs, name)),
         ),
     ),
     (

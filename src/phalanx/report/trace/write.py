@@ -9,9 +9,15 @@ import msgspec
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
 from phalanx.report.trace.chrome import chrome_trace
-from phalanx.report.trace.read import Traces, read_traces
+from phalanx.report.trace.read import Traces, is_traced, read_traces
 
 TRACE_NAME = "trace.json"
+
+
+def write_missing_trace(folder: Path) -> None:
+    """Of a run that left spans and nobody who merges them: it failed under the user's launcher."""
+    if is_traced(folder) and not (folder / TRACE_NAME).exists():
+        write_trace(folder)
 
 
 def write_trace(folder: Path) -> tuple[Path, Traces]:

@@ -1,0 +1,95 @@
+"""Hidden and exposed communication: what could be hidden, the chart, the sentence, the page."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace as changed
+
+from phalanx.records.schema import Event, Step
+from phalanx.report.charts.overlap import hidden_and_exposed, overlap_rows
+from phalanx.report.findings import findings
+from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
+from phalanx.report.page import render, study_content
+from phalanx.report.wording import percent
+from tests.report import made_study
+from tests.report.made_study import Job, make_study
+from tests.report.trace.made_trace import make_trace
+
+HIDDEN_S, LAST_S = 0.002, 0.001
+
+
+def overlap(hidden_s: float, exposed_s: float, last_s: float, backward_s: float) -> Overlap:
+    return Overlap(
+        exposed_s=exposed_s, hidden_s=hidden_s, last_bucket_s=last_s, backward_s=backward_s
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "ceiling", "reached"),
+    [
+        (overlap(0.006, 0.004, 0.002, 1.0), 0.8, 0.75),  # all but the last bucket
+        (overlap(0.006, 0.004, 0.002, 0.007), 0.7, 6 / 7),  # backward is too short
+        (overlap(0.0, 0.004, 0.004, 1.0), 0.0, 1.0),  # one bucket
+        (overlap(0.0, 0.0, 0.0, 1.0), 0.0, 1.0),  # one rank
+    ],
+)
+def test_what_could_be_hidden(given: Overlap, ceiling: float, reached: float) -> None:
+    assert given.ceiling == pytest.approx(ceiling)
+    assert given.reached == pytest.approx(reached)
+
+
+def test_steps_that_say_nothing_do_not_count(study: StudyMeasures) -> None:
+    assert overlap_of([]) is None
+    assert mean_overlap([]) is None
+    for measure in study.runs:
+        assert (measure.overlap is not None) == measure.name.startswith("mlp-mpi")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyMeasures:
+    """One run that overlaps, and one that does not."""
+    folder = tmp_path_factory.mktemp("overlap")
+    jobs = [Job("mlp", "sequential", epochs=3), Job("mlp", "mpi", ranks=2, epochs=3)]
+    make_study(folder, jobs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made_study, "write_events", write_with_overlap)
+        made_study.make_run(folder / jobs[1].name, jobs[1], folder.name)
+    return read_folder(folder)
+
+
+def write_with_overlap(path: Path, events: list[Event]) -> None:
+    path.unlink()
+    writer = made_study.EventWriter(path)
+    for event in events:
+        if isinstance(event, Step):
+            event = changed(event, hidden_s=HIDDEN_S, last_bucket_s=LAST_S)
+        writer.add(event)
+    writer.close()
+
+
+def test_bars_of_a_run_by_itself_are_its_epochs(study: StudyMeasures) -> None:
+    rows = overlap_rows([run for run in study.runs if run.overlap])
+    assert [row["bar"] for row in rows[::2]] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert rows[0]["time_ms"] == pytest.approx(1e3 * HIDDEN_S)
+    assert rows[1]["start_ms"] == rows[0]["end_ms"]
+    assert hidden_and_exposed([study.runs[0]], "overlap-1") is None
+
+
+def test_it_is_on_the_page_and_in_its_findings(study: StudyMeasures) -> None:
+    topic = next(topic for topic in findings(study) if topic.title == "Hidden communication")
+    measured = next(run.overlap for run in study.runs if run.overlap)
+    assert percent(measured.hidden_share, 0) in topic.sentences[0].text
+    page = render(study_content(study))
+    assert "Hidden and exposed communication" in page
+    assert "hideable_ms" in page
+
+
+def test_a_run_that_is_traced_says_where_to_look(tmp_path: Path) -> None:
+    study = read_folder(make_trace(tmp_path / "run"))
+    topic = next(topic for topic in findings(study) if topic.title == "Trace")
+    assert "trace.json" in topic.sentences[0].text
+    assert "https://ui.perfetto.dev" in topic.sentences[0].text
+    silent = replace(study, runs=tuple(replace(run, is_traced=False) for run in study.runs))
+    assert not [topic for topic in findings(silent) if topic.title == "Trace"]
