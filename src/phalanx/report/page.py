@@ -23,6 +23,10 @@ from phalanx.report.findings import findings, headline, scaling_cells
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.io.folder import holds_io
 from phalanx.report.io.page import io_content
+from phalanx.report.io.study_page import KIND as IO
+from phalanx.report.io.study_page import io_study_content
+from phalanx.report.large_batch.material import KIND as LARGE_BATCH
+from phalanx.report.large_batch.page import large_batch_content
 from phalanx.report.parallelism.page import KIND as PARALLELISM
 from phalanx.report.parallelism.page import parallelism_content
 from phalanx.report.sections import Material, leading_row, materials, sections
@@ -33,10 +37,15 @@ from phalanx.report.tables import (
     executions,
     sources,
 )
+from phalanx.report.trace.write import write_missing_trace
 from phalanx.report.wording import percent, seconds
 
 PAGE_NAME = "report.html"
-CONTENTS: Mapping[str, Callable[[Path], Content]] = {PARALLELISM: parallelism_content}
+CONTENTS: Mapping[str, Callable[[Path], Content]] = {
+    PARALLELISM: parallelism_content,
+    LARGE_BATCH: large_batch_content,
+    IO: io_study_content,
+}
 """By the kind of a study; of another kind they are runs to be compared."""
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"
 
@@ -49,6 +58,7 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
     """
     path = output or folder / PAGE_NAME
     page = render(content_of(folder))
+    write_missing_trace(folder)
     try:
         write_atomically(path, page.encode())
     except OSError as error:

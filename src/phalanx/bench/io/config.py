@@ -66,12 +66,15 @@ class IoConfig:
     steps: int | None = None
     """Steps of an epoch with compute. Default: 2.5 s of compute, 4 at least."""
 
+    batch_size: int | None = None
+    """Samples of a rank's step. Default: as the profile has it."""
+
     sample_scale: float | None = None
     """Factor on the size of a sample. Default: 1, or smaller where no four batches find room."""
 
     compute_scale: float | None = None
-    """Factor on the compute time of a step. Default: that of the samples, so that as many bytes a
-    second are asked for."""
+    """Factor on the compute time of a step, which follows the bytes of a batch otherwise: as many
+    a second are asked for as of the real accelerator."""
 
     stall_ms: float = 1.0
     """A wait for a batch longer than this is a stall."""
@@ -96,16 +99,17 @@ class IoConfig:
             if len(set(values)) != len(values):
                 raise UserError(f"--{name} names a value twice: {' '.join(map(str, values))}")
         self._at_least("readers", 0)
-        for name in ("depth", "ranks", "runs", "samples", "steps"):
+        for name in ("depth", "ranks", "runs", "samples", "steps", "batch_size"):
             self._at_least(name, 1)
         for name in ("sample_scale", "compute_scale", "stall_ms", "timeout_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value:g}")
-        if self.samples and self.steps and self.steps * self.facts.batch_size > self.samples:
+        batch = self.batch_size or self.facts.batch_size
+        if self.samples and self.samples < (self.steps or 1) * batch:
             raise UserError(
-                f"--steps {self.steps} of a batch of {self.facts.batch_size} are more than "
-                f"--samples {self.samples}"
+                f"--samples {self.samples} are fewer than --steps {self.steps or 1} take with "
+                f"batches of {batch}"
             )
         _ = self.chosen_accelerator, self.scale
 
@@ -114,7 +118,8 @@ class IoConfig:
         values = value if isinstance(value, tuple) else (value,)
         for one in values:
             if one is not None and one < least:
-                raise UserError(f"--{name} must be at least {least}, not {one}")
+                option = name.replace("_", "-")
+                raise UserError(f"--{option} must be at least {least}, not {one}")
 
     @property
     def facts(self) -> Profile:
@@ -142,6 +147,7 @@ class IoConfig:
             data_bytes=num_bytes,
             num_samples=self.samples,
             steps=self.steps,
+            batch_size=self.batch_size,
             samples=self.sample_scale,
             compute=self.compute_scale,
         )

@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
@@ -163,10 +163,9 @@ def _tell(
     console.print(
         f"data in {place.root}: {what}; {amount(free_bytes(place.root))} free", markup=False
     )
-    minutes = least_s(config, formats) / 60
     console.print(
-        f"at least {minutes:.1f} min of compute; while it is emulated this process sleeps, as a "
-        "processor does whose GPU computes",
+        f"at least {timedelta(seconds=round(least_s(config, formats)))} of compute, emulated: the "
+        "loader has the processor to itself, as beside a GPU",
         markup=False,
     )
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from phalanx.bench.io.emulate import Timed, timed_epoch
-from phalanx.bench.io.fetch import Fetch
 from phalanx.bench.io.formats.store import Indices
 from phalanx.bench.io.generate import Place, data_files
 from phalanx.bench.io.page_cache import drop, plain_read, resident
 from phalanx.bench.io.scaling import Workload
-from phalanx.data.prefetch import prefetched
+from phalanx.bench.io.started import StartedLoaders
 from phalanx.records.io import Cache, IoCell
 
 
@@ -35,6 +33,7 @@ class Measurement:
     ) -> None:
         self._place, self._workload = place, workload
         self._part, self._barrier = part, barrier
+        self._loaders = StartedLoaders()
 
     def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> Measured:
         """Collective. order: chooses the order of the samples; compute_s 0: flat out."""
@@ -43,10 +42,18 @@ class Measurement:
         if cell.loader == "read":
             return self._plain(cell, files)
         wanted = batches_of(self._workload, order, paced=compute_s > 0)
-        fetch = Fetch(cell.format, folder, self._place.shape)
-        if cell.loader == "phalanx":
-            return self._own(cell, fetch, files, wanted, compute_s)
-        return self._torch(cell, fetch, files, wanted)
+        loader = self._loaders.of(cell, folder, self._place.shape)
+        there = self._prepared(cell.cache, files)
+        began = time.perf_counter()
+        batches = loader.batches(wanted, cell.depth)
+        timed = timed_epoch(batches, wanted, compute_s=compute_s, began=began)
+        assert next(batches, None) is None
+        num_bytes = timed.samples * self._workload.sample_bytes
+        return Measured(timed=timed, num_bytes=num_bytes, resident=there)
+
+    def close(self) -> None:
+        """End all readers."""
+        self._loaders.close()
 
     def _plain(self, cell: IoCell, files: list[Path]) -> Measured:
         there = self._prepared(cell.cache, files)
@@ -55,41 +62,6 @@ class Measurement:
         took_s = time.perf_counter() - began
         timed = Timed(total_s=took_s, waits_s=[took_s], samples=self._workload.num_samples, wrong=0)
         return Measured(timed=timed, num_bytes=num_bytes, resident=there)
-
-    def _own(
-        self,
-        cell: IoCell,
-        fetch: Fetch,
-        files: list[Path],
-        wanted: list[Indices],
-        compute_s: float,
-    ) -> Measured:
-        with closing(fetch):
-            if cell.kind == "threads":
-                fetch(wanted[-1][:1])  # open the data, as a run does once
-            there = self._prepared(cell.cache, files)
-            began = time.perf_counter()
-            batches = prefetched(
-                fetch, wanted, readers=cell.readers, depth=max(1, cell.depth), kind=cell.kind
-            )
-            timed = timed_epoch(iter(batches), wanted, compute_s=compute_s, began=began)
-        return self._measured(timed, there)
-
-    def _torch(
-        self, cell: IoCell, fetch: Fetch, files: list[Path], wanted: list[Indices]
-    ) -> Measured:
-        from phalanx.bench.io.rivals import TorchLoader  # only who compares waits for torch
-
-        batched = cell.loader == "torch-batched"
-        with closing(
-            TorchLoader(fetch, readers=cell.readers, depth=cell.depth, batched=batched)
-        ) as loader:
-            loader.start(self._workload.num_samples)
-            there = self._prepared(cell.cache, files)
-            began = time.perf_counter()
-            batches = loader.batches(wanted)
-            timed = timed_epoch(batches, wanted, compute_s=0.0, began=began)
-        return self._measured(timed, there)
 
     def _prepared(self, cache: Cache, files: list[Path]) -> float | None:
         """Files in memory or out of it, all ranks here; the share that is in memory."""
@@ -100,10 +72,6 @@ class Measurement:
         there = resident(files)
         self._barrier()
         return there
-
-    def _measured(self, timed: Timed, there: float | None) -> Measured:
-        num_bytes = timed.samples * self._workload.sample_bytes
-        return Measured(timed=timed, num_bytes=num_bytes, resident=there)
 
 
 def batches_of(workload: Workload, order: int, *, paced: bool) -> list[Indices]:

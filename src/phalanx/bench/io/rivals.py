@@ -64,15 +64,12 @@ class TorchLoader:
             multiprocessing_context="forkserver" if readers else None,
             **how,
         )
-        self._readers = readers
+        self._readers, self._depth = readers, depth
+        for _ in self.batches([fetch.first] * max(1, readers), depth):
+            pass  # every worker is up, and its data open
 
-    def start(self, num_samples: int) -> None:
-        """Have every worker up and its data open."""
-        self._order.batches = [np.array([i % num_samples]) for i in range(max(1, self._readers))]
-        for _ in self._loader:
-            pass
-
-    def batches(self, wanted: Sequence[Indices]) -> Iterator[Rows]:
+    def batches(self, wanted: Sequence[Indices], depth: int) -> Iterator[Rows]:
+        assert depth == self._depth
         self._order.batches = wanted
         return (batch.numpy() for batch in self._loader)
 

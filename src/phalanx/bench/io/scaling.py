@@ -20,8 +20,9 @@ class Scale:
     data_bytes: int  # room for a rank's samples in one format
     num_samples: int | None = None
     steps: int | None = None
+    batch_size: int | None = None
     samples: float | None = None  # size of a sample
-    compute: float | None = None  # time of a step
+    compute: float | None = None  # time of a step, beside what its bytes are scaled by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +53,13 @@ class Workload:
 def fit(profile: Profile, accelerator: str, scale: Scale) -> Workload:
     """The profile on this machine.
 
-    Samples that are too large for a few batches to fit are scaled, and the compute time with them,
-    so that the accelerator asks for as many bytes a second as before.
+    Samples that are too large for a few batches to fit are scaled, and the compute time with them
+    and with the batch, so that the accelerator asks for as many bytes a second as before.
     """
-    size_factor = scale.samples or _size_factor(profile, scale)
-    compute_factor = size_factor if scale.compute is None else scale.compute
+    batch = scale.batch_size or profile.batch_size
+    size_factor = scale.samples or _size_factor(profile, batch, scale)
+    compute_factor = size_factor * batch / profile.batch_size * (scale.compute or 1.0)
     sample_bytes = max(8, round(profile.sample_bytes * size_factor))
-    batch = profile.batch_size
     num_samples = (
         scale.num_samples
         or (scale.steps or 0) * batch
@@ -79,9 +80,9 @@ def fit(profile: Profile, accelerator: str, scale: Scale) -> Workload:
     return Workload(**{**vars(workload), "scaled": scaled})
 
 
-def _size_factor(profile: Profile, scale: Scale) -> float:
+def _size_factor(profile: Profile, batch: int, scale: Scale) -> float:
     """1, or a half, a quarter …"""
-    batch_bytes = profile.batch_size * profile.sample_bytes
+    batch_bytes = batch * profile.sample_bytes
     if scale.num_samples or MIN_STEPS * batch_bytes <= scale.data_bytes:
         return 1.0
     wanted = (scale.steps or STEPS_OF_SCALED_SAMPLES) * batch_bytes
@@ -95,6 +96,8 @@ def _told(profile: Profile, accelerator: str, workload: Workload) -> tuple[str, 
     told = []
     if workload.num_samples != profile.num_samples:
         told.append(f"{workload.num_samples:,} samples a rank, not {profile.num_samples:,} in all")
+    if workload.batch_size != profile.batch_size:
+        told.append(f"batches of {workload.batch_size}, not {profile.batch_size}")
     steps = profile.num_samples // profile.batch_size
     if workload.steps != steps:
         told.append(f"{workload.steps:,} steps an epoch, not {steps:,}")

@@ -60,6 +60,7 @@ def run_session(
                 wrong=measured.timed.wrong,
             )
         )
+    measurement.close()
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     writer.add(IoEnd(at_s=time.monotonic() - began, peak_memory_bytes=peak))

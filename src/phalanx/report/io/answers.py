@@ -28,7 +28,6 @@ from phalanx.report.io.comparison import (
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.wording import amount, duration, joined, percent, three_digits
 
-TIMES = "\N{MULTIPLICATION SIGN}"
 SAME_WITHIN = 0.05
 
 
@@ -42,10 +41,11 @@ def fastest_format(measure: IoMeasure, cache: Cache) -> str | None:
         (point for point in points if point is not best), key=lambda p: -p.samples_per_s
     )
     told = [
-        f"{SPOKEN[p.cell.format]} {factor(best.samples_per_s / p.samples_per_s)}" for p in others
+        f"{factor(best.samples_per_s / p.samples_per_s)} those of {SPOKEN[p.cell.format]}"
+        for p in others
     ]
     return sentence(
-        f"{SPOKEN[best.cell.format]} give {rate(best)} with {how(best.cell)}: as many as "
+        f"most come from {SPOKEN[best.cell.format]}, {rate(best)} with {how(best.cell)}: "
         f"{joined(told)}"
     )
 
@@ -192,4 +192,4 @@ def rate(point: Point) -> str:
 
 
 def factor(value: float) -> str:
-    return f"{TIMES}{value:.2f}" if value < 10 else f"{TIMES}{value:.0f}"
+    return f"{value:.2f} times" if value < 10 else f"{value:.0f} times"

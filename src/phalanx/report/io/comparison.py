@@ -22,6 +22,7 @@ LOADERS = {
     "torch-batched": "DataLoader, whole batches",
     "read": "plain read",
 }
+CACHE_LABELS = {"warm": "from memory (warm)", "cold": "from the disk (cold)"}
 DEFAULT_FLOOR = 0.9  # where a profile names none
 COLD_BELOW = 0.01  # of the files' pages in memory
 

@@ -96,6 +96,13 @@ class IoMeasure:
 
     @property
     def paced(self) -> tuple[Point, ...]:
+        """With the compute time of its setting."""
+        compute_s = self.bench.setting.compute_s if self.bench else None
+        return tuple(point for point in self.points if point.compute_s == compute_s)
+
+    @property
+    def with_compute(self) -> tuple[Point, ...]:
+        """With any compute time: a study measures several."""
         return tuple(point for point in self.points if point.compute_s)
 
     def flat_of(self, cell: IoCell) -> Point | None:

@@ -9,7 +9,15 @@ from phalanx.records.io import Cache
 from phalanx.report.charts.figure import Figure
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.io import charts
-from phalanx.report.io.comparison import SPOKEN, caches_of, floor_of, how, in_cache, own
+from phalanx.report.io.comparison import (
+    CACHE_LABELS,
+    SPOKEN,
+    caches_of,
+    floor_of,
+    how,
+    in_cache,
+    own,
+)
 from phalanx.report.io.findings import findings, headline
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure
@@ -19,7 +27,6 @@ from phalanx.report.tables import environments
 from phalanx.report.wording import amount, duration, percent
 
 PANELS_BESIDE = 2
-CACHE_LABELS = {"warm": "from memory (warm)", "cold": "from the disk (cold)"}
 Draw = Callable[[IoMeasure, Cache, str], Figure | None]
 
 SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (

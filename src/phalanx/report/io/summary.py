@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.report.io.comparison import floor_of
+from phalanx.report.comparison import counted
+from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, SPOKEN, floor_of
 from phalanx.report.io.findings import findings
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.tables import COLUMNS, row
 
+FORMATS = list(SPOKEN)
 WIDE_COLUMNS = 124
-ONLY_WHEN_WIDE = frozenset({"MB/s range#", "range#", "stalls#", "ranks#", "ahead#"})
+ONLY_WHEN_WIDE = frozenset({"MB/s range#", "busy range#", "stalls#", "ahead#"})
+IN_THE_TITLE = frozenset({"cache", "ranks#"})
 
 
 def show(measure: IoMeasure, console: Console) -> None:
     """Print the table of all ways and the findings."""
-    console.print(table_of(measure, wide=console.width >= WIDE_COLUMNS))
+    wide = console.width >= WIDE_COLUMNS
+    for ranks, cache in dict.fromkeys((p.cell.ranks, p.cell.cache) for p in measure.flat):
+        points = [p for p in measure.flat if (p.cell.ranks, p.cell.cache) == (ranks, cache)]
+        console.print(Text(f"{CACHE_LABELS[cache]} · {counted(ranks, 'rank')}", style="bold"))
+        console.print(table_of(measure, points, wide=wide))
     for topic in findings([measure]):
         console.print(Text(topic.title, style="bold"))
         for sentence in topic.sentences:
@@ -28,26 +36,33 @@ def show(measure: IoMeasure, console: Console) -> None:
             console.print(f"  {label}{sentence.text}", markup=False)
 
 
-def table_of(measure: IoMeasure, *, wide: bool) -> Table:
+def table_of(measure: IoMeasure, points: Sequence[Point], *, wide: bool) -> Table:
     """A line a way; formats are set apart."""
     names = COLUMNS.split("|")
-    shown = [i for i, name in enumerate(names) if wide or name not in ONLY_WHEN_WIDE]
+    left_out = IN_THE_TITLE if wide else IN_THE_TITLE | ONLY_WHEN_WIDE
+    shown = [i for i, name in enumerate(names) if name not in left_out]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for i in shown:
-        justify = "right" if names[i].endswith("#") else "left"
-        table.add_column(names[i].removesuffix("#"), justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    points = sorted(measure.flat, key=lambda p: (p.cell.ranks, p.cell.cache != "warm"))
+        justify: JustifyMethod = "right" if names[i].endswith("#") else "left"
+        table.add_column(names[i].removesuffix("#"), justify=justify, no_wrap=True)
     floor = floor_of(measure)
+    points = sorted(points, key=_place)
     for point, after in zip(points, [*points[1:], None], strict=True):
         cells = row(measure, point)
         paced = next((p for p in measure.paced if p.cell == point.cell), None)
         low = paced is not None and (paced.utilisation or 0.0) < floor
-        style = {"utilisation#": "red" if low else ""}
+        style = {"busy#": "red" if low else ""}
         table.add_row(
             *(Text(cells[i], style=style.get(names[i], "")) for i in shown),
             end_section=after is None or after.cell.format != point.cell.format,
         )
     return table
+
+
+def _place(point: Point) -> tuple[int, int, str, int, int]:
+    cell = point.cell
+    loader = list(LOADERS).index(cell.loader)
+    return FORMATS.index(cell.format), loader, cell.kind, cell.readers, cell.depth
 
 
 def as_json(measure: IoMeasure) -> dict[str, Any]:

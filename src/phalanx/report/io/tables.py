@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.report.io.comparison import LOADERS, duel, rivals
+from phalanx.report.io.comparison import duel, rivals
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.tables import Table, make_table
 from phalanx.report.wording import UNKNOWN, amount, duration, fixed, percent, three_digits
 
 COLUMNS = (
-    "format|cache|loader|readers#|ahead#|ranks#|samples/s#|MB/s#|MB/s range#|×read#|×torch#|"
-    "first batch#|stalls#|utilisation#|range#"
+    "format|cache|loader|readers|ahead#|ranks#|samples/s#|MB/s#|MB/s range#|×read#|×torch#|"
+    "first#|stalls#|busy#|busy range#"
 )
+SHORT = {"threads": "thr.", "processes": "proc."}
 MEGABYTE = 1e6
 
 
@@ -22,11 +23,11 @@ def ways(measure: IoMeasure) -> list[Table]:
         return []
     setting = measure.bench.setting
     note = (
-        "samples/s and MB/s of 10⁶ bytes flat out; first batch, stalls (waits over "
-        f"{duration(setting.stall_s)} an epoch of {setting.steps} steps) and utilisation with "
-        f"{duration(setting.compute_s)} of compute a step. Medians over {setting.runs} epochs. "
-        "×read: times the time of a plain read of the same files; ×torch: times the samples/s of "
-        "DataLoader with as many readers, the same number of batches ahead."
+        "samples/s and MB/s of 10⁶ bytes flat out. Time to the first batch, stalls (waits over "
+        f"{duration(setting.stall_s)}, an epoch of {setting.steps} steps) and busy (compute ÷ "
+        f"total time): with {duration(setting.compute_s)} of compute a step. Medians over "
+        f"{setting.runs} epochs. ×read: times the time of a plain read of the same files; ×torch: "
+        "times the samples/s of DataLoader with as many readers and batches ahead."
     )
     rows = [row(measure, point) for point in measure.flat]
     return [make_table(f"Ways of loading, {measure.name}", note, COLUMNS, rows)]
@@ -41,8 +42,8 @@ def row(measure: IoMeasure, flat: Point) -> tuple[str, ...]:
     return (
         cell.format,
         cell.cache,
-        LOADERS[cell.loader] + (" (processes)" if cell.kind == "processes" else ""),
-        str(cell.readers),
+        "torch, batched" if cell.loader == "torch-batched" else cell.loader,
+        f"{cell.readers} {SHORT[cell.kind]}" if cell.readers else UNKNOWN,
         str(cell.depth) if cell.depth else UNKNOWN,
         str(cell.ranks),
         three_digits(flat.samples_per_s),
@@ -59,7 +60,7 @@ def row(measure: IoMeasure, flat: Point) -> tuple[str, ...]:
 
 def times_read(measure: IoMeasure, point: Point) -> str:
     others = rivals(measure, point, "read") if point.cell.loader != "read" else []
-    return f"{1 / duel(point, others[0]).gain:.2f}" if others else UNKNOWN
+    return three_digits(1 / duel(point, others[0]).gain) if others else UNKNOWN
 
 
 def times_torch(measure: IoMeasure, point: Point) -> str:
@@ -71,7 +72,7 @@ def times_torch(measure: IoMeasure, point: Point) -> str:
         for other in rivals(measure, point, "torch")
         if (other.cell.readers, other.cell.depth) == (point.cell.readers, point.cell.depth)
     ]
-    return f"{duel(point, same[0]).gain:.2f}" if same else UNKNOWN
+    return three_digits(duel(point, same[0]).gain) if same else UNKNOWN
 
 
 def written(measures: Sequence[IoMeasure]) -> list[Table]:

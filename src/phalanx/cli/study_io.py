@@ -1,0 +1,124 @@
+"""`phalanx study io`."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from phalanx.bench.io.config import IoConfig
+from phalanx.bench.io.generate import num_bytes_of, remove
+from phalanx.bench.io.job import run_io
+from phalanx.bench.io.session import place_of
+from phalanx.errors import RunFailedError, UserError
+from phalanx.records.files import read_io
+from phalanx.report.io.study_findings import print_summary
+from phalanx.report.page import write_report
+from phalanx.report.wording import amount
+from phalanx.study.execute import open_study, set_aside
+from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
+from phalanx.study.planned import command_words
+from phalanx.train.run import RUNS, this_command
+
+
+def io(
+    *,
+    config: Annotated[  # frozen, so it may be a default
+        IoStudyConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
+    ] = IoStudyConfig(),  # noqa: B008
+) -> None:
+    """Where is training held up by its storage here, and which format, readers and depth to take?
+
+    Loads the data of a profile in every format with several numbers of readers and batches ahead,
+    for accelerators from fast to slow. Throughput and utilisation are measured and drawn. The same
+    command given again goes on where it stopped.
+
+    For example:
+
+        phalanx study io
+
+        phalanx study io --profiles resnet50 cosmoflow --readers 1 2 4 --depth 1 2 4 8
+
+        phalanx study io --formats tar npy --cache cold --data-dir /mnt/scratch
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    folder = config.study_dir or default_folder(config, RUNS)
+    planned = [
+        IoRun(name=name, config=_config(options, config.data_dir or folder / "data"))
+        for name, options in plan(config).items()
+    ]
+    open_study(folder, planned, kind=KIND, command=shlex.join(this_command()))
+    most = max(run.num_bytes for run in planned)
+    console.print(
+        f"{len(planned)} runs in {folder}; data in {config.data_dir or folder / 'data'}: "
+        f"{amount(most)} at a time, removed at the end",
+        markup=False,
+    )
+    try:
+        failed = _measure(folder, planned, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here", markup=False)
+        raise
+    print_summary(folder, console)
+    console.print(f"report: {write_report(folder)}", markup=False)
+    if failed:
+        raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoRun:
+    """One `phalanx bench io` of the study."""
+
+    name: str
+    config: IoConfig
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the data, at most."""
+        shape = place_of(self.config, Path()).shape
+        return sum(num_bytes_of(format_, shape) for format_ in self.config.formats)
+
+    def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:  # noqa: ARG002
+        console.print(f"{label}  {self.config.title}", markup=False)
+        command = command_words("bench io", self.config.as_record(), IoConfig().as_record())
+        run_io(self.config, folder, command=command, console=console)
+
+
+def _config(options: dict[str, Any], data: Path) -> IoConfig:
+    """The data stays from one run to the next: they read the same."""
+    return IoConfig(**options, data_dir=data, keep=True)
+
+
+def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
+    """Every run that is not there yet; returns how many failed. The data is removed, however it
+    ended, where it was not there before."""
+    places = {place_of(run.config, study).folder: place_of(run.config, study) for run in planned}
+    ours = [place for folder, place in places.items() if not folder.exists()]
+    failed = 0
+    try:
+        for number, run in enumerate(planned, 1):
+            folder = study / run.name
+            if _is_done(folder):
+                continue
+            set_aside(folder)
+            label = f"[{number}/{len(planned)}]"
+            try:
+                run.make(folder, study=study.name, console=console, label=label)
+            except (RunFailedError, UserError) as error:
+                failed += 1
+                console.print(f"{label}  failed: {str(error).splitlines()[0]}", markup=False)
+    finally:
+        for place in ours:
+            remove(place)
+    return failed
+
+
+def _is_done(folder: Path) -> bool:
+    try:
+        return read_io(folder).outcome.status == "completed"
+    except ValueError:
+        return False

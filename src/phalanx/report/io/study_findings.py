@@ -1,0 +1,170 @@
+"""What a reader of a study of loading should take away. Pure, but for printing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from phalanx.records.io import Cache
+from phalanx.report.answers import sentence
+from phalanx.report.findings import Sentence, Topic
+from phalanx.report.io import answers
+from phalanx.report.io.comparison import (
+    SPOKEN,
+    balance_s,
+    best_of_each_format,
+    caches_of,
+    fastest,
+    floor_of,
+    how,
+    in_cache,
+    own,
+)
+from phalanx.report.io.findings import conditions
+from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.study import IoStudy, read_io_study
+from phalanx.report.wording import duration, joined, percent
+
+AS_FAST_WITHIN = 0.05
+
+
+def study_findings(study: IoStudy) -> tuple[Topic, ...]:
+    """The topics that the records have something to say about."""
+    asked = (
+        (
+            "Which to take",
+            "The least that keeps the accelerator busy: fewest readers, then fewest batches ahead, "
+            "then the fastest format; where nothing does, the fastest.",
+            (choice,),
+        ),
+        (
+            "I/O-bound or compute-bound",
+            "A way is compute-bound where a step computes longer than a batch takes flat out; "
+            "measured: the shortest compute time at which the floor was reached.",
+            (bounds, answers.bound),
+        ),
+        (
+            "Which format?",
+            "Flat out, the fastest way of each; medians over all runs.",
+            (answers.fastest_format, answers.against_read),
+        ),
+        (
+            "More readers, more batches ahead",
+            f"Flat out, in the fastest format; gains below {percent(AS_FAST_WITHIN, 0)} are none.",
+            (more_readers, more_depth),
+        ),
+    )
+    topics = [
+        Topic(
+            title=title,
+            rule=rule,
+            sentences=tuple(
+                Sentence(label=f"{measure.name}, {cache}", text=text)
+                for measure in study.profiles
+                for cache in caches_of(measure.points)
+                for answer in questions
+                if (text := answer(measure, cache))
+            ),
+        )
+        for title, rule, questions in asked
+    ]
+    topics.append(conditions(study.runs))
+    return tuple(topic for topic in topics if topic.sentences)
+
+
+def choice(measure: IoMeasure, cache: Cache) -> str | None:
+    """The cheapest way that reaches the floor at the profile's own compute time."""
+    points = own(in_cache(measure.paced, cache))
+    if not points or measure.bench is None:
+        return None
+    floor = floor_of(measure)
+    reach = [point for point in points if (point.utilisation or 0.0) >= floor]
+    asked = duration(measure.bench.setting.compute_s)
+    if reach:
+        least = min(reach, key=lambda p: (p.cell.readers, p.cell.depth, -flat_rate(measure, p)))
+        return sentence(
+            f"at {asked} a step {SPOKEN[least.cell.format]} with {how(least.cell)} suffice: busy "
+            f"{percent(least.utilisation or 0, 1)}, floor {percent(floor, 0)}"
+        )
+    best = max(points, key=lambda p: p.utilisation or 0.0)
+    return sentence(
+        f"at {asked} a step nothing reaches {percent(floor, 0)}; the most is "
+        f"{percent(best.utilisation or 0, 1)}, with {SPOKEN[best.cell.format]}, {how(best.cell)}"
+    )
+
+
+def flat_rate(measure: IoMeasure, point: Point) -> float:
+    flat = measure.flat_of(point.cell)
+    return flat.samples_per_s if flat else 0.0
+
+
+def bounds(measure: IoMeasure, cache: Cache) -> str | None:
+    """For each format the compute time of a step below which it holds the accelerator up."""
+    told = []
+    for best in best_of_each_format(measure.flat, cache):
+        reached = shortest_s(measure, best)
+        measured = f"floor reached at {duration(reached)}" if reached else "floor never reached"
+        name = SPOKEN[best.cell.format]
+        told.append(f"{name} below {duration(balance_s(measure, best))} a step ({measured})")
+    return sentence(f"I/O-bound: {joined(told)}") if told else None
+
+
+def shortest_s(measure: IoMeasure, flat: Point) -> float | None:
+    """The shortest compute time at which this format, in any way, reached the floor."""
+    floor = floor_of(measure)
+    cell = flat.cell
+    times = [
+        point.compute_s
+        for point in own(in_cache(measure.with_compute, cell.cache))
+        if point.cell.format == cell.format and (point.utilisation or 0.0) >= floor
+    ]
+    return min(times, default=None)
+
+
+def more_readers(measure: IoMeasure, cache: Cache) -> str | None:
+    return _more(measure, cache, "readers", "readers")
+
+
+def more_depth(measure: IoMeasure, cache: Cache) -> str | None:
+    return _more(measure, cache, "depth", "batches ahead")
+
+
+def _more(measure: IoMeasure, cache: Cache, field: str, word: str) -> str | None:
+    """What more of it gain, each with the best of the rest, in the fastest format."""
+    best = fastest(best_of_each_format(measure.flat, cache))
+    if best is None:
+        return None
+    rates: dict[int, float] = {}
+    for point in own(in_cache(measure.flat, cache)):
+        if point.cell.format == best.cell.format and point.cell.readers:
+            value = int(getattr(point.cell, field))
+            rates[value] = max(rates.get(value, 0.0), point.samples_per_s)
+    if len(rates) < 2:
+        return None
+    least = min(rates)
+    name = SPOKEN[best.cell.format]
+    gains = [(value, rates[value] / rates[least]) for value in sorted(rates) if value != least]
+    if max(gain for _, gain in gains) <= 1 + AS_FAST_WITHIN:
+        return sentence(f"{name}: more than {least} {word} gain nothing")
+    told = [f"{value} {word} {gain:.2f} times" for value, gain in gains]
+    return sentence(f"{name}: {joined(told)} the samples/s of {least}")
+
+
+def study_headline(study: IoStudy) -> str:
+    """The one sentence that the page begins with."""
+    for measure in study.profiles:
+        for cache in caches_of(measure.points):
+            if text := choice(measure, cache):
+                return f"{measure.name}, {cache}: {text[0].lower()}{text[1:].rstrip('.')}"
+    return "No run of this study was completed yet"
+
+
+def print_summary(folder: Path, console: Console) -> None:
+    """The findings, on the terminal."""
+    for topic in study_findings(read_io_study(folder)):
+        console.print(Text(topic.title, style="bold"))
+        for told in topic.sentences:
+            label = f"{told.label}: " if told.label else ""
+            console.print(f"  {label}{told.text}", markup=False)

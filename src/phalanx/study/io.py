@@ -1,0 +1,95 @@
+"""The study of loading: which measurements it is made of. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from phalanx.errors import UserError
+from phalanx.records.io import Cache, Format
+
+KIND = "io"
+DEFAULT_BATCH = {"resnet50": 50}  # of 400: a batch that is read in milliseconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class IoStudyConfig:
+    """What to compare. The defaults write 0.4 GB and take some five minutes on two cores."""
+
+    profiles: tuple[str, ...] = ("resnet50",)
+    """unet3d, resnet50, cosmoflow, bert, or YAML files of the same form."""
+
+    formats: tuple[Format, ...] = ("files", "tar", "npy", "hdf5", "parquet")
+    """How the data is stored."""
+
+    readers: tuple[int, ...] = (1, 2)
+    """Numbers of readers, threads all of them."""
+
+    depth: tuple[int, ...] = (1, 4)
+    """Numbers of batches that may wait for the accelerator."""
+
+    compute_scales: tuple[float, ...] = (1 / 64, 1 / 16, 1 / 4, 1.0)
+    """Factors on the compute time of a step: from a loader that is hurried to one that waits."""
+
+    cache: tuple[Cache, ...] = ("warm", "cold")
+    """warm: the files are in memory; cold: the system was asked to drop them before each epoch."""
+
+    batch_size: int | None = None
+    """Samples of a step. Default: as the profile has it; of resnet50 50, an eighth."""
+
+    runs: int = 3
+    """Measured epochs of each way, after one that warms up."""
+
+    data_bytes: str = "64MB"
+    """Room for the samples in one format."""
+
+    data_dir: Path | None = None
+    """Where the data is written; removed at the end. Default: in the folder of the study."""
+
+    study_dir: Path | None = None
+    """Folder of the study. Default: runs/io-…, the same for the same options, so that an
+    interrupted study goes on when its command is given again."""
+
+    def __post_init__(self) -> None:
+        for name in ("profiles", "formats", "readers", "depth", "compute_scales", "cache"):
+            values, option = getattr(self, name), name.replace("_", "-")
+            if not values:
+                raise UserError(f"--{option} needs at least one value")
+            if len(set(values)) != len(values):
+                raise UserError(f"--{option} names a value twice: {' '.join(map(str, values))}")
+        for scale in self.compute_scales:
+            if not scale > 0:
+                raise UserError(f"--compute-scales must be more than 0, not {scale:g}")
+
+
+def plan(study: IoStudyConfig) -> dict[str, dict[str, object]]:
+    """By name of the run: the options of `phalanx bench io` that make it, without its folders.
+
+    A run is one compute time of one profile; every format, readers and depth are in it, in turn.
+    """
+    return {
+        f"{Path(profile).stem}-compute-{scale:g}": {
+            "profile": profile,
+            "formats": study.formats,
+            "readers": study.readers,
+            "depth": study.depth,
+            "cache": study.cache,
+            "against": ("read",),
+            "runs": study.runs,
+            "data_bytes": study.data_bytes,
+            "batch_size": study.batch_size or DEFAULT_BATCH.get(profile),
+            "compute_scale": None if scale == 1 else scale,
+        }
+        for profile in study.profiles
+        for scale in study.compute_scales
+    }
+
+
+def default_folder(study: IoStudyConfig, runs: Path) -> Path:
+    """The same folder for the same options."""
+    options = msgspec.json.encode({k: str(v) for k, v in asdict(study).items()}, order="sorted")
+    names = "-".join(Path(name).stem for name in study.profiles)
+    return runs / f"io-{names}-{hashlib.sha256(options).hexdigest()[:6]}"
