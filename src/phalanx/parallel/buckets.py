@@ -4,15 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.comm.link import Link
+
+FIXED_S = 50e-6
+"""What a message costs beside the network's latency: a guess for ranks that sleep and wake."""
+UNKNOWN = Link(bandwidth_bytes_per_s=10e9 / 8, latency_s=50e-6)
+"""What a network is taken for of which nothing is known: 10 Gbit/s Ethernet."""
+WORTH = 8
+"""A bucket is on its way this many times as long as it is late: an eighth more than all at once."""
+LAST_PART = 8
+"""The last bucket, which nothing hides, is at most such a part of the others."""
+
 
 def plan_buckets(
-    num_bytes: Sequence[int], kinds: Sequence[str], order: Sequence[int], largest_bytes: int
+    num_bytes: Sequence[int],
+    kinds: Sequence[str],
+    order: Sequence[int],
+    largest_bytes: int,
+    last_bytes: int | None = None,
 ) -> list[list[int]]:
     """Parameters by number, cut into buckets in the order in which their gradients come.
 
     num_bytes, kinds: of each parameter; a bucket holds one kind, which is its dtype.
     order: every number once.
     largest_bytes: of a bucket, unless a single parameter has more.
+    last_bytes: of the last bucket, where there are others and the last parameter has no more;
+        None: as of the others.
     """
     buckets: list[list[int]] = []
     open_buckets: dict[str, list[int]] = {}
@@ -26,10 +43,30 @@ def plan_buckets(
         bucket.append(number)
     # One is reduced after the other: first the one that is full first.
     place = {number: position for position, number in enumerate(order)}
-    return sorted(buckets, key=lambda bucket: max(place[number] for number in bucket))
+    buckets.sort(key=lambda bucket: max(place[number] for number in bucket))
+    if last_bytes is not None and len(buckets) > 1:
+        buckets[-1:] = _cut_last(buckets[-1], num_bytes, last_bytes)
+    return buckets
+
+
+def _cut_last(bucket: list[int], num_bytes: Sequence[int], last_bytes: int) -> list[list[int]]:
+    """`bucket` in two, the second of which has at most `last_bytes` or one parameter."""
+    first, filled = len(bucket) - 1, num_bytes[bucket[-1]]
+    while first > 0 and filled + num_bytes[bucket[first - 1]] <= last_bytes:
+        first -= 1
+        filled += num_bytes[bucket[first]]
+    return [part for part in (bucket[:first], bucket[first:]) if part]
 
 
 def largest_bucket_bytes(ranks: int, cache_bytes: int) -> int:
     """All ranks' buckets together fill half of the last level of cache: what one rank writes the
     others read from there."""
     return max(2**20, cache_bytes // 2 // ranks)
+
+
+def network_bucket_bytes(link: Link) -> int:
+    """A bucket takes two rounds, each late by the latency: so large that they are `WORTH` times as
+    long on their way, and no larger, so that there are several."""
+    bandwidth = link.bandwidth_bytes_per_s or UNKNOWN.bandwidth_bytes_per_s
+    assert bandwidth is not None, "said above"
+    return max(2**16, int(WORTH * 2 * (link.latency_s + FIXED_S) * bandwidth))

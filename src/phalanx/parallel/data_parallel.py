@@ -10,39 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
-from phalanx.comm.buffer import Buffer
-from phalanx.comm.group import Group
 from phalanx.comm.world import World
 from phalanx.launch.cores import last_level_cache_bytes
 from phalanx.parallel.buckets import largest_bucket_bytes, plan_buckets
+from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.torch_backend.tensors import buffer_of
-
-
-class _Bucket:
-    """Gradients that are reduced together; they lie where the other ranks of the node see them."""
-
-    def __init__(self, group: Group, parameters: Sequence[nn.Parameter]) -> None:
-        self.parameters = parameters
-        self.waits_for = len(parameters)
-        memory = _visible(group, sum(p.nbytes for p in parameters))
-        whole = memory.view(parameters[0].dtype)
-        self.buffer: Buffer = buffer_of(whole)
-        starts = [0]
-        for parameter in parameters:
-            starts.append(starts[-1] + parameter.numel())
-        self.views = {
-            parameter: whole[start : start + parameter.numel()].view(parameter.shape)
-            for parameter, start in zip(parameters, starts, strict=False)
-        }
-
-    def take(self, parameter: nn.Parameter) -> None:
-        """The parameter's gradient, wherever it is, moves into the bucket."""
-        view = self.views[parameter]
-        if parameter.grad is None:
-            view.zero_()
-        elif parameter.grad.data_ptr() != view.data_ptr():
-            view.copy_(parameter.grad)
-        parameter.grad = view
 
 
 class DataParallel(nn.Module):
@@ -121,18 +93,16 @@ class DataParallel(nn.Module):
             hook.remove()
         for parameter in self._trained:
             parameter.grad = None
-        self._buckets.clear()
-        self._bucket_of.clear()
+        del self._buckets
 
     def _make_buckets(self, order: Sequence[int]) -> None:
-        numbers = plan_buckets(
+        plan = plan_buckets(
             [p.nbytes for p in self._trained],
             [str(p.dtype) for p in self._trained],
             order,
             self._bucket_bytes,
         )
-        self._buckets = [_Bucket(self._group, [self._trained[n] for n in ns]) for ns in numbers]
-        self._bucket_of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._buckets = GradientBuckets(self._trained, plan, visible_memory(self._group))
 
     def _follow_order(self) -> None:
         """New buckets, in the order in which rank 0's gradients came."""
@@ -148,36 +118,23 @@ class DataParallel(nn.Module):
             return
         assert isinstance(parameter, nn.Parameter)
         if not self._is_running:
-            self._begin()
+            self._is_running = True
+            self._buckets.begin()
+            Variable._execution_engine.queue_callback(self._end)
         if not self._order_is_known:
             self._came.append(parameter)
-        bucket = self._bucket_of[parameter]
-        bucket.take(parameter)
-        bucket.waits_for -= 1
-        self._missing.discard(parameter)
-        while self._next < len(self._buckets) and self._buckets[self._next].waits_for <= 0:
-            self._reduce_next()
-
-    def _begin(self) -> None:
-        self._is_running, self._next = True, 0
-        self._missing = set(self._trained)
-        for bucket in self._buckets:
-            bucket.waits_for = len(bucket.parameters)
-        Variable._execution_engine.queue_callback(self._end)
+        self._reduce(self._buckets.take(parameter))
 
     def _end(self) -> None:
         """Backward is over: what did not come counts as zeros."""
         self._is_running = False
-        for parameter in self._missing:
-            self._bucket_of[parameter].take(parameter)
-        while self._next < len(self._buckets):
-            self._reduce_next()
+        self._reduce(self._buckets.rest())
 
-    def _reduce_next(self) -> None:
-        bucket = self._buckets[self._next]
-        self._next += 1
+    def _reduce(self, buckets: Sequence[Bucket]) -> None:
         if self._group.size > 1:
-            self._group.all_reduce(bucket.buffer, divisor=float(self._group.size))
+            for bucket in buckets:
+                divisor = float(self._group.size)
+                self._group.all_reduce(buffer_of(bucket.values), divisor=divisor)
 
     @torch.no_grad()
     def _broadcast(self, tensors: Sequence[Tensor]) -> None:
@@ -188,13 +145,6 @@ class DataParallel(nn.Module):
             self._group.broadcast(buffer_of(values), root=0)
             if values.data_ptr() != tensor.data_ptr():
                 tensor.copy_(values)
-
-
-def _visible(group: Group, num_bytes: int) -> Tensor:
-    """(num_bytes,) of memory that the other ranks of the node can see, where there is such."""
-    if group.node is None:
-        return torch.zeros(num_bytes, dtype=torch.uint8)
-    return torch.from_numpy(group.node.allocate(num_bytes, "uint8"))
 
 
 def _check(parameters: Sequence[nn.Parameter]) -> None:

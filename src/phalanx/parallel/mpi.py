@@ -1,38 +1,63 @@
 """Data parallelism over MPI, written out by hand.
 
-Every rank has the whole model and a part of each global batch. After its backward pass the
-gradients of all ranks are summed, and every rank makes the same update.
+Every rank has the whole model and a part of each global batch. The gradients of all ranks are
+summed, after the backward pass or while it runs, and every rank makes the same update.
 """
 
 from __future__ import annotations
 
 import time
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from phalanx.comm.layout import starts_of
 from phalanx.comm.reducer import AllReducer, Method, make_reducer
+from phalanx.comm.traffic import Moved
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.parallel.compression.compressor import Compressor, Uncompressed
+from phalanx.parallel.exchange import Exchange
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
+from phalanx.parallel.make_exchange import choice_for, is_worth_hiding, make_exchange, moved_in_step
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
 from phalanx.parallel.strategy import UpdateTimes, backward
 from phalanx.records.schema import Expected
+from phalanx.torch_backend.tensors import dtype_of
+
+Overlap = Literal["auto", "on", "off"]
 
 
 class MPI(OverMPI):
-    """All ranks of a node read the sums from one place: during the optimizer's step every
-    parameter's `grad` is a view of the reducer's result. A parameter that the loss does not reach
-    has a gradient of zeros."""
+    """Gradients that are neither compressed nor summed during the backward pass go through one
+    reducer: all ranks of a node read the sums from one place, and during the optimizer's step every
+    parameter's `grad` is a view of it. Else they go through an `Exchange`, bucket by bucket. A
+    parameter that the loss does not reach has a gradient of zeros."""
 
-    def __init__(self, world: World, *, method: Method = "auto") -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        method: Method = "auto",
+        compressor: Compressor | None = None,
+        overlap: Overlap = "auto",
+        bucket_bytes: int | None = None,
+    ) -> None:
+        """compressor: None for none. overlap auto: where a network carries the gradients.
+        bucket_bytes: of an exchange; None: as cache and network allow."""
         super().__init__(world)
         self._method = method
+        self._compressor = compressor or Uncompressed()
+        self._overlaps = world.size > 1 and (
+            is_worth_hiding(world) if overlap == "auto" else overlap == "on"
+        )
+        self._bucket_bytes = bucket_bytes
         self.coordinates = {"dp": self.rank}
         self._reducer: AllReducer | None = None
+        self._exchange: Exchange | None = None
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         """Raises: UserError when the ranks cannot sum in the way that is asked for."""
@@ -40,51 +65,112 @@ class MPI(OverMPI):
         self._rule = rule
         for parameter in self._parameters:
             self._world.broadcast(parameter.detach().numpy())
-        sizes = [parameter.numel() for parameter in self._parameters]
-        dtype = self._parameters[0].detach().numpy().dtype
+        is_compressed = not isinstance(self._compressor, Uncompressed)
         try:
-            self._reducer = make_reducer(self._world, sizes, dtype, self._method)
+            if self.size > 1 and (self._overlaps or is_compressed):
+                self._prepare_exchange()
+            else:
+                self._prepare_reducer()
         except ValueError as error:
             raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
+        self.optimizer = torch_optimizer(rule, self._parameters)
+
+    def _prepare_exchange(self) -> None:
+        self._exchange = make_exchange(
+            self._world,
+            self._parameters,
+            self._compressor,
+            method=self._method,
+            bucket_bytes=self._bucket_bytes,
+            overlaps=self._overlaps,
+        )
+        counts = [[self._parameters[n].numel() for n in ns] for ns in self._exchange.plan()]
+        dtype = dtype_of(self._parameters[0].dtype)
+        largest = max(map(sum, counts))
+        self.collective = choice_for(self._world, largest, dtype, self._method).algorithm
+
+    def _prepare_reducer(self) -> None:
+        sizes = [parameter.numel() for parameter in self._parameters]
+        dtype = self._parameters[0].detach().numpy().dtype
+        self._reducer = make_reducer(self._world, sizes, dtype, self._method)
         self.collective = self._reducer.name
         total = torch.from_numpy(self._reducer.total)
         self._sums = [
             total[start : start + parameter.numel()].view_as(parameter)
             for parameter, start in zip(self._parameters, starts_of(sizes), strict=False)
         ]
-        self.optimizer = torch_optimizer(rule, self._parameters)
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         began = time.perf_counter()
-        backward(loss_sum, self.loss_weight(global_targets))
+        weight = self.loss_weight(global_targets)
+        if self._exchange is not None:
+            return self._exchanged(self._exchange, loss_sum, weight)
+        backward(loss_sum, weight)
         computed = time.perf_counter()
-        if self.size > 1:
-            self._sum_gradients()
+        self._sum_gradients()
         reduced = time.perf_counter()
         self.step_optimizer()
         return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
 
+    def _exchanged(self, exchange: Exchange, loss_sum: Tensor, weight: float) -> UpdateTimes:
+        began = time.perf_counter()
+        exchange.spans = self.spans
+        with exchange:
+            backward(loss_sum, weight)
+        ended, times = time.perf_counter(), exchange.times
+        self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
+        self.step_optimizer()
+        return UpdateTimes(
+            backward_s=ended - began - times.exposed_s,
+            communication_s=times.exposed_s,
+            hidden_s=times.hidden_s,
+            last_bucket_s=times.last_bucket_s,
+        )
+
     def _sum_gradients(self) -> None:
         assert self._reducer is not None, "prepare() comes first"
         gradients = [gradient_of(parameter) for parameter in self._parameters]
+        if self.size == 1:
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                parameter.grad = gradient
+            return
         self._reducer.all_reduce_at([gradient.data_ptr() for gradient in gradients])
         for parameter, total in zip(self._parameters, self._sums, strict=True):
             parameter.grad = total
         self.communicated_bytes += self._reducer.total.nbytes
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
-        assert self._reducer is not None, "prepare() comes first"
-        reducer, size = self._reducer, self._reducer.dtype.itemsize
-        state_bytes, state_formula = data_parallel_state(self._rule, size, reducer.num_bytes)
+        size = self._parameters[0].element_size()
+        num_bytes = sum(parameter.nbytes for parameter in self._parameters)
+        state_bytes, state_formula = data_parallel_state(self._rule, size, num_bytes)
+        moved, formula = self._moved()
         return Expected(
-            sent_bytes=reducer.sent_bytes_per_call if self.size > 1 else 0,
-            received_bytes=reducer.received_bytes_per_call if self.size > 1 else 0,
-            traffic_formula=all_reduce_formula(reducer.name, self.rank, self.size, size),
+            sent_bytes=None if moved is None else moved.sent_bytes,
+            received_bytes=None if moved is None else moved.received_bytes,
+            traffic_formula=formula,
             state_bytes=state_bytes,
             state_formula=state_formula,
         )
 
+    def _moved(self) -> tuple[Moved | None, str]:
+        """In a step; of an exchange before its first, with buckets as they most likely will be."""
+        size = self._parameters[0].element_size()
+        if self._exchange is None:
+            assert self._reducer is not None, "prepare() comes first"
+            formula = all_reduce_formula(self._reducer.name, self.rank, self.size, size)
+            return (self._reducer.moved if self.size > 1 else Moved(0, 0, 0)), formula
+        plan = self._exchange.plan()
+        args = (self._world, self._parameters, plan, self._compressor, self._method)
+        assert self.collective is not None, "said where the exchange is made"
+        formula = all_reduce_formula(self.collective, self.rank, self.size, size)
+        if self._compressor.name != "none":
+            formula = f"{self._compressor.name} of {formula}"
+        return moved_in_step(*args), formula
+
     def close(self) -> None:
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
         if self._reducer is not None:
             self.clear_gradients()
             self._sums.clear()

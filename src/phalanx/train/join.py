@@ -11,6 +11,7 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
 from phalanx.models.options import completed
+from phalanx.parallel.compression.make import make_compressor
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
@@ -33,7 +34,7 @@ def join(config: TrainConfig, launched: Launched | None) -> Strategy:
         case "gloo":
             return _join_gloo(config, launched)
         case "mpi":
-            return MPI(_world(config, launched), method=config.all_reduce)
+            return _join_mpi(config, launched)
         case "shared":
             return Shared(_world(config, launched))
         case "server":
@@ -61,6 +62,22 @@ def join(config: TrainConfig, launched: Launched | None) -> Strategy:
             return ZeroOne(_world(config, launched), backend=config.backend)
         case "zero" | "tensor" | "pipeline" | "mesh":
             return _join_mesh(config, launched)
+
+
+def _join_mpi(config: TrainConfig, launched: Launched | None) -> MPI:
+    compressor = make_compressor(
+        config.compress,
+        powersgd_rank=config.powersgd_rank,
+        topk_fraction=config.topk_fraction,
+        seed=config.seed,
+    )
+    return MPI(
+        _world(config, launched),
+        method=config.all_reduce,
+        compressor=compressor,
+        overlap=config.overlap,
+        bucket_bytes=None if config.bucket_mb is None else max(1, int(config.bucket_mb * 1e6)),
+    )
 
 
 def _join_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:

@@ -10,7 +10,8 @@ from typing import Literal
 
 from phalanx.comm.collectives import direct, halving, naive, segments, tree
 from phalanx.comm.layout import chunks, share_of
-from phalanx.comm.traffic import Moved, all_reduced, together
+from phalanx.comm.select import Algorithm
+from phalanx.comm.traffic import Moved, all_gathered, all_reduced, together
 
 OnMessages = Literal["naive", "direct", "ring", "tree", "halving"]
 
@@ -18,6 +19,21 @@ OnMessages = Literal["naive", "direct", "ring", "tree", "halving"]
 def moved_by(algorithm: OnMessages, count: int, itemsize: int, rank: int, size: int) -> Moved:
     """By `rank` of `size` ranks, for a vector of `count` elements of `itemsize` bytes."""
     return _FORMULAS[algorithm](count, itemsize, rank, size)
+
+
+def moved_by_choice(
+    algorithm: Algorithm, count: int, itemsize: int, rank: int, size: int
+) -> Moved | None:
+    """The same of any that may be chosen; None where there is no formula."""
+    match algorithm:
+        case "shared" | "library":
+            return all_reduced(count, itemsize, rank, size)
+        case "short":
+            return all_gathered([count * itemsize] * size, rank)
+        case "lanes":
+            return None
+        case _:
+            return moved_by(algorithm, count, itemsize, rank, size)
 
 
 def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Moved:

@@ -1,0 +1,100 @@
+"""Gradients that are reduced together, taken as backward passes make them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Size, Tensor, nn
+
+from phalanx.comm.group import Group
+
+
+class Bucket:
+    """Parameters whose gradients lie one after the other in one piece of memory."""
+
+    def __init__(self, number: int, parameters: Sequence[nn.Parameter], memory: Tensor) -> None:
+        """parameters: of one dtype; memory: (bytes,) uint8, as many as they have."""
+        self.number, self.parameters = number, parameters
+        self.waits_for = len(parameters)
+        self.values: Tensor = memory.view(parameters[0].dtype)
+        """(n,): all gradients."""
+        starts = [0]
+        for parameter in parameters:
+            starts.append(starts[-1] + parameter.numel())
+        self.views = {
+            parameter: self.values[start : start + parameter.numel()].view(parameter.shape)
+            for parameter, start in zip(parameters, starts, strict=False)
+        }
+
+    @property
+    def shapes(self) -> list[Size]:
+        return [parameter.shape for parameter in self.parameters]
+
+    @torch.no_grad()
+    def take(self, parameter: nn.Parameter) -> None:
+        """The parameter's gradient, wherever it is, moves into the bucket; none counts as zeros."""
+        view = self.views[parameter]
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.data_ptr() != view.data_ptr():
+            view.copy_(parameter.grad)
+        parameter.grad = view
+
+
+class GradientBuckets:
+    """All buckets of a model. They are complete in their order: one that is full earlier waits for
+    those before it, so that all ranks reduce them alike."""
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        plan: Sequence[Sequence[int]],
+        memory: Callable[[int], Tensor],
+    ) -> None:
+        """plan: numbers of the parameters of each bucket; memory: gives a bucket its bytes."""
+        chosen = [[parameters[number] for number in numbers] for numbers in plan]
+        self.buckets = [
+            Bucket(number, some, memory(sum(p.nbytes for p in some)))
+            for number, some in enumerate(chosen)
+        ]
+        self._bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
+        self.begin()
+
+    def begin(self) -> None:
+        """A backward pass begins."""
+        self._next = 0
+        self._missing = dict.fromkeys(self._bucket_of)
+        for bucket in self.buckets:
+            bucket.waits_for = len(bucket.parameters)
+
+    def take(self, parameter: nn.Parameter) -> list[Bucket]:
+        """A gradient is there. Returns: the buckets that this completes."""
+        bucket = self._bucket_of[parameter]
+        bucket.take(parameter)
+        bucket.waits_for -= 1
+        self._missing.pop(parameter, None)
+        first = self._next
+        while self._next < len(self.buckets) and self.buckets[self._next].waits_for <= 0:
+            self._next += 1
+        return self.buckets[first : self._next]
+
+    def rest(self) -> list[Bucket]:
+        """Backward is over, and what did not come is taken as it is. Returns: the buckets that are
+        left."""
+        for parameter in self._missing:
+            self._bucket_of[parameter].take(parameter)
+        self._missing.clear()
+        first, self._next = self._next, len(self.buckets)
+        return self.buckets[first:]
+
+
+def visible_memory(group: Group) -> Callable[[int], Tensor]:
+    """For buckets: memory that the other ranks of the node can see, where there is such."""
+
+    def allocate(num_bytes: int) -> Tensor:
+        if group.node is None:
+            return torch.zeros(num_bytes, dtype=torch.uint8)
+        return torch.from_numpy(group.node.allocate(num_bytes, "uint8"))
+
+    return allocate

@@ -1,0 +1,116 @@
+"""The exchange that suits where the ranks are, and what it sends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from torch import nn
+
+from phalanx.comm.collectives.library import is_native
+from phalanx.comm.collectives.moves import moved_by_choice
+from phalanx.comm.dtypes import DType
+from phalanx.comm.reducer import Method, obstacle_to_sharing
+from phalanx.comm.select import Choice, Topology, asked_for, choose_all_reduce
+from phalanx.comm.traffic import Moved, together
+from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.world import World
+from phalanx.launch.cores import last_level_cache_bytes
+from phalanx.parallel.buckets import (
+    LAST_PART,
+    UNKNOWN,
+    largest_bucket_bytes,
+    network_bucket_bytes,
+)
+from phalanx.parallel.compression.compressor import Compressor, Uncompressed
+from phalanx.parallel.compression.ranks import OnGroup
+from phalanx.parallel.exchange import Exchange
+from phalanx.torch_backend.tensors import dtype_of
+
+
+def is_worth_hiding(world: World) -> bool:
+    """Whether sums take longer to travel than to compute, so that the processor has time for
+    something else meanwhile. Within a node it has not: there summing is arithmetic itself."""
+    return world.size > 1 and not world.on_one_node
+
+
+def make_exchange(
+    world: World,
+    parameters: Sequence[nn.Parameter],
+    compressor: Compressor,
+    *,
+    method: Method,
+    bucket_bytes: int | None,
+    overlaps: bool,
+) -> Exchange:
+    """bucket_bytes: of the largest bucket; None: as cache or network allow. Collective.
+
+    Raises: ValueError when the ranks cannot sum by `method`.
+    """
+    _check(world, method)
+    largest_bytes = bucket_bytes or (
+        largest_bucket_bytes(world.size, last_level_cache_bytes())
+        if world.on_one_node
+        else network_bucket_bytes(world.link or UNKNOWN)
+    )
+    group = world.group
+    if overlaps:  # a thread needs a group of its own, and sleeps while this rank computes
+        policy = WaitPolicy.for_network()
+        group = group.subgroup(range(world.size), name="gradients", policy=policy)
+    return Exchange(
+        parameters,
+        group,
+        compressor,
+        OnGroup(group, None if method == "auto" else method),
+        largest_bytes=largest_bytes,
+        last_bytes=largest_bytes // LAST_PART,
+        overlaps=overlaps,
+    )
+
+
+def choice_for(world: World, count: int, dtype: DType, method: Method) -> Choice:
+    """What sums an uncompressed bucket of so many values."""
+    return choose_all_reduce(
+        count * dtype.itemsize,
+        dtype,
+        topology=Topology(
+            nodes=world.group.nodes,
+            shares_memory=world.group.node is not None,
+            is_imitated=world.link is not None,
+        ),
+        asked=asked_for(os.environ) if method == "auto" else method,
+        is_native=is_native(dtype),
+    )
+
+
+def moved_in_step(
+    world: World,
+    parameters: Sequence[nn.Parameter],
+    plan: Sequence[Sequence[int]],
+    compressor: Compressor,
+    method: Method,
+) -> Moved | None:
+    """By this rank, for all buckets of `plan`; None where there is no formula."""
+    moves: list[Moved] = []
+    dtype = dtype_of(parameters[0].dtype)
+    for numbers in plan:
+        shapes = [parameters[number].shape for number in numbers]
+        if not isinstance(compressor, Uncompressed):
+            num_bytes = compressor.sent_bytes(shapes, world.rank, world.size)
+            moves.append(Moved(num_bytes, num_bytes, 0))
+            continue
+        count = sum(shape.numel() for shape in shapes)
+        algorithm = choice_for(world, count, dtype, method).algorithm
+        moved = moved_by_choice(algorithm, count, dtype.itemsize, world.rank, world.size)
+        if moved is None:
+            return None
+        moves.append(moved)
+    return together(moves)
+
+
+def _check(world: World, method: Method) -> None:
+    if method == "library" and world.link is not None:
+        raise ValueError("the imitated link does not slow the MPI library's own all-reduce")
+    obstacle = obstacle_to_sharing(world)
+    if method == "shared" and obstacle is not None:
+        raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")
