@@ -9,6 +9,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from phalanx.records.divergence import NOT_FINITE
+
 REMEDIES = (
     "lower --lr, give --warmup-epochs or --clip-norm, or leave such steps out by "
     "--bad-gradients skip"
@@ -71,7 +73,7 @@ def told(
     """One line: the step, the rank or ranks, and the parameter. ranks: in their order; summed: of
     the sums over them; at least one of all has a gradient that is not finite."""
     bad = [rank for rank, found in enumerate(ranks) if found.number]
-    start = f"step {step}: gradients are not finite"
+    start = f"step {step}: {NOT_FINITE}"
     if not bad:
         return (
             f"{start}: those of every rank are, and their sum over the ranks is not: "
@@ -83,7 +85,7 @@ def told(
 
 def told_of_one(step: int, rank: int, found: BadGradients, names: Sequence[str]) -> str:
     """The same of a rank that trains by itself."""
-    return f"step {step}: gradients are not finite: rank {rank}{_first(found, names)}"
+    return f"step {step}: {NOT_FINITE}: rank {rank}{_first(found, names)}"
 
 
 def _first(found: BadGradients, names: Sequence[str]) -> str:

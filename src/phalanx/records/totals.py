@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from phalanx.records.divergence import UNBOUNDED
 from phalanx.records.schema import Summary
-
-UNBOUNDED = 1e30
-"""What is recorded of a loss that is not finite: JSON knows neither infinity nor NaN."""
-
-
-def recorded_loss(loss_sum: float) -> float:
-    return loss_sum if math.isfinite(loss_sum) else UNBOUNDED
 
 
 @dataclass(frozen=True, kw_only=True)

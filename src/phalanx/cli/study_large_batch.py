@@ -1,0 +1,69 @@
+"""`phalanx study large-batch`."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from phalanx.data.catalog import NUM_TRAIN_SAMPLES, resolve
+from phalanx.errors import RunFailedError
+from phalanx.records.divergence import has_diverged
+from phalanx.records.files import read_run
+from phalanx.report.large_batch.material import KIND
+from phalanx.report.large_batch.summary import print_summary
+from phalanx.report.page import write_report
+from phalanx.study.execute import execute, open_study
+from phalanx.study.large_batch import LargeBatchConfig, default_folder, plan
+from phalanx.train.run import RUNS, this_command
+
+
+def large_batch(
+    *,
+    config: Annotated[
+        LargeBatchConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
+    ] = LargeBatchConfig(),  # noqa: B008  # frozen
+) -> None:
+    """How large may a batch be, what does it cost in accuracy, and which remedy helps?
+
+    Trains with ever larger batches: the recipe of the smallest as it is, with its learning rate
+    scaled, with a warm-up, with LARS and with LAMB; several seeds tell what is chance. The same
+    command given again goes on where it stopped.
+
+    For example:
+
+        phalanx study large-batch
+
+        phalanx study large-batch --full
+
+        phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    choice = resolve(config.dataset, config.data_root)
+    planned = plan(config, NUM_TRAIN_SAMPLES)
+    folder = config.study_dir or default_folder(config, choice.name, RUNS)
+    open_study(folder, planned, kind=KIND, command=shlex.join(this_command()))
+    console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
+    # A run that has diverged would diverge again: it is a result.
+    todo = [run for run in planned if not _is_a_result(folder / run.name)]
+    try:
+        execute(folder, todo, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here", markup=False)
+        raise
+    print_summary(folder, console)
+    console.print(f"report: {write_report(folder)}", markup=False)
+    broken = sum(not _is_a_result(folder / run.name) for run in planned)
+    if broken:
+        raise RunFailedError(f"{broken} of {len(planned)} runs failed; the report says why")
+
+
+def _is_a_result(folder: Path) -> bool:
+    try:
+        outcome = read_run(folder).outcome
+    except ValueError:
+        return False
+    return outcome.status == "completed" or has_diverged(outcome)

@@ -1,0 +1,198 @@
+"""The runs of a large-batch study, those that differ only in their seed together. Pure but for
+`read_material`, which reads the records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from phalanx.records.divergence import has_diverged
+from phalanx.records.schema import Setting
+from phalanx.report.comparison import Spread
+from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.measures import EpochMeasure, RunMeasure
+
+KIND = "large-batch"
+TARGET_STEP = 0.005
+"""Targets are multiples of half a percentage point."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCell:
+    """One remedy at one batch size."""
+
+    remedy: str  # e.g. "linear, warm-up"
+    batch_size: int
+    learning_rate: float
+    runs: tuple[RunMeasure, ...]  # that came to their end
+    diverged: tuple[RunMeasure, ...]  # that were stopped because gradients were not finite
+
+    @property
+    def label(self) -> str:
+        return f"{self.remedy}, batch {self.batch_size:,}"
+
+    @property
+    def num_seeds(self) -> int:
+        return len(self.runs) + len(self.diverged)
+
+    @property
+    def has_warm_up(self) -> bool:
+        return any(_warms_up(run.setting) for run in (*self.runs, *self.diverged) if run.setting)
+
+    @property
+    def accuracy(self) -> Spread | None:
+        """On the validation data after the last epoch, of the runs that came to their end."""
+        return _spread(self.runs, lambda run: run.trained[-1].validation_accuracy)
+
+    @property
+    def gap(self) -> Spread | None:
+        """Training accuracy - validation accuracy, in the last epoch."""
+        return _spread(self.runs, lambda run: _gap(run.trained[-1]))
+
+    @property
+    def updates_per_epoch(self) -> int | None:
+        for run in (*self.runs, *self.diverged):
+            for rank in run.ranks.values():
+                for epoch in rank.epochs.values():
+                    return epoch.steps
+        return None
+
+    @property
+    def epoch_s(self) -> float | None:
+        times = [run.epoch_s for run in self.runs if run.epoch_s]
+        return fmean(times) if times else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """When the runs of a cell first had the target accuracy; means over the seeds that had it."""
+
+    cell: BatchCell
+    num_reached: int
+    epochs: float | None
+    updates: float | None
+    trained_s: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """Everything that the page is made of."""
+
+    measures: StudyMeasures
+    cells: tuple[BatchCell, ...]  # by increasing batch, then in the order of the plan
+
+    @property
+    def batch_sizes(self) -> list[int]:
+        return sorted({cell.batch_size for cell in self.cells})
+
+    @property
+    def remedies(self) -> list[str]:
+        return list(dict.fromkeys(cell.remedy for cell in self.cells))
+
+    def at(self, batch_size: int) -> list[BatchCell]:
+        return [cell for cell in self.cells if cell.batch_size == batch_size]
+
+    def cell(self, remedy: str, batch_size: int) -> BatchCell | None:
+        found = [cell for cell in self.at(batch_size) if cell.remedy == remedy]
+        return found[0] if found else None
+
+    @property
+    def baseline(self) -> BatchCell | None:
+        """The base recipe at the smallest batch: what the others are held to."""
+        if not self.cells:
+            return None
+        found = self.cell("plain", self.batch_sizes[0])
+        return found if found and found.accuracy else None
+
+    @property
+    def target(self) -> float | None:
+        """The accuracy that time is measured to: the next half percentage point below the worst
+        seed of the baseline."""
+        if self.baseline is None or self.baseline.accuracy is None:
+            return None
+        return math.floor(self.baseline.accuracy.low / TARGET_STEP - 1e-9) * TARGET_STEP
+
+    def reached(self, cell: BatchCell) -> Reached:
+        hits = [hit for run in cell.runs if (hit := self._first_hit(run))]
+        steps = cell.updates_per_epoch or 0
+        return Reached(
+            cell=cell,
+            num_reached=len(hits),
+            epochs=fmean(hit.epoch + 1 for hit in hits) if hits else None,
+            updates=fmean((hit.epoch + 1) * steps for hit in hits) if hits else None,
+            trained_s=fmean(hit.trained_s for hit in hits) if hits else None,
+        )
+
+    def _first_hit(self, run: RunMeasure) -> EpochMeasure | None:
+        target = self.target
+        if target is None:
+            return None
+        return next((e for e in run.trained if (e.validation_accuracy or 0.0) >= target), None)
+
+
+def read_material(folder: Path) -> Material:
+    """Raises: UserError when the records cannot be read."""
+    return material(read_folder(folder))
+
+
+def material(measures: StudyMeasures) -> Material:
+    groups: dict[tuple[str, int], list[RunMeasure]] = {}
+    for run in measures.runs:
+        if run.setting and (run.trained or diverged(run)):
+            key = remedy_of(run.setting), run.setting.global_batch_size
+            groups.setdefault(key, []).append(run)
+    cells = [
+        BatchCell(
+            remedy=remedy,
+            batch_size=batch_size,
+            learning_rate=runs[0].setting.learning_rate if runs[0].setting else math.nan,
+            runs=tuple(run for run in runs if run.status == "completed"),
+            diverged=tuple(run for run in runs if diverged(run)),
+        )
+        for (remedy, batch_size), runs in groups.items()
+    ]
+    order = {remedy: number for number, (remedy, _) in enumerate(groups)}
+    cells = [cell for cell in cells if cell.num_seeds]
+    return Material(
+        measures=measures,
+        cells=tuple(sorted(cells, key=lambda cell: (cell.batch_size, order[cell.remedy]))),
+    )
+
+
+def diverged(run: RunMeasure) -> bool:
+    return run.run is not None and has_diverged(run.run.outcome)
+
+
+def remedy_of(setting: Setting) -> str:
+    """What a run does for its large batch, by its setting."""
+    if setting.optimizer in ("lars", "lamb"):
+        return setting.optimizer.upper()
+    rule = {"none": "plain", "linear": "linear", "sqrt": "square root"}[setting.learning_rate_rule]
+    return f"{rule}, warm-up" if _warms_up(setting) else rule
+
+
+def _warms_up(setting: Setting) -> bool:
+    return float(setting.options.get("warmup_epochs", 0.0)) > 0
+
+
+def names_of(cells: Iterable[BatchCell]) -> list[str]:
+    return [run.name for cell in cells for run in (*cell.runs, *cell.diverged)]
+
+
+def _gap(epoch: EpochMeasure) -> float | None:
+    if epoch.train_accuracy is None or epoch.validation_accuracy is None:
+        return None
+    return epoch.train_accuracy - epoch.validation_accuracy
+
+
+def _spread(
+    runs: Sequence[RunMeasure], value_of: Callable[[RunMeasure], float | None]
+) -> Spread | None:
+    values = [value for run in runs if run.trained and (value := value_of(run)) is not None]
+    if not values:
+        return None
+    seeds = len({run.setting.seed for run in runs if run.setting})
+    return Spread(mean=fmean(values), low=min(values), high=max(values), seeds=seeds)

@@ -1,0 +1,123 @@
+"""The parts of the page of a large-batch study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from phalanx.report.charts.figure import Figure
+from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.findings import Topic
+from phalanx.report.large_batch.charts import (
+    accuracy_by_batch,
+    gap_by_batch,
+    reached_by_batch,
+    training_loss,
+)
+from phalanx.report.large_batch.findings import findings, furthest_by_remedy, headline
+from phalanx.report.large_batch.material import KIND, Material, read_material
+from phalanx.report.large_batch.tables import remedies, times
+from phalanx.report.sections import Panel, Row, Section
+from phalanx.report.tables import environments, executions
+from phalanx.report.wording import percent
+
+LOSS_PANELS = 4
+"""The largest batches: at small ones all remedies are much the same."""
+KEY_FIGURES = 3
+
+Drawn = tuple[str, Figure | None]
+
+
+def large_batch_content(folder: Path) -> Content:
+    """Raises: UserError when the records cannot be read."""
+    return content_of(read_material(folder))
+
+
+def content_of(material: Material) -> Content:
+    """What the page of a large-batch study shows."""
+    measures = material.measures
+    known = [measure.run.environment for measure in measures.runs if measure.run]
+    topics: tuple[Topic, ...] = findings(material)
+    return Content(
+        title=measures.study.study,
+        kind=KIND,
+        started_at=measures.study.started_at,
+        command=measures.study.command,
+        headline=headline(material),
+        lead=_lead(material, machine(known)),
+        key_figures=key_figures(material),
+        leading=_row([("all remedies", accuracy_by_batch(material, "accuracy"))]),
+        topics=topics,
+        sections=sections(material),
+        tables=[
+            table
+            for table in (remedies(material), times(material), executions(measures.runs))
+            if table.rows
+        ],
+        environment=environments(known),
+        num_subjects=2,
+    )
+
+
+def key_figures(material: Material) -> list[KeyFigure]:
+    """The largest batch of each remedy that holds the accuracy, the largest first."""
+    furthest = sorted(furthest_by_remedy(material), key=lambda cell: -cell.batch_size)
+    return [
+        KeyFigure(
+            label=cell.remedy,
+            value=f"{cell.batch_size:,}",
+            meaning="largest batch that holds the accuracy",
+            beside=percent(cell.accuracy.mean, 2) if cell.accuracy else "",
+        )
+        for cell in furthest[:KEY_FIGURES]
+    ]
+
+
+def sections(material: Material) -> tuple[Section, ...]:
+    """All charts that the records allow."""
+    largest = material.batch_sizes[1:][-LOSS_PANELS:]
+    made = (
+        (
+            "loss",
+            "Training loss, with and without warm-up",
+            [_row((f"batch {n:,}", training_loss(material, n, f"loss-{n}")) for n in largest)],
+        ),
+        ("gap", "Generalisation", [_row([("all remedies", gap_by_batch(material, "gap"))])]),
+        (
+            "target",
+            "To a target accuracy",
+            [
+                _row([("all remedies", reached_by_batch(material, quantity, title, name))])
+                for quantity, title, name in (
+                    ("trained_s", "training time (s)", "target-time"),
+                    ("epochs", "epochs", "target-epochs"),
+                    ("updates", "updates", "target-updates"),
+                )
+            ],
+        ),
+    )
+    found = [
+        Section(name=name, title=title, rows=tuple(row for row in rows if row))
+        for name, title, rows in made
+    ]
+    return tuple(section for section in found if section.rows)
+
+
+def _row(drawn: Iterable[Drawn]) -> Row | None:
+    panels = tuple(Panel(label=label, figure=figure) for label, figure in drawn if figure)
+    if not panels:
+        return None
+    first = panels[0].figure
+    return Row(title=first.title, caption=first.caption, panels=panels)
+
+
+def _lead(material: Material, where: str) -> str:
+    measures = material.measures
+    completed = sum(measure.status == "completed" for measure in measures.runs)
+    diverged = sum(len(cell.diverged) for cell in material.cells)
+    parts = [f"{completed} of {len(measures.runs)} runs completed"]
+    parts += [f"{diverged} diverged"] if diverged else []
+    subjects = {(s.model, s.dataset) for m in measures.runs if (s := m.setting)}
+    parts += [f"{model} on {dataset}" for model, dataset in sorted(subjects)]
+    parts += [where] if where else []
+    return f"{', '.join(parts)}."

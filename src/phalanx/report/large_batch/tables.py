@@ -1,0 +1,70 @@
+"""The tables of a large-batch study. Pure."""
+
+from __future__ import annotations
+
+from phalanx.report.large_batch.material import BatchCell, Material
+from phalanx.report.tables import Table, make_table
+from phalanx.report.wording import UNKNOWN, fixed, percent, points
+
+COLUMNS = (
+    "remedy|batch#|learning rate#|updates an epoch#|accuracy#|worst seed#|best seed#|seeds#"
+    "|diverged#|against the base#|gap#|epoch (s)#"
+)
+
+
+def remedies(material: Material) -> Table:
+    """Every remedy at every batch."""
+    return make_table(
+        "Remedies",
+        "Means over the seeds that came to their end. Against the base: percentage points of "
+        "accuracy, to the base recipe at the smallest batch. Gap: accuracy on the training data "
+        "less that on the validation data, in the last epoch, in points.",
+        COLUMNS,
+        [remedy_row(material, cell) for cell in material.cells],
+    )
+
+
+def remedy_row(material: Material, cell: BatchCell) -> tuple[str, ...]:
+    accuracy, base = cell.accuracy, material.baseline and material.baseline.accuracy
+    return (
+        cell.remedy,
+        f"{cell.batch_size:,}",
+        f"{cell.learning_rate:.3g}",
+        str(cell.updates_per_epoch or UNKNOWN),
+        *(
+            percent(value, 2) if accuracy else UNKNOWN
+            for value in (
+                (accuracy.mean, accuracy.low, accuracy.high) if accuracy else (0.0, 0.0, 0.0)
+            )
+        ),
+        str(cell.num_seeds),
+        str(len(cell.diverged)),
+        points(accuracy.mean - base.mean) if accuracy and base else UNKNOWN,
+        points(cell.gap.mean) if cell.gap else UNKNOWN,
+        fixed(cell.epoch_s),
+    )
+
+
+def times(material: Material) -> Table:
+    """When each remedy at each batch had the target accuracy."""
+    target = material.target
+    rows = [
+        (
+            cell.remedy,
+            f"{cell.batch_size:,}",
+            f"{reached.num_reached} of {cell.num_seeds}",
+            UNKNOWN if reached.epochs is None else f"{reached.epochs:.1f}",
+            UNKNOWN if reached.updates is None else f"{reached.updates:,.0f}",
+            fixed(reached.trained_s),
+        )
+        for cell in material.cells
+        if (reached := material.reached(cell))
+    ]
+    return make_table(
+        "To the target accuracy",
+        ""
+        if target is None
+        else f"{percent(target, 1)}; means over the seeds that reached it, training time only.",
+        "remedy|batch#|seeds that reached it#|epochs#|updates#|time (s)#",
+        rows if target is not None else [],
+    )

@@ -1,0 +1,206 @@
+"""The large-batch study: one training with ever larger batches, by every remedy. Pure; making the
+runs is `execute`'s work.
+
+The base recipe, SGD with momentum, is good at the smallest batch. It is then run as it is with
+larger ones, and with what is said to help.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from phalanx.errors import UserError
+from phalanx.models.options import ModelName
+from phalanx.study.planned import TrainingRun
+from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
+
+RemedyName = Literal["plain", "linear", "linear-warmup", "sqrt-warmup", "lars", "lamb"]
+
+QUICK_BATCH_SIZES = (DEFAULT_BATCH_SIZE, 1_024, 4_096, 8_192)
+FULL_BATCH_SIZES = (DEFAULT_BATCH_SIZE, 512, 1_024, 2_048, 4_096, 8_192, 16_384)
+QUICK_EPOCHS, FULL_EPOCHS = 6, 20
+QUICK_SEEDS, FULL_SEEDS = (0,), (0, 1, 2, 3, 4)
+WARM_UP_PART = 0.25
+"""Of the run's epochs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """What is changed of the base recipe for large batches."""
+
+    options: Mapping[str, object]  # of `TrainConfig`
+    has_warm_up: bool = False
+    is_layerwise: bool = False
+    """A recipe of its own, which differs from the base at the smallest batch as well."""
+
+
+REMEDIES: Mapping[RemedyName, Remedy] = {
+    "plain": Remedy(options={}),
+    "linear": Remedy(options={"lr_rule": "linear"}),
+    "linear-warmup": Remedy(options={"lr_rule": "linear"}, has_warm_up=True),
+    "sqrt-warmup": Remedy(options={"lr_rule": "sqrt"}, has_warm_up=True),
+    "lars": Remedy(
+        options={"optimizer": "lars", "lr_rule": "sqrt"}, has_warm_up=True, is_layerwise=True
+    ),
+    "lamb": Remedy(
+        options={"optimizer": "lamb", "lr_rule": "sqrt"}, has_warm_up=True, is_layerwise=True
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LargeBatchConfig:
+    """What to compare. The defaults take some minutes on two cores."""
+
+    batch_sizes: tuple[int, ...] | None = None
+    """Global batches; the first is the one that the others are held to. Default: 128, 1024, 4096
+    and 8192, or 128 … 16384 with --full."""
+
+    remedies: tuple[RemedyName, ...] = tuple(REMEDIES)
+    """`plain`: nothing; the rate scaled (`linear`), with warm-up as well (`linear-warmup`,
+    `sqrt-warmup`); the optimizers `lars` and `lamb`."""
+
+    seeds: tuple[int, ...] | None = None
+    """Every run is repeated with each seed. Default: 0, or 0 … 4 with --full."""
+
+    full: bool = False
+    """All batches, 5 seeds, 20 epochs."""
+
+    model: ModelName = "mlp"
+    """Network to train."""
+
+    epochs: int | None = None
+    """Passes over the training data. Default: 6, or 20 with --full."""
+
+    lr: float = 0.03
+    """Learning rate of the base recipe, SGD with momentum 0.9."""
+
+    clip_norm: float | None = 1.0
+    """Of the base recipe: its gradients are scaled down to this norm."""
+
+    label_smoothing: float = 0.1
+    """Of every recipe."""
+
+    lars_lr: float = 0.2
+    """Learning rate of `lars` for batch 128; it grows with the square root of the batch."""
+
+    trust_coefficient: float = 0.02
+    """Of `lars`."""
+
+    lamb_lr: float = 0.0035
+    """Learning rate of `lamb` for batch 128; it grows with the square root of the batch."""
+
+    train_samples: int | None = None
+    """Training samples of an epoch. Default: all."""
+
+    validation_samples: int | None = None
+    """Validation samples that each epoch is judged by. Default: all."""
+
+    threads: int = 1
+    """Compute threads of each run."""
+
+    dataset: DatasetName = "auto"
+    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
+
+    data_root: Path | None = None
+    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
+
+    study_dir: Path | None = None
+    """Folder of the study. Default: runs/large-batch-…, the same for the same options, so that an
+    interrupted study goes on when its command is given again."""
+
+    timeout_s: float = 300.0
+    """A run that shows nothing new for this long has failed."""
+
+    def __post_init__(self) -> None:
+        for name in ("batch_sizes", "remedies", "seeds"):
+            values, word = getattr(self, name), f"--{name.replace('_', '-')}"
+            if values is not None and not values:
+                raise UserError(f"{word} needs at least one value")
+            if values is not None and len(set(values)) != len(values):
+                raise UserError(f"{word} names a value twice: {' '.join(map(str, values))}")
+        if self.batch_sizes is not None and min(self.batch_sizes) < 1:
+            raise UserError(f"--batch-sizes must be at least 1, not {min(self.batch_sizes)}")
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        return self.batch_sizes or (FULL_BATCH_SIZES if self.full else QUICK_BATCH_SIZES)
+
+    @property
+    def num_epochs(self) -> int:
+        return self.epochs or (FULL_EPOCHS if self.full else QUICK_EPOCHS)
+
+
+def plan(study: LargeBatchConfig, num_samples: int | None = None) -> list[TrainingRun]:
+    """Every run, seed by seed, so that an interrupted study has all remedies for some seeds.
+
+    num_samples: of the data set's training part; a batch must fit into it.
+    Raises: UserError for a batch larger than the data.
+    """
+    available = min(n for n in (study.train_samples, num_samples, 2**62) if n is not None)
+    if max(study.batches) > available:
+        raise UserError(
+            f"--batch-sizes {max(study.batches)} is more than the {available} training samples "
+            "there are: name smaller ones"
+        )
+    seeds = study.seeds or (FULL_SEEDS if study.full else QUICK_SEEDS)
+    return [
+        TrainingRun(name=f"{remedy}-b{batch}-s{seed}", config=_config(study, remedy, batch, seed))
+        for seed in seeds
+        for batch, remedy in cells(study)
+    ]
+
+
+def cells(study: LargeBatchConfig) -> Iterator[tuple[int, RemedyName]]:
+    """(batch, remedy). At the first batch the base recipe, whether it was asked for or not, and
+    what is a recipe of its own; a learning rate that is scaled by 1 is no remedy."""
+    first = study.batches[0]
+    yield first, "plain"
+    yield from ((first, name) for name in study.remedies if REMEDIES[name].is_layerwise)
+    for batch in study.batches[1:]:
+        yield from ((batch, name) for name in study.remedies)
+
+
+def _config(study: LargeBatchConfig, name: RemedyName, batch: int, seed: int) -> TrainConfig:
+    remedy = REMEDIES[name]
+    return TrainConfig(
+        model=study.model,
+        dataset=study.dataset,
+        data_root=study.data_root,
+        threads=study.threads,
+        epochs=study.num_epochs,
+        batch_size=batch,
+        seed=seed,
+        train_samples=study.train_samples,
+        validation_samples=study.validation_samples,
+        timeout_s=study.timeout_s,
+        **{  # type: ignore[arg-type]
+            "optimizer": "sgd",
+            "label_smoothing": study.label_smoothing,
+            "warmup_epochs": WARM_UP_PART * study.num_epochs if remedy.has_warm_up else 0.0,
+            **_constants(study, name),
+            **remedy.options,
+        },
+    )
+
+
+def _constants(study: LargeBatchConfig, name: RemedyName) -> dict[str, object]:
+    match name:
+        case "lars":
+            return {"lr": study.lars_lr, "trust_coefficient": study.trust_coefficient}
+        case "lamb":
+            return {"lr": study.lamb_lr}
+        case _:
+            return {"lr": study.lr, "clip_norm": study.clip_norm}
+
+
+def default_folder(study: LargeBatchConfig, dataset: str, runs: Path) -> Path:
+    """The same folder for the same options."""
+    options = msgspec.json.encode({k: str(v) for k, v in asdict(study).items()}, order="sorted")
+    return runs / f"large-batch-{dataset}-{hashlib.sha256(options).hexdigest()[:6]}"
