@@ -108,6 +108,7 @@ def pack_data(
         print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
         raise
     finally:
+        origin.close()
         if tasks:
             bars.stop()
     _show(indices)

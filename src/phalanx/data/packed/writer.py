@@ -27,7 +27,7 @@ from phalanx.data.packed.progress_file import (
     rewrite_progress,
 )
 from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter, shard_writer
-from phalanx.data.packed.stored import encode_index
+from phalanx.data.packed.stored import encode_index, read_index
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
 
@@ -185,7 +185,7 @@ class PackWriter:
             (self._folder / name).unlink(missing_ok=True)
         sync_folder(self._folder.absolute().parent)
         self._abandon()
-        return index
+        return read_index(self._folder)
 
     def _abandon(self) -> None:
         """Leave the unfinished shard and the lock."""

@@ -36,6 +36,9 @@ class ChunkedOrigin(ABC):
         return [{"inputs": item, "targets": targets[i, ...]} for i, item in enumerate(inputs)]
 
     @abstractmethod
+    def close(self) -> None: ...
+
+    @abstractmethod
     def read_chunk(self, chunk: int) -> NDArray[Any] | Sequence[Any]:
         """Inputs (n, …) of all its samples, or an object for each, for `pack_item`."""
 

@@ -61,7 +61,8 @@ def _table(path: Path) -> tuple[list[str], list[list[str]]]:
 
 def _numbers(path: Path, name: str, words: Sequence[str]) -> NDArray[np.float32]:
     try:
-        numbers = np.array(words, dtype=object).astype(np.float32)
+        with np.errstate(over="ignore"):
+            numbers = np.array(words, dtype=object).astype(np.float32)
     except ValueError:
         numbers = np.full(len(words), np.nan, np.float32)
     if np.isfinite(numbers).all():

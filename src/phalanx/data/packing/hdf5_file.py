@@ -55,6 +55,9 @@ class Hdf5File(ChunkedOrigin):
         native: NDArray[Any] = np.ascontiguousarray(content, content.dtype.newbyteorder("="))
         return native
 
+    def close(self) -> None:
+        self._file.close()
+
     def _names(self, wanted: Wanted) -> tuple[str, str]:
         there: list[str] = []
         self._file.visititems(lambda name, item: there.append(name) if _is_set(item) else None)

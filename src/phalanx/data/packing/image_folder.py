@@ -54,6 +54,9 @@ class ImageFolder:
         targets = self._targets[numbers]
         return [{"inputs": image, "targets": targets[i, ...]} for i, image in enumerate(images)]
 
+    def close(self) -> None:
+        self._pool.shutdown()
+
     def _packed(self, path: Path) -> NDArray[np.uint8] | bytes:
         return self._form.packed(_content(path), str(path))
 

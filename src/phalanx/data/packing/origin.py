@@ -36,6 +36,8 @@ class Origin(Protocol):
         Raises: UserError naming the file, and the sample, row or column that cannot be read.
         """
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
@@ -78,6 +80,9 @@ class ArraysOrigin:
 
     def read(self, numbers: Numbers) -> Rows:
         return {name: part[numbers] for name, part in self._rows.items()}
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def fingerprint_of(files: Iterable[Path]) -> str:

@@ -67,6 +67,10 @@ class ParquetFiles(ChunkedOrigin):
         assert self._form is not None
         return self._form.packed(item, f"{self.text}: the image of row {number}")
 
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
     def _read(self, chunk: int, columns: Sequence[str]) -> Any:
         file, group = self._groups[chunk]
         try:

@@ -69,6 +69,11 @@ class TarFiles:
             for i, number in enumerate(numbers.tolist())
         ]
 
+    def close(self) -> None:
+        for file in self._files:
+            os.close(file)
+        self._files = []
+
     def _packed(self, member: Member) -> Any:
         if self._form is not None:
             return self._form.packed(self._content(member), self._where(member))
