@@ -1,0 +1,143 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from phalanx.comm.update import UpdateRule
+from phalanx.errors import UserError
+from phalanx.parallel.gradients import (
+    BadGradients,
+    bad_among,
+    clip_factor,
+    square_of,
+    squares_of,
+    told,
+)
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.strategy import IGNORED, Batch, cross_entropy_sum
+
+SGD = UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9)
+NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
+FINE = BadGradients(-1, 0, 1.5)
+
+
+def test_squares_of_many_shapes() -> None:
+    tensors = [torch.full((2, 3), 2.0), torch.empty(0), torch.tensor(3.0)]
+    assert squares_of(tensors).tolist() == [24.0, 0.0, 9.0]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_shows(value: float) -> None:
+    tensor = torch.ones(1000)
+    tensor[777] = value
+    assert not math.isfinite(square_of(tensor))
+
+
+def test_a_square_that_overflows_is_no_bad_gradient() -> None:
+    assert square_of(torch.full((4,), 1e30)) == pytest.approx(4e60)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e6))
+def test_clipped_is_no_longer_than_asked_for(norm: float, most: float) -> None:
+    factor = clip_factor(norm, most)
+    assert norm * factor == pytest.approx(min(norm, most))
+
+
+def test_the_last_of_the_model_is_the_first_of_the_backward_pass() -> None:
+    bad = torch.tensor([1.0, math.nan])
+    assert bad_among([bad, None, bad, torch.ones(2)], 0.5) == BadGradients(2, 2, 0.5)
+    assert bad_among([torch.ones(2), None], 0.5).number == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        (
+            [FINE, BadGradients(2, 3, math.nan)],
+            "step 7: gradients are not finite: rank 1, where the loss is nan; "
+            "in the backward pass first second.weight and 2 parameters after it",
+        ),
+        (
+            [BadGradients(0, 1, 2.0), FINE, BadGradients(3, 4, 2.0)],
+            "step 7: gradients are not finite: ranks 0, 2; in the backward pass first first.weight",
+        ),
+        (
+            [FINE, FINE],
+            "step 7: gradients are not finite: those of every rank are, and their sum over the "
+            "ranks is not: second.bias and 1 parameter after it",
+        ),
+    ],
+)
+def test_whose_they_are_is_told(ranks: list[BadGradients], words: str) -> None:
+    assert told(7, ranks, BadGradients(3, 2, 0.0), NAMES) == words
+
+
+def made(**settings: object) -> Sequential:
+    torch.manual_seed(0)
+    strategy = Sequential()
+    for name, value in settings.items():
+        setattr(strategy, name, value)
+    strategy.prepare(nn.Linear(3, 4), SGD)
+    return strategy
+
+
+def batch(step: int, value: float = 1.0) -> Batch:
+    inputs = torch.tensor([[0.1, 0.2, 0.3], [1.0, value, -1.0]])
+    return Batch(inputs, torch.tensor([1, 3]), 2, 2, step)
+
+
+def test_a_run_stops_where_gradients_are_not_finite() -> None:
+    strategy = made()
+    strategy.step(batch(0))
+    with pytest.raises(UserError, match=r"step 1: .* rank 0, where the loss is nan; .* bias"):
+        strategy.step(batch(1, math.nan))
+
+
+def test_a_step_that_is_skipped_changes_nothing() -> None:
+    strategy = made(skips_bad_gradients=True)
+    assert not strategy.step(batch(0)).is_skipped
+    weights = [p.detach().clone() for p in strategy.model.parameters()]
+    momentum = [s["momentum_buffer"].clone() for s in strategy.optimizer_state().values()]
+    assert strategy.step(batch(1, math.inf)).is_skipped
+    after = [s["momentum_buffer"] for s in strategy.optimizer_state().values()]
+    assert all(map(torch.equal, strategy.model.parameters(), weights))
+    assert all(map(torch.equal, after, momentum))
+    assert not strategy.step(batch(2)).is_skipped
+
+
+def test_clipping_is_that_of_pytorch() -> None:
+    clipped, plain = made(clip_norm=0.05), made()
+    clipped.step(batch(0))
+    plain.clear_gradients()
+    loss = cross_entropy_sum(plain.model(batch(0).inputs), batch(0).targets)
+    (loss / 2).backward()
+    nn.utils.clip_grad_norm_(plain.model.parameters(), 0.05)
+    plain.optimizer.step()
+    for found, expected in zip(clipped.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 2)])
+def test_smoothed_loss_adds_up_over_uneven_parts(shape: tuple[int, ...]) -> None:
+    """And ignored targets count for nothing in it."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(*shape, 5, generator=generator, dtype=torch.float64)
+    targets = torch.randint(5, shape, generator=generator)
+    targets.view(-1)[1] = IGNORED
+    whole = cross_entropy_sum(logits, targets, 0.1)
+    flat = logits.view(-1, 5).log_softmax(-1)
+    by_hand = sum(
+        -(0.9 * row[target] + 0.1 * row.mean())
+        for row, target in zip(flat, targets.view(-1), strict=True)
+        if target != IGNORED
+    )
+    parts = [
+        cross_entropy_sum(some, of_them, 0.1)
+        for some, of_them in zip(logits.split([1, shape[0] - 1]), targets.split([1, shape[0] - 1]),
+                                 strict=True)
+    ]  # fmt: skip
+    assert whole.item() == pytest.approx(float(by_hand))
+    assert sum(part.item() for part in parts) == pytest.approx(whole.item())
