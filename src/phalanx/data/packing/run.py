@@ -195,7 +195,7 @@ def _check_room(hidden: Path, origin: Origin) -> None:
     free = shutil.disk_usage(place).free
     if needed > free:
         raise UserError(
-            f"{place} has {free / 1e9:.1f} GB free, and {needed / 1e9:.1f} GB are needed: "
+            f"{place} has {free / 1e6:,.1f} MB free, and {needed / 1e6:,.1f} MB are needed: "
             "name a folder on another disk"
         )
 
