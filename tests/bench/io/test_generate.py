@@ -1,0 +1,68 @@
+"""Data is there whole or not at all, is used again, and is refused where the disk is too small."""
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.bench.io import generate as generating
+from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.generate import Place, check_room, data_files, generate, is_there, remove
+from phalanx.errors import UserError
+
+SHAPE = Shape(num_samples=70, sample_bytes=512, shard_samples=20)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(root=tmp_path / "data", shape=SHAPE)
+
+
+def nobody(_name: str, _done: float) -> None:
+    pass
+
+
+def test_it_is_written_once(place: Place) -> None:
+    first = generate(place, ["files", "npy"], 2, nobody)
+    assert [one.write_s is None for one in first] == [False, False]
+    again = generate(place, ["files", "npy"], 2, nobody)
+    assert [one.write_s for one in again] == [None, None]
+    assert [one.bytes for one in again] == [one.bytes for one in first]
+    assert check_room(place, ["files", "npy"], 2) == 0
+
+
+def test_a_file_that_was_cut_short_is_written_anew(place: Place) -> None:
+    generate(place, ["npy"], 1, nobody)
+    part = place.part("npy", 0)
+    damaged = max(data_files(part), key=lambda path: path.stat().st_size)
+    damaged.write_bytes(b"")
+    assert not is_there(part)
+    assert check_room(place, ["npy"], 1) > 0
+    generate(place, ["npy"], 1, nobody)
+    assert is_there(part)
+
+
+def test_interrupted_it_leaves_nothing(place: Place) -> None:
+    def interrupt(_name: str, _done: float) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        generate(place, ["files"], 1, interrupt)
+    assert [path for path in place.root.rglob("*") if path.is_file()] == []
+
+
+def test_a_disk_that_is_too_small(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generating, "free_bytes", lambda _: 2**30 + 1000)
+    with pytest.raises(UserError, match=r"1\.00 GB free; the data takes .* and 1\.00 GB stays"):
+        check_room(place, ["npy"], 1)
+    assert not place.root.exists()
+
+
+def test_it_is_removed_and_nothing_else(place: Place) -> None:
+    generate(place, ["npy"], 1, nobody)
+    beside = place.root / "mine"
+    beside.write_text("")
+    remove(place)
+    assert list(place.root.iterdir()) == [beside]
+    beside.unlink()
+    remove(place)
+    assert not place.root.exists()

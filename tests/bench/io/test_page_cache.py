@@ -1,0 +1,28 @@
+"""Which pages of a file are in memory."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from phalanx.bench.io.page_cache import drop, plain_read, resident
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells")
+
+
+def test_read_and_dropped(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "b", "empty")]
+    for path, size in zip(paths, (3_000_000, 5000, 0), strict=True):
+        path.write_bytes(os.urandom(size))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    assert plain_read(paths) == 3_005_000
+    assert resident(paths) == 1.0
+    drop(paths)
+    if resident(paths) == 1.0:
+        pytest.skip("this file system lives in memory")
+    assert resident(paths) == 0.0
+    plain_read(paths[:1])
+    assert 0.9 < (resident(paths) or 0) < 1.0
+    assert resident(paths[2:]) is None
