@@ -265,6 +265,10 @@ class Node:
         ]
         return KernelNotes(begun, begun == ended, described)
 
+    def keep_notes(self, keep: bool) -> None:
+        """Whether calls are noted, as they are from the first; to measure what that costs."""
+        self._module.keep_notes(self._node, int(keep))
+
     def check(self, status: int) -> None:
         """Raises: what ended the call, when it did not come to its end."""
         self._check(status)

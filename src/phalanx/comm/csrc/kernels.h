@@ -126,6 +126,7 @@ int node_gone(node *self);
 
 /* The calls of this rank: how many were begun, the last that ended, and what the one with this number
  * (from 1) was, for the NUM_NOTED last. began_ns: monotonic, as coarse as the system's ticks. */
+void node_keep_notes(node *self, int keep);
 uint64_t node_begun(node *self);
 uint64_t node_ended(node *self);
 void node_noted(node *self, uint64_t number, uint64_t *fingerprint, uint64_t *count,

@@ -357,6 +357,20 @@ static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
                          state.failed, state.reason);
 }
 
+/* keep_notes(node, whether) */
+static PyObject *py_keep_notes(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2))
+        return NULL;
+    node *self = node_from(a[0]);
+    int keep = int_from(a[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    node_keep_notes(self, keep);
+    Py_RETURN_NONE;
+}
+
 /* noted(node) -> (calls begun, the last that ended, ((fingerprint, count, began_ns), ...)): those that
  * are remembered, the oldest first */
 static PyObject *py_noted(PyObject *module, PyObject *capsule)
@@ -433,7 +447,7 @@ static PyMethodDef methods[] = {
     FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
     FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
-    FAST(parts_all_reduce), ONE(noted), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule),
+    FAST(parts_all_reduce), ONE(noted), FAST(keep_notes), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule),
     FAST(encode_int8), FAST(add_int8), FAST(select_largest), {NULL, NULL, 0, NULL},
 };
 

@@ -83,7 +83,7 @@ struct node {
     int gone;           /* the rank whose process was found to be gone */
     uint64_t begun;     /* calls that were noted */
     uint64_t ended;     /* of these, the last that came to its end */
-    noted noted[NUM_NOTED];
+    int notes_nothing;  /* to measure what it costs */
     uint64_t calls;     /* begun by this rank */
     uint64_t unmet;     /* first phase of the last call, if not all were compared in it; else 0 */
     uint64_t chunks;    /* that went through the slots */
@@ -96,6 +96,7 @@ struct node {
     double deadline;
     double timeout_s;
     interrupted check;
+    noted noted[NUM_NOTED]; /* by number; last, so that what every call needs lies together */
 };
 
 #define TRY(WHAT)                                                                               \
