@@ -1,0 +1,265 @@
+"""Packed data as a source: the same samples for any readers, ranks and layout."""
+
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from phalanx.data.described import describe
+from phalanx.data.from_pack import Ahead, FromPack
+from phalanx.data.pack_reader import Preparation
+from phalanx.data.packed.index import Field
+from phalanx.data.packed.writer import PackWriter
+from phalanx.data.source import IGNORED, Loaded
+from phalanx.errors import UserError
+from tests.data.packs import make_pack, number_of, rows
+
+SAMPLES = 77
+
+
+def open_pack(
+    folder: Path,
+    *,
+    augment_seed: int | None = None,
+    means: list[float] | None = None,
+    deviations: list[float] | None = None,
+    train_samples: int | None = None,
+    dtype: str = "float64",
+    **ahead: Any,
+) -> FromPack:
+    described = describe(folder)
+    return FromPack(
+        described,
+        Preparation(
+            shape=described.shape.inputs,
+            dtype=dtype,
+            means=means,
+            deviations=deviations,
+            packed_dims=len(described.shape.inputs),
+            num_classes=described.shape.num_classes,
+            augment_seed=augment_seed,
+        ),
+        Ahead(**{"readers": 0, **ahead}),
+        train_samples=train_samples,
+    )
+
+
+def epoch(source: FromPack, ranks: int = 1, batch: int = 12, **of: int) -> list[list[Loaded]]:
+    """The parts of every global batch, of a source that is read as every rank in turn."""
+    place: dict[str, int] = {"seed": 1, "epoch": 0, **of}
+    columns = [
+        list(source.train_batches(global_batch_size=batch, rank=r, num_ranks=ranks, **place))
+        for r in range(ranks)
+    ]
+    return [list(parts) for parts in zip(*columns, strict=True)]
+
+
+def together(batches: list[list[Loaded]]) -> tuple[torch.Tensor, torch.Tensor]:
+    parts = [part for batch in batches for part in batch if part.num_samples]
+    return torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
+
+
+@pytest.fixture(scope="module", params=["npy", "tar"])
+def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_pack(tmp_path_factory.mktemp("pack") / "numbers", layout=request.param)
+
+
+def test_an_epoch_holds_what_was_packed(pack: Path) -> None:
+    inputs, targets = rows(SAMPLES)
+    source = open_pack(pack)
+    found, classes = together(epoch(source))
+    numbers = number_of(found.numpy())
+    assert sorted(numbers) == list(range(SAMPLES))
+    assert np.array_equal(found.numpy(), inputs[numbers])
+    assert np.array_equal(classes.numpy(), targets[numbers])
+    assert source.shape.inputs == (1, 4, 4) and source.shape.num_classes == 3
+    source.close()
+
+
+@pytest.mark.parametrize(
+    "ahead",
+    [
+        {"readers": 3, "depth": 2},
+        {"readers": 2, "depth": 5, "kind": "processes"},
+        {"readers": 2, "cache_bytes": 30 * 136},
+        {"readers": 1, "cache_bytes": 10**6},
+    ],
+    ids=["threads", "processes", "some in memory", "all in memory"],
+)
+def test_readers_and_ranks_change_nothing(pack: Path, ahead: dict[str, Any]) -> None:
+    plain, source = open_pack(pack, augment_seed=4), open_pack(pack, augment_seed=4, **ahead)
+    for number, ranks in ((0, 1), (1, 3)):
+        expected, classes = together(epoch(plain, epoch=number))
+        found = together(epoch(source, ranks, epoch=number))
+        assert torch.equal(found[0], expected) and torch.equal(found[1], classes)
+    part = torch.cat(
+        [b.inputs for b in source.validation_batches(rank=1, num_ranks=2, batch_size=4)]
+    )
+    assert number_of(part.numpy()) == list(range(10, 20))
+    source.close()
+
+
+def test_samples_in_memory_are_not_read_again(pack: Path) -> None:
+    source = open_pack(pack, cache_bytes=30 * 136)
+    asked = []
+    read = source._packs["train"].read
+
+    def counted(field: str, indices: np.ndarray) -> np.ndarray:
+        asked.append(len(indices))
+        return read(field, indices)
+
+    source._packs["train"].read = counted  # type: ignore[method-assign, assignment]
+    for number, expected in ((0, SAMPLES), (1, SAMPLES - 30)):
+        asked.clear()
+        together(epoch(source, epoch=number))
+        assert sum(asked) == 2 * expected  # inputs and targets
+
+
+def test_an_epoch_goes_on_where_it_was_left_on_other_ranks(pack: Path) -> None:
+    for window in (None, 2):
+        source = open_pack(pack, shuffle_shards=window)
+        whole = number_of(together(epoch(source))[0].numpy())
+        left = epoch(source, ranks=3, first_sample=36)
+        assert number_of(together(left)[0].numpy()) == whole[36:]
+        assert sorted(whole) == list(range(SAMPLES))
+    assert [part.num_samples for part in left[-1]] == [1, 2, 2]
+
+
+def test_a_rank_without_samples_borrows_one_that_counts_for_nothing(pack: Path) -> None:
+    *_, last = epoch(open_pack(pack, train_samples=25), ranks=3, batch=12)
+    assert [part.num_samples for part in last] == [0, 0, 1]
+    assert last[0].inputs.shape == (1, 1, 4, 4) and last[0].targets.tolist() == [IGNORED]
+    assert {part.global_size for part in last} == {1}
+
+
+def test_pixels_are_normalised_by_channel(tmp_path: Path) -> None:
+    folder = make_pack(tmp_path / "colours", shape=(2, 4, 4), dtype="uint8", samples=30)
+    source = open_pack(folder, means=[10.0, 20.0], deviations=[2.0, 0.0], dtype="float32")
+    images, _ = together(epoch(source, batch=30))
+    plain = rows(30, (2, 4, 4), "uint8")[0]
+    found = {round(image[0, 0, 0].item() * 2 + 10): image for image in images}
+    assert sorted(found) == list(range(30))
+    for number, image in found.items():
+        assert image.dtype == torch.float32
+        assert np.allclose(image[0], (plain[number, 0] - 10.0) / 2.0)
+        assert np.allclose(image[1], plain[number, 1] - 20.0)  # a constant stays one
+
+
+def alter(folder: Path, sample: int) -> None:
+    """One byte of a sample of shape (1, 4, 4), the file's length unchanged."""
+    shard = folder / "train" / f"shard-{sample // 10:05d}.inputs.npy"
+    content = bytearray(shard.read_bytes())
+    content[len(content) - (10 - sample % 10) * 128 + 50] ^= 1
+    shard.write_bytes(content)
+
+
+def test_a_damaged_sample_stops_the_run_or_is_left_out(tmp_path: Path) -> None:
+    folder = make_pack(tmp_path / "numbers", samples=70)
+    alter(folder, 33)
+    alter(folder, 5)
+    with pytest.raises(UserError, match=r"shard-0000\d.inputs.npy is damaged: sample (33|5) at"):
+        epoch(open_pack(folder))
+    for ahead in ({}, {"cache_bytes": 10**6}, {"readers": 1, "kind": "processes"}):
+        source = open_pack(folder, damaged="skip", **ahead)
+        for number in range(2):
+            batches = epoch(source, ranks=2, batch=10, epoch=number)
+            numbers = number_of(together(batches)[0].numpy())
+            assert sorted(numbers) == [s for s in range(70) if s not in (5, 33)]
+            assert sum(part.num_damaged for batch in batches for part in batch) == 2
+            assert {part.global_size for batch in batches for part in batch} == {10}
+        (notice,) = source.notices()
+        assert "2 damaged so far, and left out: sample 5, 33" in notice
+        assert source.notices() == []
+        source.close()
+
+
+def test_a_target_that_is_no_class_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "wrong"
+    write(folder, np.zeros((4, 1, 4, 4)), np.array([0, 1, 7, 0]), classes=["a", "b"])
+    with pytest.raises(UserError, match="the target of sample 2 is 7, but there are 2 classes"):
+        epoch(open_pack(folder))
+
+
+def write(folder: Path, inputs: np.ndarray, targets: np.ndarray, **others: Any) -> Path:
+    fields = [
+        Field(name=name, dtype=array.dtype.name, shape=list(array.shape[1:]))
+        for name, array in (("inputs", inputs), ("targets", targets))
+    ]
+    for split in ("train", "validation"):
+        with PackWriter(folder / split, layout="npy", fields=fields, **others) as writer:
+            writer.add_rows({"inputs": inputs, "targets": targets})
+    return folder
+
+
+def test_texts_and_tables_are_known_by_their_shapes(tmp_path: Path) -> None:
+    tokens = np.arange(60).reshape(6, 10) % 7
+    text = open_pack(write(tmp_path / "text", tokens, tokens), dtype="int64")
+    assert text.shape.is_text and text.shape.num_classes == 7
+    (batch,) = text.train_batches(seed=0, epoch=0, global_batch_size=6, rank=0, num_ranks=1)
+    assert batch.inputs.dtype == torch.int64 and torch.equal(batch.inputs, batch.targets)
+    table = describe(write(tmp_path / "table", np.zeros((6, 9)), np.arange(6)))
+    assert table.shape.inputs == (1, 1, 9) and table.shape.num_classes == 6
+    grey = describe(write(tmp_path / "grey", np.zeros((6, 5, 4)), np.arange(6)))
+    assert grey.shape.inputs == (1, 5, 4)
+
+
+WRONG = {
+    "regression": (np.zeros((3, 4)), np.zeros(3), "targets are single numbers of float64"),
+    "two targets": (np.zeros((3, 1, 4, 4)), np.zeros((3, 2), int), "targets are 2 of int64"),
+    "video": (np.zeros((3, 2, 1, 4, 4)), np.zeros(3, int), "inputs are 2 × 1 × 4 × 4 of float64"),
+    "no tokens": (np.zeros((3, 4)), np.zeros((3, 4), int), "only texts of whole numbers"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_no_model_reads_is_told(tmp_path: Path, what: str) -> None:
+    inputs, targets, words = WRONG[what]
+    with pytest.raises(UserError, match=re.escape(words)):
+        describe(write(tmp_path / "pack", inputs, targets))
+
+
+def test_a_folder_that_is_no_pack_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such folder"):
+        describe(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"there is no train/index\.json in it"):
+        describe(tmp_path)
+    with pytest.raises(UserError, match="--train-samples must be 1 to 77 for this data, not 78"):
+        open_pack(make_pack(tmp_path / "numbers"), train_samples=78)
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that is not of a file."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("Linux tells")
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_memory_is_bounded_however_large_the_data(tmp_path: Path, kind: str) -> None:
+    """96 MB of samples, of which 12 batches of 1 MB are anywhere at a time, at most."""
+    size, number, most = (1, 256, 256), 1500, 24 * 2**20
+    pixels = np.zeros((100, *size), np.uint8)
+    fields = [
+        Field(name="inputs", dtype="uint8", shape=list(size)),
+        Field(name="targets", dtype="int64", shape=[]),
+    ]
+    for split, count in (("train", number), ("validation", 100)):
+        with PackWriter(tmp_path / split, layout="npy", fields=fields, classes=["a"]) as writer:
+            for start in range(0, count, 100):
+                pixels[:] = start // 100
+                writer.add_rows({"inputs": pixels, "targets": np.zeros(100, np.int64)})
+    source = open_pack(tmp_path, dtype="float32", readers=2, depth=3, kind=kind)
+    batches = source.train_batches(seed=0, epoch=0, global_batch_size=4, rank=0, num_ranks=1)
+    for _ in itertools.islice(batches, 20):
+        pass
+    before, grown, seen = anonymous_bytes(), 0, 20 * 4
+    for batch in batches:
+        grown, seen = max(grown, anonymous_bytes() - before), seen + batch.num_samples
+    source.close()
+    assert seen == number
+    assert grown < most < number * 256 * 256

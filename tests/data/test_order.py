@@ -1,0 +1,115 @@
+"""Shuffling within windows of shards: every sample once, few shards at a time, a known variety."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from phalanx.data.order import shard_windows, windowed_order, worst_variety
+from phalanx.data.sampler import GlobalBatches
+
+shard_sizes = st.lists(st.integers(1, 12), min_size=1, max_size=15)
+windows = st.integers(1, 20)
+numbers = st.integers(0, 1000)
+
+
+def starts(sizes: list[int]) -> list[int]:
+    return [0, *np.cumsum(sizes).tolist()]
+
+
+@given(sizes=shard_sizes, window=windows, seed=numbers, epoch=numbers)
+def test_every_sample_comes_once_and_a_window_is_read_to_its_end(
+    sizes: list[int], window: int, seed: int, epoch: int
+) -> None:
+    first = starts(sizes)
+    order = windowed_order(first, window, seed, epoch)
+    assert order.dtype == torch.int64
+    assert sorted(order.tolist()) == list(range(first[-1]))
+    assert torch.equal(order, windowed_order(first, window, seed, epoch))
+    begin = 0
+    for shards in shard_windows(len(sizes), window, seed, epoch):
+        samples = {s for shard in shards for s in range(first[shard], first[shard + 1])}
+        assert set(order[begin : begin + len(samples)].tolist()) == samples
+        begin += len(samples)
+
+
+@given(num_shards=st.integers(1, 40), window=windows, seed=numbers, epoch=numbers)
+def test_windows_hold_every_shard_once(num_shards: int, window: int, seed: int, epoch: int) -> None:
+    parts = shard_windows(num_shards, window, seed, epoch)
+    assert sorted(shard for part in parts for shard in part) == list(range(num_shards))
+    assert all(len(part) == window for part in parts[:-1])
+
+
+def test_epochs_differ_in_windows_and_within_them() -> None:
+    first = starts([50] * 6)
+    orders = [windowed_order(first, 2, 0, epoch) for epoch in range(3)]
+    assert shard_windows(6, 2, 0, 0) != shard_windows(6, 2, 0, 1)
+    assert not torch.equal(orders[0], orders[1])
+    alone = [windowed_order([0, 50], 1, 0, epoch) for epoch in range(2)]
+    assert not torch.equal(*alone)
+
+
+@given(
+    sizes=shard_sizes,
+    window=windows,
+    batch_size=st.integers(1, 30),
+    cut=st.integers(0, 200),
+    before=st.integers(1, 5),
+    after=st.integers(1, 5),
+)
+def test_an_epoch_that_was_cut_goes_on_in_the_same_order_on_other_ranks(
+    sizes: list[int], window: int, batch_size: int, cut: int, before: int, after: int
+) -> None:
+    num_samples = sum(sizes)
+    order = windowed_order(starts(sizes), window, 3, 4)
+
+    def given_out(ranks: int, first_sample: int, given_order: torch.Tensor | None) -> list[int]:
+        batches = [
+            list(
+                GlobalBatches(
+                    num_samples=num_samples,
+                    global_batch_size=batch_size,
+                    seed=3,
+                    epoch=4,
+                    rank=rank,
+                    world_size=ranks,
+                    first_sample=first_sample,
+                    order=given_order,
+                )
+            )
+            for rank in range(ranks)
+        ]
+        return [
+            s for step in zip(*batches, strict=True) for part in step for s in part.indices.tolist()
+        ]
+
+    position = min(cut // batch_size * batch_size, num_samples)
+    for given_order in (None, order):
+        whole = given_out(1, 0, given_order)
+        assert sorted(whole) == list(range(num_samples))
+        assert given_out(before, 0, given_order)[:position] == whole[:position]
+        assert given_out(after, position, given_order) == whole[position:]
+
+
+def test_variety_is_that_of_a_simulation() -> None:
+    """Shards of one kind each: the variance of a batch's mean, over many epochs."""
+    shards, size, batch = 12, 40, 16
+    kinds = np.repeat(np.random.default_rng(1).normal(size=shards), size)
+    kinds = (kinds - kinds.mean()) / kinds.std()
+    for window in (1, 3):
+        order = [
+            windowed_order(starts([size] * shards), window, 0, epoch).numpy()[:batch]
+            for epoch in range(800)
+        ]
+        variance = np.mean([kinds[samples].mean() ** 2 for samples in order])
+        assert 1 / variance == pytest.approx(worst_variety(shards, window, size, batch), rel=0.15)
+
+
+def test_variety_grows_with_the_window_up_to_the_batch() -> None:
+    worth = [worst_variety(100, window, 1000, 128) for window in (1, 2, 8, 32, 100)]
+    assert worth == sorted(worth)
+    assert worth[0] == pytest.approx(1.0)
+    assert worth[2] == pytest.approx(8.1, abs=0.1)
+    assert worth[-1] == pytest.approx(128, rel=0.01)
+    assert worst_variety(1, 1, 10, 10) == 10

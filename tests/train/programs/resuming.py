@@ -1,0 +1,58 @@
+"""Each rank: train every case, and keep which samples every step was given.
+
+Words: a folder; a JSON object: for each case its name and the options of a training run. A case
+leaves its samples in `<folder>/<name>/seen-<rank>.json`: a list for each step, in the order of
+`batch.step`, of those that count.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from phalanx.launch.detect import detect
+from phalanx.parallel.strategy import Batch, StepResult, Strategy
+from phalanx.train import session
+from phalanx.train.config import TrainConfig
+from phalanx.train.join import join
+from phalanx.train.run import complete
+
+
+def watched(strategy: Strategy, seen: dict[int, list[int]]) -> Strategy:
+    step = strategy.step
+
+    def stepping(batch: Batch) -> StepResult:
+        if strategy.counts:
+            first = batch.inputs.reshape(len(batch.inputs), -1)[: batch.num_samples, 0]
+            seen[batch.step] = np.rint(first.numpy() * 1000).astype(int).tolist()
+        return step(batch)
+
+    strategy.step = stepping  # type: ignore[method-assign]
+    return strategy
+
+
+def run(folder: Path, options: dict[str, Any]) -> None:
+    seen: dict[int, list[int]] = {}
+    config = TrainConfig.from_record(
+        {"threads": 1, "dtype": "float64", "timeout_s": 60.0, **options}
+    )
+    launched = None if config.strategy == "sequential" else detect(os.environ)
+    config, _ = complete(config, launched)
+    session.join = lambda config, launched: watched(join(config, launched), seen)
+    session.train(config, launched, session.Place(folder=folder))
+    rank = launched.rank if launched else 0
+    (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
+
+
+def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+    torch.set_num_threads(1)
+    for name, options in cases.items():
+        run(folder / name, options)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]))

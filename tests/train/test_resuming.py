@@ -1,0 +1,118 @@
+"""An epoch that is broken off goes on with exactly the samples that are left, on any number of
+ranks: four, then two, then three give what one process gives without a break."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from phalanx.data.order import windowed_order
+from phalanx.data.sampler import epoch_order
+from phalanx.errors import UserError
+from phalanx.records.files import read_events
+from phalanx.records.schema import Epoch, Step
+from phalanx.train.manifest import check_order, find_checkpoint, folder_name, read_manifest
+from tests.conftest import Ranks
+from tests.data.packs import make_pack
+
+pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
+
+SAMPLES, BATCH, STEPS, PERIOD, SEED = 77, 8, 10, 4, 5
+BREAKS = (0, PERIOD, 2 * PERIOD, STEPS)
+SGD = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.05}
+CASES: dict[str, dict[str, Any]] = {
+    "mpi": {"strategy": "mpi"},
+    "windows": {"strategy": "mpi", "shuffle_shards": 2},
+    "shared": {"strategy": "shared"},
+    "server": {"strategy": "server"},
+    "local": {"strategy": "local", "local_steps": 1, **SGD},
+    "zero": {"strategy": "zero", "zero_stage": 3},
+}
+
+
+def options(pack: Path, **others: Any) -> dict[str, Any]:
+    return {
+        "data": str(pack), "batch_size": BATCH, "epochs": 1, "seed": SEED, "width": 12, **others
+    }  # fmt: skip
+
+
+def cases(pack: Path, folder: Path, before: str | None, step: int) -> dict[str, dict[str, Any]]:
+    """Those that write to `folder`, each going on from where it stood in `folder.parent/before`."""
+    made = {}
+    for name, chosen in CASES.items():
+        others = {"checkpoint_dir": str(folder / name / "saved"), "checkpoint_steps": PERIOD}
+        if before is not None:
+            saved = folder.parent / before / name / "saved"
+            others["resume"] = str(saved / folder_name(0, step))
+        made[name] = options(pack, **chosen, **others)
+    return made
+
+
+def seen(folder: Path, ranks: int, steps: range) -> list[int]:
+    """Samples that the ranks were given in these steps, in the order of the ranks."""
+    files = [json.loads((folder / f"seen-{rank}.json").read_text()) for rank in range(ranks)]
+    return [s for step in steps for file in files for s in file.get(str(step), [])]
+
+
+def test_an_epoch_goes_on_with_the_samples_that_are_left(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    pack = make_pack(tmp_path / "numbers", samples=SAMPLES)
+    alone = {
+        name: options(
+            pack,
+            **{key: chosen[key] for key in chosen if key in ("shuffle_shards", *SGD)},
+            strategy="sequential",
+            checkpoint_dir=str(tmp_path / "1" / name / "saved"),
+        )
+        for name, chosen in CASES.items()
+    }
+    ranks.mpi(1, programs("resuming.py"), str(tmp_path / "1"), json.dumps(alone), timeout_s=400)
+    before = None
+    for count, step in zip((4, 2, 3), BREAKS, strict=False):
+        folder = tmp_path / str(count)
+        text = json.dumps(cases(pack, folder, before, step))
+        ranks.mpi(count, programs("resuming.py"), str(folder), text, timeout_s=400)
+        before = str(count)
+    first = [*range(0, SAMPLES, 10), SAMPLES]
+    for name in CASES:
+        order = epoch_order(SAMPLES, SEED, 0)
+        if name == "windows":
+            order = windowed_order(first, 2, SEED, 0)
+        parts = [
+            seen(tmp_path / str(count) / name, count, range(start, stop))
+            for count, start, stop in zip((4, 2, 3), BREAKS[:-1], BREAKS[1:], strict=True)
+        ]
+        assert [s for part in parts for s in part] == order.tolist(), name
+        expected = load_file(tmp_path / "1" / name / "saved/epoch-0001/model.safetensors")
+        found = load_file(tmp_path / "3" / name / "saved/epoch-0001/model.safetensors")
+        assert found.keys() == expected.keys()
+        for key, tensor in expected.items():
+            assert torch.allclose(found[key], tensor, rtol=0, atol=1e-9), (name, key)
+    check_records(tmp_path / "3" / "mpi")
+    check_checkpoints(tmp_path / "4" / "mpi" / "saved")
+
+
+def check_records(folder: Path) -> None:
+    """Of the last part: what was seen before is told, and is not counted again."""
+    events = [e for rank in range(3) for e in read_events(folder / f"rank-{rank}.jsonl")]
+    epochs = [event for event in events if isinstance(event, Epoch)]
+    assert {epoch.first_sample for epoch in epochs} == {2 * PERIOD * BATCH}
+    assert sum(epoch.samples for epoch in epochs) == SAMPLES - 2 * PERIOD * BATCH
+    assert {event.step for event in events if isinstance(event, Step)} == {8, 9}
+
+
+def check_checkpoints(folder: Path) -> None:
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["epoch-0000-step-000004", "epoch-0000-step-000008", "epoch-0001"]
+    assert find_checkpoint(folder).name == "epoch-0001"
+    within = read_manifest(folder / names[1])
+    assert (within.epochs_done, within.samples_seen, within.schema) == (0, 64, 2)
+    assert read_manifest(folder / names[2]).schema == 1
+    with pytest.raises(UserError, match=r"within an epoch of 77 samples of numbers .* at random"):
+        check_order(within, folder / names[1], "another order")
+    check_order(read_manifest(folder / names[2]), folder / names[2], "another order")
