@@ -79,10 +79,13 @@ class LargeBatchConfig:
     """Passes over the training data. Default: 6, or 20 with --full."""
 
     lr: float = 0.03
-    """Learning rate of the base recipe, SGD with momentum 0.9."""
+    """Learning rate of the base recipe, SGD with momentum 0.9, for batch 128."""
 
-    clip_norm: float | None = 1.0
+    clip_norm: float | None = 0.5
     """Of the base recipe: its gradients are scaled down to this norm."""
+
+    weight_decay: float = 5e-4
+    """Of the base recipe."""
 
     label_smoothing: float = 0.1
     """Of every recipe."""
@@ -197,7 +200,11 @@ def _constants(study: LargeBatchConfig, name: RemedyName) -> dict[str, object]:
         case "lamb":
             return {"lr": study.lamb_lr}
         case _:
-            return {"lr": study.lr, "clip_norm": study.clip_norm}
+            return {
+                "lr": study.lr,
+                "clip_norm": study.clip_norm,
+                "weight_decay": study.weight_decay,
+            }
 
 
 def default_folder(study: LargeBatchConfig, dataset: str, runs: Path) -> Path:

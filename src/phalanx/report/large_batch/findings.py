@@ -176,7 +176,7 @@ def _unstable(material: Material) -> list[Sentence]:
 
 def _where(cell: BatchCell) -> str:
     """The steps at which its runs stopped, from their errors."""
-    found = [re.match(r"step (\d+):", run.error or "") for run in cell.diverged]
+    found = [re.search(r"\bstep (\d+):", run.error or "") for run in cell.diverged]
     steps = sorted(int(match[1]) for match in found if match)
     if not steps:
         return "gradients were not finite"
