@@ -29,7 +29,7 @@ def data_file(path: Path, layout: Layout, shard: int = 1) -> Path:
 def offset_of(path: Path, layout: Layout, sample: int) -> int:
     """Where the inputs of a sample begin in its shard."""
     pack = Pack(path)
-    asked = pack._locate("inputs", np.array([sample]))
+    asked = pack._reader.locate(0, np.array([sample]))
     pack.close()
     return int(asked.parts.offsets[0])
 

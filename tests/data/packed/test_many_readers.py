@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.packed import pack as pack_module
+from phalanx.data.packed import part_reader
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.open_files import OpenFiles
 from phalanx.data.packed.pack import Pack
@@ -21,8 +21,8 @@ FIELD = Field(name="inputs", dtype="int32", shape=[2])
 def test_threads_read_at_once_from_more_shards_than_may_be_open(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pack_module, "SAMPLES_AT_ONCE", 8)
-    monkeypatch.setattr(pack_module, "OPEN_FILES", 5)
+    monkeypatch.setattr(part_reader, "SAMPLES_AT_ONCE", 8)
+    monkeypatch.setattr(part_reader, "OPEN_FILES", 5)
     content = rows([FIELD], 60)
     with folder() as path:
         with PackWriter(path / "p", layout="npy", fields=[FIELD], shard_bytes=16) as writer:
@@ -48,16 +48,22 @@ def test_threads_read_at_once_from_more_shards_than_may_be_open(
 def test_a_file_in_use_is_not_closed(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_text(name)
-    files: OpenFiles[str] = OpenFiles(lambda name: tmp_path / name, limit=1)
-    with files.using(["a"]) as (a,):
+    files: OpenFiles[str] = OpenFiles(
+        lambda name: tmp_path / name, lambda name: name == "b", limit=1
+    )
+    with files.using(["a"]) as (opened,):
         with files.using(["b", "c"]) as (b, c):
-            assert [os.pread(file, 1, 0) for file in (a, b, c)] == [b"a", b"b", b"c"]
+            assert [os.pread(file.descriptor, 1, 0) for file in (opened, b, c)] == [
+                b"a",
+                b"b",
+                b"c",
+            ]
         files.forget(["a"])
         files.close()
         (tmp_path / "a").unlink()
-        assert os.pread(a, 1, 0) == b"a"
+        assert os.pread(opened.descriptor, 1, 0) == b"a"
     with pytest.raises(OSError, match="Bad file"):
-        os.pread(a, 1, 0)
+        os.pread(opened.descriptor, 1, 0)
     with pytest.raises(FileNotFoundError), files.using(["b", "a"]):
         pass
     files.close()

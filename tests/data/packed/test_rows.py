@@ -46,8 +46,8 @@ def spans_of(file: int, parts: list[tuple[int, int]], crcs: list[int]) -> Spans:
     """parts: (offset, size)."""
     offsets, sizes = np.array(parts, np.int64).reshape(-1, 2).T.copy()
     places = np.cumsum(sizes) - sizes
-    files = np.full(len(parts), file, np.int32)
-    return Spans(files, offsets, sizes, places, np.array(crcs, np.uint32))
+    files, nowhere = np.full(len(parts), file, np.int32), np.zeros(len(parts), np.int64)
+    return Spans(files, nowhere, nowhere, offsets, sizes, places, np.array(crcs, np.uint32))
 
 
 def test_whole_altered_and_cut_off(file: int, by: str) -> None:

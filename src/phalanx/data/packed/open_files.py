@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+class Opened(NamedTuple):
+    descriptor: int
+    address: int  # of the file in memory; 0: it is not mapped
+    map_bytes: int
 
 
 class OpenFiles(Generic[Key]):
     """At most about `limit` descriptors; those in use are never closed."""
 
-    def __init__(self, path_of: Callable[[Key], Path], *, limit: int) -> None:
+    def __init__(
+        self, path_of: Callable[[Key], Path], is_mapped: Callable[[Key], bool], *, limit: int
+    ) -> None:
+        """is_mapped: whether a file shall lie in memory."""
         self._path_of = path_of
+        self._is_mapped = is_mapped
         self._limit = limit
         self._lock = threading.Lock()
         self._files: OrderedDict[Key, _OpenFile] = OrderedDict()
 
     @contextmanager
-    def using(self, keys: Sequence[Key]) -> Iterator[list[int]]:
-        """Descriptors of these files, for as long as the block lasts.
+    def using(self, keys: Sequence[Key]) -> Iterator[list[Opened]]:
+        """These files, for as long as the block lasts.
 
         Raises: OSError when one cannot be opened.
         """
@@ -33,7 +47,7 @@ class OpenFiles(Generic[Key]):
             with self._lock:
                 for key in keys:
                     taken.append(self._take(key))
-            yield [file.descriptor for file in taken]
+            yield [file.opened for file in taken]
         finally:
             with self._lock:
                 for file in taken:
@@ -48,7 +62,7 @@ class OpenFiles(Generic[Key]):
                 if file is not None:
                     file.is_forgotten = True
                     if not file.num_users:
-                        os.close(file.descriptor)
+                        file.close()
 
     def close(self) -> None:
         with self._lock:
@@ -57,7 +71,7 @@ class OpenFiles(Generic[Key]):
     def _take(self, key: Key) -> _OpenFile:
         file = self._files.get(key)
         if file is None:
-            file = _OpenFile(os.open(self._path_of(key), os.O_RDONLY | os.O_CLOEXEC))
+            file = _OpenFile(self._path_of(key), self._is_mapped(key))
             self._files[key] = file
         self._files.move_to_end(key)
         file.num_users += 1
@@ -66,18 +80,34 @@ class OpenFiles(Generic[Key]):
     def _give_back(self, file: _OpenFile) -> None:
         file.num_users -= 1
         if file.is_forgotten and not file.num_users:
-            os.close(file.descriptor)
+            file.close()
 
     def _close_unused(self, limit: int) -> None:
         if len(self._files) <= limit:
             return
         unused = [key for key, file in self._files.items() if not file.num_users]
         for key in unused[: len(self._files) - limit]:
-            os.close(self._files.pop(key).descriptor)
+            self._files.pop(key).close()
 
 
 class _OpenFile:
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
+    def __init__(self, path: Path, is_mapped: bool) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._map = _mapped(descriptor) if is_mapped else None
+        address = 0 if self._map is None else self._map.ctypes.data
+        map_bytes = 0 if self._map is None else self._map.size
+        self.opened = Opened(descriptor, address, map_bytes)
         self.num_users = 0
         self.is_forgotten = False
+
+    def close(self) -> None:
+        self._map = None  # the last reference
+        os.close(self.opened.descriptor)
+
+
+def _mapped(descriptor: int) -> NDArray[np.uint8] | None:
+    """None where the system does not; the file is read then."""
+    try:
+        return np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
+    except (OSError, ValueError):
+        return None

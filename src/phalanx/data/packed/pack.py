@@ -5,30 +5,21 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.damage import WHAT_TO_DO, DamagedError, fault_of
+from phalanx.data.packed.damage import DamagedError, fault_of
 from phalanx.data.packed.decode import decode_image
+from phalanx.data.packed.file_sizes import check_files
 from phalanx.data.packed.index import Field, PackIndex, Shard
-from phalanx.data.packed.open_files import OpenFiles
-from phalanx.data.packed.rows import Spans, read_spans
+from phalanx.data.packed.part_reader import Asked, PartReader
 from phalanx.data.packed.shards import element, sample_bytes
 from phalanx.data.packed.stored import read_index
-from phalanx.data.packed.table import Parts, SpanTable
-from phalanx.errors import UserError
 
 Indices = NDArray[np.int64]
-
-SAMPLES_AT_ONCE = 256
-"""Where there are more shards than that: no more files are open for one reader."""
-
-OPEN_FILES = 512
-"""About as many at most, over all readers of a pack."""
 
 
 class Pack:
@@ -60,12 +51,9 @@ class Pack:
         self._lock = threading.Lock()
         self._places: dict[int, Path] = {}
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
-        self._files: OpenFiles[tuple[int, int]] = OpenFiles(
-            lambda key: self._path(*key), limit=OPEN_FILES
-        )
-        self._table = SpanTable(self.index, self._path, is_strict=damaged == "stop")
-        self.first_samples = self._table.first_samples
-        self._check_files()
+        self._reader = PartReader(self.index, self._path, is_strict=damaged == "stop")
+        self.first_samples = self._reader.first_samples
+        check_files(self.index, self._path, self._reader, is_strict=damaged == "stop")
 
     @property
     def num_damaged(self) -> int:
@@ -103,7 +91,10 @@ class Pack:
         elif out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
             raise ValueError(f"out must be contiguous, {dtype} {shape}: {out.dtype} {out.shape}")
         if described.encoding == "raw":
-            asked, size = self._locate(field, indices), sample_bytes(described) or 0
+            asked, size = (
+                self._reader.locate(self._numbers[field], indices),
+                sample_bytes(described) or 0,
+            )
             places = np.arange(len(out), dtype=np.int64) * size
             for row in self._fetch(asked, places, out.reshape(-1).view(np.uint8)):
                 out[row] = 0
@@ -129,7 +120,7 @@ class Pack:
 
         Raises: DamagedError as `read`.
         """
-        asked = self._locate(field, indices)
+        asked = self._reader.locate(self._numbers[field], indices)
         places = np.cumsum(asked.parts.sizes) - asked.parts.sizes
         content = np.empty(int(asked.parts.sizes.sum()), np.uint8)
         lost = set(self._fetch(asked, places, content))
@@ -146,18 +137,18 @@ class Pack:
             self._places.pop(shard, None)
         else:
             self._places[shard] = folder
-        self._files.forget([(shard, number) for number in range(len(self.shards[shard].files))])
+        self._reader.forget(shard)
 
     def close(self) -> None:
         """Files that are being read stay open until they are read."""
-        self._files.close()
+        self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self.folder, self._damaged)
 
     def _decoded(self, field: str, indices: Indices) -> Iterator[NDArray[Any] | None]:
         """Of one sample after the other; None where a damaged one is skipped."""
-        described, asked = self.fields[field], self._locate(field, indices)
+        described, asked = self.fields[field], self._reader.locate(self._numbers[field], indices)
         for row, content in enumerate(self.read_bytes(field, indices)):
             if not content:
                 yield None
@@ -168,58 +159,22 @@ class Pack:
                 self._lose(asked, row, str(error))
                 yield None
 
-    def _locate(self, field: str, indices: Indices) -> _Asked:
-        samples = np.ascontiguousarray(indices, np.int64)
-        if samples.size and not 0 <= samples.min() <= samples.max() < self.num_samples:
-            wrong = samples[(samples < 0) | (samples >= self.num_samples)][0]
-            raise IndexError(f"there is no sample {wrong}: {self.folder} has {self.num_samples}")
-        shards = np.searchsorted(self.first_samples, samples, side="right") - 1
-        number = self._numbers[field]
-        return _Asked(number, samples, shards, self._table.parts(number, samples, shards))
-
-    def _fetch(self, asked: _Asked, places: Indices, out: NDArray[np.uint8]) -> list[int]:
+    def _fetch(self, asked: Asked, places: Indices, out: NDArray[np.uint8]) -> list[int]:
         """Bring every part to its place in `out`, (bytes,); the rows of damaged samples, where
         these are skipped."""
-        lost: list[int] = []
-        for start in range(0, len(asked.samples), self._samples_at_once(asked)):
-            rows = slice(start, start + self._samples_at_once(asked))
-            shards, of_row = np.unique(asked.shards[rows], return_inverse=True)
-            file = 1 if self.index.layout == "tar" else 1 + asked.field
-            with self._open([(shard, file) for shard in shards.tolist()]) as descriptors:
-                files = np.array(descriptors, np.int32)[of_row]
-                offsets, sizes, crcs = asked.parts
-                outcomes = read_spans(
-                    Spans(files, offsets[rows], sizes[rows], places[rows], crcs[rows]), out
-                )
-            for row in np.flatnonzero(outcomes).tolist():
-                self._lose(asked, start + row, fault_of(int(outcomes[row])))
-                lost.append(start + row)
+        outcomes = self._reader.fetch(asked, places, out)
+        if not outcomes.any():
+            return []
+        lost: list[int] = np.flatnonzero(outcomes).tolist()
+        for row in lost:
+            self._lose(asked, row, fault_of(int(outcomes[row])))
         return lost
 
-    def _samples_at_once(self, asked: _Asked) -> int:
-        few_shards = len(self.shards) <= SAMPLES_AT_ONCE
-        return max(1, len(asked.samples)) if few_shards else SAMPLES_AT_ONCE
-
-    @contextmanager
-    def _open(self, keys: Sequence[tuple[int, int]]) -> Iterator[list[int]]:
-        try:
-            opened = self._files.using(keys)
-            descriptors = opened.__enter__()
-        except OSError as error:
-            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
-        try:
-            yield descriptors
-        finally:
-            opened.__exit__(None, None, None)
-
-    def _lose(self, asked: _Asked, row: int, fault: str) -> None:
+    def _lose(self, asked: Asked, row: int, fault: str) -> None:
         """Raises: DamagedError where damaged samples stop the run."""
         sample, shard = int(asked.samples[row]), int(asked.shards[row])
-        file = 1 if self.index.layout == "tar" else 1 + asked.field
-        offset = int(asked.parts.offsets[row])
-        error = DamagedError(
-            fault, file=self._path(shard, file), sample=sample, offset_bytes=offset
-        )
+        file, offset = self._path(shard, asked.file), int(asked.parts.offsets[row])
+        error = DamagedError(fault, file=file, sample=sample, offset_bytes=offset)
         if self._damaged == "stop":
             raise error
         with self._lock:
@@ -228,47 +183,6 @@ class Pack:
     def _path(self, shard: int, file: int) -> Path:
         folder = self._places.get(shard, self.folder)
         return folder / self.shards[shard].files[file].name
-
-    def _check_files(self) -> None:
-        for number, shard in enumerate(self.shards):
-            for i, file in enumerate(shard.files):
-                path = self._path(number, i)
-                try:
-                    found = path.stat().st_size
-                except OSError as error:
-                    raise UserError(f"{path} cannot be read: {error.strerror}") from error
-                if found != file.bytes and self._damaged == "stop":
-                    self._refuse_size(number, i, found)
-
-    def _refuse_size(self, shard: int, file: int, found: int) -> None:
-        """Raises: DamagedError, naming the first sample that does not lie in the file."""
-        path, expected = self._path(shard, file), self.shards[shard].files[file].bytes
-        if file == 0 or found > expected:
-            raise UserError(
-                f"{path} is damaged: it has {found} bytes, not {expected}\n{WHAT_TO_DO}"
-            )
-        samples = np.arange(self.first_samples[shard], self.first_samples[shard + 1])
-        shards = np.full(len(samples), shard, np.int64)
-        fields = range(len(self.fields)) if self.index.layout == "tar" else [file - 1]
-        parts = [self._table.parts(field, samples, shards) for field in fields]
-        ends = np.max([part.offsets + part.sizes for part in parts], axis=0)
-        first = int(np.argmax(ends > found))
-        offset = min(int(part.offsets[first]) for part in parts)
-        raise DamagedError(
-            f"lies beyond its end: it has {found} bytes, not {expected}",
-            file=path,
-            sample=int(samples[first]),
-            offset_bytes=offset,
-        )
-
-
-class _Asked(NamedTuple):
-    """One field of some samples, and where it lies."""
-
-    field: int
-    samples: Indices
-    shards: Indices
-    parts: Parts
 
 
 def _array_of(content: bytes, field: Field) -> NDArray[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import zlib
+from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -24,6 +25,8 @@ class Spans(NamedTuple):
     """(n,) each, contiguous."""
 
     files: NDArray[np.int32]  # descriptors
+    maps: NDArray[np.int64]  # where a file lies in memory; 0: nowhere, it is to be read
+    map_bytes: NDArray[np.int64]  # how much of it does
     offsets: NDArray[np.int64]  # in the file
     sizes: NDArray[np.int64]
     places: NDArray[np.int64]  # where to in the output
@@ -33,8 +36,8 @@ class Spans(NamedTuple):
 def read_spans(spans: Spans, out: NDArray[np.uint8]) -> NDArray[np.int32]:
     """(n,) what became of each span. out: contiguous, with room for every place.
 
-    Cost: one copy of the bytes and one pass over them in the cache; spans that lie one after the
-    other are one call of the system. The GIL is given up.
+    Cost: one copy of the bytes and one pass over them in the cache. What lies in memory needs no
+    call of the system, and spans that lie one after the other are read by one. The GIL is given up.
     """
     outcomes = np.empty(len(spans.sizes), np.int32)
     module = compiled()
@@ -64,6 +67,11 @@ def compiled() -> ModuleType | None:
     """The module in C; None when it was not built, or is not wanted."""
     if os.environ.get(VARIABLE) == "arrays":
         return None
+    return _imported()
+
+
+@cache
+def _imported() -> ModuleType | None:
     try:
         return importlib.import_module("phalanx.data.packed._rows")
     except ImportError:

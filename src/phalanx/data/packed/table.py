@@ -61,8 +61,9 @@ class SpanTable:
 
         Raises: UserError when a shard's table is missing or not as it was packed.
         """
-        for shard in np.unique(shards[~self._is_read[shards]]).tolist():
-            self._read(shard)
+        if not self._is_read[shards].all():
+            for shard in np.unique(shards[~self._is_read[shards]]).tolist():
+                self._read(shard)
         if self._index.layout == "tar":
             return self._parts_of_tar(field, samples, shards)
         return self._parts_of_npy(field, samples, shards)

@@ -16,30 +16,34 @@ static int lie_within(const spans *s, size_t n, Py_ssize_t out_bytes)
     return 1;
 }
 
-/* read_spans(files, offsets, sizes, places, crcs, out, outcomes) → how many are not whole */
+/* read_spans(files, maps, map_bytes, offsets, sizes, places, crcs, out, outcomes): how many are not
+ * whole */
 static PyObject *py_read_spans(PyObject *module, PyObject *args)
 {
-    Py_buffer files, offsets, sizes, places, crcs, out, outcomes;
+    enum { FILES, MAPS, MAP_BYTES, OFFSETS, SIZES, PLACES, CRCS, OUT, OUTCOMES, NUM };
+    static const size_t WIDTHS[] = {4, 8, 8, 8, 8, 8, 4, 0, 4};
+    Py_buffer b[NUM];
     PyObject *result = NULL;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*y*y*y*y*w*w*", &files, &offsets, &sizes, &places, &crcs, &out,
-                          &outcomes))
+    if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*w*w*", &b[FILES], &b[MAPS], &b[MAP_BYTES],
+                          &b[OFFSETS], &b[SIZES], &b[PLACES], &b[CRCS], &b[OUT], &b[OUTCOMES]))
         return NULL;
-    spans s = {files.buf, offsets.buf, sizes.buf, places.buf, crcs.buf};
-    size_t n = (size_t)files.len / 4, damaged = 0;
-    if ((size_t)offsets.len != 8 * n || (size_t)sizes.len != 8 * n ||
-        (size_t)places.len != 8 * n || (size_t)crcs.len != 4 * n || (size_t)outcomes.len != 4 * n ||
-        !lie_within(&s, n, out.len)) {
+    spans s = {b[FILES].buf, b[MAPS].buf,   b[MAP_BYTES].buf, b[OFFSETS].buf,
+               b[SIZES].buf, b[PLACES].buf, b[CRCS].buf};
+    size_t n = (size_t)b[FILES].len / 4, damaged = 0;
+    int fits = 1;
+    for (int i = 0; i < NUM; i++)
+        fits &= i == OUT || (size_t)b[i].len == n * WIDTHS[i];
+    if (!fits || !lie_within(&s, n, b[OUT].len)) {
         PyErr_SetString(PyExc_ValueError, "spans do not fit each other or the output");
     } else {
         Py_BEGIN_ALLOW_THREADS
-        damaged = read_spans(&s, n, out.buf, outcomes.buf);
+        damaged = read_spans(&s, n, b[OUT].buf, b[OUTCOMES].buf);
         Py_END_ALLOW_THREADS
         result = PyLong_FromSize_t(damaged);
     }
-    Py_buffer *all[] = {&files, &offsets, &sizes, &places, &crcs, &out, &outcomes};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        PyBuffer_Release(all[i]);
+    for (int i = 0; i < NUM; i++)
+        PyBuffer_Release(&b[i]);
     return result;
 }
 
@@ -74,5 +78,6 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__rows(void)
 {
     crc_prepare();
+    guard_maps();
     return PyModule_Create(&definition);
 }

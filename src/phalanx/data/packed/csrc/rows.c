@@ -1,12 +1,60 @@
 #include "rows.h"
 
 #include <errno.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "crc.h"
 
 /* Read in pieces of this size, so that the checksum finds the bytes in the nearest cache but one. */
 enum { PIECE_BYTES = 256 * 1024 };
+
+/* Where a thread goes on when a page is not there; NULL while it copies from no map. */
+static __thread sigjmp_buf *volatile way_out;
+static struct sigaction before;
+
+static void page_is_missing(int number)
+{
+    if (way_out)
+        siglongjmp(*way_out, 1);
+    sigaction(number, &before, NULL); /* not ours: it comes again, to whom it belongs */
+}
+
+void guard_maps(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = page_is_missing;
+    action.sa_flags = SA_NODEFER;
+    sigaction(SIGBUS, &action, &before);
+}
+
+/* Whether all of it was there. */
+static int copy_guarded(void *to, const void *from, size_t n)
+{
+    sigjmp_buf here;
+    if (sigsetjmp(here, 0)) {
+        way_out = NULL;
+        return 0;
+    }
+    way_out = &here;
+    __asm__ volatile("" ::: "memory");
+    memcpy(to, from, n);
+    __asm__ volatile("" ::: "memory");
+    way_out = NULL;
+    return 1;
+}
+
+/* Whether the span lies in memory; then it was copied. */
+static int copy_mapped(const spans *s, size_t i, unsigned char *out)
+{
+    if (!s->maps[i] || s->offsets[i] + s->sizes[i] > s->map_bytes[i])
+        return 0;
+    const char *map = (const char *)(intptr_t)s->maps[i];
+    return copy_guarded(out + s->places[i], map + s->offsets[i], (size_t)s->sizes[i]);
+}
 
 /* The next `wanted` bytes of a file: how many there were, or minus the error's number. */
 static int64_t read_piece(int file, unsigned char *to, size_t wanted, int64_t offset)
@@ -23,6 +71,13 @@ static int64_t read_piece(int file, unsigned char *to, size_t wanted, int64_t of
         got += (size_t)n;
     }
     return (int64_t)got;
+}
+
+/* Of a span whose bytes are all there. */
+static int32_t outcome_of(const spans *s, size_t i, const unsigned char *out)
+{
+    uint32_t crc = crc_of(0, out + s->places[i], (size_t)s->sizes[i]);
+    return crc == s->crcs[i] ? WHOLE : ALTERED;
 }
 
 static int32_t read_long(const spans *s, size_t i, unsigned char *out)
@@ -62,10 +117,8 @@ static void read_run(const spans *s, size_t first, size_t end, unsigned char *ou
         int64_t needed = s->places[i] + s->sizes[i] - s->places[first];
         if (got < needed)
             outcomes[i] = got < 0 ? (int32_t)got : ENDS_EARLY;
-        else if (crc_of(0, out + s->places[i], (size_t)s->sizes[i]) != s->crcs[i])
-            outcomes[i] = ALTERED;
         else
-            outcomes[i] = WHOLE;
+            outcomes[i] = outcome_of(s, i, out);
     }
 }
 
@@ -73,11 +126,16 @@ size_t read_spans(const spans *s, size_t n, unsigned char *out, int32_t *outcome
 {
     size_t end, num_damaged = 0;
     for (size_t first = 0; first < n; first = end) {
-        end = end_of_run(s, n, first);
-        if (s->sizes[first] > PIECE_BYTES)
+        if (copy_mapped(s, first, out)) {
+            end = first + 1;
+            outcomes[first] = outcome_of(s, first, out);
+        } else if (s->sizes[first] > PIECE_BYTES) {
+            end = first + 1;
             outcomes[first] = read_long(s, first, out);
-        else
+        } else {
+            end = end_of_run(s, n, first);
             read_run(s, first, end, out, outcomes);
+        }
         for (size_t i = first; i < end; i++)
             num_damaged += outcomes[i] != WHOLE;
     }

@@ -1,0 +1,129 @@
+"""Parts of samples, from wherever they lie in the shards' files to where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from phalanx.data.packed.index import PackIndex
+from phalanx.data.packed.open_files import Opened, OpenFiles
+from phalanx.data.packed.rows import Spans, read_spans
+from phalanx.data.packed.table import Parts, SpanTable
+from phalanx.errors import UserError
+
+Indices = NDArray[np.int64]
+
+SAMPLES_AT_ONCE = 256
+"""Where there are more shards than that: no more files are open for one reader."""
+
+OPEN_FILES = 512
+"""About as many at most, over all readers of a pack."""
+
+MAPPED_BYTES = 64 * 2**20
+"""Files of a pack that are mapped into memory together: all of a small pack, the targets of many a
+large one. Its pages count as the process's own, so larger packs are read with calls of the system,
+which cost half a microsecond a sample."""
+
+
+class Asked(NamedTuple):
+    """One field of some samples, (n,) each, and where it lies."""
+
+    file: int
+    """Number of the file in each shard."""
+    samples: Indices
+    shards: Indices
+    parts: Parts
+
+
+class PartReader:
+    """Any thread may read."""
+
+    def __init__(
+        self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
+    ) -> None:
+        """path_of: (shard, number of the file) → where it is. is_strict: see `SpanTable`."""
+        self._index = index
+        self._table = SpanTable(index, path_of, is_strict=is_strict)
+        mapped = mapped_files(index, MAPPED_BYTES)
+        self._files: OpenFiles[tuple[int, int]] = OpenFiles(
+            lambda key: path_of(*key), lambda key: key in mapped, limit=OPEN_FILES
+        )
+        self.first_samples = self._table.first_samples
+
+    def locate(self, field: int, indices: Indices) -> Asked:
+        """Raises: IndexError for a sample that is not there; UserError as `SpanTable.parts`."""
+        samples = np.ascontiguousarray(indices, np.int64)
+        num_samples = self._index.num_samples
+        if samples.size and not 0 <= samples.min() <= samples.max() < num_samples:
+            wrong = samples[(samples < 0) | (samples >= num_samples)][0]
+            raise IndexError(f"there is no sample {wrong}: the pack has {num_samples}")
+        shards = np.searchsorted(self.first_samples, samples, side="right") - 1
+        file = 1 if self._index.layout == "tar" else 1 + field
+        return Asked(file, samples, shards, self._table.parts(field, samples, shards))
+
+    def fetch(self, asked: Asked, places: Indices, out: NDArray[np.uint8]) -> NDArray[np.int32]:
+        """Bring every part to its place in `out`, (bytes,); what became of each, see rows.py.
+
+        Raises: UserError when a file cannot be opened.
+        """
+        step = max(1, len(asked.samples))
+        if len(self._index.shards) > SAMPLES_AT_ONCE:
+            step = SAMPLES_AT_ONCE
+        starts = range(0, len(asked.samples), step)
+        parts = [self._fetch(asked, slice(s, s + step), places[s : s + step], out) for s in starts]
+        return np.concatenate([np.empty(0, np.int32), *parts])
+
+    def forget(self, shard: int) -> None:
+        """Its files are opened anew, where `path_of` says then."""
+        num_files = len(self._index.shards[shard].files)
+        self._files.forget([(shard, number) for number in range(num_files)])
+
+    def close(self) -> None:
+        """Files that are being read stay open until they are read."""
+        self._files.close()
+
+    def _fetch(
+        self, asked: Asked, rows: slice, places: Indices, out: NDArray[np.uint8]
+    ) -> NDArray[np.int32]:
+        shards = asked.shards[rows]
+        present = np.flatnonzero(np.bincount(shards)).tolist()
+        offsets, sizes, crcs = asked.parts
+        try:
+            with self._files.using([(shard, asked.file) for shard in present]) as opened:
+                files, maps, map_bytes = _by_row(opened, present, shards)
+                return read_spans(
+                    Spans(files, maps, map_bytes, offsets[rows], sizes[rows], places, crcs[rows]),
+                    out,
+                )
+        except OSError as error:
+            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+
+
+def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[tuple[int, int]]:
+    """(shard, number of the file) of the smallest files that fit into the budget together."""
+    files = sorted(
+        (file.bytes, shard, number)
+        for shard, described in enumerate(index.shards)
+        for number, file in enumerate(described.files)
+        if number > 0  # the table of checksums is read at once
+    )
+    total = np.cumsum([size for size, _, _ in files])
+    num_mapped = int(np.searchsorted(total, budget_bytes, side="right"))
+    return frozenset((shard, number) for _, shard, number in files[:num_mapped])
+
+
+def _by_row(
+    opened: list[Opened], present: list[int], shards: Indices
+) -> tuple[NDArray[np.int32], Indices, Indices]:
+    """Descriptor, address and mapped bytes of each row's file. present: the shards of `opened`."""
+    if len(opened) == 1:
+        shards = np.zeros_like(shards)
+        present = [0]
+    of_shard = np.empty((3, max(present, default=0) + 1), np.int64)
+    of_shard[:, present] = np.array(opened, np.int64).reshape(-1, 3).T
+    descriptors, maps, map_bytes = np.take(of_shard, shards, axis=1)
+    return descriptors.astype(np.int32), maps, map_bytes
