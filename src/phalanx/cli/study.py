@@ -34,6 +34,7 @@ MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
 
 app = App(name="study", help="Measure on this machine what to choose, and draw it.")
+app.command("phalanx.cli.study_compression:compression", name="compression")
 app.command("phalanx.cli.study_io:io", name="io")
 app.command("phalanx.cli.study_large_batch:large_batch", name="large-batch")
 

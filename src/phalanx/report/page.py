@@ -18,6 +18,8 @@ from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.look import CONFIG
 from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.collectives.page import collectives_content
+from phalanx.report.compression.material import KIND as COMPRESSION
+from phalanx.report.compression.page import compression_content
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.findings import findings, headline, scaling_cells
 from phalanx.report.folder import StudyMeasures, read_folder
@@ -43,6 +45,7 @@ from phalanx.report.wording import percent, seconds
 PAGE_NAME = "report.html"
 CONTENTS: Mapping[str, Callable[[Path], Content]] = {
     PARALLELISM: parallelism_content,
+    COMPRESSION: compression_content,
     LARGE_BATCH: large_batch_content,
     IO: io_study_content,
 }

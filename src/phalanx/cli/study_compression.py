@@ -1,0 +1,55 @@
+"""`phalanx study compression`."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from phalanx.data.catalog import resolve
+from phalanx.errors import RunFailedError
+from phalanx.report.compression.material import KIND
+from phalanx.report.compression.summary import print_summary
+from phalanx.report.page import write_report
+from phalanx.study.compression import CompressionConfig, default_folder, plan
+from phalanx.study.execute import execute, open_study
+from phalanx.train.run import RUNS, this_command
+
+
+def compression(
+    *,
+    config: Annotated[
+        CompressionConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
+    ] = CompressionConfig(),  # noqa: B008  # frozen
+) -> None:
+    """Which way to send gradients in fewer bytes pays here, below what bandwidth, at what accuracy?
+
+    Trains one wide network with each: whole trainings over several seeds in this node's memory,
+    and some steps on imitated links. Bytes are counted. The same command given again goes on where
+    it stopped.
+
+    For example:
+
+        phalanx study compression
+
+        phalanx study compression --compressors none bf16 int8 --links 1Gbit/s --seeds 0
+
+        phalanx study compression --links 10Gbit/s 1Gbit/s,1ms --ranks 4 --epochs 5
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    choice = resolve(config.dataset, config.data_root)
+    planned = plan(config)
+    folder = config.study_dir or default_folder(config, choice.name, RUNS)
+    open_study(folder, planned, kind=KIND, command=shlex.join(this_command()))
+    console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
+    try:
+        failed = execute(folder, planned, console)
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command goes on from here", markup=False)
+        raise
+    print_summary(folder, console)
+    console.print(f"report: {write_report(folder)}", markup=False)
+    if failed:
+        raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")

@@ -1,0 +1,91 @@
+"""The time of a step as a function of the link's bandwidth, fitted to what was measured. Pure.
+
+    step = base of the compressor + slope · bytes it sends ÷ bandwidth
+
+The base holds computing and coding; the slope, one for all, is 1 where sending is not hidden and
+costs nothing beside the link.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """What a run on a link has shown."""
+
+    compressor: str
+    sent_bytes: float
+    """By a rank, in a step."""
+    bandwidth_bytes_per_s: float
+    step_s: float
+
+    @property
+    def wire_s(self) -> float:
+        return self.sent_bytes / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    bases_s: Mapping[str, float]
+    sent_bytes: Mapping[str, float]
+    slope: float
+    worst: float
+    """The largest difference from a measured step, as a part of it."""
+
+    def step_s(self, compressor: str, bandwidth_bytes_per_s: float) -> float:
+        wire_s = self.sent_bytes[compressor] / bandwidth_bytes_per_s
+        return self.bases_s[compressor] + self.slope * wire_s
+
+    def pays_below(self, compressor: str, against: str) -> float | None:
+        """The bandwidth in bytes per second below which steps are shorter; infinite where they
+        always are, None where they never are."""
+        saved_bytes = self.sent_bytes[against] - self.sent_bytes[compressor]
+        added_s = self.bases_s[compressor] - self.bases_s[against]
+        if saved_bytes <= 0 or self.slope <= 0:
+            return None if added_s >= 0 else math.inf
+        return self.slope * saved_bytes / added_s if added_s > 0 else math.inf
+
+
+def fitted(points: Sequence[Point]) -> Fit | None:
+    """By least squares of the relative differences; None with fewer than two bandwidths."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        groups.setdefault(point.compressor, []).append(point)
+    groups = {
+        name: some
+        for name, some in groups.items()
+        if len({point.bandwidth_bytes_per_s for point in some}) > 1
+    }
+    if not groups:
+        return None
+    above = below = 0.0
+    means = {}
+    for name, some in groups.items():
+        weights = [point.step_s**-2 for point in some]
+        wire = _mean([point.wire_s for point in some], weights)
+        step = _mean([point.step_s for point in some], weights)
+        means[name] = wire, step
+        for point, weight in zip(some, weights, strict=True):
+            above += weight * (point.wire_s - wire) * (point.step_s - step)
+            below += weight * (point.wire_s - wire) ** 2
+    slope = above / below if below else 0.0
+    fit = Fit(
+        bases_s={name: step - slope * wire for name, (wire, step) in means.items()},
+        sent_bytes={name: some[0].sent_bytes for name, some in groups.items()},
+        slope=slope,
+        worst=0.0,
+    )
+    worst = max(
+        abs(fit.step_s(name, point.bandwidth_bytes_per_s) / point.step_s - 1)
+        for name, some in groups.items()
+        for point in some
+    )
+    return Fit(bases_s=fit.bases_s, sent_bytes=fit.sent_bytes, slope=slope, worst=worst)
+
+
+def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
+    return sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights)

@@ -1,0 +1,202 @@
+"""The runs of a compression study by compressor and place. Pure but for `read_material`, which
+reads the records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, median
+
+from phalanx.records.files import rank_file, read_events
+from phalanx.records.schema import Step
+from phalanx.report.comparison import Spread
+from phalanx.report.compression.fit import Fit, Point, fitted
+from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.measures import RunMeasure
+
+KIND = "compression"
+NONE = "none"
+MEMORY = "shared memory"
+WARM_UP_STEPS = 3
+
+_UNITS = {"kbit/s": 1e3 / 8, "mbit/s": 1e6 / 8, "gbit/s": 1e9 / 8}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionCell:
+    """One compressor in one place, over its seeds."""
+
+    compressor: str
+    place: str  # MEMORY, or the link as it was asked for
+    runs: tuple[RunMeasure, ...]
+    step_s: float
+    """Median over steps and seeds, of the slowest rank; the first steps left out."""
+    sent_bytes: float | None
+    """Counted; in a step, by the rank that sends the most."""
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        return bandwidth_of(self.place)
+
+    @property
+    def accuracy(self) -> Spread | None:
+        """After the last epoch; None on links, where only some steps were made."""
+        if self.place != MEMORY:
+            return None
+        values = [
+            run.trained[-1].validation_accuracy
+            for run in self.runs
+            if run.trained and run.trained[-1].validation_accuracy is not None
+        ]
+        known = [value for value in values if value is not None]
+        if not known:
+            return None
+        return Spread(mean=fmean(known), low=min(known), high=max(known), seeds=len(known))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """Everything that the page is made of."""
+
+    measures: StudyMeasures
+    cells: tuple[CompressionCell, ...]  # in the order of the plan
+
+    @property
+    def compressors(self) -> list[str]:
+        return list(dict.fromkeys(cell.compressor for cell in self.cells))
+
+    @property
+    def places(self) -> list[str]:
+        """Shared memory, and the links from the fastest to the slowest."""
+        places = dict.fromkeys(cell.place for cell in self.cells)
+        return sorted(places, key=lambda place: -(bandwidth_of(place) or float("inf")))
+
+    @property
+    def links(self) -> list[str]:
+        return [place for place in self.places if bandwidth_of(place) is not None]
+
+    def cell(self, compressor: str, place: str) -> CompressionCell | None:
+        found = [c for c in self.cells if (c.compressor, c.place) == (compressor, place)]
+        return found[0] if found else None
+
+    def faster(self, compressor: str, place: str) -> float | None:
+        """How many times as fast a step is as without compression."""
+        own, plain = self.cell(compressor, place), self.cell(NONE, place)
+        return plain.step_s / own.step_s if own and plain else None
+
+    def smaller(self, compressor: str) -> float | None:
+        """How many times fewer bytes it sends."""
+        sent, whole = self.sent_bytes(compressor), self.sent_bytes(NONE)
+        return whole / sent if sent and whole else None
+
+    def sent_bytes(self, compressor: str) -> float | None:
+        counted = [c.sent_bytes for c in self.cells if c.compressor == compressor and c.sent_bytes]
+        return counted[-1] if counted else None
+
+    def accuracy(self, compressor: str) -> Spread | None:
+        cell = self.cell(compressor, MEMORY)
+        return cell.accuracy if cell else None
+
+    def holds_accuracy(self, compressor: str) -> bool | None:
+        """Whether the mean over its seeds is no worse than the worst seed without compression."""
+        own, plain = self.accuracy(compressor), self.accuracy(NONE)
+        return own.mean >= plain.low if own and plain else None
+
+    @cached_property
+    def fit(self) -> Fit | None:
+        return fitted(
+            [
+                Point(
+                    compressor=cell.compressor,
+                    sent_bytes=cell.sent_bytes,
+                    bandwidth_bytes_per_s=bandwidth,
+                    step_s=cell.step_s,
+                )
+                for cell in self.cells
+                if (bandwidth := cell.bandwidth_bytes_per_s) and cell.sent_bytes
+            ]
+        )
+
+    def pays_below(self, compressor: str) -> float | None:
+        """Bytes per second; see `Fit.pays_below`."""
+        fit = self.fit
+        if fit is None or not {compressor, NONE} <= set(fit.bases_s):
+            return None
+        return fit.pays_below(compressor, NONE)
+
+
+def read_material(folder: Path) -> Material:
+    """Raises: UserError when the records cannot be read."""
+    measures = read_folder(folder)
+    completed = [run for run in measures.runs if run.status == "completed" and run.ranks]
+    steps = {run.name: step_times(_steps(folder / run.name, run.ranks)) for run in completed}
+    return material(measures, steps)
+
+
+def material(measures: StudyMeasures, steps: Mapping[str, Sequence[float]]) -> Material:
+    """steps: by run the seconds of each of its steps."""
+    groups: dict[tuple[str, str], list[RunMeasure]] = {}
+    for run in measures.runs:
+        if run.run and steps.get(run.name):
+            config = run.run.config
+            place = str(config.get("link") or MEMORY)
+            groups.setdefault((str(config.get("compress", NONE)), place), []).append(run)
+    cells = [
+        CompressionCell(
+            compressor=compressor,
+            place=place,
+            runs=tuple(runs),
+            step_s=median(median(timed(steps[run.name])) for run in runs),
+            sent_bytes=_sent_bytes(runs[-1]),
+        )
+        for (compressor, place), runs in groups.items()
+    ]
+    return Material(measures=measures, cells=tuple(cells))
+
+
+def timed(steps: Sequence[float]) -> Sequence[float]:
+    """Those that count: the first make buckets and meet cold memory."""
+    return steps[WARM_UP_STEPS:] or steps
+
+
+def step_times(ranks: Sequence[Sequence[Step]]) -> list[float]:
+    """Of each step the time of the rank that took longest."""
+    by_rank = [
+        [s.data_s + s.forward_s + s.backward_s + s.communication_s + s.optimizer_s for s in steps]
+        for steps in ranks
+    ]
+    return [max(times) for times in zip(*by_rank, strict=False)]
+
+
+def bandwidth_of(place: str) -> float | None:
+    """Bytes per second of a link such as 1Gbit/s,1ms; None for memory."""
+    for word in place.split(","):
+        found = re.fullmatch(r"\s*([0-9.]+)\s*([kMG]bit/s)\s*", word, re.IGNORECASE)
+        if found:
+            return float(found[1]) * _UNITS[found[2].lower()]
+    return None
+
+
+def runs_of(cells: Iterable[CompressionCell]) -> list[str]:
+    return [run.name for cell in cells for run in cell.runs]
+
+
+def _steps(folder: Path, ranks: Iterable[int]) -> list[list[Step]]:
+    return [
+        [event for event in read_events(rank_file(folder, rank)) if isinstance(event, Step)]
+        for rank in ranks
+    ]
+
+
+def _sent_bytes(run: RunMeasure) -> float | None:
+    """In a step of the last epoch, by the rank that sends the most."""
+    sent = []
+    for rank in run.ranks.values():
+        last = rank.epochs[max(rank.epochs)] if rank.epochs else None
+        if last is None or last.event.sent_bytes is None or not last.steps:
+            return None
+        sent.append(last.event.sent_bytes / last.steps)
+    return max(sent, default=None)

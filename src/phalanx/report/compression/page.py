@@ -1,0 +1,125 @@
+"""The parts of the page of a compression study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from phalanx.report.charts.figure import Figure
+from phalanx.report.compression.charts import accuracy, sent, step_by_bandwidth, step_on
+from phalanx.report.compression.findings import fastest, findings, headline, nearest_gigabit
+from phalanx.report.compression.material import KIND, MEMORY, NONE, Material, read_material
+from phalanx.report.compression.tables import compressors, fit_table
+from phalanx.report.compression.wording import spoken
+from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.sections import Panel, Row, Section
+from phalanx.report.tables import environments, executions
+from phalanx.report.wording import amount, percent
+
+Drawn = tuple[str, Figure | None]
+
+
+def compression_content(folder: Path) -> Content:
+    """Raises: UserError when the records cannot be read."""
+    return content_of(read_material(folder))
+
+
+def content_of(material: Material) -> Content:
+    """What the page of a compression study shows."""
+    measures = material.measures
+    known = [measure.run.environment for measure in measures.runs if measure.run]
+    return Content(
+        title=measures.study.study,
+        kind=KIND,
+        started_at=measures.study.started_at,
+        command=measures.study.command,
+        headline=headline(material),
+        lead=_lead(material, machine(known)),
+        key_figures=key_figures(material),
+        leading=_side_by_side(material),
+        topics=findings(material),
+        sections=sections(material),
+        tables=[
+            table
+            for table in (compressors(material), fit_table(material), executions(measures.runs))
+            if table.rows
+        ],
+        environment=environments(known),
+        num_subjects=2,
+    )
+
+
+def key_figures(material: Material) -> list[KeyFigure]:
+    """The fastest in each place, of those that hold the accuracy."""
+    figures = []
+    for place in material.places:
+        best = fastest(material, place)
+        factor = material.faster(best.compressor, place) if best else None
+        if best is None or factor is None:
+            continue
+        spread = material.accuracy(best.compressor)
+        beside = f"{1e3 * best.step_s:.3g} ms a step"
+        beside += f", {percent(spread.mean, 2)} accuracy" if spread else ""
+        figures.append(
+            KeyFigure(
+                label=place,
+                value=f"{factor:.2f}\N{MULTIPLICATION SIGN}",
+                meaning=spoken(best.compressor),
+                beside=beside,
+            )
+        )
+    return figures
+
+
+def sections(material: Material) -> tuple[Section, ...]:
+    """All charts that the records allow."""
+    by_place = [
+        (place, step_on(material, place, f"step-{number}"))
+        for number, place in enumerate(material.places, 1)
+    ]
+    made = (
+        (
+            "bandwidth",
+            "Where it begins to pay",
+            _row([("imitated links", step_by_bandwidth(material, "by-bandwidth"))]),
+        ),
+        ("places", "A step in each place", _row(by_place)),
+    )
+    return tuple(Section(name=name, title=title, rows=(row,)) for name, title, row in made if row)
+
+
+def _side_by_side(material: Material) -> Row | None:
+    place = nearest_gigabit(material) or MEMORY
+    row = _row(
+        [
+            ("bytes", sent(material, "sent")),
+            (f"time, {place}", step_on(material, place, "time")),
+            ("accuracy", accuracy(material, "accuracy")),
+        ]
+    )
+    if row is None:
+        return None
+    captions = " ".join(panel.figure.caption for panel in row.panels)
+    return Row(title="Bytes, time and accuracy", caption=captions, panels=row.panels)
+
+
+def _row(drawn: Iterable[Drawn]) -> Row | None:
+    panels = tuple(Panel(label=label, figure=figure) for label, figure in drawn if figure)
+    if not panels:
+        return None
+    first = panels[0].figure
+    return Row(title=first.title, caption=first.caption, panels=panels)
+
+
+def _lead(material: Material, where: str) -> str:
+    measures = material.measures
+    completed = sum(measure.status == "completed" for measure in measures.runs)
+    parts = [f"{completed} of {len(measures.runs)} runs completed"]
+    subjects = {
+        f"{s.model} on {s.dataset}, {s.ranks} ranks" for m in measures.runs if (s := m.setting)
+    }
+    parts += sorted(subjects)
+    whole = material.sent_bytes(NONE)
+    parts += [f"{amount(whole)} a step without compression"] if whole else []
+    parts += [where] if where else []
+    return f"{', '.join(parts)}."

@@ -1,0 +1,77 @@
+"""The tables of a compression study. Pure."""
+
+from __future__ import annotations
+
+from phalanx.report.compression.material import MEMORY, NONE, Material
+from phalanx.report.compression.wording import pays, spoken
+from phalanx.report.tables import Table, make_table
+from phalanx.report.wording import UNKNOWN, amount, percent, points
+
+
+def compressors(material: Material) -> Table:
+    """A row a compressor, a column a place."""
+    places = material.places
+    columns = ["sent as", "bytes a step#", "fewer#"]
+    columns += [f"{_short(place)} (ms)#" for place in places]
+    columns += ["accuracy#", "points#", "over seeds#", "begins to pay"]
+    return make_table(
+        "Compressors",
+        "Steps are medians, in brackets how many times as fast as without compression. Accuracy is "
+        "the mean over seeds, with the worst and the best.",
+        "|".join(columns),
+        [_row(material, compressor, places) for compressor in material.compressors],
+    )
+
+
+def fit_table(material: Material) -> Table:
+    """The lines through the measured steps."""
+    fit = material.fit
+    return make_table(
+        "Fit",
+        ""
+        if fit is None
+        else f"step = base + {fit.slope:.3f} \N{MULTIPLICATION SIGN} bytes \N{DIVISION SIGN} "
+        f"bandwidth; no measured step is farther from it than {percent(fit.worst, 1)}.",
+        "sent as|base (ms)#|added to float32 (ms)#|bytes a step#",
+        []
+        if fit is None
+        else [
+            (
+                spoken(name),
+                f"{1e3 * base_s:.2f}",
+                f"{1e3 * (base_s - fit.bases_s.get(NONE, base_s)):+.2f}",
+                amount(fit.sent_bytes[name]),
+            )
+            for name, base_s in fit.bases_s.items()
+        ],
+    )
+
+
+def _row(material: Material, compressor: str, places: list[str]) -> tuple[str, ...]:
+    sent, factor = material.sent_bytes(compressor), material.smaller(compressor)
+    own, plain = material.accuracy(compressor), material.accuracy(NONE)
+    known = material.fit is not None and compressor != NONE
+    return (
+        spoken(compressor),
+        UNKNOWN if sent is None else amount(sent),
+        UNKNOWN if factor is None else f"{factor:.3g}",
+        *(_step(material, compressor, place) for place in places),
+        UNKNOWN if own is None else percent(own.mean, 2),
+        UNKNOWN if own is None or plain is None else points(own.mean - plain.mean),
+        UNKNOWN
+        if own is None
+        else f"{own.low * 100:.2f} {UNKNOWN} {percent(own.high, 2)}, {own.seeds}",
+        pays(material.pays_below(compressor)) if known else UNKNOWN,
+    )
+
+
+def _step(material: Material, compressor: str, place: str) -> str:
+    cell, factor = material.cell(compressor, place), material.faster(compressor, place)
+    if cell is None:
+        return UNKNOWN
+    times = "" if factor is None or compressor == NONE else f" ({factor:.2f})"
+    return f"{1e3 * cell.step_s:.4g}{times}"
+
+
+def _short(place: str) -> str:
+    return "memory" if place == MEMORY else place

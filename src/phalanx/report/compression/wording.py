@@ -1,0 +1,29 @@
+"""How compressors and bandwidths are called. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from phalanx.report.compression.material import NONE
+
+_NAMES = {NONE: "float32", "powersgd": "PowerSGD", "topk": "top-k"}
+
+
+def spoken(compressor: str) -> str:
+    return _NAMES.get(compressor, compressor)
+
+
+def bandwidth(bytes_per_s: float) -> str:
+    """In bits, as links are called: 1.2 Gbit/s, 850 Mbit/s."""
+    bits = 8 * bytes_per_s
+    for unit, name in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s")):
+        if bits >= unit:
+            return f"{bits / unit:.3g} {name}"
+    return f"{bits / 1e3:.3g} kbit/s"
+
+
+def pays(bytes_per_s: float | None) -> str:
+    """From `Material.pays_below`."""
+    if bytes_per_s is None:
+        return "never"
+    return "always" if math.isinf(bytes_per_s) else f"below {bandwidth(bytes_per_s)}"

@@ -1,0 +1,193 @@
+"""The compression study: one training with every way to send gradients, in this node's memory and
+on imitated links. Pure; making the runs is `execute`'s work.
+
+Accuracy does not depend on where bytes go: runs over the seeds are made in memory, whole trainings.
+On links a few steps tell the time of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import msgspec
+
+from phalanx.comm.link import Link
+from phalanx.errors import UserError
+from phalanx.models.options import MNIST_SHAPE
+from phalanx.study.planned import TrainingRun
+from phalanx.train.communication import Compression, Overlap
+from phalanx.train.config import DatasetName, TrainConfig
+from phalanx.train.split import option
+
+COUNT = {"PHALANX_COUNT": "1"}
+"""Ranks count what they send and receive."""
+
+LEAST_STEPS = 8
+LINK_RUN_S = 10.0
+"""Uncompressed steps on a slow link are as many as about so much time takes, and at least
+LEAST_STEPS."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressionConfig:
+    """What to compare. The defaults take some ten minutes on two cores."""
+
+    compressors: tuple[Compression, ...] = ("none", "fp16", "bf16", "int8", "powersgd", "topk")
+    """Ways to send gradients. Those after `none` are held to it."""
+
+    links: tuple[str, ...] = ("10Gbit/s", "1Gbit/s", "100Mbit/s")
+    """Links to imitate, as bandwidth, or as 1Gbit/s,1ms with a latency. This node's memory is
+    always measured."""
+
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Whole trainings with each seed tell accuracy and its spread."""
+
+    ranks: int = 2
+    """Ranks of every run."""
+
+    width: int = 2_048
+    """Hidden units of the `mlp` that is trained: the wider, the more gradients for its work."""
+
+    batch_size: int = 32
+    """Samples an update over all ranks together: the smaller, the less work for its gradients."""
+
+    epochs: int = 3
+    """Passes over the training data."""
+
+    train_samples: int = 8_192
+    """Training samples of an epoch."""
+
+    validation_samples: int = 2_000
+    """Validation samples that each epoch is judged by."""
+
+    lr: float = 0.02
+    """Learning rate of SGD with momentum 0.9."""
+
+    steps: int = 40
+    """Steps of a run on a link, fewer where a step takes long."""
+
+    overlap: Overlap = "off"
+    """Whether sums go on during the backward pass. `off` makes a step the sum of computing, coding
+    and sending, which is what the bandwidth at which a compressor pays is computed by."""
+
+    powersgd_rank: int = 4
+    """`powersgd`: columns of the factors."""
+
+    topk_fraction: float = 0.01
+    """`topk`: part of the values that is sent."""
+
+    dataset: DatasetName = "auto"
+    """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
+
+    data_root: Path | None = None
+    """Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder."""
+
+    study_dir: Path | None = None
+    """Folder of the study. Default: runs/compression-…, the same for the same options, so that an
+    interrupted study goes on when its command is given again."""
+
+    timeout_s: float = 300.0
+    """A run whose ranks have waited this long for each other has failed."""
+
+    def __post_init__(self) -> None:
+        for name in ("compressors", "seeds"):
+            if not getattr(self, name):
+                raise UserError(f"{option(name)} needs at least one value")
+        for name in ("compressors", "links", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) != len(values):
+                raise UserError(f"{option(name)} names a value twice: {' '.join(map(str, values))}")
+        for link in self.links:
+            if Link.parse(link).bandwidth_bytes_per_s is None:
+                raise UserError(f"--links {link} has no bandwidth: give it as 1Gbit/s,1ms")
+        if self.ranks < 2:
+            raise UserError(f"--ranks must be at least 2, not {self.ranks}: one sends nothing")
+        if self.steps < LEAST_STEPS:
+            raise UserError(f"--steps must be at least {LEAST_STEPS}, not {self.steps}")
+
+
+def plan(study: CompressionConfig) -> list[TrainingRun]:
+    """Every run, in the order in which they are made: those that are compared one after the other,
+    so that a machine that slows down slows all of them."""
+    runs = [
+        TrainingRun(
+            name=f"memory-{compressor}-s{seed}",
+            config=_config(study, compressor, seed=seed),
+            environment=COUNT,
+        )
+        for seed in study.seeds
+        for compressor in study.compressors
+    ]
+    runs += [
+        TrainingRun(
+            name=f"{_word(link)}-{compressor}",
+            config=_config(study, compressor, seed=study.seeds[0], link=link),
+            environment=COUNT,
+        )
+        for link in study.links
+        for compressor in study.compressors
+    ]
+    return runs
+
+
+def steps_on(study: CompressionConfig, link: str) -> int:
+    """Steps of a run on `link`, the same for all compressors."""
+    bandwidth = Link.parse(link).bandwidth_bytes_per_s
+    assert bandwidth is not None, "checked where the options are made"
+    sent_bytes = 4 * num_parameters(study.width) * 2 * (study.ranks - 1) / study.ranks
+    return max(LEAST_STEPS, min(study.steps, int(LINK_RUN_S * bandwidth / sent_bytes)))
+
+
+def num_parameters(width: int) -> int:
+    """Of the `mlp`, on images of the size of MNIST's."""
+    inputs, outputs, half = 1, MNIST_SHAPE.num_classes, max(1, width // 2)
+    for size in MNIST_SHAPE.inputs:
+        inputs *= size
+    return (inputs + 1) * width + (width + 1) * half + (half + 1) * outputs
+
+
+def _config(
+    study: CompressionConfig, compressor: Compression, *, seed: int, link: str | None = None
+) -> TrainConfig:
+    """link: None for a whole training in memory."""
+    own: dict[str, float] = {}
+    if compressor == "powersgd":
+        own["powersgd_rank"] = study.powersgd_rank
+    if compressor == "topk":
+        own["topk_fraction"] = study.topk_fraction
+    steps = None if link is None else steps_on(study, link)
+    return TrainConfig(
+        model="mlp",
+        width=study.width,
+        strategy="mpi",
+        ranks=study.ranks,
+        threads=1,
+        optimizer="sgd",
+        lr=study.lr,
+        batch_size=study.batch_size,
+        seed=seed,
+        epochs=study.epochs if steps is None else 1,
+        train_samples=study.train_samples if steps is None else steps * study.batch_size,
+        validation_samples=study.validation_samples if steps is None else study.batch_size,
+        compress=compressor,
+        overlap=study.overlap,
+        link=link,
+        dataset=study.dataset,
+        data_root=study.data_root,
+        timeout_s=study.timeout_s,
+        **own,  # type: ignore[arg-type]
+    )
+
+
+def default_folder(study: CompressionConfig, dataset: str, runs: Path) -> Path:
+    """The same folder for the same options."""
+    options = {name: str(value) for name, value in asdict(study).items()}
+    encoded = msgspec.json.encode([options, dataset], order="sorted")
+    return runs / f"compression-{hashlib.sha256(encoded).hexdigest()[:6]}"
+
+
+def _word(link: str) -> str:
+    """For the name of a folder."""
+    return "".join(letter if letter.isalnum() else "-" for letter in link)
