@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from rich import box
 from rich.console import Console
@@ -13,7 +14,18 @@ from phalanx.report.large_batch.findings import findings
 from phalanx.report.large_batch.material import Material, read_material
 from phalanx.report.large_batch.tables import remedies
 
-LEFT_OUT = ("updates an epoch", "epoch (s)", "gap")
+COLUMNS = {
+    "remedy": "remedy",
+    "batch": "batch",
+    "learning rate": "rate",
+    "accuracy": "accuracy",
+    "worst seed": "worst",
+    "best seed": "best",
+    "seeds": "seeds",
+    "diverged": "div.",
+    "against the base": "to base",
+}
+"""Of the page's table those that 80 columns have room for, in short."""
 
 
 def print_summary(folder: Path, console: Console) -> None:
@@ -31,11 +43,10 @@ def show(material: Material, console: Console) -> None:
 
 def _table(material: Material) -> Table:
     page, made = remedies(material), Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    shown = [i for i, name in enumerate(page.columns) if name not in LEFT_OUT]
+    shown = [i for i, name in enumerate(page.columns) if name in COLUMNS]
     for i in shown:
-        made.add_column(
-            page.columns[i], justify="right" if page.numeric[i] else "left", no_wrap=True
-        )
+        justify: Literal["left", "right"] = "right" if page.numeric[i] else "left"
+        made.add_column(COLUMNS[page.columns[i]], justify=justify, no_wrap=True)
     for row in page.rows:
-        made.add_row(*(Text(row[i]) for i in shown))
+        made.add_row(*(Text(row[i].removesuffix(" %")) for i in shown))
     return made
