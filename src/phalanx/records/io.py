@@ -60,6 +60,7 @@ class IoSetting(msgspec.Struct, frozen=True, kw_only=True):
     caches: list[Cache]
     ranks: list[int]
     runs: int
+    drops_names: bool = False  # before cold epochs names and inodes were forgotten, too
     stall_s: float  # a wait longer than this is a stall
 
 

@@ -28,7 +28,7 @@ def test_of_a_measurement(tmp_path: Path) -> None:
     assert "hdf5" in text.lower()
     assert "ext4; neither another file system" in text
     assert headline([measure]).startswith(
-        "Memory maps from memory: an emulated A100 is busy 98.4 %"
+        "Memory maps from memory: an emulated A100 is busy 98.4\N{NO-BREAK SPACE}%"
     )
 
 
@@ -51,7 +51,9 @@ def test_of_a_study(tmp_path: Path) -> None:
     assert "many small files below 102 ms a step (floor reached at 500 ms)" in text
     assert "Memory maps: 2 readers 2.00 times the samples/s of 1." in text
     assert "Memory maps: 4 batches ahead 1.10 times the samples/s of 1." in text
-    assert study_headline(study).startswith("resnet50, warm: at 500 ms a step memory maps")
+    assert study_headline(study).startswith(
+        "resnet50 from the disk: memory maps with 1 thread, 1 batch ahead keep an A100 busy 98.2"
+    )
 
 
 def test_of_a_study_without_an_end(tmp_path: Path) -> None:

@@ -46,6 +46,10 @@ class IoConfig:
     cache: tuple[Cache, ...] = CACHES
     """warm: the files are in memory; cold: the system was asked to drop them before each epoch."""
 
+    drop_names: bool = False
+    """Before cold epochs have the system forget names and inodes of all its files, too. Needs root,
+    and slows down whoever else is on this machine."""
+
     ranks: tuple[int, ...] = (1,)
     """Numbers of ranks, each with data of its own (weak scaling). More than one needs MPI."""
 

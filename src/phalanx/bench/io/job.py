@@ -21,6 +21,7 @@ from phalanx.bench.io.cells import least_s
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.formats.known import obstacle
 from phalanx.bench.io.generate import Place, check_room, free_bytes, generate, remove
+from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.progress import Followed, Line
 from phalanx.bench.io.session import folder_of, place_of
 from phalanx.bench.io.storage import storage_of
@@ -66,6 +67,8 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
     formats = [f for f in config.formats if f not in left_out]
     if not formats:
         raise UserError("; ".join(left_out.values()))
+    if config.drop_names and not can_drop_names():
+        raise UserError("--drop-names needs root, and a /proc/sys that can be written to")
     was_there = place.folder.exists()
     needed = check_room(place, formats, max(config.ranks))
     _begin(folder, config, command, place, left_out)
@@ -216,6 +219,7 @@ def setting_of(config: IoConfig) -> IoSetting:
         caches=list(config.cache),
         ranks=list(config.ranks),
         runs=config.runs,
+        drops_names=config.drop_names,
         stall_s=config.stall_ms / 1e3,
     )
 

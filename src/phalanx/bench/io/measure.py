@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.bench.io.emulate import Timed, timed_epoch
 from phalanx.bench.io.formats.store import Indices
 from phalanx.bench.io.generate import Place, data_files
-from phalanx.bench.io.page_cache import drop, plain_read, resident
+from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident
 from phalanx.bench.io.scaling import Workload
 from phalanx.bench.io.started import StartedLoaders
 from phalanx.records.io import Cache, IoCell
@@ -29,10 +29,17 @@ class Measurement:
     """What a rank needs for any epoch. barrier: brings the ranks together before each."""
 
     def __init__(
-        self, place: Place, workload: Workload, *, part: int, barrier: Callable[[], None]
+        self,
+        place: Place,
+        workload: Workload,
+        *,
+        part: int,
+        barrier: Callable[[], None],
+        drop_names: bool = False,
     ) -> None:
         self._place, self._workload = place, workload
         self._part, self._barrier = part, barrier
+        self._drop_names = drop_names
         self._loaders = StartedLoaders()
 
     def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> Measured:
@@ -69,6 +76,8 @@ class Measurement:
             plain_read(files)
         else:
             drop(files)
+            if self._drop_names:
+                drop_names()
         there = resident(files)
         self._barrier()
         return there

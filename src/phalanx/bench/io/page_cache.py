@@ -14,6 +14,7 @@ import numpy as np
 
 COLD_BELOW = 0.01  # share of pages in memory
 READ_BYTES = 2**20
+_DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
 def drop(paths: Iterable[Path]) -> None:
@@ -27,6 +28,17 @@ def drop(paths: Iterable[Path]) -> None:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
+
+
+def can_drop_names() -> bool:
+    return os.access(_DROP_CACHES, os.W_OK)
+
+
+def drop_names() -> None:
+    """Have the system forget all names and inodes that nobody uses: opening a file reads its inode
+    anew."""
+    with open(_DROP_CACHES, "w") as file:  # noqa: PTH123  # a file of the kernel's
+        file.write("2")
 
 
 def plain_read(paths: Iterable[Path]) -> int:

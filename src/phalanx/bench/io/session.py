@@ -36,7 +36,9 @@ def run_session(
     began = time.monotonic()
     writer = EventWriter(rank_file(folder_of(folder, ranks), rank))
     workload = config.workload
-    measurement = Measurement(place_of(config, folder), workload, part=rank, barrier=barrier)
+    measurement = Measurement(
+        place_of(config, folder), workload, part=rank, barrier=barrier, drop_names=config.drop_names
+    )
     ways = cells(config, ranks, formats)
     planned = [(cell, pace) for cell in ways for pace in paces(cell, workload)]
     total = len(planned) * (config.runs + 1)

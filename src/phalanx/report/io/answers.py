@@ -179,7 +179,13 @@ def was_it_cold(measure: IoMeasure) -> str | None:
     if all(one is None for one in told):
         return "Whether the files were out of memory could not be verified here."
     if all(told):
-        return "Before each cold epoch no page of the files was in memory (mincore)."
+        drops_names = measure.bench is not None and measure.bench.setting.drops_names
+        names = (
+            "; their names and inodes were forgotten, too"
+            if drops_names
+            else ("; their names and inodes may have been")
+        )
+        return f"Before each cold epoch no page of the files was in memory (mincore){names}."
     worst = max(points, key=lambda p: p.resident or 0.0)
     return sentence(
         f"cold is not cold here: up to {percent(worst.resident or 0, 0)} of the pages of "

@@ -7,33 +7,20 @@ from collections.abc import Sequence
 import altair as alt
 
 from phalanx.records.io import Cache
-from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight
-from phalanx.report.io.comparison import LOADERS, SPOKEN, floor_of, in_cache, own
+from phalanx.report.charts.figure import Figure, Row, figure, table
+from phalanx.report.io.comparison import (
+    LOADERS,
+    SPOKEN,
+    fewest_ranks,
+    floor_of,
+    in_cache,
+    own,
+)
+from phalanx.report.io.look import format_colour, formats_in_order, lines, loader_colour, tooltip
 from phalanx.report.io.measures import IoMeasure, Point
 
 SOURCE = "io_epoch events of all ranks: samples, bytes, total_s, waits_s"
 MEGABYTE = 1e6
-LOADER_COLOURS = {
-    "phalanx": "var(--mpi)",
-    "torch": "var(--gloo)",
-    "torch-batched": "var(--rank-3)",
-    "read": "var(--sequential)",
-}
-FORMAT_COLOURS = {
-    "files": "var(--rank-1)",
-    "tar": "var(--rank-0)",
-    "npy": "var(--rank-2)",
-    "hdf5": "var(--rank-3)",
-    "parquet": "var(--rank-4)",
-}
-FORMAT_SHAPES = {
-    "files": "triangle-up",
-    "tar": "circle",
-    "npy": "square",
-    "hdf5": "diamond",
-    "parquet": "cross",
-}
 
 
 def rows_of(points: Sequence[Point]) -> list[Row]:
@@ -79,7 +66,7 @@ def throughput(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
         return None
     rows = rows_of(list(best.values()))
     base = alt.Chart(table()).encode(
-        y=alt.Y("format:N", title=None, sort=_formats(rows)),
+        y=alt.Y("format:N", title=None, sort=formats_in_order(rows)),
         yOffset=alt.YOffset("loader:N", sort=list(LOADERS.values())),
     )
     bars = base.mark_bar(cornerRadiusEnd=2).encode(
@@ -100,16 +87,11 @@ def throughput(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
 
 
 def utilisation(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    """With compute, a bar a format and number of readers, against the floor."""
-    points = [p for p in own(in_cache(measure.paced, cache)) if p.utilisation is not None]
-    if not points:
+    """With compute, a bar a format, against the floor."""
+    rows = rows_of(_busiest(measure, cache))
+    if not rows:
         return None
-    rows = rows_of(points)
-    base = alt.Chart(table()).encode(
-        y=alt.Y("format:N", title=None, sort=_formats(rows)),
-        yOffset=alt.YOffset("row:N"),
-    )
-    base = base.transform_calculate(row="datum.way + ' ' + datum.depth + ' ' + datum.ranks")
+    base = alt.Chart(table()).encode(y=alt.Y("format:N", title=None, sort=formats_in_order(rows)))
     bars = base.mark_bar(cornerRadiusEnd=2).encode(
         x=alt.X(
             "utilisation:Q",
@@ -120,30 +102,29 @@ def utilisation(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
         color=format_colour(rows, legend=False),
         tooltip=tooltip(),
     )
-    line = alt.Chart(table()).mark_rule(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
+    spread = base.mark_rule(color="var(--ink-soft)")
+    spread = spread.encode(x="utilisation_low:Q", x2="utilisation_high:Q")
+    floor = alt.Chart(table()).mark_rule(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
     return figure(
-        alt.layer(bars, line.encode(x=alt.datum(floor_of(measure)))),
+        alt.layer(bars, spread, floor.encode(x=alt.datum(floor_of(measure)))),
         rows,
         name=name,
         title="How busy the accelerator is",
-        caption="Median over epochs; the dashed line is the floor that the profile sets.",
+        caption="Median over epochs, of each format its best way; the dashed line is the floor of "
+        "the profile, the thin one runs from the worst epoch to the best.",
         source=SOURCE,
         runs=[measure.name],
-        height_pixels=60 + 24 * len(rows),
+        height_pixels=60 + 32 * len(rows),
     )
 
 
 def first_batch(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    points = own(in_cache(measure.paced, cache))
-    if not points:
+    rows = rows_of(_busiest(measure, cache))
+    if not rows:
         return None
-    rows = rows_of(points)
-    base = alt.Chart(table()).transform_calculate(
-        row="datum.way + ' ' + datum.depth + ' ' + datum.ranks"
-    )
-    bars = base.mark_bar(cornerRadiusEnd=2).encode(
-        y=alt.Y("format:N", title=None, sort=_formats(rows)),
-        yOffset=alt.YOffset("row:N"),
+    bars = alt.Chart(table()).mark_bar(cornerRadiusEnd=2)
+    bars = bars.encode(
+        y=alt.Y("format:N", title=None, sort=formats_in_order(rows)),
         x=alt.X("first_ms:Q", title="until the first batch is there (ms)"),
         color=format_colour(rows, legend=False),
         tooltip=tooltip(),
@@ -153,11 +134,25 @@ def first_batch(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
         rows,
         name=name,
         title="Time to the first batch",
-        caption="From the start of the epoch; later ones are loaded while it computes.",
+        caption="From the start of the epoch; later ones are loaded while it computes. Of each "
+        "format the way that keeps the accelerator busiest.",
         source=SOURCE,
         runs=[measure.name],
-        height_pixels=60 + 24 * len(rows),
+        height_pixels=60 + 32 * len(rows),
     )
+
+
+def _busiest(measure: IoMeasure, cache: Cache) -> list[Point]:
+    """Of each format the way with the best utilisation, on the fewest ranks."""
+    ranks = fewest_ranks(measure)
+    best: dict[str, Point] = {}
+    for point in own(in_cache(measure.paced, cache)):
+        known = best.get(point.cell.format)
+        if point.cell.ranks == ranks and (
+            known is None or (point.utilisation or 0.0) > (known.utilisation or 0.0)
+        ):
+            best[point.cell.format] = point
+    return list(best.values())
 
 
 def by_readers(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
@@ -234,66 +229,3 @@ def over(
         runs=[measure.name],
         height_pixels=300,
     )
-
-
-def lines(rows: Sequence[Row], x: alt.X, y: alt.Y) -> AnyChart:
-    """A line a format, with a mark at every value."""
-    picked = highlight("format", "format_picked")
-    base = alt.Chart(table()).encode(
-        x=x, y=y, color=format_colour(rows), opacity=faded_unless(picked)
-    )
-    marks = base.mark_point(size=60, filled=True, stroke="var(--surface)", strokeWidth=1)
-    marks = marks.encode(shape=format_shape(rows), tooltip=tooltip())
-    return alt.layer(base.mark_line(strokeWidth=2), marks.add_params(picked))
-
-
-def loader_colour(rows: Sequence[Row]) -> alt.Color:
-    present = {str(row["loader"]) for row in rows}
-    keys = [key for key, label in LOADERS.items() if label in present]
-    scale = alt.Scale(
-        domain=[LOADERS[key] for key in keys], range=[LOADER_COLOURS[key] for key in keys]
-    )
-    return alt.Color("loader:N", title=None, scale=scale, legend=alt.Legend(columns=2))
-
-
-def format_colour(rows: Sequence[Row], *, legend: bool = True) -> alt.Color:
-    keys = _keys(rows)
-    scale = alt.Scale(
-        domain=[SPOKEN[key] for key in keys], range=[FORMAT_COLOURS[key] for key in keys]
-    )
-    shown = alt.Legend(columns=2, symbolOpacity=1) if legend else None
-    return alt.Color("format:N", title=None, scale=scale, legend=shown)
-
-
-def format_shape(rows: Sequence[Row]) -> alt.Shape:
-    keys = _keys(rows)
-    scale = alt.Scale(
-        domain=[SPOKEN[key] for key in keys], range=[FORMAT_SHAPES[key] for key in keys]
-    )
-    return alt.Shape("format:N", title=None, scale=scale, legend=alt.Legend(columns=2))
-
-
-def _keys(rows: Sequence[Row]) -> list[str]:
-    present = {str(row["format"]) for row in rows}
-    return [key for key, label in SPOKEN.items() if label in present]
-
-
-def _formats(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(str(row["format"]) for row in rows))
-
-
-def tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("format:N"),
-        alt.Tooltip("loader:N"),
-        alt.Tooltip("way:N", title="readers"),
-        alt.Tooltip("depth:Q", title="batches ahead"),
-        alt.Tooltip("ranks:Q"),
-        alt.Tooltip("cache:N"),
-        alt.Tooltip("compute_ms:Q", title="compute a step (ms)", format=",.4~r"),
-        alt.Tooltip("samples_per_s:Q", title="samples/s", format=",.4~r"),
-        alt.Tooltip("mb_per_s:Q", title="MB/s", format=",.4~r"),
-        alt.Tooltip("first_ms:Q", title="first batch (ms)", format=",.3~r"),
-        alt.Tooltip("stalls:Q"),
-        alt.Tooltip("utilisation:Q", title="busy", format=".1%"),
-    ]

@@ -20,6 +20,7 @@ from phalanx.report.io.comparison import (
 from phalanx.report.io.measures import IoMeasure
 from phalanx.report.wording import joined, percent
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
 Answer = Callable[[IoMeasure, Cache], str | None]
 
 # (title, rule, answers)
@@ -81,25 +82,38 @@ def label_of(measure: IoMeasure, cache: Cache, measures: Sequence[IoMeasure]) ->
 
 def conditions(measures: Sequence[IoMeasure]) -> Topic:
     """What was scaled, whether cold was cold, what could not be measured."""
-    sentences = []
+    told: dict[str, list[str]] = {}
     for measure in measures:
-        bench, label = measure.bench, "" if len(measures) == 1 else measure.name
-        told = [answers.was_it_cold(measure)] if bench else []
-        if bench and bench.setting.scaled:
-            told.append(f"Scaled: {'; '.join(bench.setting.scaled)}.")
-        if bench and bench.left_out:
-            told += [f"{SPOKEN.get(name, name)}: {why}." for name, why in bench.left_out.items()]
-        if wrong := sum(point.wrong for point in measure.points):
-            told.append(f"{wrong:,} samples were not those asked for: no rate here counts.")
-        if measure.error:
-            told.append(f"It {measure.status}: {measure.error}")
-        sentences += [Sentence(label=label, text=text) for text in told if text]
-    sentences += _unproven(measures)
+        for text in conditions_of(measure):
+            told.setdefault(text, []).append(measure.name)
+    sentences = [
+        # What holds for all is said once.
+        Sentence(label="" if len(names) == len(measures) else joined(names), text=text)
+        for text, names in told.items()
+    ]
     return Topic(
         title="What this holds for",
         rule="An accelerator is emulated: this process sleeps while one would compute.",
-        sentences=tuple(dict.fromkeys(sentences)),
+        sentences=(*sentences, *_unproven(measures)),
     )
+
+
+def conditions_of(measure: IoMeasure) -> list[str]:
+    told = []
+    if measure.bench:
+        if cold := answers.was_it_cold(measure):
+            told.append(cold)
+        if measure.bench.setting.scaled:
+            told.append(f"Scaled: {'; '.join(measure.bench.setting.scaled)}.")
+        left_out = measure.bench.left_out.items()
+        told += [f"Not measured: {SPOKEN.get(name, name)}; {why}." for name, why in left_out]
+    if wrong := sum(point.wrong for point in measure.points):
+        told.append(f"{wrong:,} samples were not those asked for: no rate here counts.")
+    if measure.status in ("missing", "interrupted"):
+        told.append("It was not measured to its end.")
+    elif measure.error:
+        told.append(f"It {measure.status}: {measure.error}")
+    return told
 
 
 def _unproven(measures: Sequence[IoMeasure]) -> list[Sentence]:
@@ -126,18 +140,23 @@ def headline(measures: Sequence[IoMeasure]) -> str:
         accelerator = measure.bench.setting.accelerator.upper()
         verb = "is busy" if (best.utilisation or 0) >= floor_of(measure) else "is only busy"
         return (
-            f"{SPOKEN[best.cell.format].capitalize()} from {_memory(best.cell.cache)}: an emulated "
+            f"{capital(SPOKEN[best.cell.format])} from {memory(best.cell.cache)}: an emulated "
             f"{accelerator} {verb} {reached} of the time with {name}"
-        )
+        ).replace(" %", f"{NO_BREAK}%")
     for measure in measures:
         caches = caches_of(measure.flat)
         points = (
             best_of_each_format(measure.flat, caches[0], fewest_ranks(measure)) if caches else []
         )
         if found := fastest(points):
-            return f"{SPOKEN[found.cell.format].capitalize()} give {answers.rate(found)}"
+            return f"{capital(SPOKEN[found.cell.format])}: {answers.rate(found)}"
     return "No way of loading was measured to its end yet"
 
 
-def _memory(cache: Cache) -> str:
+def memory(cache: Cache) -> str:
     return "memory" if cache == "warm" else "the disk"
+
+
+def capital(text: str) -> str:
+    """As a sentence begins: HDF5 stays as it is."""
+    return f"{text[0].upper()}{text[1:]}"

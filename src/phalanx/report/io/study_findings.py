@@ -22,7 +22,7 @@ from phalanx.report.io.comparison import (
     in_cache,
     own,
 )
-from phalanx.report.io.findings import conditions
+from phalanx.report.io.findings import NO_BREAK, conditions, memory
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.study import IoStudy, read_io_study
 from phalanx.report.wording import duration, joined, percent
@@ -76,23 +76,29 @@ def study_findings(study: IoStudy) -> tuple[Topic, ...]:
 
 def choice(measure: IoMeasure, cache: Cache) -> str | None:
     """The cheapest way that reaches the floor at the profile's own compute time."""
-    points = own(in_cache(measure.paced, cache))
-    if not points or measure.bench is None:
+    chosen = chosen_way(measure, cache)
+    if chosen is None or measure.bench is None:
         return None
-    floor = floor_of(measure)
-    reach = [point for point in points if (point.utilisation or 0.0) >= floor]
-    asked = duration(measure.bench.setting.compute_s)
-    if reach:
-        least = min(reach, key=lambda p: (p.cell.readers, p.cell.depth, -flat_rate(measure, p)))
+    floor, asked = percent(floor_of(measure), 0), duration(measure.bench.setting.compute_s)
+    busy = percent(chosen.utilisation or 0, 1)
+    name = SPOKEN[chosen.cell.format]
+    if (chosen.utilisation or 0.0) >= floor_of(measure):
         return sentence(
-            f"at {asked} a step {SPOKEN[least.cell.format]} with {how(least.cell)} suffice: busy "
-            f"{percent(least.utilisation or 0, 1)}, floor {percent(floor, 0)}"
+            f"at {asked} a step {name} with {how(chosen.cell)} suffice: busy {busy}, floor {floor}"
         )
-    best = max(points, key=lambda p: p.utilisation or 0.0)
     return sentence(
-        f"at {asked} a step nothing reaches {percent(floor, 0)}; the most is "
-        f"{percent(best.utilisation or 0, 1)}, with {SPOKEN[best.cell.format]}, {how(best.cell)}"
+        f"at {asked} a step nothing reaches {floor}; the most is {busy}, with {name}, "
+        f"{how(chosen.cell)}"
     )
+
+
+def chosen_way(measure: IoMeasure, cache: Cache) -> Point | None:
+    """The least that reaches the floor, or what comes nearest to it."""
+    points = own(in_cache(measure.paced, cache))
+    reach = [point for point in points if (point.utilisation or 0.0) >= floor_of(measure)]
+    if reach:
+        return min(reach, key=lambda p: (p.cell.readers, p.cell.depth, -flat_rate(measure, p)))
+    return max(points, key=lambda p: p.utilisation or 0.0, default=None)
 
 
 def flat_rate(measure: IoMeasure, point: Point) -> float:
@@ -153,11 +159,19 @@ def _more(measure: IoMeasure, cache: Cache, field: str, word: str) -> str | None
 
 
 def study_headline(study: IoStudy) -> str:
-    """The one sentence that the page begins with."""
+    """The one sentence that the page begins with: of the first profile, from the last cache."""
     for measure in study.profiles:
-        for cache in caches_of(measure.points):
-            if text := choice(measure, cache):
-                return f"{measure.name}, {cache}: {text[0].lower()}{text[1:].rstrip('.')}"
+        cache = caches_of(measure.points)[-1]
+        chosen = chosen_way(measure, cache)
+        if chosen is None or measure.bench is None:
+            continue
+        verb = "keep" if (chosen.utilisation or 0.0) >= floor_of(measure) else "keep only"
+        text = (
+            f"{measure.name} from {memory(cache)}: {SPOKEN[chosen.cell.format]} with "
+            f"{how(chosen.cell)} {verb} an {measure.bench.setting.accelerator.upper()} busy "
+            f"{percent(chosen.utilisation or 0.0, 1)} of the time"
+        )
+        return text.replace(" %", f"{NO_BREAK}%")
     return "No run of this study was completed yet"
 
 

@@ -23,6 +23,7 @@ from phalanx.report.io.comparison import (
     in_cache,
     own,
 )
+from phalanx.report.io.look import lines
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.page import PANELS_BESIDE, row_of
 from phalanx.report.io.study import IoStudy, read_io_study
@@ -105,7 +106,7 @@ def busy_over_compute(measure: IoMeasure, cache: Cache, name: str) -> Figure | N
     )
     floor = alt.Chart(table()).mark_rule(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
     return figure(
-        alt.layer(charts.lines(rows, x, y), floor.encode(y=alt.datum(floor_of(measure)))),
+        alt.layer(lines(rows, x, y), floor.encode(y=alt.datum(floor_of(measure)))),
         rows,
         name=name,
         title="How busy an accelerator is, from fast to slow ones",
