@@ -59,17 +59,20 @@ class Outgoing:
     def close(self) -> None:
         """Send no more; what is still held back is forgotten."""
         self._closing.set()
-        self._held.put(None)
         if self._thread is not None:
+            self._held.put(None)
             self._thread.join(CLOSING_TIMEOUT_S)
 
     def _run(self) -> None:
         # First in, first out: the latency is the same for all, so they arrive as they were sent.
         while (message := self._held.get()) is not None:
             wait_s = message.arrives_at_s - _clock()
-            if wait_s <= 0 or not self._closing.wait(wait_s):
+            if wait_s > 0:
+                self._closing.wait(wait_s)
+            if not self._closing.is_set():
                 message.post()
             self._held.task_done()
+        self._held.task_done()
 
 
 class HeldMessage:

@@ -56,7 +56,8 @@ class Exchange:
         last_bytes: int,
         overlaps: bool,
     ) -> None:
-        """group: used by nobody else while a block is open; ranks: the same, for the compressor.
+        """group: used by nobody else while a block is open, and closed by this where it `overlaps`;
+        ranks: the same, for the compressor.
         largest_bytes, last_bytes: of buckets, as `plan_buckets` has it.
         overlaps: a thread sums a bucket as soon as it is complete; else that happens at the end.
         """
@@ -103,13 +104,14 @@ class Exchange:
         return self._planned(range(len(self._parameters) - 1, -1, -1))  # backward goes backwards
 
     def close(self) -> None:
-        """End the thread; gradients that are views of buckets go."""
+        """End the thread; gradients that are views of buckets go. Collective."""
         for hook in self._hooks:
             hook.remove()
         for parameter in self._parameters:
             parameter.grad = None
         if self._carrier is not None:
             self._carrier.close()
+            self._group.close()
         self._buckets = None
 
     def _planned(self, order: Sequence[int]) -> list[list[int]]:

@@ -63,6 +63,11 @@ MEANINGS = (
         lambda config, mesh: config.strategy != "pipeline" and mesh.pp == 1,
     ),
     Meaning(
+        ("bucket_mb",),
+        "gradients that overlap or are compressed, not for --overlap off without --compress",
+        lambda config, _: config.overlap != "off" or config.compress != "none",
+    ),
+    Meaning(
         ("powersgd_rank",), "--compress powersgd", lambda config, _: config.compress == "powersgd"
     ),
     Meaning(("topk_fraction",), "--compress topk", lambda config, _: config.compress == "topk"),

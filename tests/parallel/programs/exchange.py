@@ -166,6 +166,22 @@ def check_truth() -> None:
         assert all(map(torch.equal, found[one], found[other])), (one, other)
 
 
+def check_reaching_nothing() -> None:
+    """A rank whose loss reaches no parameter counts as zeros, and keeps nobody waiting."""
+    strategy, net = strategy_with()
+    strategy.clear_gradients()
+    some = batch(1, own_part())
+    lost = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    before = net.second.bias.detach().clone()
+    loss = lost * 1.0 if RANK == 0 else nn.functional.cross_entropy(net(some.inputs), some.targets)
+    strategy.update(loss, 1)
+    assert RANK or net.second.bias.grad is not None
+    assert SIZE == 1 or not torch.equal(net.second.bias, before)
+    biases = COMM_WORLD.allgather(net.second.bias.detach().numpy().tobytes())
+    assert len(set(biases)) == 1
+    strategy.close()
+
+
 class Breaks(Uncompressed):
     """An error on the thread of one rank."""
 
@@ -236,6 +252,8 @@ def check_faults() -> None:
     COMM_WORLD.Barrier()
 
 
+if sys.argv[1] == "truth":
+    check_reaching_nothing()
 {"truth": check_truth, "faults": check_faults}[sys.argv[1]]()
 print(f"\nrank {RANK} of {SIZE} is done", flush=True)
 COMM_WORLD.Barrier()

@@ -1,0 +1,109 @@
+"""The sizes of buckets, the order in which they are complete, and the thread that carries them."""
+
+import itertools
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from phalanx.comm.link import Link
+from phalanx.parallel.buckets import LAST_PART, WORTH, network_bucket_bytes, plan_buckets
+from phalanx.parallel.carrier import Carrier
+from phalanx.parallel.gradient_buckets import GradientBuckets
+
+SIZES = st.lists(st.integers(1, 100), min_size=1, max_size=20)
+
+
+@given(SIZES, st.integers(1, 200), st.randoms())
+def test_the_last_bucket_is_small(sizes: list[int], largest: int, random) -> None:
+    order = list(range(len(sizes)))
+    random.shuffle(order)
+    last_bytes = largest // LAST_PART
+    plain = plan_buckets(sizes, ["a"] * len(sizes), order, largest)
+    buckets = plan_buckets(sizes, ["a"] * len(sizes), order, largest, last_bytes)
+    assert [number for bucket in buckets for number in bucket] == order
+    assert all(buckets)
+    if len(plain) == 1:
+        assert buckets == plain
+        return
+    assert buckets[: len(plain) - 1] == plain[:-1]
+    last = sum(sizes[number] for number in buckets[-1])
+    assert last <= last_bytes or len(buckets[-1]) == 1
+    if len(buckets) > len(plain):
+        assert last + sizes[buckets[-2][-1]] > last_bytes, "it holds what it may"
+
+
+def test_a_bucket_is_long_on_its_way_and_not_longer() -> None:
+    late = Link(bandwidth_bytes_per_s=125e6, latency_s=1e-3)
+    travel_s = network_bucket_bytes(late) / 125e6
+    assert WORTH * 2 * 1e-3 < travel_s < 1.1 * WORTH * 2 * 1e-3
+    assert network_bucket_bytes(Link(bandwidth_bytes_per_s=1e3)) == 2**16
+    slower = Link(bandwidth_bytes_per_s=12.5e6, latency_s=1e-3)
+    assert network_bucket_bytes(slower) < network_bucket_bytes(late)
+    assert network_bucket_bytes(Link(latency_s=1e-3)) > 2**20  # of what nothing else is known
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(4, 60), st.randoms())
+def test_buckets_are_complete_once_and_in_their_order(
+    sizes: list[int], largest: int, random
+) -> None:
+    parameters = [nn.Parameter(torch.zeros(size)) for size in sizes]
+    numbers = range(len(sizes))
+    plan = plan_buckets([4 * size for size in sizes], ["f"] * len(sizes), numbers, largest)
+    buckets = GradientBuckets(parameters, plan, lambda n: torch.ones(n, dtype=torch.uint8))
+    for _ in range(2):
+        buckets.begin()
+        coming = random.sample(numbers, random.randint(0, len(sizes)))
+        complete = []
+        for number in coming:
+            parameters[number].grad = torch.full((sizes[number],), float(number + 1))
+            complete += buckets.take(parameters[number])
+        for bucket in complete:
+            assert all(p.grad is not None and p.grad[0] > 0 for p in bucket.parameters)
+        complete += buckets.rest()
+        assert [bucket.number for bucket in complete] == list(range(len(plan)))
+        for number, parameter in enumerate(parameters):
+            wanted = float(number + 1) if number in coming else 0.0
+            assert parameter.grad is not None and (parameter.grad == wanted).all()
+            parameter.grad = None
+        for bucket in buckets.buckets:
+            held = [float(n + 1 if n in coming else 0) for n in plan[bucket.number]]
+            spread = [
+                v for n, v in zip(plan[bucket.number], held, strict=True) for _ in [0] * sizes[n]
+            ]
+            assert bucket.values.tolist() == spread
+
+
+def test_work_is_carried_in_order_by_a_thread_that_ends() -> None:
+    seen: list[tuple[int, int]] = []
+    carrier = Carrier(lambda work: seen.append((work, threading.get_ident())))
+    for work in range(5):
+        carrier.hand_over(work)
+    done = carrier.wait()
+    assert [carried.work for carried in done] == [work for work, _ in seen] == list(range(5))
+    assert len({ident for _, ident in seen} | {threading.get_ident()}) == 2
+    assert all(a.ended_ns <= b.began_ns for a, b in itertools.pairwise(done))
+    assert carrier.wait() == []
+    carrier.close()
+    assert not carrier._thread.is_alive()
+
+
+def test_after_an_error_nothing_more_is_carried() -> None:
+    seen: list[int] = []
+
+    def do(work: int) -> None:
+        seen.append(work)
+        if work == 1:
+            raise ArithmeticError("it broke")
+
+    carrier = Carrier(do)
+    carrier.hand_over(1)
+    with pytest.raises(ArithmeticError, match="it broke"):
+        carrier.wait()
+    with pytest.raises(ArithmeticError, match="it broke"):
+        carrier.hand_over(2)
+    carrier.close()
+    assert seen == [1]
