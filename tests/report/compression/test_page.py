@@ -1,0 +1,119 @@
+"""The page of a compression study, and what the terminal shows of it."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from phalanx.report.compression.charts import bandwidth_rows
+from phalanx.report.compression.findings import findings
+from phalanx.report.compression.fit import Point, fitted
+from phalanx.report.compression.material import MEMORY, Material, read_material
+from phalanx.report.compression.page import content_of
+from phalanx.report.compression.summary import print_summary
+from phalanx.report.compression.tables import compressors
+from phalanx.report.page import write_report
+from tests.report.compression.made_compression import BYTES, make, step_s
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make(tmp_path_factory.mktemp("compression") / "made")
+
+
+@pytest.fixture(scope="module")
+def made(study: Path) -> Material:
+    return read_material(study)
+
+
+def test_cells_have_the_median_step_of_the_slower_rank(made: Material) -> None:
+    assert made.places == [MEMORY, "10Gbit/s", "1Gbit/s,1ms", "100Mbit/s"]
+    cell = made.cell("int8", "1Gbit/s,1ms")
+    assert cell is not None
+    assert cell.step_s == pytest.approx(step_s("int8", "1Gbit/s,1ms"))
+    assert cell.sent_bytes == BYTES["int8"]
+    assert made.smaller("bf16") == 2
+    whole, half = step_s("none", "1Gbit/s,1ms"), step_s("bf16", "1Gbit/s,1ms")
+    assert made.faster("bf16", "1Gbit/s,1ms") == pytest.approx(whole / half)
+
+
+def test_the_fit_finds_what_the_steps_were_made_of(made: Material) -> None:
+    fit = made.fit
+    assert fit is not None
+    assert fit.slope == pytest.approx(1)
+    assert fit.worst < 1e-9
+    assert fit.bases_s == pytest.approx(
+        {"none": 0.010, "bf16": 0.012, "int8": 0.016, "topk": 0.011}
+    )
+    assert made.pays_below("bf16") == pytest.approx(8e6 / 2e-3)  # bytes saved ÷ coding
+
+
+def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
+    points = [
+        Point(compressor=name, sent_bytes=sent, bandwidth_bytes_per_s=b, step_s=base + sent / b)
+        for name, sent, base in (("none", 8.0, 5.0), ("free", 4.0, 4.0), ("larger", 9.0, 6.0))
+        for b in (1.0, 10.0)
+    ]
+    fit = fitted(points)
+    assert fit is not None
+    assert fit.pays_below("free", "none") == float("inf")
+    assert fit.pays_below("larger", "none") is None
+    assert fitted(points[:1]) is None
+
+
+def test_accuracy_is_held_within_the_spread_of_the_seeds(made: Material) -> None:
+    spread = made.accuracy("none")
+    assert spread is not None
+    assert (spread.mean, spread.low, spread.high) == pytest.approx((0.970, 0.969, 0.971))
+    assert [made.holds_accuracy(name) for name in BYTES] == [True, True, True, False]
+
+
+def test_sentences(made: Material) -> None:
+    topics = findings(made)
+    told = {(topic.title, s.label): s.text for topic in topics for s in topic.sentences}
+    assert told["How much faster is a step, and where?", "1Gbit/s,1ms"] == (
+        "Times as fast as without: top-k 10.18, int8 2.83 and bf16 1.82."
+    )
+    assert told["Below which bandwidth does each begin to pay?", "bf16"] == (
+        "Pays below 32 Gbit/s: it costs 2.00 ms of coding a step."
+    )
+    assert told["Is the accuracy held?", "top-k"].endswith("points: below the spread of the seeds.")
+    assert content_of(made).headline == (
+        "Int8 makes steps on a link of 1Gbit/s,1ms 2.8 times as fast and holds the accuracy."
+    )
+
+
+def test_lines_and_crossings_are_drawn(made: Material) -> None:
+    rows = bandwidth_rows(made)
+    kinds = [row["kind"] for row in rows]
+    assert kinds.count("measured") == 12
+    crossings = {row["strategy"]: row["link"] for row in rows if row["kind"] == "begins to pay"}
+    assert crossings == {"bf16": "32 Gbit/s", "int8": "15.9 Gbit/s"}
+
+
+def test_a_row_of_the_table(made: Material) -> None:
+    table = compressors(made)
+    named = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    row = next(row for row in named if row["sent as"] == "int8")
+    assert row["fewer"] == "3.9"
+    assert row["100Mbit/s (ms)"] == "344 (3.75)"
+    assert row["begins to pay"] == "below 15.9 Gbit/s"
+
+
+def test_the_page_and_the_terminal_show_it(study: Path, tmp_path: Path) -> None:
+    text = write_report(study, tmp_path / "report.html").read_text()
+    assert "holds the accuracy" in text
+    for title in ("Compressors", "Fit", "Runs"):
+        assert f">{title}</h3>" in text
+    console = Console(record=True, width=200)
+    print_summary(study, console)
+    assert "below 32 Gbit/s" in console.export_text()
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_runs_that_failed_and_links_that_were_not_asked_for(links: bool, tmp_path: Path) -> None:
+    failed = "1Gbit-s-1ms-none-s0" if links else "memory-none-s0"
+    folder = make(tmp_path / "study", links=links, failed=failed)
+    text = write_report(folder).read_text()
+    assert "<b>lost</b>" not in text
+    assert "&lt;b&gt;lost&lt;/b&gt;" in text

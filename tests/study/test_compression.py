@@ -1,0 +1,51 @@
+from dataclasses import replace
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.models.build import build_model
+from phalanx.models.options import ModelOptions
+from phalanx.study.compression import (
+    LEAST_STEPS,
+    CompressionConfig,
+    num_parameters,
+    plan,
+    steps_on,
+)
+
+
+def test_every_compressor_in_every_place() -> None:
+    study = CompressionConfig(compressors=("none", "topk"), links=("1Gbit/s,1ms",), seeds=(3, 4))
+    runs = plan(study)
+    assert [run.name for run in runs] == [
+        *("memory-none-s3", "memory-topk-s3", "memory-none-s4", "memory-topk-s4"),
+        *("1Gbit-s-1ms-none", "1Gbit-s-1ms-topk"),
+    ]
+    assert {run.config.compress for run in runs} == {"none", "topk"}
+    assert [run.config.link for run in runs] == [None] * 4 + ["1Gbit/s,1ms"] * 2
+    assert runs[-1].config.train_samples == steps_on(study, "1Gbit/s,1ms") * study.batch_size
+    assert all(run.environment == {"PHALANX_COUNT": "1"} for run in runs)
+
+
+def test_a_slow_link_is_given_fewer_steps_of_a_known_size() -> None:
+    study = CompressionConfig()
+    assert steps_on(study, "10Gbit/s") == study.steps
+    assert steps_on(study, "100Mbit/s") == LEAST_STEPS
+    model = build_model("mlp", seed=0, options=ModelOptions(width=300))
+    assert num_parameters(300) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"links": ("1ms",)}, "--links 1ms has no bandwidth"),
+        ({"links": ("fast",)}, "neither a bandwidth nor a latency"),
+        ({"compressors": ()}, "--compressors needs at least one value"),
+        ({"seeds": (1, 1)}, "--seeds names a value twice: 1 1"),
+        ({"ranks": 1}, "--ranks must be at least 2"),
+        ({"steps": 2}, "--steps must be at least 8"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        replace(CompressionConfig(), **options)  # type: ignore[arg-type]
