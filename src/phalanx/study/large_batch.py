@@ -90,7 +90,7 @@ class LargeBatchConfig:
     label_smoothing: float = 0.1
     """Of every recipe."""
 
-    lars_lr: float = 0.2
+    lars_lr: float = 0.18
     """Learning rate of `lars` for batch 128; it grows with the square root of the batch."""
 
     trust_coefficient: float = 0.02
