@@ -112,7 +112,8 @@ def pack_data(
         if tasks:
             bars.stop()
     _show(indices)
-    print(f"\nnext: phalanx train --data {folder}")
+    if len(indices) == 2 and all(field.shape is not None for field in indices["train"].fields):
+        print(f"\nnext: phalanx train --data {folder}")
 
 
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:

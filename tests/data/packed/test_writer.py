@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -86,15 +87,19 @@ def start(path: Path, layout: Layout) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Of 128 KiB, of its own."""
-    place = tmp_path / "small"
-    place.mkdir()
+def small_disk() -> Iterator[Path]:
+    """Of 128 KiB, of its own; apart from the folders that other tests' runs clear away."""
+    place = Path(tempfile.mkdtemp(prefix="phalanx-small-disk-"))
     mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("no disk can be mounted here")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    is_mounted = os.geteuid() == 0 and not subprocess.run(mount, capture_output=True).returncode
+    try:
+        if not is_mounted:
+            pytest.skip("no disk can be mounted here")
+        yield place
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", "-l", str(place)], check=True)
+        place.rmdir()
 
 
 @layouts
