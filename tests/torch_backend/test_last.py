@@ -18,7 +18,7 @@ def test_a_script_that_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv(DUMP_DIR, str(tmp_path / "last"))
-    output = ranks.mpi(2, programs("last.py"), may_fail=True)
+    output = ranks.mpi(2, programs("last.py"), "raise", may_fail=True)
     assert "no such luck" in output
     found = read_last(tmp_path / "last")
     assert set(found) == {0, 1}, output
@@ -28,3 +28,16 @@ def test_a_script_that_raises(
     assert said is not None
     assert said.startswith("rank 1 is 1 collective behind: it last finished all_reduce number")
     assert "of group world of backend mpi" in said
+
+
+def test_a_script_that_is_asked_to_end(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(DUMP_DIR, str(tmp_path))
+    ranks.mpi(2, programs("last.py"), "end", may_fail=True)
+    found = read_last(tmp_path)
+    assert found[1].reason == "rank 1 was asked to end (SIGTERM)"
+    assert found[1].groups[0].calls[-1].is_done

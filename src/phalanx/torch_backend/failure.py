@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import time
 import weakref
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.world import abort
+from phalanx.records.last import dump_folder
 from phalanx.torch_backend.session import Session
 
 GRACE_S = 0.5  # for the others to say what they were doing, before all are ended
@@ -21,6 +23,7 @@ ENDING_S = 5.0  # for what is still under way when the program ends
 def watch_over(session: Session) -> None:
     """An uncaught exception, the normal end and a fork of this process concern `session`."""
     _chain_excepthook(session)
+    _write_when_ended(session)
     atexit.register(_end, weakref.ref(session))
     os.register_at_fork(after_in_child=_Forked(session))
 
@@ -58,6 +61,28 @@ def _chain_excepthook(session: Session) -> None:
         threading.Thread(target=_abort_after, args=(2 * GRACE_S,), daemon=True).start()
 
     sys.excepthook = tell_the_others
+
+
+def _write_when_ended(session: Session) -> None:
+    """Where there is a folder for it, a request to end has this rank write down what it did last.
+    A script that listens to the signal itself is left alone."""
+    is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if (
+        dump_folder() is None
+        or not is_free
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        return
+    reference = weakref.ref(session)
+
+    def write_and_end(number: int, _: FrameType | None) -> None:
+        session = reference()
+        if session is not None and session.pid == os.getpid():
+            session.world.recorder.write(f"rank {session.world.rank} was asked to end (SIGTERM)")
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, write_and_end)
 
 
 def _abort_after(grace_s: float) -> None:

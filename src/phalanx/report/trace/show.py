@@ -59,7 +59,7 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
 
 def _table(rows: list[RankRow]) -> Table:
     heading, *cells = lines(rows)
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, header_style="")
     for name in heading:
         drawn.add_column(name, justify="right", no_wrap=True)
     for row in cells:
