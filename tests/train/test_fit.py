@@ -38,6 +38,19 @@ def told(shape: DataShape, **options: object) -> str:
         ({"strategy": "server", "servers": 2, "ranks": 2}, "--servers 2 of 2 ranks leaves no"),
         ({"strategy": "pipeline", "ranks": 2, "accumulate": 2}, "--accumulate 2 and a pipeline"),
         (
+            {"strategy": "shared", "ranks": 2, "optimizer": "lamb"},
+            "--optimizer lamb needs norms of whole layers, and --strategy shared updates slices",
+        ),
+        (
+            {"strategy": "server", "ranks": 2, "clip_norm": 1.0},
+            "--clip-norm 1 needs the norm of all gradients, and --strategy server updates slices",
+        ),
+        ({"ranks": 1, "momentum": 0.5}, "--momentum 0.5 means nothing"),
+        ({"ranks": 1, "trust_coefficient": 0.1}, "--trust-coefficient 0.1 means nothing"),
+        ({"ranks": 1, "warmup": "cosine"}, "--warmup cosine means nothing"),
+        ({"ranks": 1, "lr_power": 1.0}, "--lr-power 1.0 means nothing"),
+        ({"ranks": 1, "warmup_epochs": 9.0}, "--warmup-epochs 9 is the whole run of 5 epochs"),
+        (
             {"strategy": "pipeline", "ranks": 2, "pipeline_schedule": "1f1b", "micro_batches": 1},
             "1",
         ),
