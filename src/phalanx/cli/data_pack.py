@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Mapping
@@ -29,6 +28,7 @@ from phalanx.data.packing.find import find_origin
 from phalanx.data.packing.origin import Kind, Wanted
 from phalanx.data.packing.run import Packing, pack
 from phalanx.errors import RunFailedError, UserError
+from phalanx.launch.cores import usable_cores
 
 MAX_NAMED_SAMPLES = 10
 
@@ -131,7 +131,7 @@ def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
     damaged: list[FileState] = []
     num_files, num_bytes = 0, 0
     for split in splits(folder):
-        states = _verified(split, threads or len(os.sched_getaffinity(0)))
+        states = _verified(split, threads or usable_cores())
         faulty = [state for state in states if state.fault]
         _show_damage(split, faulty)
         damaged += faulty

@@ -24,7 +24,7 @@ class Opened(NamedTuple):
 
 
 class OpenFiles(Generic[Key]):
-    """At most about `limit` descriptors; those in use are never closed."""
+    """At most about `limit` files are open; those in use are never closed."""
 
     def __init__(
         self, path_of: Callable[[Key], Path], is_mapped: Callable[[Key], bool], *, limit: int

@@ -17,11 +17,11 @@ from phalanx.errors import UserError
 
 Indices = NDArray[np.int64]
 
-SAMPLES_AT_ONCE = 256
+SAMPLES_AT_ONCE = 128
 """Where there are more shards than that: no more files are open for one reader."""
 
-OPEN_FILES = 512
-"""About as many at most, over all readers of a pack."""
+OPEN_FILES = 256
+"""About as many at most, over all readers of a pack; one that is mapped takes two descriptors."""
 
 MAPPED_BYTES = 64 * 2**20
 """Files of a pack that are mapped into memory together: all of a small pack, the targets of many a

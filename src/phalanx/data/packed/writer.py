@@ -180,6 +180,7 @@ class PackWriter:
         if self._measure:
             index = msgspec.structs.replace(index, fields=measured(self._hidden, self._measure))
             write_atomically(path, encode_index(index))
+        sync_folder(self._hidden)
         self._hidden.rename(self._folder)
         for name in (PROGRESS, LOCK):
             (self._folder / name).unlink(missing_ok=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from phalanx.data.packed.shard_writers import Sample
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.origin import Numbers, Wanted, fingerprint_of
 from phalanx.errors import UserError
+from phalanx.launch.cores import usable_cores
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _FOR_TRAINING = ("train", "training")
@@ -44,7 +44,7 @@ class ImageFolder:
         self.fingerprint = fingerprint_of(self._paths)
         self.chunks = [range(len(files))]
         self.validation = np.arange(len(train), len(files)) if held_out else None
-        self._pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+        self._pool = ThreadPoolExecutor(usable_cores())
         self._form: ImageForm = choose_form(self._pool.map(_peek_file, self._paths), wanted)
         self.fields = [self._form.field, Field(name="targets", dtype="int64", shape=[])]
 

@@ -202,13 +202,14 @@ def _check_room(hidden: Path, origin: Origin) -> None:
 
 def _publish(hidden: Path, target: Path) -> None:
     """The pack takes its name; the one that had it goes."""
-    (hidden / REQUEST).unlink(missing_ok=True)
     replaced = target.parent / f".{target.name}.replaced"
     shutil.rmtree(replaced, ignore_errors=True)
     if target.exists():
         target.rename(replaced)
+    sync_folder(hidden)
     hidden.rename(target)
     sync_folder(target.absolute().parent)
+    (target / REQUEST).unlink(missing_ok=True)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
