@@ -48,7 +48,7 @@ def test_a_link_of_the_environment() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_nothing_arrives_earlier_than_the_link_says(
     ranks: Ranks, programs: Callable[[str], Path], count: int
 ) -> None:
