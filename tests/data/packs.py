@@ -56,3 +56,11 @@ def rows(
 def number_of(inputs: np.ndarray) -> list[int]:
     """The samples that these inputs are, of a pack of floats."""
     return np.rint(np.asarray(inputs).reshape(len(inputs), -1)[:, 0] * 1000).astype(int).tolist()
+
+
+def alter(folder: Path, sample: int) -> None:
+    """One byte of a sample of a pack as `make_pack` makes it by default."""
+    shard = folder / "train" / f"shard-{sample // 10:05d}.inputs.npy"
+    content = bytearray(shard.read_bytes())
+    content[len(content) - (10 - sample % 10) * 128 + 50] ^= 1
+    shard.write_bytes(content)

@@ -16,7 +16,7 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packed.writer import PackWriter
 from phalanx.data.source import IGNORED, Loaded
 from phalanx.errors import UserError
-from tests.data.packs import make_pack, number_of, rows
+from tests.data.packs import alter, make_pack, number_of, rows
 
 SAMPLES = 77
 
@@ -147,14 +147,6 @@ def test_pixels_are_normalised_by_channel(tmp_path: Path) -> None:
         assert image.dtype == torch.float32
         assert np.allclose(image[0], (plain[number, 0] - 10.0) / 2.0)
         assert np.allclose(image[1], plain[number, 1] - 20.0)  # a constant stays one
-
-
-def alter(folder: Path, sample: int) -> None:
-    """One byte of a sample of shape (1, 4, 4), the file's length unchanged."""
-    shard = folder / "train" / f"shard-{sample // 10:05d}.inputs.npy"
-    content = bytearray(shard.read_bytes())
-    content[len(content) - (10 - sample % 10) * 128 + 50] ^= 1
-    shard.write_bytes(content)
 
 
 def test_a_damaged_sample_stops_the_run_or_is_left_out(tmp_path: Path) -> None:

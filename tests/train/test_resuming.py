@@ -2,6 +2,7 @@
 ranks: four, then two, then three give what one process gives without a break."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ from phalanx.data.order import windowed_order
 from phalanx.data.sampler import epoch_order
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
-from phalanx.records.schema import Epoch, Step
+from phalanx.records.schema import Epoch, Notice, Step, Summary
 from phalanx.train.manifest import check_order, find_checkpoint, folder_name, read_manifest
 from tests.conftest import Ranks
-from tests.data.packs import make_pack
+from tests.data.packs import alter, make_pack
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 
@@ -26,12 +27,18 @@ BREAKS = (0, PERIOD, 2 * PERIOD, STEPS)
 SGD = {"optimizer": "sgd", "momentum": 0.0, "lr": 0.05}
 CASES: dict[str, dict[str, Any]] = {
     "mpi": {"strategy": "mpi"},
-    "windows": {"strategy": "mpi", "shuffle_shards": 2},
-    "shared": {"strategy": "shared"},
+    "windows": {"strategy": "mpi", "shuffle_shards": 2, "stage": "stage", "stage_mb": 0.01},
+    "damaged": {"strategy": "mpi", "damaged": "skip"},
+    "shared": {"strategy": "shared", "reader_kind": "processes", "readers": 1},
     "server": {"strategy": "server"},
     "local": {"strategy": "local", "local_steps": 1, **SGD},
     "zero": {"strategy": "zero", "zero_stage": 3},
 }
+
+
+OF_THE_TRUTH = ("shuffle_shards", "damaged", *SGD)
+DAMAGED = (13, 70)
+"""In the first part of the epoch, and in the last, as it happens."""
 
 
 def options(pack: Path, **others: Any) -> dict[str, Any]:
@@ -40,7 +47,7 @@ def options(pack: Path, **others: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def cases(pack: Path, folder: Path, before: str | None, step: int) -> dict[str, dict[str, Any]]:
+def cases(packs: Path, folder: Path, before: str | None, step: int) -> dict[str, dict[str, Any]]:
     """Those that write to `folder`, each going on from where it stood in `folder.parent/before`."""
     made = {}
     for name, chosen in CASES.items():
@@ -48,7 +55,9 @@ def cases(pack: Path, folder: Path, before: str | None, step: int) -> dict[str, 
         if before is not None:
             saved = folder.parent / before / name / "saved"
             others["resume"] = str(saved / folder_name(0, step))
-        made[name] = options(pack, **chosen, **others)
+        if "stage" in chosen:
+            others["stage"] = str(folder / "stage")
+        made[name] = options(packs / name, **(chosen | others))
     return made
 
 
@@ -61,11 +70,15 @@ def seen(folder: Path, ranks: int, steps: range) -> list[int]:
 def test_an_epoch_goes_on_with_the_samples_that_are_left(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    pack = make_pack(tmp_path / "numbers", samples=SAMPLES)
+    packs = tmp_path / "packs"
+    for name in CASES:
+        make_pack(packs / name, samples=SAMPLES)
+    for sample in DAMAGED:
+        alter(packs / "damaged", sample)
     alone = {
         name: options(
-            pack,
-            **{key: chosen[key] for key in chosen if key in ("shuffle_shards", *SGD)},
+            packs / name,
+            **{key: chosen[key] for key in chosen if key in OF_THE_TRUTH},
             strategy="sequential",
             checkpoint_dir=str(tmp_path / "1" / name / "saved"),
         )
@@ -75,25 +88,29 @@ def test_an_epoch_goes_on_with_the_samples_that_are_left(
     before = None
     for count, step in zip((4, 2, 3), BREAKS, strict=False):
         folder = tmp_path / str(count)
-        text = json.dumps(cases(pack, folder, before, step))
+        text = json.dumps(cases(packs, folder, before, step))
         ranks.mpi(count, programs("resuming.py"), str(folder), text, timeout_s=400)
         before = str(count)
     first = [*range(0, SAMPLES, 10), SAMPLES]
     for name in CASES:
-        order = epoch_order(SAMPLES, SEED, 0)
+        order = epoch_order(SAMPLES, SEED, 0).tolist()
         if name == "windows":
-            order = windowed_order(first, 2, SEED, 0)
+            order = windowed_order(first, 2, SEED, 0).tolist()
+        if name == "damaged":
+            order = [sample for sample in order if sample not in DAMAGED]
         parts = [
             seen(tmp_path / str(count) / name, count, range(start, stop))
             for count, start, stop in zip((4, 2, 3), BREAKS[:-1], BREAKS[1:], strict=True)
         ]
-        assert [s for part in parts for s in part] == order.tolist(), name
+        assert [s for part in parts for s in part] == order, name
         expected = load_file(tmp_path / "1" / name / "saved/epoch-0001/model.safetensors")
         found = load_file(tmp_path / "3" / name / "saved/epoch-0001/model.safetensors")
         assert found.keys() == expected.keys()
         for key, tensor in expected.items():
             assert torch.allclose(found[key], tensor, rtol=0, atol=1e-9), (name, key)
     check_records(tmp_path / "3" / "mpi")
+    check_damaged(tmp_path)
+    assert not any((tmp_path / str(count) / "stage").iterdir() for count in (4, 2, 3)), "left"
     check_checkpoints(tmp_path / "4" / "mpi" / "saved")
 
 
@@ -106,6 +123,25 @@ def check_records(folder: Path) -> None:
     assert {event.step for event in events if isinstance(event, Step)} == {8, 9}
 
 
+def check_damaged(folder: Path) -> None:
+    """Those who find one count it, all leave it out, and it is told."""
+    left, told = 0, ""
+    for count, steps in zip(
+        (4, 2, 3), (range(PERIOD), range(PERIOD, 8), range(8, STEPS)), strict=True
+    ):
+        for rank in range(count):
+            events = list(read_events(folder / str(count) / "damaged" / f"rank-{rank}.jsonl"))
+            counted = [e.samples for e in events if isinstance(e, Step) and e.step in steps]
+            left += sum(counted)
+            told += "".join(event.text for event in events if isinstance(event, Notice))
+    assert left == SAMPLES - len(DAMAGED)
+    assert all(re.search(rf"sample \D*\b{sample}\b", told) for sample in DAMAGED), told
+    events = list(read_events(folder / "1" / "damaged" / "rank-0.jsonl"))
+    (epoch,) = (event for event in events if isinstance(event, Epoch))
+    (summary,) = (event for event in events if isinstance(event, Summary))
+    assert (epoch.damaged, summary.damaged, epoch.samples) == (2, 2, SAMPLES - 2)
+
+
 def check_checkpoints(folder: Path) -> None:
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["epoch-0000-step-000004", "epoch-0000-step-000008", "epoch-0001"]
@@ -113,6 +149,6 @@ def check_checkpoints(folder: Path) -> None:
     within = read_manifest(folder / names[1])
     assert (within.epochs_done, within.samples_seen, within.schema) == (0, 64, 2)
     assert read_manifest(folder / names[2]).schema == 1
-    with pytest.raises(UserError, match=r"within an epoch of 77 samples of numbers .* at random"):
+    with pytest.raises(UserError, match=r"within an epoch of 77 samples of mpi .* at random"):
         check_order(within, folder / names[1], "another order")
     check_order(read_manifest(folder / names[2]), folder / names[2], "another order")

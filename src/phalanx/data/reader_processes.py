@@ -10,11 +10,14 @@ import contextlib
 import multiprocessing
 import pickle
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from itertools import count, islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from phalanx.data.slots import Filled, Reader, Writer
@@ -97,10 +100,12 @@ class _Reader:
     def __init__(self, fetch: Callable[[Any], Any], number: int) -> None:
         context = multiprocessing.get_context("forkserver")
         self.pipe, theirs = context.Pipe()
+        text = pickle.dumps(fetch, protocol=5)
         self._process = context.Process(
-            target=_read, args=(theirs, fetch), name=f"reader {number}", daemon=True
+            target=_read, args=(theirs, text), name=f"reader {number}", daemon=True
         )
-        self._process.start()
+        with nullcontext() if b"__main__" in text else _no_main():
+            self._process.start()
         theirs.close()
         self.sentinel = self._process.sentinel
         self._slots = Reader()
@@ -145,8 +150,21 @@ class _Reader:
             self.pipe.send_bytes(pickle.dumps(message, protocol=5))
 
 
-def _read(pipe: Connection, fetch: Callable[[Any], Any]) -> None:
+@contextlib.contextmanager
+def _no_main() -> Iterator[None]:
+    """Meanwhile the program that runs has no name: a process that is started would import it
+    first, and all that it imports, which costs seconds where that is PyTorch."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def _read(pipe: Connection, text: bytes) -> None:
     """What a reader does, until its parent says that it is enough, or is gone."""
+    fetch = pickle.loads(text)  # of the process that has started this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to answer
     slots = Writer()
     with contextlib.suppress(EOFError, ConnectionError):

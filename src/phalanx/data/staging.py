@@ -143,6 +143,8 @@ class Stager:
             fault = writer.finish(file)
         except OSError as error:
             fault = f"cannot be read: {error.strerror or error}"
+            if writer is not None:
+                writer.close()
         if fault is None:
             hidden.rename(target)
             return True
@@ -218,7 +220,11 @@ class _Writer:
             return "the copy does not have the SHA-256 of the index"
         return None
 
+    def close(self) -> None:
+        """What it could not write it forgets."""
+        with contextlib.suppress(OSError, AttributeError):  # it may never have been opened
+            self._file.close()
+
     def _refuse(self, error: OSError) -> None:
         self._error = error
-        with contextlib.suppress(OSError):
-            self._file.close()  # what it could not write it forgets
+        self.close()
