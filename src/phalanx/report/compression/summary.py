@@ -13,6 +13,8 @@ from phalanx.report.compression.findings import findings
 from phalanx.report.compression.material import Material, read_material
 from phalanx.report.compression.tables import compressors
 
+LEFT_OUT = ("bytes a step", "points", "over seeds")
+
 
 def print_summary(folder: Path, console: Console) -> None:
     """Raises: UserError when the records cannot be read."""
@@ -29,8 +31,11 @@ def show(material: Material, console: Console) -> None:
 
 def _table(material: Material) -> Table:
     page, made = compressors(material), Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
-    for name, is_number in zip(page.columns, page.numeric, strict=True):
-        made.add_column(name, justify="right" if is_number else "left", no_wrap=True)
+    shown = [i for i, name in enumerate(page.columns) if name not in LEFT_OUT]
+    for i in shown:
+        made.add_column(
+            page.columns[i], justify="right" if page.numeric[i] else "left", no_wrap=True
+        )
     for row in page.rows:
-        made.add_row(*map(Text, row))
+        made.add_row(*(Text(row[i]) for i in shown))
     return made

@@ -70,7 +70,7 @@ def _step(material: Material, compressor: str, place: str) -> str:
     if cell is None:
         return UNKNOWN
     times = "" if factor is None or compressor == NONE else f" ({factor:.2f})"
-    return f"{1e3 * cell.step_s:.4g}{times}"
+    return f"{1e3 * cell.step_s:.3g}{times}"
 
 
 def _short(place: str) -> str:

@@ -1,0 +1,44 @@
+import pytest
+import torch
+from torch import nn
+
+from phalanx.comm.update import UpdateRule
+from phalanx.errors import UserError
+from phalanx.models.build import build_model
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.strategy import Batch
+from phalanx.train.config import TrainConfig
+from phalanx.train.meaning import check_meaning
+
+RULE = UpdateRule(name="sgd", learning_rate=0.1)
+
+
+def stepped(dtype: torch.dtype | None) -> tuple[float, nn.Module]:
+    strategy = Sequential()
+    strategy.autocast = dtype
+    strategy.prepare(build_model("mlp", seed=0), RULE)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(64, 1, 28, 28, generator=generator)
+    labels = torch.randint(10, (64,), generator=generator)
+    losses = [strategy.step(Batch(images, labels, 64, 64, n)).loss_sum for n in range(20)]
+    return losses[-1] / 64, strategy.model
+
+
+def test_bfloat16_learns_alike_and_leaves_parameters_in_float32() -> None:
+    loss, model = stepped(None)
+    cast_loss, cast_model = stepped(torch.bfloat16)
+    assert cast_loss != loss, "the arithmetic is another"
+    assert cast_loss == pytest.approx(loss, rel=0.02)
+    for parameter, cast in zip(model.parameters(), cast_model.parameters(), strict=True):
+        assert cast.dtype == torch.float32
+        assert cast.grad is not None
+        assert cast.grad.dtype == torch.float32
+        assert (parameter - cast).norm() < 0.05 * parameter.norm()
+
+
+def test_float64_and_pipelines_are_refused() -> None:
+    with pytest.raises(UserError, match="--dtype is float64: leave one of them out"):
+        TrainConfig(autocast="bf16", dtype="float64")
+    config = TrainConfig(autocast="bf16", strategy="pipeline", ranks=2)
+    with pytest.raises(UserError, match="--autocast bf16 means nothing for --model mlp --strategy"):
+        check_meaning(config, config.mesh_of(2))
