@@ -47,7 +47,7 @@ class CompressionConfig:
     ranks: int = 2
     """Ranks of every run."""
 
-    width: int = 2_048
+    width: int = 1_024
     """Hidden units of the `mlp` that is trained: the wider, the more gradients for its work."""
 
     batch_size: int = 32
