@@ -68,8 +68,8 @@ def test_bad_words_end_with_a_line_and_code_2(
 
 
 def test_stopped_by_the_keyboard_and_gone_on_with(tmp_path: Path) -> None:
-    words = ["data", "pack", table(tmp_path / "t.csv", 20_000), str(tmp_path / "t.pack")]
-    words += ["--target", "kind", "--layout", "tar", "--shard-mb", "0.3"]
+    words = ["data", "pack", table(tmp_path / "t.csv", 6_000), str(tmp_path / "t.pack")]
+    words += ["--target", "kind", "--layout", "tar", "--shard-mb", "1"]
     with subprocess.Popen(
         [sys.executable, "-m", "phalanx", *words], stderr=subprocess.PIPE, text=True
     ) as process:
@@ -85,5 +85,5 @@ def test_stopped_by_the_keyboard_and_gone_on_with(tmp_path: Path) -> None:
     assert phalanx(*words).returncode == 0
     pack = Pack(tmp_path / "t.pack" / "train")
     values = pack.read("inputs", np.arange(pack.num_samples))
-    assert len(np.unique(values[:, 0])) == 18_000
+    assert len(np.unique(values[:, 0])) == 5_400
     pack.close()
