@@ -36,7 +36,11 @@ def test_the_page_is_made_of_the_records(folder: Path, tmp_path: Path) -> None:
     assert "LARS holds the accuracy of batch 128 up to batch 4,096" in text
     assert "<b>first</b>" not in text
     assert "&lt;b&gt;first&lt;/b&gt;" in text
-    for title in ("Remedies", "To the target accuracy", "Accuracy against batch, by remedy"):
+    for title in (
+        "Remedies",
+        "To the target accuracy",
+        "Accuracy and generalisation gap against batch",
+    ):
         assert f">{title}</h3>" in text
 
 
@@ -95,7 +99,8 @@ def test_the_table_has_every_cell(made: Material) -> None:
 
 def test_all_charts_and_a_summary(made: Material) -> None:
     content = content_of(made)
-    assert [section.name for section in content.sections] == ["loss", "gap", "target"]
+    assert [section.name for section in content.sections] == ["loss", "target"]
+    assert content.leading is not None and len(content.leading.panels) == 2
     assert [key.label for key in content.key_figures] == ["LARS", "linear", "linear, warm-up"]
     console = Console(file=io.StringIO(), width=140)
     show(made, console)

@@ -9,10 +9,21 @@ from typing import Any
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight, strategy_scales
+from phalanx.report.charts.look import faded_unless, highlight
 from phalanx.report.large_batch.material import BatchCell, Material, names_of
+from phalanx.report.wording import percent
 
 ACCURACY_SOURCE = "epoch and evaluation events: correct, samples of all ranks"
+LOOKS = {
+    "plain": ("--sequential", "circle"),
+    "linear": ("--gloo", "triangle-up"),
+    "linear, warm-up": ("--mpi", "square"),
+    "square root": ("--rank-4", "stroke"),
+    "square root, warm-up": ("--rank-3", "cross"),
+    "LARS": ("--rank-2", "diamond"),
+    "LAMB": ("--shared", "triangle-down"),
+}
+"""Colour and shape of each remedy, the same in all charts."""
 HIGHEST_LOSS = 10.0
 """Above, the curve of a training that diverges is cut off."""
 
@@ -70,9 +81,9 @@ def reached_by_batch(material: Material, quantity: str, title: str, name: str) -
         _by_batch(rows, y, None, None),
         rows,
         name=name,
-        title=f"To {material.target:.1%} accuracy: {title}",
-        caption="Mean over the seeds that reached it; logarithmic. Where none did there is no "
-        "mark.",
+        title=f"What it takes to {percent(material.target, 1)} accuracy",
+        caption="Training time, epochs and updates; mean over the seeds that reached it, "
+        "logarithmic. Where none did there is no mark.",
         source="evaluation events: correct, samples; epoch events: train_s",
         runs=names_of(material.cells),
     )
@@ -84,7 +95,7 @@ def training_loss(material: Material, batch_size: int, name: str) -> Figure | No
     if not rows:
         return None
     picked = highlight("strategy", "strategy_picked")
-    scales = strategy_scales(rows)
+    scales = remedy_scales(rows)
     base = alt.Chart(table()).encode(
         x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(format="d", tickMinStep=1)),
         y=alt.Y("train_loss:Q", title="training loss (logarithmic)", scale=alt.Scale(type="log")),
@@ -118,6 +129,23 @@ def training_loss(material: Material, batch_size: int, name: str) -> Figure | No
         source="epoch events: loss_sum, samples of all ranks",
         runs=names_of(material.at(batch_size)),
     )
+
+
+def remedy_scales(rows: Sequence[Row]) -> dict[str, Any]:
+    """Colour and shape of the remedies that occur, merged into one legend."""
+    present = {str(row["strategy"]) for row in rows}
+    domain = [remedy for remedy in LOOKS if remedy in present]
+    colours = [f"var({LOOKS[remedy][0]})" for remedy in domain]
+    shapes = [LOOKS[remedy][1] for remedy in domain]
+    legend = alt.Legend(columns=2)
+    return {
+        "color": alt.Color(
+            "strategy:N", title=None, scale=alt.Scale(domain=domain, range=colours), legend=legend
+        ),
+        "shape": alt.Shape(
+            "strategy:N", title=None, scale=alt.Scale(domain=domain, range=shapes), legend=legend
+        ),
+    }
 
 
 def batch_rows(material: Material) -> list[Row]:
@@ -180,7 +208,7 @@ def mean_loss(cell: BatchCell, epoch: int) -> float | None:
 def _by_batch(rows: Sequence[Row], y: alt.Y, low: str | None, high: str | None) -> AnyChart:
     sizes = sorted({int(str(row["batch_size"])) for row in rows})
     picked = highlight("strategy", "strategy_picked")
-    scales = strategy_scales(rows)
+    scales = remedy_scales(rows)
     base = alt.Chart(table()).encode(
         x=alt.X(
             "batch_size:Q",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
@@ -46,7 +47,7 @@ def content_of(material: Material) -> Content:
         headline=headline(material),
         lead=_lead(material, machine(known)),
         key_figures=key_figures(material),
-        leading=_row([("all remedies", accuracy_by_batch(material, "accuracy"))]),
+        leading=_leading(material),
         topics=topics,
         sections=sections(material),
         tables=[
@@ -82,16 +83,17 @@ def sections(material: Material) -> tuple[Section, ...]:
             "Training loss, with and without warm-up",
             [_row((f"batch {n:,}", training_loss(material, n, f"loss-{n}")) for n in largest)],
         ),
-        ("gap", "Generalisation", [_row([("all remedies", gap_by_batch(material, "gap"))])]),
         (
             "target",
             "To a target accuracy",
             [
-                _row([("all remedies", reached_by_batch(material, quantity, title, name))])
-                for quantity, title, name in (
-                    ("trained_s", "training time (s)", "target-time"),
-                    ("epochs", "epochs", "target-epochs"),
-                    ("updates", "updates", "target-updates"),
+                _row(
+                    (title, reached_by_batch(material, quantity, title, f"target-{name}"))
+                    for quantity, title, name in (
+                        ("trained_s", "training time (s)", "time"),
+                        ("epochs", "epochs", "epochs"),
+                        ("updates", "updates", "updates"),
+                    )
                 )
             ],
         ),
@@ -101,6 +103,20 @@ def sections(material: Material) -> tuple[Section, ...]:
         for name, title, rows in made
     ]
     return tuple(section for section in found if section.rows)
+
+
+def _leading(material: Material) -> Row | None:
+    row = _row(
+        [
+            ("accuracy", accuracy_by_batch(material, "accuracy")),
+            ("generalisation gap", gap_by_batch(material, "gap")),
+        ]
+    )
+    return row and replace(
+        row,
+        title="Accuracy and generalisation gap against batch",
+        caption=" ".join(panel.figure.caption for panel in row.panels),
+    )
 
 
 def _row(drawn: Iterable[Drawn]) -> Row | None:
