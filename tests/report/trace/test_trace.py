@@ -156,7 +156,7 @@ def test_what_the_terminal_shows(tmp_path: Path) -> None:
     assert "2.00 (1)" in text
     assert "clock error: at most 2.5 µs" in text
     hidden, ceiling = percent(0.4, 0), percent(0.6, 0)
-    assert f"{hidden} of the communication is hidden behind backward, of at most {ceiling}" in text
+    assert f"{hidden} of the communication is hidden behind backward, of at most {ceiling} " in text
     assert "trace.json" in text
 
 

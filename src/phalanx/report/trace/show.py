@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from phalanx.report.comparison import counted
 from phalanx.report.trace.chrome import clock_error
 from phalanx.report.trace.read import Traces, is_traced
 from phalanx.report.trace.table import RankRow, lines, table
@@ -33,7 +34,9 @@ def show_trace(folder: Path, console: Console) -> None:
             console.print(line, markup=False)
     for rank, why in traces.missing.items():
         console.print(f"rank {rank} is not in the trace: {why}", markup=False)
-    console.print(f"trace of {len(traces.ranks)} ranks: {path}; open it in {VIEWERS}", markup=False)
+    console.print(
+        f"trace of {counted(len(traces.ranks), 'rank')}: {path}; open it in {VIEWERS}", markup=False
+    )
 
 
 def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
@@ -51,8 +54,9 @@ def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
         if whole_s and could_s:
             made.append(
                 f"{percent(hidden_s / whole_s, 0)} of the communication is hidden behind "
-                f"backward, of at most {percent(could_s / whole_s, 0)}: behind the last bucket "
-                "nothing is left to be computed"
+                f"backward, of at most {percent(could_s / whole_s, 0)} "
+                f"({percent(min(1.0, hidden_s / could_s), 0)} of what can be): behind the last "
+                "bucket nothing is left to be computed"
             )
     return made
 
