@@ -9,7 +9,12 @@ from typing import Any
 import altair as alt
 
 from phalanx.report.charts.figure import Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight, strategy_scales
+from phalanx.report.charts.look import (
+    faded_unless,
+    highlight,
+    strategy_scales,
+    time_axis,
+)
 from phalanx.report.compression.material import MEMORY, NONE, CompressionCell, Material, runs_of
 from phalanx.report.compression.wording import bandwidth, spoken
 from phalanx.report.wording import amount, percent
@@ -126,14 +131,14 @@ def step_by_bandwidth(material: Material, name: str) -> Figure | None:
         x=alt.X(
             "bits_per_s:Q",
             title="bandwidth of the link (bit/s, logarithmic)",
-            scale=alt.Scale(type="log"),
+            scale=alt.Scale(type="log", nice=False, padding=12),
             axis=alt.Axis(format=".0s", tickCount=6),
         ),
         y=alt.Y(
             "step_ms:Q",
             title="ms of a step (logarithmic)",
-            scale=alt.Scale(type="log"),
-            axis=alt.Axis(format="~s"),
+            scale=alt.Scale(type="log", nice=False, padding=12),
+            axis=time_axis([float(str(row["step_ms"])) for row in rows]),
         ),
         color=scales["color"],
         opacity=faded_unless(picked),
