@@ -60,3 +60,13 @@ def test_text_is_packed_by_name(tmp_path: Path) -> None:
     inputs, targets = everything(origin)
     assert inputs[0].shape == targets[0].shape == (64,)
     np.testing.assert_array_equal(inputs[0][1:], targets[0][:-1])
+
+
+def test_options_of_other_sources(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(UserError, match="--size is of images in folders, Parquet and tar, not of"):
+        find_origin(str(tmp_path / "t.csv"), Wanted(target="b", size=(2, 2)))
+    with pytest.raises(UserError, match="--decode is of images"):
+        find_origin("digits", Wanted(decode=True))
+    with pytest.raises(UserError, match="--target label: idx has no columns"):
+        find_origin(str(tmp_path), Wanted(kind="idx", target="label"))

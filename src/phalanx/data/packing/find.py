@@ -21,6 +21,9 @@ _KIND_OF_ENDING: dict[str, Kind] = {
     ".tar": "tar",
 }
 
+WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar")
+WITH_PARTS: tuple[Kind, ...] = ("csv", "parquet", "hdf5", "tar")
+
 
 def find_origin(source: str, wanted: Wanted) -> Origin:
     """source: the name of a known data set, a file or a folder.
@@ -29,12 +32,14 @@ def find_origin(source: str, wanted: Wanted) -> Origin:
     """
     path = Path(source)
     if source in NAMES and wanted.kind is None and not path.exists():
+        _refuse_unused(source, wanted)
         return read_known(source)
     if not path.exists():
         raise UserError(
             f"there is no {source}: name a file, a folder, or one of {', '.join(NAMES)}"
         )
     kind = wanted.kind or _kind_of(path)
+    _refuse_unused(kind, wanted)
     match kind:
         case "images":
             return ImageFolder(_folder(path, kind), wanted)
@@ -48,6 +53,16 @@ def find_origin(source: str, wanted: Wanted) -> Origin:
             return Hdf5File(_file(path, kind), wanted)
         case "tar":
             return TarFiles(_files(path, kind), wanted)
+
+
+def _refuse_unused(kind: str, wanted: Wanted) -> None:
+    """Raises: UserError for what was asked for and would not be done."""
+    if kind not in WITH_IMAGES and (wanted.size or wanted.decode):
+        option = "--size" if wanted.size else "--decode"
+        raise UserError(f"{option} is of images in folders, Parquet and tar, not of {kind}")
+    if kind not in WITH_PARTS and (wanted.inputs or wanted.target):
+        option = f"--inputs {wanted.inputs[0]}" if wanted.inputs else f"--target {wanted.target}"
+        raise UserError(f"{option}: {kind} has no columns or parts to choose from")
 
 
 def _kind_of(path: Path) -> Kind:
