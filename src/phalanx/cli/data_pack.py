@@ -92,7 +92,8 @@ def pack_data(
     packing = Packing(
         layout=layout, shard_mb=shard_mb, validation=validation, seed=seed, overwrite=overwrite
     )
-    origin = find_origin(source, wanted)
+    with Console(stderr=True).status(f"looking at {source}"):
+        origin = find_origin(source, wanted)
     bars = _bars()
     tasks: dict[str, TaskID] = {}
 
