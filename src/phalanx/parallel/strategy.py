@@ -8,11 +8,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from phalanx.comm.group import Group
@@ -27,81 +26,34 @@ from phalanx.parallel.gradients import (
     square_of,
     told,
 )
+from phalanx.parallel.step import (
+    IGNORED,
+    Batch,
+    StateBytes,
+    StepResult,
+    TimedAction,
+    UpdateTimes,
+    backward,
+    cross_entropy_sum,
+    pieces_of,
+    storage_bytes,
+)
 from phalanx.records.schema import Expected
 from phalanx.records.spans import Reading, Spans, now_ns
 
-IGNORED = -100
-"""A target that counts for nothing: that of a sample that a rank borrows to take part."""
-
-
-class Batch(NamedTuple):
-    """One rank's part of a global batch."""
-
-    inputs: Tensor
-    """(n, …), n at least 1."""
-
-    targets: Tensor
-    """(n,) or (n, T) int64, `IGNORED` where there is nothing to tell."""
-
-    num_samples: int
-    """Of these, without the borrowed ones."""
-
-    global_targets: int
-    """Predictions in the whole batch, over all ranks: what the loss is divided by."""
-
-    step: int
-    """Of the run, from 0."""
-
-
-class UpdateTimes(NamedTuple):
-    """Seconds of an update; what the call took beyond these was the optimizer."""
-
-    backward_s: float
-    """The rank's own arithmetic."""
-    communication_s: float
-    """What the rank spent on, and waited for, the others after that."""
-    hidden_s: float | None = None
-    """Communication while the rank computed; None where nobody measures it."""
-    last_bucket_s: float | None = None
-    """Of the bucket that was complete last, which nothing can hide."""
-
-
-class StepResult(NamedTuple):
-    """What a step has shown; the time it took beyond these was the optimizer's."""
-
-    loss_sum: float
-    """Over this rank's targets, before the update; 0 where the rank does not see the loss."""
-
-    logits: Tensor | None
-    """(n, …, classes) for the samples of the batch; None where the rank does not see them."""
-
-    forward_s: float
-    backward_s: float
-    communication_s: float
-    hidden_s: float | None = None
-    last_bucket_s: float | None = None
-    is_skipped: bool = False
-    """The parameters are as before: a gradient was not finite."""
-
-
-class TimedAction(NamedTuple):
-    """A piece of a pipeline's step, as `records.schema.Action` has it."""
-
-    step: int
-    stage: int
-    micro_batch: int
-    kind: Literal["forward", "backward", "input gradient", "weight gradient"]
-    began_s: float
-    """On a clock that all ranks of the run share."""
-    ended_s: float
-
-
-class StateBytes(NamedTuple):
-    """What a rank keeps for training."""
-
-    parameters: int
-    gradients: int
-    optimizer: int
+__all__ = [
+    "IGNORED",
+    "Batch",
+    "StateBytes",
+    "StepResult",
+    "Strategy",
+    "TimedAction",
+    "UpdateTimes",
+    "backward",
+    "cross_entropy_sum",
+    "pieces_of",
+    "storage_bytes",
+]
 
 
 class Strategy(ABC):
@@ -385,46 +337,3 @@ class Strategy(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give back what the strategy holds; the model keeps its parameters."""
-
-
-def cross_entropy_sum(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """0-dim: the sum over all targets but the ignored.
-
-    logits: (n, classes) or (n, T, classes); targets: (n,) or (n, T).
-    smoothing: probability that a target spreads evenly over all classes. Source: Szegedy et al.
-    2016, arXiv:1512.00567.
-    """
-    return F.cross_entropy(
-        logits.flatten(0, -2),
-        targets.flatten(),
-        reduction="sum",
-        ignore_index=IGNORED,
-        label_smoothing=smoothing,
-    )
-
-
-def backward(loss_sum: Tensor, weight: float) -> None:
-    """Add the gradient of `weight` times the loss to each parameter's `grad`."""
-    loss_sum.backward(torch.tensor(weight, dtype=loss_sum.dtype))
-
-
-def pieces_of(batch: Batch, number: int) -> list[Batch]:
-    """`batch` cut into at most `number` pieces whose sizes differ by at most one."""
-    if number == 1:
-        return [batch]
-    inputs, targets = batch.inputs.tensor_split(number), batch.targets.tensor_split(number)
-    return [
-        Batch(some, of_them, len(some), batch.global_targets, batch.step)
-        for some, of_them in zip(inputs, targets, strict=True)
-        if len(some)
-    ]
-
-
-def storage_bytes(tensors: Sequence[Tensor]) -> int:
-    """Bytes of memory behind `tensors`, each storage once; of a DTensor, what this rank holds."""
-    storages = {}
-    for tensor in tensors:
-        local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        storage = local.untyped_storage()
-        storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
