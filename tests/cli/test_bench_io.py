@@ -73,7 +73,7 @@ def test_beside_pytorchs_loader(phalanx: Phalanx, tmp_path: Path) -> None:
     done = phalanx(
         *("bench", "io", "--profile", "tiny.yaml", "--formats", "npy", "--cache", "warm"),
         *("--runs", "1", "--readers", "1", "--kinds", "threads", "processes"),
-        *("--against", "torch", "torch-batched", "--output", "out", "--keep"),
+        *("--against", "torch", "--output", "out", "--keep"),
     )
     assert done.returncode == 0, done.stderr
     assert "Against PyTorch's DataLoader" in done.stdout
@@ -83,7 +83,6 @@ def test_beside_pytorchs_loader(phalanx: Phalanx, tmp_path: Path) -> None:
         ("phalanx", "threads"),
         ("phalanx", "processes"),
         ("torch", "processes"),
-        ("torch-batched", "processes"),
     }
     assert sum(epoch.wrong for epoch in epochs) == 0
     assert list((tmp_path / "out" / "data").rglob("*.npy"))

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.generate import num_bytes_of, remove
+from phalanx.bench.io.generate import missing, num_bytes_of, remove
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.session import place_of
 from phalanx.errors import RunFailedError, UserError
@@ -94,10 +94,10 @@ def _config(options: dict[str, Any], data: Path) -> IoConfig:
 
 
 def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
-    """Every run that is not there yet; returns how many failed. The data is removed, however it
-    ended, where it was not there before."""
-    places = {place_of(run.config, study).folder: place_of(run.config, study) for run in planned}
-    ours = [place for folder, place in places.items() if not folder.exists()]
+    """Every run that is not there yet; returns how many failed. The data that was not
+    there before is removed, however it ended."""
+    places = {place_of(run.config, study): run.config.formats for run in planned}
+    ours = {place: missing(place, formats, 1) for place, formats in places.items()}
     failed = 0
     try:
         for number, run in enumerate(planned, 1):
@@ -112,8 +112,8 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
                 failed += 1
                 console.print(f"{label}  failed: {str(error).splitlines()[0]}", markup=False)
     finally:
-        for place in ours:
-            remove(place)
+        for place, parts in ours.items():
+            remove(place, parts)
     return failed
 
 

@@ -6,7 +6,15 @@ import pytest
 
 from phalanx.bench.io import generate as generating
 from phalanx.bench.io.formats.store import Shape
-from phalanx.bench.io.generate import Place, check_room, data_files, generate, is_there, remove
+from phalanx.bench.io.generate import (
+    Place,
+    check_room,
+    data_files,
+    generate,
+    is_there,
+    missing,
+    remove,
+)
 from phalanx.errors import UserError
 
 SHAPE = Shape(num_samples=70, sample_bytes=512, shard_samples=20)
@@ -57,12 +65,13 @@ def test_a_disk_that_is_too_small(place: Place, monkeypatch: pytest.MonkeyPatch)
     assert not place.root.exists()
 
 
-def test_it_is_removed_and_nothing_else(place: Place) -> None:
+def test_what_was_not_there_is_removed_and_nothing_else(place: Place) -> None:
     generate(place, ["npy"], 1, nobody)
-    beside = place.root / "mine"
-    beside.write_text("")
-    remove(place)
-    assert list(place.root.iterdir()) == [beside]
-    beside.unlink()
-    remove(place)
+    ours = missing(place, ["npy", "files"], 2)
+    assert ours == [place.part("npy", 1), place.part("files", 0), place.part("files", 1)]
+    generate(place, ["npy", "files"], 2, nobody)
+    remove(place, ours)
+    assert is_there(place.part("npy", 0))
+    assert [path.name for path in place.folder.iterdir()] == ["npy"]
+    remove(place, [place.part("npy", 0)])
     assert not place.root.exists()

@@ -6,8 +6,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from phalanx.bench.io.formats.known import OPEN
 from phalanx.bench.io.formats.store import Indices, Rows, Shape, Store
 from phalanx.records.io import Format
@@ -25,11 +23,6 @@ class Fetch:
         self._shared: Store | None = None
         self._own = threading.local()
         self._opened: list[Store] = []
-
-    @property
-    def first(self) -> Indices:
-        """What the first sample is asked for by."""
-        return np.zeros(1, np.int64)
 
     def __call__(self, indices: Indices) -> Rows:
         return self._store().read(indices)

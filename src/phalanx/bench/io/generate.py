@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -58,8 +59,12 @@ def check_room(place: Place, formats: Sequence[Format], parts: int) -> int:
 
     Raises: UserError when the disk has no room for them and a reserve.
     """
-    missing = [f for f in formats for part in range(parts) if not is_there(place.part(f, part))]
-    needed = sum(num_bytes_of(format_, place.shape) for format_ in missing)
+    needed = sum(
+        num_bytes_of(format_, place.shape)
+        for format_ in formats
+        for part in range(parts)
+        if not is_there(place.part(format_, part))
+    )
     free = free_bytes(place.root)
     if needed and free < needed + RESERVE_BYTES:
         raise UserError(
@@ -68,6 +73,12 @@ def check_room(place: Place, formats: Sequence[Format], parts: int) -> int:
             "another --data-dir"
         )
     return needed
+
+
+def missing(place: Place, formats: Sequence[Format], parts: int) -> list[Path]:
+    """The parts that are still to be written."""
+    wanted = (place.part(format_, part) for format_ in formats for part in range(parts))
+    return [part for part in wanted if not is_there(part)]
 
 
 def free_bytes(folder: Path) -> int:
@@ -156,8 +167,10 @@ def _to_disk(paths: Sequence[Path]) -> None:
             os.close(descriptor)
 
 
-def remove(place: Place) -> None:
-    """All data of this shape, and the folder it was in when nothing else is there."""
-    shutil.rmtree(place.folder, ignore_errors=True)
-    if place.root.is_dir() and not any(place.root.iterdir()):
-        place.root.rmdir()
+def remove(place: Place, parts: Sequence[Path]) -> None:
+    """These parts, and the folders they were in when nothing else is there."""
+    for part in parts:
+        shutil.rmtree(part, ignore_errors=True)
+    for folder in (*sorted({part.parent for part in parts}), place.folder, place.root):
+        with contextlib.suppress(OSError):  # it is not there, or something else is in it
+            folder.rmdir()

@@ -20,7 +20,7 @@ from rich.console import Console
 from phalanx.bench.io.cells import least_s
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.formats.known import obstacle
-from phalanx.bench.io.generate import Place, check_room, free_bytes, generate, remove
+from phalanx.bench.io.generate import Place, check_room, free_bytes, generate, missing, remove
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.progress import Followed, Line
 from phalanx.bench.io.session import folder_of, place_of
@@ -57,7 +57,8 @@ def new_folder(config: IoConfig) -> Path:
 def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: Console) -> None:
     """Measure, with records in `folder`.
 
-    The data is removed afterwards, however it ended, unless it was there before or is to be kept.
+    The data that was not there before is removed afterwards, however it ended, unless it is to be
+    kept.
 
     Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
             KeyboardInterrupt after all was ended; the outcome is in `io.json` each time.
@@ -69,7 +70,7 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
         raise UserError("; ".join(left_out.values()))
     if config.drop_names and not can_drop_names():
         raise UserError("--drop-names needs root, and a /proc/sys that can be written to")
-    was_there = place.folder.exists()
+    ours = missing(place, formats, max(config.ranks))
     needed = check_room(place, formats, max(config.ranks))
     _begin(folder, config, command, place, left_out)
     _tell(config, place, formats, needed, console)
@@ -84,8 +85,8 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
         _end(folder, Outcome(status="failed", error=str(error).splitlines()[0]))
         raise
     finally:
-        if not config.keep and not was_there:
-            remove(place)
+        if not config.keep:
+            remove(place, ours)
 
 
 def _measure(

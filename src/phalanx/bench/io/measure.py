@@ -46,6 +46,8 @@ class Measurement:
         """Collective. order: chooses the order of the samples; compute_s 0: flat out."""
         folder = self._place.part(cell.format, self._part)
         files = data_files(folder)
+        if cell.cache == "cold":
+            self._loaders.end(cell.format)
         if cell.loader == "read":
             return self._plain(cell, files)
         wanted = batches_of(self._workload, order, paced=compute_s > 0)

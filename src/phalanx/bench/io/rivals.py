@@ -31,7 +31,7 @@ class Batched(Dataset[Tensor]):
         self._fetch = fetch
 
     def __getitem__(self, indices: list[int]) -> Tensor:
-        return torch.from_numpy(self._fetch(np.array(indices)))
+        return torch.from_numpy(self._fetch(np.array(indices, np.int64)))
 
 
 class Order(Sampler[list[int]]):
@@ -65,7 +65,7 @@ class TorchLoader:
             **how,
         )
         self._readers, self._depth = readers, depth
-        for _ in self.batches([fetch.first] * max(1, readers), depth):
+        for _ in self.batches([np.zeros(1, np.int64)] * max(1, readers), depth):
             pass  # every worker is up, and its data open
 
     def batches(self, wanted: Sequence[Indices], depth: int) -> Iterator[Rows]:

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from phalanx.bench.io.fetch import Fetch
 from phalanx.bench.io.formats.store import Indices, Rows, Shape
 from phalanx.data.prefetch import make_readers
-from phalanx.records.io import IoCell, ReaderKind
+from phalanx.records.io import Format, IoCell, Loader, ReaderKind
 
 TIMEOUT_S = 300.0  # for one batch
+NOTHING: Indices = np.empty(0, np.int64)  # opens the data and touches none of it
 
 
 class Started(Protocol):
@@ -26,7 +29,7 @@ class Own:
     def __init__(self, fetch: Fetch, readers: int, kind: ReaderKind) -> None:
         self._fetch = fetch
         self._readers = make_readers(fetch, readers, kind)
-        begin = [fetch.first] * max(1, readers)  # every reader is up, and its data open
+        begin = [NOTHING] * max(1, readers)  # every reader is up, and its data open
         for _ in self._readers.results(begin, depth=len(begin), timeout_s=TIMEOUT_S):
             pass
 
@@ -39,23 +42,26 @@ class Own:
 
 
 class StartedLoaders:
-    """By what tells them apart; made when they are first asked for."""
+    """By what tells them apart; made when they are first asked for. Of a file that somebody has
+    mapped the system keeps the pages: cold epochs find all other loaders of the format ended."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[str | int, ...], Started] = {}
+        self._made: dict[tuple[Format, Loader, ReaderKind, int, int], Started] = {}
 
     def of(self, cell: IoCell, folder: Path, shape: Shape) -> Started:
-        key: tuple[str | int, ...] = (cell.format, cell.loader, cell.kind, cell.readers)
-        if cell.loader != "phalanx":
-            key = (*key, cell.depth)
+        key = (cell.format, cell.loader, cell.kind, cell.readers, cell.depth)
         if key not in self._made:
             self._made[key] = _start(cell, Fetch(cell.format, folder, shape))
         return self._made[key]
 
+    def end(self, format_: Format) -> None:
+        """Those of one format."""
+        for key in [key for key in self._made if key[0] == format_]:
+            self._made.pop(key).close()
+
     def close(self) -> None:
-        for loader in self._made.values():
-            loader.close()
-        self._made = {}
+        for format_ in {key[0] for key in self._made}:
+            self.end(format_)
 
 
 def _start(cell: IoCell, fetch: Fetch) -> Started:

@@ -1,0 +1,61 @@
+"""Readers are kept from one epoch to the next, and have let go of the files before a cold one."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.generate import Place, data_files, generate
+from phalanx.bench.io.measure import Measurement
+from phalanx.bench.io.page_cache import drop, resident
+from phalanx.bench.io.scaling import Workload
+from phalanx.bench.io.started import StartedLoaders
+from phalanx.records.io import Cache, Format, IoCell
+
+SHAPE = Shape(num_samples=60, sample_bytes=20_000, shard_samples=20)
+WORK = Workload(
+    num_samples=60, sample_bytes=20_000, batch_size=12, steps=5, compute_s=0.001, scaled=()
+)
+
+
+def cell_of(format_: Format, cache: Cache) -> IoCell:
+    return IoCell(
+        format=format_, loader="phalanx", kind="threads", readers=2, depth=2, cache=cache, ranks=1
+    )
+
+
+def test_one_loader_serves_many_epochs(tmp_path: Path) -> None:
+    place = Place(root=tmp_path, shape=SHAPE)
+    generate(place, ["npy"], 1, lambda *_: None)
+    loaders = StartedLoaders()
+    folder = place.part("npy", 0)
+    loader = loaders.of(cell_of("npy", "warm"), folder, SHAPE)
+    assert loaders.of(cell_of("npy", "cold"), folder, SHAPE) is loader
+    wanted = np.split(np.arange(60), 5)
+    for _ in range(2):
+        assert [len(rows) for rows in loader.batches(wanted, 2)] == [12] * 5
+    loaders.end("npy")
+    assert loaders.of(cell_of("npy", "warm"), folder, SHAPE) is not loader
+    loaders.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells")
+def test_a_cold_epoch_after_a_warm_one_is_cold(tmp_path: Path) -> None:
+    place = Place(root=tmp_path, shape=SHAPE)
+    formats: list[Format] = ["files", "tar", "npy"]
+    generate(place, formats, 1, lambda *_: None)
+    probe = data_files(place.part("files", 0))
+    drop(probe)
+    if resident(probe) != 0.0:
+        pytest.skip("this file system lives in memory")
+    measurement = Measurement(place, WORK, part=0, barrier=lambda: None)
+    for format_ in formats:
+        for order, compute_s in enumerate((0.0, WORK.compute_s)):
+            warm = measurement.epoch(cell_of(format_, "warm"), compute_s, order=order)
+            cold = measurement.epoch(cell_of(format_, "cold"), compute_s, order=order)
+            assert (warm.resident, cold.resident) == (1.0, 0.0)
+            assert (warm.timed.wrong, cold.timed.wrong) == (0, 0)
+            assert (warm.timed.samples, len(cold.timed.waits_s)) == (60, 5)
+    measurement.close()
