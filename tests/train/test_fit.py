@@ -89,6 +89,14 @@ def test_text(options: dict[str, object], words: str) -> None:
         ({"strategy": "mpi", "server_mode": "bounded"}, "it is for --strategy server"),
         ({"strategy": "mpi", "local_steps": 4}, "it is for --strategy local"),
         ({"strategy": "gloo", "all_reduce": "ring"}, "it is for --strategy mpi"),
+        ({"strategy": "gloo", "compress": "int8"}, "--compress int8 means nothing for --model mlp"),
+        ({"strategy": "mpi", "powersgd_rank": 2}, "it is for --compress powersgd"),
+        (
+            {"strategy": "mpi", "compress": "int8", "topk_fraction": 0.5},
+            "it is for --compress topk",
+        ),
+        ({"strategy": "mpi", "compress": "bf16", "all_reduce": "ring"}, "that are not compressed"),
+        ({"strategy": "pipeline", "autocast": "bf16"}, "it is for strategies and meshes without"),
     ],
 )
 def test_options_that_mean_nothing(options: dict[str, object], words: str) -> None:
@@ -106,6 +114,8 @@ def test_options_that_mean_nothing(options: dict[str, object], words: str) -> No
         {"strategy": "pipeline", "ranks": 3, "pipeline_schedule": "gpipe"},
         {"strategy": "server", "ranks": 3, "servers": 2, "server_mode": "bounded", "staleness": 0},
         {"strategy": "mpi", "all_reduce": "ring", "ranks": 2},
+        {"strategy": "mpi", "compress": "topk", "topk_fraction": 0.5, "ranks": 2},
+        {"strategy": "tensor", "autocast": "bf16", "ranks": 2},
     ],
 )
 def test_what_fits_is_let_pass(options: dict[str, object]) -> None:

@@ -63,6 +63,11 @@ MEANINGS = (
         lambda config, mesh: config.strategy != "pipeline" and mesh.pp == 1,
     ),
     Meaning(
+        ("all_reduce",),
+        "gradients that are not compressed",
+        lambda config, _: config.compress == "none",
+    ),
+    Meaning(
         ("bucket_mb",),
         "gradients that overlap or are compressed, not for --overlap off without --compress",
         lambda config, _: config.overlap != "off" or config.compress != "none",
