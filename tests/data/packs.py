@@ -59,7 +59,7 @@ def number_of(inputs: np.ndarray) -> list[int]:
 
 
 def alter(folder: Path, sample: int) -> None:
-    """One byte of a sample of a pack as `make_pack` makes it by default."""
+    """One byte of a sample of a pack as `make_pack` makes it by default; not of the last shard."""
     shard = folder / "train" / f"shard-{sample // 10:05d}.inputs.npy"
     content = bytearray(shard.read_bytes())
     content[len(content) - (10 - sample % 10) * 128 + 50] ^= 1
