@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.packed.blocks import Blocks
 from phalanx.data.packed.damage import DamagedError, fault_of
 from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.file_sizes import check_files
@@ -49,6 +50,7 @@ class Pack:
         self._damaged = damaged
         self._lost: dict[int, DamagedError] = {}
         self._lock = threading.Lock()
+        self._blocks = Blocks()
         self._places: dict[int, Path] = {}
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
         self._reader = PartReader(self.index, self._path, is_strict=damaged == "stop")
@@ -87,7 +89,7 @@ class Pack:
             raise ValueError(f"the samples of {field!r} differ in shape: use read_each")
         shape, dtype = (len(indices), *described.shape), element(described)
         if out is None:
-            out = np.empty(shape, dtype)
+            out = self._blocks.empty(shape, dtype)
         elif out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
             raise ValueError(f"out must be contiguous, {dtype} {shape}: {out.dtype} {out.shape}")
         if described.encoding == "raw":

@@ -1,0 +1,58 @@
+"""Memory for large outputs that is used again: fresh memory costs as much as what is read into it,
+since the system clears every page before it hands it out."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SMALLEST_BYTES = 2**20  # the allocator keeps smaller ones itself
+LARGEST_BYTES = 2**27
+MAX_FREE = 4
+
+
+class Blocks:
+    """Arrays whose memory comes back when nobody holds them or a view of them any more. At most
+    MAX_FREE blocks wait for that. Any thread may ask."""
+
+    def __init__(self) -> None:
+        self._free: deque[NDArray[np.uint8]] = deque(maxlen=MAX_FREE)
+
+    def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Like numpy.empty."""
+        num_bytes = math.prod(shape) * dtype.itemsize
+        if not SMALLEST_BYTES <= num_bytes <= LARGEST_BYTES:
+            return np.empty(shape, dtype)
+        block = self._taken(num_bytes)
+        if block is None:
+            block = np.empty(num_bytes, np.uint8)
+        return np.asarray(_Lease(block, self._free)).view(dtype).reshape(shape)
+
+    def _taken(self, num_bytes: int) -> NDArray[np.uint8] | None:
+        """No lock: blocks come back whenever Python clears up, in the midst of this too."""
+        for _ in range(len(self._free)):
+            try:
+                block = self._free.popleft()
+            except IndexError:
+                return None
+            if block.nbytes == num_bytes:
+                return block
+            self._free.append(block)
+        return None
+
+
+class _Lease:
+    """What an array holds on to instead of its memory."""
+
+    def __init__(self, block: NDArray[np.uint8], free: deque[NDArray[np.uint8]]) -> None:
+        self._block = block
+        self._free = free
+        self.__array_interface__ = block.__array_interface__
+
+    def __del__(self) -> None:
+        self._free.append(self._block)
