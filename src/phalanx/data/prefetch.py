@@ -47,7 +47,8 @@ def prefetched(
     kind: `processes` are started by forkserver, never fork; `fetch`, the items and results are then
           pickled, results' arrays come through shared memory that is given back when they die.
     Closing the iterator ends the readers. An error of `fetch` is raised where its result was due.
-    Cost: some 30 µs a result of threads, 150 µs of processes, and there a copy of the arrays.
+    Cost: some tens of microseconds a result of threads, hundreds of processes, and there a copy of
+          the arrays.
     Raises: RunFailedError at once when a reader process has died, saying how, and when nothing has
             come for `timeout_s`.
     """
