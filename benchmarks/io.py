@@ -77,7 +77,7 @@ def configs(folder: Path) -> dict[str, IoConfig]:
             formats=("files", *PACKED),
             against=("read",),
             compute_scale=0.1,  # what is wanted of it is wanted flat out
-            data_bytes="512MB",
+            data_bytes="256MB",
             drop_names=can_drop_names(),
         ),
         "unet3d": IoConfig(profile="unet3d", formats=PACKED, against=("read",), data_bytes="512MB"),

@@ -60,6 +60,9 @@ class IoStudyConfig:
                 raise UserError(f"--{option} needs at least one value")
             if len(set(values)) != len(values):
                 raise UserError(f"--{option} names a value twice: {' '.join(map(str, values))}")
+        stems = [Path(name).stem for name in self.profiles]
+        if len(set(stems)) != len(stems):
+            raise UserError(f"--profiles {' '.join(self.profiles)}: their runs would share a name")
         for scale in self.compute_scales:
             if not scale > 0:
                 raise UserError(f"--compute-scales must be more than 0, not {scale:g}")

@@ -35,4 +35,4 @@ def obstacle(format_: Format) -> str | None:
     package = _NEEDS.get(format_)
     if package is None or find_spec(package):
         return None
-    return f"{package} is not installed: pip install {package}"
+    return f"{package} is not installed: pip install 'phalanx[data]'"

@@ -1,0 +1,51 @@
+"""Which measurements the study of loading is made of."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.bench.io.config import IoConfig
+from phalanx.errors import UserError
+from phalanx.study.io import IoStudyConfig, default_folder, plan
+
+
+def test_a_run_for_each_compute_time() -> None:
+    study = IoStudyConfig(profiles=("resnet50", "cosmoflow"), compute_scales=(0.25, 1.0))
+    planned = plan(study)
+    assert list(planned) == [
+        "resnet50-compute-0.25",
+        "resnet50-compute-1",
+        "cosmoflow-compute-0.25",
+        "cosmoflow-compute-1",
+    ]
+    made: dict[str, Any] = dict(planned)
+    works = {name: IoConfig(**options).workload for name, options in made.items()}
+    quarter, whole = works["resnet50-compute-0.25"], works["resnet50-compute-1"]
+    # The same data, so that it is written once; a step takes a quarter.
+    assert quarter.num_samples == whole.num_samples
+    assert quarter.sample_bytes == whole.sample_bytes == 114_660
+    assert quarter.compute_s == pytest.approx(whole.compute_s / 4)
+    assert whole.compute_s == pytest.approx(0.435 * 50 / 400)
+    assert works["cosmoflow-compute-1"].compute_s == pytest.approx(0.00551)
+
+
+def test_the_same_options_have_the_same_folder(tmp_path: Path) -> None:
+    assert default_folder(IoStudyConfig(), tmp_path) == default_folder(IoStudyConfig(), tmp_path)
+    other = default_folder(IoStudyConfig(runs=4), tmp_path)
+    assert other != default_folder(IoStudyConfig(), tmp_path)
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no compute": ({"compute_scales": (0.0,)}, "--compute-scales must be more than 0, not 0"),
+    "nothing": ({"formats": ()}, "--formats needs at least one value"),
+    "twice": ({"depth": (1, 1)}, "--depth names a value twice: 1 1"),
+    "one name": ({"profiles": ("a/x.yaml", "b/x.yaml")}, "their runs would share a name"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_options(case: str) -> None:
+    options, message = BAD[case]
+    with pytest.raises(UserError, match=message):
+        IoStudyConfig(**options)
