@@ -16,14 +16,13 @@ from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Notice, Skipped, Step
 from phalanx.records.totals import RankTotals
+from phalanx.train.hits import Hits
 from phalanx.train.memory import resident_bytes
 from phalanx.train.schedule import Schedule
 
 EVALUATION_BATCH_SIZE = 500
 MEASURED_STEP = 2
 """The step after which memory is measured: by then every buffer has been made."""
-MOST_LOGITS = 2**22
-"""Held before they are looked at all together, which is faster than after every step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,36 +252,6 @@ def _over_all_ranks(strategy: Strategy, number: int) -> int:
     """The sum over the ranks, of those that see the same samples once."""
     rows = strategy.gather([number if strategy.counts else 0])
     return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
-
-
-class Hits:
-    """Counts right predictions, many steps at a time. Of a target that is ignored none is right."""
-
-    def __init__(self) -> None:
-        self._total, self._waiting = 0, 0
-        self._logits: list[Tensor] = []
-        self._targets: list[Tensor] = []
-
-    def add(self, logits: Tensor, targets: Tensor) -> None:
-        """logits: (n, …, classes); targets: (n, …)."""
-        self._logits.append(logits)
-        self._targets.append(targets)
-        self._waiting += logits.numel()
-        if self._waiting >= MOST_LOGITS:
-            self._count()
-
-    def total(self) -> int:
-        self._count()
-        return self._total
-
-    def _count(self) -> None:
-        if not self._logits:
-            return
-        targets = torch.cat(self._targets)
-        self._total += int((torch.cat(self._logits).argmax(-1) == targets).sum())
-        self._logits.clear()
-        self._targets.clear()
-        self._waiting = 0
 
 
 @torch.no_grad()
