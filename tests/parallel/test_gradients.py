@@ -75,6 +75,12 @@ def test_whose_they_are_is_told(ranks: list[BadGradients], words: str) -> None:
     assert told(7, ranks, BadGradients(3, 2, 0.0), NAMES) == words
 
 
+def test_what_does_not_come_again_is_told_as_that() -> None:
+    assert told(7, [FINE, FINE], FINE, NAMES).endswith(
+        "not finite, but were when they were made again: a fault of memory or of a message?"
+    )
+
+
 def made(**settings: object) -> Sequential:
     torch.manual_seed(0)
     strategy = Sequential()

@@ -74,6 +74,8 @@ def told(
     the sums over them; at least one of all has a gradient that is not finite."""
     bad = [rank for rank, found in enumerate(ranks) if found.number]
     start = f"step {step}: {NOT_FINITE}"
+    if not bad and not summed.number:
+        return f"{start}, but were when they were made again: a fault of memory or of a message?"
     if not bad:
         return (
             f"{start}: those of every rank are, and their sum over the ranks is not: "
