@@ -49,6 +49,7 @@ def test_or_the_steps_are_skipped_and_counted(phalanx: Phalanx, tmp_path: Path) 
     assert f"skipped step {skipped[0]}: gradients are not finite: rank 0" in done.stdout
 
 
+@pytest.mark.long
 def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> None:
     words = (
         *("study", "large-batch", *TINY, "--batch-sizes", "64", "256", "--epochs", "2"),
