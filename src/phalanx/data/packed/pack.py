@@ -124,7 +124,7 @@ class Pack:
         """
         asked = self._reader.locate(self._numbers[field], indices)
         places = np.cumsum(asked.parts.sizes) - asked.parts.sizes
-        content = np.empty(int(asked.parts.sizes.sum()), np.uint8)
+        content = self._blocks.empty([int(asked.parts.sizes.sum())], np.dtype(np.uint8))
         lost = set(self._fetch(asked, places, content))
         spans = zip(places.tolist(), asked.parts.sizes.tolist(), strict=True)
         return [
