@@ -19,6 +19,9 @@ from phalanx.records.spans import Reading
 class OverMPI(Strategy):
     """Closing it closes the world."""
 
+    first_worker: int = 0
+    """Ranks before it are servers, which are given no samples."""
+
     def __init__(self, world: World) -> None:
         self._world = world
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
@@ -41,11 +44,17 @@ class OverMPI(Strategy):
 
     @property
     def stands_for_node(self) -> bool:
-        return self._world.group.nodes.index(self.node) == self.rank
+        return self.rank in self._first_of_nodes()
+
+    def _first_of_nodes(self) -> list[int]:
+        """The first rank of each node that is given samples, where there is one."""
+        first: dict[int, int] = {}
+        for rank in range(self.first_worker, self.size):
+            first.setdefault(self._world.group.nodes[rank], rank)
+        return sorted(first.values())
 
     def one_of_each_node(self) -> Group | None:
-        nodes = self._world.group.nodes
-        first = [nodes.index(node) for node in sorted(set(nodes))]
+        first = self._first_of_nodes()
         if len(first) == 1 or self.rank not in first:
             return None
         group = self._world.group.subgroup(first, name="one of each node")

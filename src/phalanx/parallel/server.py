@@ -75,6 +75,7 @@ class Server(OverMPI):
         if servers >= world.size:
             raise UserError(f"{servers} servers of {world.size} ranks leave no worker")
         self._servers, self._workers = servers, world.size - servers
+        self.first_worker = servers
         self._mode: Mode = mode
         self._most_lead = staleness if mode == "bounded" else None
         self.role = "server" if self.rank < servers else "worker"

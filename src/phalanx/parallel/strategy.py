@@ -270,7 +270,8 @@ class Strategy(ABC):
 
     @property
     def stands_for_node(self) -> bool:
-        """Whether this rank is the one of its node in `one_of_each_node`."""
+        """Whether this rank is the one of its node in `one_of_each_node`: the first that is given
+        samples."""
         return self.local_rank == 0
 
     def traffic(self) -> tuple[int, int] | None:
