@@ -19,7 +19,8 @@ static void page_is_missing(int number)
 {
     if (way_out)
         siglongjmp(*way_out, 1);
-    sigaction(number, &before, NULL); /* not ours: it comes again, to whom it belongs */
+    sigaction(number, &before, NULL); /* not ours: to whom it belongs */
+    raise(number);
 }
 
 void guard_maps(void)
