@@ -41,12 +41,15 @@ class World:
     """
 
     def __init__(self, communicator: Any, *, timeout_s: float, link: Link | None = None) -> None:
-        """link: None: as the environment says (`PHALANX_LINK`). The same on every rank."""
+        """link: None: as the environment says (`PHALANX_LINK`). The same on every rank.
+
+        Raises: UserError when what the environment says is no link.
+        """
+        self.link = link or Link.from_environment(os.environ)
         self._mpi = _mpi()
         self._comm = communicator.Dup()
         self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
         self.policy = WaitPolicy.for_node(self.node.Get_size(), usable_cores())
-        self.link = link or Link.from_environment(os.environ)
         self._outgoing: Outgoing | None = None
         if self.link is not None:
             self._outgoing, self.policy = Outgoing(self.link), WaitPolicy.for_network()

@@ -28,8 +28,8 @@ def plan_buckets(
     num_bytes, kinds: of each parameter; a bucket holds one kind, which is its dtype.
     order: every number once.
     largest_bytes: of a bucket, unless a single parameter has more.
-    last_bytes: of the last bucket, where there are others and the last parameter has no more;
-        None: as of the others.
+    last_bytes: of the last bucket, unless a single parameter has more, or there is no more than
+        that before it; None: as of the others.
     """
     buckets: list[list[int]] = []
     open_buckets: dict[str, list[int]] = {}
@@ -44,18 +44,23 @@ def plan_buckets(
     # One is reduced after the other: first the one that is full first.
     place = {number: position for position, number in enumerate(order)}
     buckets.sort(key=lambda bucket: max(place[number] for number in bucket))
-    if last_bytes is not None and len(buckets) > 1:
-        buckets[-1:] = _cut_last(buckets[-1], num_bytes, last_bytes)
+    if last_bytes is not None:
+        *others, last = buckets
+        before, after = _cut_last(last, num_bytes, last_bytes)
+        if before and (others or sum(num_bytes[number] for number in before) > last_bytes):
+            return [*others, before, after]
     return buckets
 
 
-def _cut_last(bucket: list[int], num_bytes: Sequence[int], last_bytes: int) -> list[list[int]]:
+def _cut_last(
+    bucket: list[int], num_bytes: Sequence[int], last_bytes: int
+) -> tuple[list[int], list[int]]:
     """`bucket` in two, the second of which has at most `last_bytes` or one parameter."""
     first, filled = len(bucket) - 1, num_bytes[bucket[-1]]
     while first > 0 and filled + num_bytes[bucket[first - 1]] <= last_bytes:
         first -= 1
         filled += num_bytes[bucket[first]]
-    return [part for part in (bucket[:first], bucket[first:]) if part]
+    return bucket[:first], bucket[first:]
 
 
 def largest_bucket_bytes(ranks: int, cache_bytes: int) -> int:

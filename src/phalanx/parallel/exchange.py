@@ -23,9 +23,9 @@ class ExchangeTimes(NamedTuple):
     exposed_s: float
     """From the end of the backward pass until the sums were there."""
     hidden_s: float
-    """That buckets were on their way before."""
+    """That all buckets but the last were on their way before."""
     last_bucket_s: float
-    """Of the last bucket, which nothing can hide."""
+    """Of the last bucket, which nothing can hide: after the end of the backward pass."""
 
 
 class Exchange:
@@ -168,8 +168,9 @@ class Exchange:
         self._compressor.reduce(bucket.number, bucket.values, self._ranks)
 
     def _note(self, done: Sequence[Carried[Bucket]], computed_ns: int) -> None:
-        hidden_ns = sum(max(0, min(c.ended_ns, computed_ns) - c.began_ns) for c in done)
-        last_ns = done[-1].ended_ns - done[-1].began_ns
+        *others, last = done
+        hidden_ns = sum(max(0, min(c.ended_ns, computed_ns) - c.began_ns) for c in others)
+        last_ns = max(0, last.ended_ns - max(last.began_ns, computed_ns))
         exposed_ns = now_ns() - computed_ns
         self.times = ExchangeTimes(exposed_ns / 1e9, hidden_ns / 1e9, last_ns / 1e9)
         if self.spans is not None:
