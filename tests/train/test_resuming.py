@@ -134,7 +134,7 @@ def check_damaged(folder: Path) -> None:
             left += sum(counted)
             told += "".join(event.text for event in events if isinstance(event, Notice))
     assert left == SAMPLES - len(DAMAGED)
-    assert all(re.search(rf"sample \D*\b{sample}\b", told) for sample in DAMAGED), told
+    assert all(re.search(rf"sample [\d, ]*\b{sample}\b", told) for sample in DAMAGED), told
     events = list(read_events(folder / "1" / "damaged" / "rank-0.jsonl"))
     (epoch,) = (event for event in events if isinstance(event, Epoch))
     (summary,) = (event for event in events if isinstance(event, Summary))
