@@ -19,8 +19,9 @@ from phalanx.torch_backend.store import open_store
 
 SHAPES = [Size([300, 40]), Size([300]), Size([11, 300])]
 COUNT = sum(shape.numel() for shape in SHAPES)
-# Of the sum's norm: what the sum of 12 steps is wrong by at most.
-ERRORS = {"none": 1e-6, "fp16": 5e-4, "bf16": 5e-3, "int8": 1e-2, "powersgd": 0.7, "topk": 0.7}
+STEPS = 5
+# Of the sum's norm: what the sum of these steps is wrong by at most.
+ERRORS = {"none": 1e-6, "fp16": 5e-4, "bf16": 5e-3, "int8": 2e-2, "powersgd": 0.9, "topk": 0.9}
 
 world = World.create(timeout_s=30)
 rank, size = world.rank, world.size
@@ -37,7 +38,7 @@ def check_sums(ranks: Ranks, counted: Callable[[], int] | None) -> None:
         compressor = make_compressor(name, topk_fraction=0.1, powersgd_rank=8)
         compressor.prepare(0, SHAPES)
         told, truth = torch.zeros(COUNT), torch.zeros(COUNT)
-        for step in range(12):
+        for step in range(STEPS):
             common = torch.randn(COUNT, generator=torch.Generator().manual_seed(step))
             own = torch.randn(COUNT, generator=torch.Generator().manual_seed(99 * step + rank))
             values = common + 0.5 * own
@@ -62,17 +63,17 @@ def check_ddp() -> None:
     for name in NAMES:
         torch.manual_seed(rank)
         net = nn.Sequential(nn.Linear(60, 64), nn.ReLU(), nn.Linear(64, 10))
-        model = DistributedDataParallel(net, bucket_cap_mb=0.01)  # several buckets
+        model = DistributedDataParallel(net, bucket_cap_mb=0.01)  # two buckets
         model.register_comm_hook(Compressed(name, topk_fraction=0.1), reduce_bucket)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
         losses = []
-        for _ in range(25):
+        for _ in range(12):
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(images), labels)
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
-        assert losses[-1] < 0.7 * losses[0], (name, losses)
+        assert losses[-1] < 0.8 * losses[0], (name, losses)
         for parameter in net.parameters():
             assert same_everywhere(parameter), name
 
