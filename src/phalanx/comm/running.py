@@ -1,0 +1,73 @@
+"""One collective at a time: the way it goes, its span, and what follows when it fails."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from phalanx.comm.call import Call
+from phalanx.comm.errors import MismatchError, WaitTimeoutError
+from phalanx.comm.recorder import NETWORK, collective_detail
+from phalanx.comm.route import Route
+from phalanx.comm.traffic import handed_in
+from phalanx.records.spans import Spans, now_ns
+
+if TYPE_CHECKING:
+    from phalanx.comm.membership import Membership
+
+
+class Running:
+    """One collective at a time: gives the way it goes, and breaks the group when it fails."""
+
+    def __init__(self, group: Membership) -> None:
+        self._group = group
+        self.timeout_s: float | None = None
+        self._call = Call("nothing")
+        self._began_ns = 0
+
+    def begin(self, call: Call) -> None:
+        """A collective that is traced."""
+        self._call, self._began_ns = call, now_ns()
+
+    def __enter__(self) -> Route:
+        group = self._group
+        return group._device or group._alone or group._shared or group._network
+
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        error: BaseException | None,
+        __: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._name_collective(error)
+            self._group._break(error)
+            return
+        group = self._group
+        group._notes.finished = group.sequence
+        if group._spans is not None and self._began_ns:
+            self._add_span(group._spans)
+
+    def _add_span(self, spans: Spans) -> None:
+        group, call = self._group, self._call
+        spans.add(
+            f"{call.name} {group.sequence}",
+            NETWORK,
+            self._began_ns,
+            now_ns(),
+            collective_detail(
+                group.name, group.members, group.sequence, handed_in(call, group.rank)
+            ),
+        )
+
+    def _name_collective(self, error: BaseException) -> None:
+        """Errors of a part that does not know the group: say where they happened."""
+        group = self._group
+        if isinstance(error, MismatchError):
+            error.args = (f"collective number {group.sequence} of group {group.name}: {error}",)
+        elif isinstance(error, WaitTimeoutError) and " waited " not in str(error):
+            timeout_s = group.timeout_s if self.timeout_s is None else self.timeout_s
+            error.args = (
+                f"rank {group.rank} waited {timeout_s:g} s in {group._watch.activity} "
+                f"of group {group.name} for {error}",
+            )
