@@ -58,8 +58,8 @@ def cases_over_mpi(count: int) -> dict[str, Options]:
         }  # fmt: skip
     for overlap in ("on", "off"):
         cases[f"mpi-link-{overlap}"] = {
-            "strategy": "mpi", "link": "50us", "overlap": overlap, "bucket_mb": {"on": 0.2}.get(overlap),
-            "accumulate": 3, "count": True, **exact,
+            "strategy": "mpi", "link": "50us", "overlap": overlap,
+            "bucket_mb": {"on": 0.2}.get(overlap), "accumulate": 3, "count": True, **exact,
         }  # fmt: skip
     for strategy in ("mpi", "shared"):
         cases[f"{strategy}-pieces"] = {
