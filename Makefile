@@ -30,7 +30,7 @@ test: $(STAMP) chromium ## all that CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m 'not long' --durations 25
+	$(BIN)/pytest -m 'not long' --durations 60
 
 test-long: $(STAMP) ## accuracy on MNIST after five epochs, every strategy; some ten minutes
 	$(BIN)/pytest -m long --timeout 3600

@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("--compressors", nargs="*", default=list(COMPRESSORS))
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--width", type=int, default=1024)
-    parser.add_argument("--batch", type=int, default=32, help="samples over all ranks together")
+    parser.add_argument("--batch", type=int, default=16, help="samples over all ranks together")
     parser.add_argument("--overlap", choices=("on", "off"), default="off")
     parser.add_argument("--seconds", type=float, default=25.0, help="of timing in each place")
     parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1, 2, 3, 4])

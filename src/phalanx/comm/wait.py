@@ -16,6 +16,8 @@ from dataclasses import dataclass
 YIELDS = 200  # divided by the square of the ranks a core: each has all others run before it
 NAP_S_A_RANK = 25e-6  # with this many ranks a core, looks of some 5 µs take a fifth of it
 NAP_SHARE = 1 / 100  # a nap, of the wait so far
+# Over a network short waits are many, a compressor's above all; long ones go beside arithmetic.
+NETWORK_NAP_S, NETWORK_NAP_SHARE = 20e-6, 1 / 20
 LONGEST_NAP_S = 1e-3  # where ranks do not share cores by the dozen
 
 
@@ -31,6 +33,7 @@ class WaitPolicy:
     spins: int
     yields: int
     nap_s: float
+    nap_share: float = NAP_SHARE
 
     @classmethod
     def for_node(cls, ranks: int, cores: int) -> WaitPolicy:
@@ -48,7 +51,7 @@ class WaitPolicy:
     def for_network(cls) -> WaitPolicy:
         """Where every wait takes longer than a nap, and others need the core meanwhile: this
         rank's own arithmetic, and the thread that brings what is waited for."""
-        return cls(spins=1, yields=0, nap_s=100e-6)
+        return cls(spins=1, yields=0, nap_s=NETWORK_NAP_S, nap_share=NETWORK_NAP_SHARE)
 
 
 def wait_until(
@@ -80,6 +83,6 @@ def wait_until(
         waited_s = time.monotonic() - began
         if waited_s > timeout_s:
             raise WaitTimeoutError(on_timeout())
-        nap(max(policy.nap_s, min(longest_s, NAP_SHARE * waited_s)))
+        nap(max(policy.nap_s, min(longest_s, policy.nap_share * waited_s)))
         if ready():
             return

@@ -53,7 +53,7 @@ class Exchange:
         ranks: Ranks,
         *,
         largest_bytes: int,
-        last_bytes: int,
+        last_bytes: int | None,
         overlaps: bool,
     ) -> None:
         """group: used by nobody else while a block is open, and closed by this where it `overlaps`;

@@ -43,16 +43,14 @@ def make_exchange(
     bucket_bytes: int | None,
     overlaps: bool,
 ) -> Exchange:
-    """bucket_bytes: of the largest bucket; None: as cache or network allow. Collective.
+    """bucket_bytes: of the largest bucket; None: as the cache allows, or as the network does where
+    it goes on beside the backward pass, else all at once. Collective.
 
     Raises: ValueError when the ranks cannot sum by `method`.
     """
     _check(world, method)
-    largest_bytes = bucket_bytes or (
-        largest_bucket_bytes(world.size, last_level_cache_bytes())
-        if world.on_one_node
-        else network_bucket_bytes(world.link or UNKNOWN)
-    )
+    whole = sum(parameter.nbytes for parameter in parameters)
+    largest_bytes = bucket_bytes or _largest_bytes(world, whole, overlaps=overlaps)
     group = world.group
     if overlaps:  # a thread needs a group of its own, and sleeps while this rank computes
         policy = WaitPolicy.for_network()
@@ -63,9 +61,15 @@ def make_exchange(
         compressor,
         OnGroup(group, None if method == "auto" else method),
         largest_bytes=largest_bytes,
-        last_bytes=largest_bytes // LAST_PART,
+        last_bytes=largest_bytes // LAST_PART if overlaps else None,
         overlaps=overlaps,
     )
+
+
+def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
+    if world.on_one_node:
+        return largest_bucket_bytes(world.size, last_level_cache_bytes())
+    return network_bucket_bytes(world.link or UNKNOWN) if overlaps else whole
 
 
 def choice_for(world: World, count: int, dtype: DType, method: Method) -> Choice:
