@@ -34,9 +34,11 @@ BATCH_SIZES = ("128", "4096", "8192", "16384")
 EPOCHS = "20"
 
 
-def start(folder: Path, seeds: Sequence[int], extra: Sequence[str]) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, seeds: Sequence[int], batch_sizes: Sequence[str], extra: Sequence[str]
+) -> subprocess.Popen[bytes]:
     words = [sys.executable, "-m", "phalanx", "study", "large-batch", "--dataset", "mnist"]
-    words += ["--batch-sizes", *BATCH_SIZES, "--epochs", EPOCHS, "--study-dir", str(folder)]
+    words += ["--batch-sizes", *batch_sizes, "--epochs", EPOCHS, "--study-dir", str(folder)]
     return subprocess.Popen([*words, "--seeds", *map(str, seeds), *extra])
 
 
@@ -82,18 +84,19 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path, default=Path("runs/large-batch"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    options, extra = parser.parse_known_args()
+    parser.add_argument("--batch-sizes", nargs="+", default=BATCH_SIZES)
+    options, extra = parser.parse_known_args()  # the study's own, such as --remedies
     at_a_time = min(usable_cores(), len(options.seeds))
     parts = {options.folder / f"part-{n}": options.seeds[n::at_a_time] for n in range(at_a_time)}
     options.folder.mkdir(parents=True, exist_ok=True)
-    jobs = [start(part, seeds, extra) for part, seeds in parts.items()]
+    jobs = [start(part, seeds, options.batch_sizes, extra) for part, seeds in parts.items()]
     codes = [job.wait() for job in jobs]
     if any(codes):
         sys.exit("some runs failed; give the command again")
     material = joined(options.folder, list(parts))
     document = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": "python benchmarks/large_batch.py",
+        "command": " ".join(["python benchmarks/large_batch.py", *sys.argv[1:]]),
         "environment": msgspec.to_builtins(describe_environment(None)),
         "headline": headline(material),
         "target_accuracy": material.target,
