@@ -64,7 +64,7 @@ def judge(folder: Path, ranks: int, exit_code: int | None, *, timeout_s: float) 
     where = who_was_where(read_last(folder))
     if where is None:
         return outcome
-    return msgspec.structs.replace(outcome, error=f"{outcome.error}; {where}")
+    return msgspec.structs.replace(outcome, error=f"{outcome.error}\n  {where}")
 
 
 def _judged(folder: Path, ranks: int, exit_code: int | None, timeout_s: float) -> Outcome:

@@ -41,11 +41,14 @@ def bring(world: World, pack: Path, disk: Path, most_bytes: float | None) -> Non
         assert most_bytes is None or len(names) <= 3 * 3, names
         staged |= names
         told += stager.notices()
-        place[0] = min(place[0] + 1, len(units) - 1) if most_bytes and len(names) == 9 else place[0]
         is_done = len(staged) == 3 * len(units) or any("No space" in text for text in told)
-        flags = np.array([float(is_done)])
+        wanted = range(place[0], min(place[0] + 3, len(units)))
+        is_there = all(f"shard-{unit:05}.npy" in names for unit in wanted)
+        flags = np.array([float(is_done), float(is_there)])
         world.all_reduce(flags)
         is_over = flags[0] == world.size
+        if most_bytes and flags[1] == world.size:  # not before all have seen what there is room for
+            place[0] = min(place[0] + 1, len(units) - 1)
         assert time.monotonic() < deadline, (world.rank, sorted(staged), told)
         time.sleep(0.002)
     stager.close()
