@@ -30,9 +30,9 @@ test: $(STAMP) chromium ## all that CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -m 'not long' --durations 60
+	$(BIN)/pytest -m 'not long' --durations 25
 
-test-long: $(STAMP) ## accuracy on MNIST after five epochs, every strategy; some ten minutes
+test-long: $(STAMP) ## accuracy on MNIST, many ranks, what takes too long for make test
 	$(BIN)/pytest -m long --timeout 3600
 
 test-mpi: $(STAMP) ## the tests that start ranks

@@ -69,6 +69,7 @@ def test_every_format_on_one_and_two_ranks(phalanx: Phalanx, tmp_path: Path) -> 
     assert (out / "report.html").exists()
 
 
+@pytest.mark.long
 def test_beside_pytorchs_loader(phalanx: Phalanx, tmp_path: Path) -> None:
     done = phalanx(
         *("bench", "io", "--profile", "tiny.yaml", "--formats", "npy", "--cache", "warm"),

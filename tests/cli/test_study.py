@@ -43,6 +43,7 @@ def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> Non
     assert "holds another study" in other.stderr
 
 
+@pytest.mark.long
 def test_an_interrupted_study_goes_on(phalanx: Phalanx, started: Started, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     words = (*TINY, "--study-dir", str(folder))
@@ -64,6 +65,7 @@ def test_an_interrupted_study_goes_on(phalanx: Phalanx, started: Started, tmp_pa
     assert (folder / "attempts" / "mlp-mpi-2x1-b128-s0.1" / "run.json").exists()
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_shown_and_does_not_end_the_study(
     phalanx: Phalanx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

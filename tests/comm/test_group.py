@@ -37,6 +37,7 @@ def test_what_ends_a_collective(ranks: Ranks, programs: Callable[[str], Path], w
     assert all(f"rank {rank} is done" in output for rank in range(3))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(320)
 def test_what_is_too_long_for_one_message(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     """Thousands of messages, which MPICH takes two minutes for where ranks share cores."""

@@ -10,7 +10,7 @@ from tests.conftest import Ranks
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_who_waits_takes_no_core(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
     output = ranks.mpi(count, programs("waiting.py"))
     assert all(f"rank {rank} of {count} is done" in output for rank in range(count))

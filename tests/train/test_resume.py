@@ -36,7 +36,10 @@ CROSSINGS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", CROSSINGS)
+@pytest.mark.parametrize(
+    "optimizer",
+    [name if name == "adam" else pytest.param(name, marks=pytest.mark.long) for name in CROSSINGS],
+)
 def test_strategies_go_on_from_each_other(ranks: Ranks, tmp_path: Path, optimizer: str) -> None:
     words = ("--optimizer", optimizer, "--weight-decay", "0.01")
     truth = train(tmp_path / "truth", "sequential", 2, *words)

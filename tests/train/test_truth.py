@@ -133,7 +133,10 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     return of
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(1, marks=pytest.mark.long), 2, 3, pytest.param(4, marks=pytest.mark.long)],
+)
 def test_parameters_over_mpi_equal_the_sequential_ones(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth, count: int
 ) -> None:
@@ -142,7 +145,9 @@ def test_parameters_over_mpi_equal_the_sequential_ones(
     assert_equal(tmp_path, cases, truth, count)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 4))]
+)
 def test_parameters_of_gloo_equal_the_sequential_ones(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth, count: int
 ) -> None:
@@ -153,6 +158,7 @@ def test_parameters_of_gloo_equal_the_sequential_ones(
     assert_equal(tmp_path, cases, truth, count)
 
 
+@pytest.mark.long
 def test_servers_of_many_workers_give_the_sequential_parameters(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth
 ) -> None:

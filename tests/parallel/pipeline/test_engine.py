@@ -17,7 +17,7 @@ def all_done(output: str, count: int) -> None:
     assert sorted(done) == [str(rank) for rank in range(count)]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [2, 3, pytest.param(4, marks=pytest.mark.long)])
 def test_one_process_is_the_truth(
     ranks: Ranks, programs: Callable[[str], Path], count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,9 @@ def all_done(output: str, count: int) -> None:
     assert sorted(done) == [str(rank) for rank in range(count)]
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize(
+    "count", [n if n > 2 else pytest.param(n, marks=pytest.mark.long) for n in COUNTS]
+)
 @pytest.mark.parametrize(
     "words", [("ddp", "buckets", "sharded"), ("tensors", "pipelines", "compiled")], ids=" ".join
 )
@@ -42,7 +44,9 @@ def test_engines_without_shared_memory(
     all_done(output, 3)
 
 
-@pytest.mark.parametrize(("saved_by", "loaded_by"), [(2, 3), (4, 2)])
+@pytest.mark.parametrize(
+    ("saved_by", "loaded_by"), [(2, 3), pytest.param(4, 2, marks=pytest.mark.long)]
+)
 def test_checkpoint_for_other_ranks(
     ranks: Ranks,
     programs: Callable[[str], Path],
