@@ -20,8 +20,8 @@ commit and machine go to benchmarks/results/io.json.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,6 +41,7 @@ from phalanx.report.io.comparison import best_of_each_format, duel, own, rivals
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.summary import as_json, show
+from phalanx.train.run import RUNS
 
 RESULTS = Path(__file__).parent / "results" / "io.json"
 PACKED: tuple[Format, ...] = ("tar", "npy")
@@ -184,8 +185,9 @@ def _waits(point: Point) -> dict[str, Any]:
 
 def main(*, quick: bool) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
-        folder = Path(name)  # on this disk: a temporary folder may live in memory
+    RUNS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=RUNS) as name:
+        folder = Path(name)  # on this disk: the system's temporary folder may live in memory
         measures = {}
         for number, (profile, config) in enumerate(configs(folder).items(), 1):
             if quick:
@@ -204,4 +206,6 @@ def main(*, quick: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(quick="--quick" in sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="with little data; nothing is kept")
+    main(quick=parser.parse_args().quick)
