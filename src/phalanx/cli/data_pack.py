@@ -25,7 +25,7 @@ from phalanx.data.packed.index import Layout, PackIndex
 from phalanx.data.packed.stored import read_index
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, splits, verify
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Kind, Wanted
+from phalanx.data.packing.origin import Kind, Origin, Wanted
 from phalanx.data.packing.run import Packing, pack
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
@@ -94,6 +94,17 @@ def pack_data(
     )
     with Console(stderr=True).status(f"looking at {source}"):
         origin = find_origin(source, wanted)
+    try:
+        indices = _packed(origin, folder, packing)
+    finally:
+        origin.close()
+    _show(indices)
+    if len(indices) == 2 and all(field.shape is not None for field in indices["train"].fields):
+        print(f"\nnext: phalanx train --data {folder}")
+
+
+def _packed(origin: Origin, folder: Path, packing: Packing) -> Mapping[str, PackIndex]:
+    """By split, with a bar for each."""
     bars = _bars()
     tasks: dict[str, TaskID] = {}
 
@@ -104,17 +115,13 @@ def pack_data(
         bars.update(tasks[split], completed=done)
 
     try:
-        indices = pack(origin, folder, packing, told)
+        return pack(origin, folder, packing, told)
     except KeyboardInterrupt:
         print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
         raise
     finally:
-        origin.close()
         if tasks:
             bars.stop()
-    _show(indices)
-    if len(indices) == 2 and all(field.shape is not None for field in indices["train"].fields):
-        print(f"\nnext: phalanx train --data {folder}")
 
 
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:

@@ -132,10 +132,7 @@ def _prepare(
         global_batch_size=global_batch_size,
         steps_per_epoch=num_batches(source.num_train, global_batch_size),
     )
-    strategy.num_accumulated = config.accumulate
-    strategy.label_smoothing, strategy.clip_norm = config.label_smoothing, config.clip_norm
-    strategy.skips_bad_gradients = config.bad_gradients == "skip"
-    strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
+    _tell(strategy, config)
     strategy.prepare(model, update_rule(config, schedule.peak))
     epochs_done = samples_seen = 0
     if config.resume:
@@ -173,6 +170,14 @@ def _prepare(
     writer.add(_started(config, work, num_parameters))
     writer.flush()
     return work, saver
+
+
+def _tell(strategy: Strategy, config: TrainConfig) -> None:
+    """What every strategy does alike in its steps."""
+    strategy.num_accumulated = config.accumulate
+    strategy.label_smoothing, strategy.clip_norm = config.label_smoothing, config.clip_norm
+    strategy.skips_bad_gradients = config.bad_gradients == "skip"
+    strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
 
 
 def _started(config: TrainConfig, work: Work, num_parameters: int) -> Started:
