@@ -39,8 +39,8 @@ def findings(material: Material) -> tuple[Topic, ...]:
         Topic(
             title="Which batch holds the accuracy",
             rule="A batch holds it when its mean over the seeds is no worse than the worst seed of "
-            "the base recipe at the smallest batch (with one seed: less than half a percentage point "
-            "below it) and no seed diverged.",
+            "the base recipe at the smallest batch (with one seed: less than half a percentage "
+            "point below it) and no seed diverged.",
             sentences=tuple(_holds(material)),
         ),
         Topic(
