@@ -72,6 +72,18 @@ def test_who_left_no_word_is_named() -> None:
     )
 
 
+def test_who_waits_counts_and_not_whose_clock_is_coarse() -> None:
+    """A barrier of the world that was over seemed newer than the fused step that began after it:
+    the kernels' clock ticks every 4 ms. Of the rank that was gone nothing was said."""
+    waiting = last(0, calls(300, 308, done=False, name="fused_step"), group="parts", size=2)
+    over = last(0, calls(59, 309, done=True, name="barrier"), size=2)
+    both = GroupCalls(group="world", members=[0, 1], calls=over.groups[0].calls)
+    waiting.groups.append(both)
+    assert who_was_where(by_rank(waiting)) == (
+        "rank 1 left no word; rank 0 waited in fused_step number 308 of group parts"
+    )
+
+
 def test_nothing_is_said_where_all_were_together() -> None:
     everyone = by_rank(*[last(rank, calls(1, 5, done=False)) for rank in range(3)])
     assert who_was_where(everyone) is None

@@ -107,7 +107,8 @@ def who_was_where(lasts: Mapping[int, LastCollectives]) -> str | None:
 
 
 def _newest(item: tuple[object, dict[int, GroupCalls]]) -> int:
-    """When the last collective of a group began; clocks of several machines are not aligned."""
+    """When the last collective of a group began: within the ticks of the kernels' clock, and clocks
+    of several machines are not aligned."""
     calls = [call for group in item[1].values() for call in group.calls[-1:]]
     return max((call.began_ns or 0 for call in calls), default=0)
 
@@ -136,19 +137,24 @@ def _behind(members: Sequence[int], of_ranks: Mapping[int, GroupCalls]) -> str |
 
 def _together(groups: Mapping[tuple[str, tuple[int, ...]], dict[int, GroupCalls]]) -> str | None:
     """Where no rank that left a word is behind: what they were in, and who left none."""
-    newest = max(groups.items(), key=_newest, default=None)
+    waited_in = [item for item in groups.items() if _waiting(item[1])]
+    newest = max(waited_in, key=_newest, default=None)
     if newest is None:
         return None
     (_, members), of_ranks = newest
     silent = [rank for rank in members if rank not in of_ranks]
-    waiting = [r for r, group in of_ranks.items() if group.begun and not group.calls[-1].is_done]
-    if not waiting or not silent:
+    if not silent:
         return None
+    waiting = _waiting(of_ranks)
     group = of_ranks[waiting[0]]
     return (
         f"rank {_listed(silent)} left no word; rank {_listed(waiting)} "
         f"waited in {group.named(group.begun)} of group {group.group}"
     )
+
+
+def _waiting(of_ranks: Mapping[int, GroupCalls]) -> list[int]:
+    return [r for r, group in of_ranks.items() if group.begun and not group.calls[-1].is_done]
 
 
 def _listed(ranks: Sequence[int]) -> str:
