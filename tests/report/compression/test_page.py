@@ -1,5 +1,6 @@
 """The page of a compression study, and what the terminal shows of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,9 +106,25 @@ def test_the_page_and_the_terminal_show_it(study: Path, tmp_path: Path) -> None:
     assert "holds the accuracy" in text
     for title in ("Compressors", "Fit", "Runs"):
         assert f">{title}</h3>" in text
-    console = Console(record=True, width=200)
+    console = Console(record=True, width=80, soft_wrap=True)
     print_summary(study, console)
-    assert "below 32 Gbit/s" in console.export_text()
+    text = console.export_text()
+    assert "ays below 32 Gbit/s" in text
+    assert "344 (3.75)" in text  # whole also where 80 columns are all there is
+    assert "That is no line" not in text
+
+
+def test_a_fit_that_is_none_says_so(made: Material) -> None:
+    """Steps of a busy machine were 39 % off the line, and bandwidths stood there in three digits."""
+    rough = replace(
+        made,
+        cells=tuple(
+            replace(cell, step_s=cell.step_s * (1.8 if cell.place == "1Gbit/s,1ms" else 1))
+            for cell in made.cells
+        ),
+    )
+    text = " ".join(s.text for topic in findings(rough) for s in topic.sentences)
+    assert "That is no line" in text
 
 
 @pytest.mark.parametrize("links", [True, False])

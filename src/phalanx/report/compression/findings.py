@@ -12,6 +12,11 @@ from phalanx.report.findings import Sentence, Topic
 from phalanx.report.wording import amount, joined, percent, points
 
 SAME_WITHIN = 0.02  # steps closer than this are called equal
+LINE_WITHIN = 0.15  # steps farther than this from the fitted line do not lie on one
+NO_LINE = (
+    " That is no line: the bandwidths above are guesses. Was the machine busy? "
+    "Measure once more when it is quiet."
+)
 
 
 def findings(material: Material) -> tuple[Topic, ...]:
@@ -102,7 +107,8 @@ def _pays(material: Material) -> list[tuple[str, str]]:
             (
                 "the fit",
                 f"Steps are within {percent(fit.worst, 0)} of base + {fit.slope:.2f} "
-                "\N{MULTIPLICATION SIGN} bytes \N{DIVISION SIGN} bandwidth.",
+                "\N{MULTIPLICATION SIGN} bytes \N{DIVISION SIGN} bandwidth."
+                + (NO_LINE if fit.worst > LINE_WITHIN else ""),
             )
         )
     return told

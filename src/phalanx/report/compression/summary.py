@@ -13,7 +13,9 @@ from phalanx.report.compression.findings import findings
 from phalanx.report.compression.material import Material, read_material
 from phalanx.report.compression.tables import compressors
 
-LEFT_OUT = ("bytes a step", "points", "over seeds")
+LEFT_OUT = ("bytes a step", "points", "over seeds", "begins to pay")
+"""Of the page's table: with what is left four places fit into 80 columns, and the findings say the
+rest."""
 
 
 def print_summary(folder: Path, console: Console) -> None:
@@ -22,6 +24,7 @@ def print_summary(folder: Path, console: Console) -> None:
 
 
 def show(material: Material, console: Console) -> None:
+    console.print("Milliseconds of a step, in brackets how many times as fast as float32:")
     console.print(_table(material))
     for topic in findings(material):
         console.print(Text(topic.title, style="bold"))
@@ -30,12 +33,15 @@ def show(material: Material, console: Console) -> None:
 
 
 def _table(material: Material) -> Table:
-    page, made = compressors(material), Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+    page = compressors(material)
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     shown = [i for i, name in enumerate(page.columns) if name not in LEFT_OUT]
     for i in shown:
         made.add_column(
-            page.columns[i], justify="right" if page.numeric[i] else "left", no_wrap=True
+            page.columns[i].removesuffix(" (ms)"),
+            justify="right" if page.numeric[i] else "left",
+            no_wrap=True,
         )
     for row in page.rows:
-        made.add_row(*(Text(row[i]) for i in shown))
+        made.add_row(*(Text(row[i].removesuffix(" %")) for i in shown))
     return made
