@@ -94,6 +94,15 @@ def test_checksums_are_those_of_zlib(size: int, num_rows: int, start: int) -> No
     assert crcs_of_rows(np.ascontiguousarray(rows)).tolist() == expected
 
 
+def test_checksums_of_every_size(file: int, by: str) -> None:
+    """The ways to compute one change at 64 and 256 bytes, and what is left over has ways of its
+    own; spans of more than 256 KB come in pieces."""
+    parts = [(size % 67, size) for size in (*range(1200), 262_143, 262_144, 262_145, 600_001)]
+    crcs = [zlib.crc32(CONTENT[o : o + s]) for o, s in parts]
+    out = np.zeros(sum(size for _, size in parts), np.uint8)
+    assert not read_spans(spans_of(file, parts, crcs), out).any()
+
+
 def test_spans_outside_of_the_output_are_refused(file: int) -> None:
     module = compiled()
     if module is None:
