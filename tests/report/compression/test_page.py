@@ -115,7 +115,7 @@ def test_the_page_and_the_terminal_show_it(study: Path, tmp_path: Path) -> None:
 
 
 def test_a_fit_that_is_none_says_so(made: Material) -> None:
-    """Steps of a busy machine were 39 % off the line, and bandwidths stood there in three digits."""
+    """Steps of a busy machine were 39 % off the line, yet bandwidths had three digits."""
     rough = replace(
         made,
         cells=tuple(
