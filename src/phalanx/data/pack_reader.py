@@ -9,12 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.augment import augmented
+from phalanx.data.packed.blocks import Blocks
 from phalanx.data.packed.pack import Pack
 from phalanx.data.sample_cache import Rows, SampleCache
 from phalanx.data.staged import StagedView
 from phalanx.errors import UserError
 
 INPUTS, TARGETS = "inputs", "targets"
+
+CACHED_BYTES = 2**18
+"""What is worked on at once."""
 
 
 class Asked(NamedTuple):
@@ -65,6 +69,7 @@ class SplitReader:
         self._pack, self._preparation, self._staged = pack, preparation, staged
         self._cache_bytes = cache_bytes
         self._cache = SampleCache(pack.num_samples, cache_bytes)
+        self._blocks = Blocks()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self._pack, self._preparation, self._cache_bytes, self._staged)
@@ -136,14 +141,19 @@ class SplitReader:
         inputs = inputs.reshape(len(inputs), *wanted.shape)
         if wanted.augment_seed is not None and asked.split == "train":
             inputs = augmented(inputs, samples, seed=wanted.augment_seed, epoch=asked.epoch)
-        prepared = inputs.astype(wanted.dtype, order="C", copy=False)
-        if wanted.means is not None and wanted.deviations is not None:
-            by_channel = (-1, *(1,) * (wanted.packed_dims - 1))
-            scales = 1 / np.array([deviation or 1.0 for deviation in wanted.deviations])
-            shifts = np.array(wanted.means) * scales
-            prepared *= scales.astype(wanted.dtype).reshape(by_channel)
-            prepared -= shifts.astype(wanted.dtype).reshape(by_channel)
-        return prepared
+        if wanted.means is None or wanted.deviations is None:
+            return inputs.astype(wanted.dtype, order="C", copy=False)
+        by_channel = (-1, *(1,) * (wanted.packed_dims - 1))
+        scales = 1 / np.array([deviation or 1.0 for deviation in wanted.deviations])
+        shifts = np.array(wanted.means) * scales
+        out = self._blocks.empty(inputs.shape, np.dtype(wanted.dtype))
+        _normalise(
+            inputs,
+            scales.astype(wanted.dtype).reshape(by_channel),
+            shifts.astype(wanted.dtype).reshape(by_channel),
+            out,
+        )
+        return out
 
 
 class PackReaders:
@@ -154,6 +164,18 @@ class PackReaders:
 
     def __call__(self, asked: Asked) -> Fetched:
         return self._splits[asked.split].read(asked)
+
+
+def _normalise(
+    inputs: NDArray[Any], scales: NDArray[Any], shifts: NDArray[Any], out: NDArray[Any]
+) -> None:
+    """A few samples at a time, which stay in the cache from one pass to the next."""
+    step = max(1, CACHED_BYTES // max(1, out[:1].nbytes))
+    for start in range(0, len(out), step):
+        rows = out[start : start + step]
+        np.copyto(rows, inputs[start : start + step], casting="unsafe")
+        rows *= scales
+        rows -= shifts
 
 
 def _made(

@@ -39,6 +39,28 @@ def test_other_sizes_are_not_mixed_up() -> None:
     assert huge.base is None
 
 
+def test_a_smaller_last_batch_takes_the_memory_of_a_whole_one() -> None:
+    """Down to half of it; else a field of small samples would sit on the memory of large ones."""
+    blocks = Blocks()
+    place = address(blocks.empty((4, *SHAPE), FLOAT))
+    last = blocks.empty((2, *SHAPE), FLOAT)
+    assert (address(last), last.shape) == (place, (2, *SHAPE))
+    del last
+    again = blocks.empty((4, *SHAPE), FLOAT)
+    assert address(again) == place, "nothing of it was lost"
+    del again
+    assert address(blocks.empty(SHAPE, FLOAT)) != place
+
+
+def test_all_batches_of_an_epoch_come_back_for_the_next() -> None:
+    """Four ahead and one in use; with four blocks that waited, every epoch began with a new one."""
+    blocks = Blocks()
+    first = [blocks.empty(SHAPE, FLOAT) for _ in range(5)]
+    places = set(map(address, first))
+    del first
+    assert {address(array) for array in [blocks.empty(SHAPE, FLOAT) for _ in range(5)]} == places
+
+
 def test_few_blocks_wait() -> None:
     blocks = Blocks()
     arrays = [blocks.empty(SHAPE, FLOAT) for _ in range(2 * MAX_FREE)]

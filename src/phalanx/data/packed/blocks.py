@@ -12,13 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 SMALLEST_BYTES = 2**20  # the allocator keeps smaller ones itself
-LARGEST_BYTES = 2**27
-MAX_FREE = 4
+LARGEST_BYTES = 2**29
+MAX_FREE = 8
+"""Batches that wait when nobody reads; those that were in use at once, if these were fewer. Four
+batches ahead and one in use all come back at the end of an epoch."""
 
 
 class Blocks:
-    """Arrays whose memory comes back when nobody holds them or a view of them any more. At most
-    MAX_FREE blocks wait for that. Any thread may ask."""
+    """Arrays whose memory comes back when nobody holds them or a view of them any more, for an
+    array as large, or down to half as large. Any thread may ask."""
 
     def __init__(self) -> None:
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=MAX_FREE)
@@ -31,7 +33,7 @@ class Blocks:
         block = self._taken(num_bytes)
         if block is None:
             block = np.empty(num_bytes, np.uint8)
-        return np.asarray(_Lease(block, self._free)).view(dtype).reshape(shape)
+        return np.asarray(_Lease(block, num_bytes, self._free)).view(dtype).reshape(shape)
 
     def _taken(self, num_bytes: int) -> NDArray[np.uint8] | None:
         """No lock: blocks come back whenever Python clears up, in the midst of this too."""
@@ -40,7 +42,7 @@ class Blocks:
                 block = self._free.popleft()
             except IndexError:
                 return None
-            if block.nbytes == num_bytes:
+            if num_bytes <= block.nbytes <= 2 * num_bytes:
                 return block
             self._free.append(block)
         return None
@@ -49,10 +51,12 @@ class Blocks:
 class _Lease:
     """What an array holds on to instead of its memory."""
 
-    def __init__(self, block: NDArray[np.uint8], free: deque[NDArray[np.uint8]]) -> None:
+    def __init__(
+        self, block: NDArray[np.uint8], num_bytes: int, free: deque[NDArray[np.uint8]]
+    ) -> None:
         self._block = block
         self._free = free
-        self.__array_interface__ = block.__array_interface__
+        self.__array_interface__ = block[:num_bytes].__array_interface__
 
     def __del__(self) -> None:
         self._free.append(self._block)
