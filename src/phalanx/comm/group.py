@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,9 +19,10 @@ from phalanx.comm.call import (
     given,
     only,
 )
-from phalanx.comm.dtypes import ReduceOp, check_operation
+from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
 from phalanx.comm.membership import SHARED, Membership
 from phalanx.comm.select import Asked
+from phalanx.comm.transport import Transport
 
 
 class Request(Protocol):
@@ -210,6 +212,19 @@ class Group(Membership):
         call = Call("scatter", output.dtype, root=root, sent=sent, expected=expected)
         with self._begin(call, timeout_s) as route:
             route.scatter(output, parts, root=root, timeout_s=timeout_s)
+
+    @contextmanager
+    def messages(
+        self, name: str, num_bytes: int, *, timeout_s: float | None = None
+    ) -> Iterator[Transport]:
+        """A collective of the caller's own: every rank exchanges messages in the block, and ends
+        what it has started there. It is numbered, awaited and broken as any other.
+
+        name, num_bytes: of the whole, on which all ranks must agree.
+        """
+        with self._begin(Call(name, UINT8, (num_bytes,)), timeout_s, "messages"):
+            self._transport.begin(timeout_s)
+            yield self._transport
 
     def send(self, buffer: Buffer, *, dest: int, tag: int = 0) -> Request:
         """Begin to send; `buffer` must not change until the request is done."""

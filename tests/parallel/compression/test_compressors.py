@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Size, Tensor
 
-from phalanx.parallel.compression.coded import shares_of
 from phalanx.parallel.compression.compressor import Compressor
 from phalanx.parallel.compression.make import NAMES, make_compressor
 from phalanx.parallel.compression.powersgd import layout_of, orthonormalize
@@ -246,13 +245,6 @@ def test_columns_are_orthonormal_or_nothing(
     assert torch.allclose(products - products.diagonal().diag(), torch.zeros(()), atol=1e-5)
     assert all(abs(d - 1) < 1e-5 or d == 0 for d in diagonal.tolist())
     assert int((diagonal > 0.5).sum()) == min(rows, columns - (columns > 2))
-
-
-@given(st.integers(0, 5000), st.integers(1, 9), st.sampled_from([1, 256]))
-def test_shares_cover_everything_once_and_begin_at_blocks(count: int, size: int, unit: int) -> None:
-    shares = shares_of(count, size, unit)
-    assert [i for share in shares for i in share] == list(range(count))
-    assert all(share.start % unit == 0 or not len(share) for share in shares)
 
 
 def test_other_words_are_refused() -> None:

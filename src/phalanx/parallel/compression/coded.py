@@ -11,19 +11,23 @@ arXiv:1905.05957.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Size, Tensor
 
-from phalanx.comm.layout import share_of
 from phalanx.parallel.compression.coding import Coding
 from phalanx.parallel.compression.compressor import Compressor, Ranks, count_of
+from phalanx.parallel.compression.pieces import Cut, shares_of
 from phalanx.parallel.compression.scratch import Scratch, is_finite
 
 
 class CodedSum:
-    """For any number of buckets, one after the other; the memory of the work is one for all."""
+    """For any number of buckets, one after the other; the memory of the work is one for all.
+
+    A large vector goes in pieces: while one travels the next is coded, and what came before is
+    added up or decoded.
+    """
 
     def __init__(self, coding: Coding) -> None:
         self.coding = coding
@@ -31,31 +35,78 @@ class CodedSum:
 
     def reduce(self, values: Tensor, ranks: Ranks, kept: Kept) -> None:
         """values, (n,) float32, become the sum over the ranks. Collective."""
-        shares = shares_of(len(values), ranks.size, self.coding.unit)
-        own = shares[ranks.rank]
-        parts = self._parts(shares, "parts")
-        for share, part in zip(shares, parts, strict=True):
-            self.coding.encode(values[_slice(share)], part, kept.own[_slice(share)])
-        arrived = self._parts([own] * ranks.size, "arrived")
-        ranks.all_to_all(arrived, parts)
-        total = values[_slice(own)]
-        for number, part in enumerate(arrived):
-            self.coding.decode(part, total, adds=number > 0)
-        self.coding.encode(total, parts[ranks.rank], kept.of_sum[: len(own)])
-        results = self._parts(shares, "results")
-        ranks.all_gather(results, parts[ranks.rank])
-        for share, part in zip(shares, results, strict=True):
-            self.coding.decode(part, values[_slice(share)], adds=False)
+        cut = Cut(len(values), ranks.size, self.coding)
+        work = _Work(self.coding, cut, ranks.rank, values, kept, self._scratch)
+        with ranks.rounds(sum(map(cut.num_bytes, range(ranks.size)))) as rounds:
+            numbers = range(cut.num_pieces)
+            steps = [range(n, n + 1) for n in numbers] if rounds.overlap else [numbers]
+            there = [rounds.begin_all_to_all(*work.code(step)) for step in steps]
+            back = []
+            for step, finish in zip(steps, there, strict=True):
+                finish()
+                back.append(rounds.begin_all_gather(*work.add_up(step)))
+            for step, finish in zip(steps, back, strict=True):
+                finish()
+                work.decode(step)
 
     def sent_bytes(self, count: int, rank: int, num_ranks: int) -> int:
         """To the owners, and of the own share to all."""
-        sizes = [
-            self.coding.num_bytes(len(s)) for s in shares_of(count, num_ranks, self.coding.unit)
-        ]
+        cut = Cut(count, num_ranks, self.coding)
+        sizes = [cut.num_bytes(rank) for rank in range(num_ranks)]
         return sum(sizes) - sizes[rank] + (num_ranks - 1) * sizes[rank]
 
-    def _parts(self, shares: Sequence[range], name: str) -> list[Tensor]:
-        return self._scratch.parts(name, [self.coding.num_bytes(len(share)) for share in shares])
+
+class _Work:
+    """One sum: what is done with some pieces of every share, and where they lie coded."""
+
+    def __init__(
+        self, coding: Coding, cut: Cut, rank: int, values: Tensor, kept: Kept, scratch: Scratch
+    ) -> None:
+        self._coding, self._cut, self._rank = coding, cut, rank
+        self._values, self._kept = values, kept
+        sizes = [cut.num_bytes(owner) for owner in range(len(cut.shares))]
+        self._sent = scratch.parts("sent", sizes)
+        self._results = scratch.parts("results", sizes)
+        self._arrived = scratch.parts("arrived", [sizes[rank]] * len(sizes))
+        self._arrived[rank] = self._sent[rank]
+
+    def code(self, step: range) -> tuple[list[Tensor], list[Tensor]]:
+        """What every owner gets of this rank's values; and before it where theirs will come."""
+        for owner, memory in enumerate(self._sent):
+            for piece, part in self._pieces(owner, step, memory):
+                self._coding.encode(self._values[piece], part, self._kept.own[piece])
+        arriving = [self._part(self._rank, step, memory) for memory in self._arrived]
+        return arriving, [self._part(o, step, memory) for o, memory in enumerate(self._sent)]
+
+    def add_up(self, step: range) -> tuple[list[Tensor], Tensor]:
+        """Of the own share; where all sums will come, and this one, which is coded."""
+        own, values = self._rank, self._values
+        for number, memory in enumerate(self._arrived):
+            for piece, part in self._pieces(own, step, memory):
+                self._coding.decode(part, values[piece], adds=number > 0)
+        first = self._cut.shares[own].start
+        for piece, part in self._pieces(own, step, self._results[own]):
+            lost = self._kept.of_sum[piece.start - first : piece.stop - first]
+            self._coding.encode(values[piece], part, lost)
+        sums = [self._part(owner, step, memory) for owner, memory in enumerate(self._results)]
+        return sums, sums[own]
+
+    def decode(self, step: range) -> None:
+        """The sums of all shares."""
+        for owner, memory in enumerate(self._results):
+            for piece, part in self._pieces(owner, step, memory):
+                self._coding.decode(part, self._values[piece], adds=False)
+
+    def _pieces(self, owner: int, step: range, memory: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """Where a share's pieces lie in the vector, and coded in `memory`."""
+        for number in step:
+            piece = self._cut.pieces[owner][number]
+            part = self._part(owner, range(number, number + 1), memory)
+            yield slice(piece.start, piece.stop), part
+
+    def _part(self, owner: int, step: range, memory: Tensor) -> Tensor:
+        starts = self._cut.starts[owner]
+        return memory[starts[step.start] : starts[step.stop]]
 
 
 class Kept:
@@ -108,14 +159,3 @@ class Coded(Compressor):
 
     def kept_bytes(self) -> int:
         return sum(kept.num_bytes for kept in self._kept.values())
-
-
-def shares_of(count: int, size: int, unit: int) -> list[range]:
-    """[0, count) cut at multiples of `unit` into a share a rank."""
-    units = -(-count // unit)
-    shares = (share_of(rank, size, units) for rank in range(size))
-    return [range(min(s.start * unit, count), min(s.stop * unit, count)) for s in shares]
-
-
-def _slice(share: range) -> slice:
-    return slice(share.start, share.stop)

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from torch import Size, Tensor
 
 from phalanx.comm.traffic import all_reduced
+
+
+class Rounds(Protocol):
+    """Rounds of one sum, in the same order on all ranks. What is returned waits for the round's
+    end; until then its tensors must not be touched."""
+
+    overlap: bool
+    """Whether a round goes on while others begin."""
+
+    def begin_all_to_all(
+        self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
+    ) -> Callable[[], None]:
+        """As that of `Ranks`; outputs[own rank] may be parts[own rank] itself."""
+
+    def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
+        """As that of `Ranks`; `part` may be outputs[own rank] itself."""
 
 
 class Ranks(Protocol):
@@ -32,6 +49,28 @@ class Ranks(Protocol):
 
     def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
         """outputs[peer] becomes what `peer` has at parts[own rank]; of any sizes."""
+
+    def rounds(self, num_bytes: int) -> AbstractContextManager[Rounds]:
+        """For one sum of a vector that is coded in `num_bytes`; the same on every rank."""
+
+
+class AtOnce:
+    """Rounds that have ended when they have begun."""
+
+    overlap = False
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+
+    def begin_all_to_all(
+        self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
+    ) -> Callable[[], None]:
+        self._ranks.all_to_all(outputs, parts)
+        return _nothing
+
+    def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
+        self._ranks.all_gather(outputs, part)
+        return _nothing
 
 
 class Compressor(ABC):
@@ -69,6 +108,10 @@ class Uncompressed(Compressor):
 
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
         return all_reduced(count_of(shapes), 4, rank, num_ranks).sent_bytes
+
+
+def _nothing() -> None:
+    """There is nothing to wait for."""
 
 
 def count_of(shapes: Sequence[Size]) -> int:

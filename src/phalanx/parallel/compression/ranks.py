@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from phalanx.comm.array_kernels import copy
 from phalanx.comm.group import Group
 from phalanx.comm.layout import starts_of
 from phalanx.comm.select import Asked
+from phalanx.comm.transport import Transport
+from phalanx.parallel.compression.compressor import AtOnce, Rounds
 from phalanx.torch_backend.tensors import buffer_of
 
 
@@ -40,6 +44,45 @@ class OnGroup:
         self._group.all_to_all(
             [buffer_of(output) for output in outputs], [buffer_of(part) for part in parts]
         )
+
+    @contextmanager
+    def rounds(self, num_bytes: int) -> Iterator[Rounds]:
+        """As messages they overlap; through memory, which is as fast as the coding, they do not."""
+        if self._group.node is not None:
+            yield AtOnce(self)
+            return
+        with self._group.messages("coded sum", num_bytes) as transport:
+            yield AsMessages(transport)
+
+
+class AsMessages:
+    """Rounds of one collective of a group of our own. Empty tensors need no message: every rank
+    knows that they are empty."""
+
+    overlap = True
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        own, size = transport.rank, transport.size
+        self._others = [(own + i) % size for i in range(1, size)]
+
+    def begin_all_to_all(
+        self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
+    ) -> Callable[[], None]:
+        own = self._transport.rank
+        return self._begin(outputs, parts, parts[own], outputs[own])
+
+    def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
+        return self._begin(outputs, [part] * len(outputs), part, outputs[self._transport.rank])
+
+    def _begin(
+        self, outputs: Sequence[Tensor], parts: Sequence[Tensor], own: Tensor, target: Tensor
+    ) -> Callable[[], None]:
+        sends = [(buffer_of(parts[peer]), peer) for peer in self._others if len(parts[peer])]
+        receives = [(buffer_of(outputs[peer]), peer) for peer in self._others if len(outputs[peer])]
+        exchange = self._transport.start(sends, receives)
+        copy(buffer_of(own), buffer_of(target))
+        return exchange.finish
 
 
 class OnProcessGroup:
@@ -80,3 +123,6 @@ class OnProcessGroup:
         dist.all_to_all_single(received, torch.cat(list(parts)), expected, sent, self._group)
         for output, (start, stop) in zip(outputs, pairwise(starts_of(expected)), strict=True):
             output.copy_(received[start:stop])
+
+    def rounds(self, num_bytes: int) -> AbstractContextManager[Rounds]:  # noqa: ARG002
+        return nullcontext(AtOnce(self))
