@@ -14,9 +14,10 @@ import msgspec
 from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome
 
 Format = Literal["files", "tar", "npy", "hdf5", "parquet"]
-Loader = Literal["phalanx", "torch", "torch-batched", "read"]
+Loader = Literal["phalanx", "torch", "torch-batched", "read", "read-kept"]
 Cache = Literal["warm", "cold"]
 ReaderKind = Literal["threads", "processes"]
+READS: tuple[Loader, ...] = ("read", "read-kept")  # one process, no batches
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Duration = Annotated[float, msgspec.Meta(gt=0)]

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from phalanx.bench.io.cells import cells, paces, turns
 from phalanx.bench.io.config import FORMATS, IoConfig
+from phalanx.records.io import READS
 
 
 def test_each_way_once_and_none_that_cannot_be() -> None:
@@ -15,7 +16,7 @@ def test_each_way_once_and_none_that_cannot_be() -> None:
         readers=(0, 1, 2),
         depth=(1, 4),
         kinds=("threads", "processes"),
-        against=("read", "torch", "torch-batched"),
+        against=("read", "read-kept", "torch", "torch-batched"),
     )
     planned = cells(config, 2, FORMATS)
     assert len(set(planned)) == len(planned)
@@ -23,8 +24,8 @@ def test_each_way_once_and_none_that_cannot_be() -> None:
     torch = [cell for cell in planned if cell.loader.startswith("torch")]
     assert {cell.format for cell in torch} == {"tar", "npy"}
     assert {cell.kind for cell in torch if cell.readers} == {"processes"}
-    plain = [cell for cell in planned if cell.loader == "read"]
-    assert len(plain) == len(FORMATS) * 2  # a read has neither readers nor depth
+    plain = [cell for cell in planned if cell.loader in READS]
+    assert len(plain) == len(FORMATS) * 2 * 2  # a read has neither readers nor depth
     own = [cell for cell in planned if cell.loader == "phalanx"]
     # Without readers neither their kind nor a depth makes a difference.
     assert len(own) == len(FORMATS) * 2 * (1 + 2 * 2 * 2)

@@ -19,6 +19,10 @@ def test_read_and_dropped(tmp_path: Path) -> None:
             os.fsync(file.fileno())
     assert plain_read(paths) == 3_005_000
     assert resident(paths) == 1.0
+    memory = bytearray(2_000_000)  # less than there is: its beginning is used twice
+    assert plain_read(paths, memoryview(memory)) == 3_005_000
+    assert memory[1_000_000:1_005_000] == paths[1].read_bytes()
+    assert memory[1_005_000:] == paths[0].read_bytes()[1_005_000:2_000_000]
     drop(paths)
     if resident(paths) == 1.0:
         pytest.skip("this file system lives in memory")

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.formats.packed import PackedStore
+from phalanx.bench.io.formats.store import Indices, Rows, Shape
 from phalanx.bench.io.generate import Place, data_files, generate
 from phalanx.bench.io.measure import Measurement
 from phalanx.bench.io.page_cache import drop, resident
 from phalanx.bench.io.scaling import Workload
 from phalanx.bench.io.started import StartedLoaders
-from phalanx.records.io import Cache, Format, IoCell
+from phalanx.records.io import Cache, Format, IoCell, Loader
 
 SHAPE = Shape(num_samples=60, sample_bytes=20_000, shard_samples=20)
 WORK = Workload(
@@ -20,10 +21,16 @@ WORK = Workload(
 )
 
 
-def cell_of(format_: Format, cache: Cache) -> IoCell:
+def cell_of(format_: Format, cache: Cache, loader: Loader = "phalanx") -> IoCell:
     return IoCell(
-        format=format_, loader="phalanx", kind="threads", readers=2, depth=2, cache=cache, ranks=1
+        format=format_, loader=loader, kind="threads", readers=2, depth=2, cache=cache, ranks=1
     )
+
+
+def rows_of(indices: Indices) -> Rows:
+    rows = np.zeros((len(indices), SHAPE.sample_bytes), np.uint8)
+    rows[:, :8] = indices.astype("<u8").view(np.uint8).reshape(-1, 8)
+    return rows
 
 
 def test_one_loader_serves_many_epochs(tmp_path: Path) -> None:
@@ -39,6 +46,29 @@ def test_one_loader_serves_many_epochs(tmp_path: Path) -> None:
     loaders.end("npy")
     assert loaders.of(cell_of("npy", "warm"), folder, SHAPE) is not loader
     loaders.close()
+
+
+def test_a_warm_epoch_is_not_a_loaders_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is there, as in a training after the first batches."""
+    place = Place(root=tmp_path, shape=SHAPE)
+    generate(place, ["npy"], 1, lambda *_: None)
+    measurement = Measurement(place, WORK, part=0, barrier=lambda: None)
+    read: list[int] = []
+
+    def counted(_: PackedStore, indices: Indices) -> Rows:
+        read.append(len(indices))
+        return rows_of(indices)
+
+    monkeypatch.setattr(PackedStore, "read", counted)
+    caches: tuple[Cache, ...] = ("warm", "warm", "cold", "warm")  # the cold one's loader stays
+    for cache, expected in zip(caches, (120, 180, 240, 300), strict=True):
+        timed = measurement.epoch(cell_of("npy", cache), 0.0, order=1).timed
+        assert (timed.samples, sum(read)) == (60, expected)
+    kept = measurement.epoch(cell_of("npy", "warm", "read-kept"), 0.0, order=1)
+    assert (kept.timed.samples, sum(read)) == (60, 300)
+    measurement.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells")

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.scaling import Workload
-from phalanx.records.io import Format, IoCell, Loader
+from phalanx.records.io import READS, Format, IoCell, Loader
 
 PACKED: tuple[Format, ...] = ("tar", "npy")
 Way = TypeVar("Way")
@@ -23,7 +23,7 @@ def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCel
                 if loader in TORCH and format_ not in PACKED:
                     continue
                 for kind in config.kinds if loader == "phalanx" else ("processes",):
-                    for readers in config.readers if loader != "read" else (0,):
+                    for readers in config.readers if loader not in READS else (0,):
                         for depth in config.depth if readers else (0,):
                             cell = IoCell(
                                 format=format_,

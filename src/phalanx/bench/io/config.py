@@ -14,7 +14,7 @@ from phalanx.records.io import Cache, Format, Loader, Profile, ReaderKind
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 CACHES: tuple[Cache, ...] = get_args(Cache)
-Rival = Literal["read", "torch", "torch-batched"]
+Rival = Literal["read", "read-kept", "torch", "torch-batched"]
 RIVALS: tuple[Rival, ...] = get_args(Rival)
 MIN_DATA_BYTES = 2**16
 
@@ -55,8 +55,8 @@ class IoConfig:
 
     against: tuple[Rival, ...] = ("read", "torch")
     """What to measure beside the loader: read (one process reads the same files, as dd does),
-    torch (PyTorch's DataLoader over the same shards), torch-batched (the same, fetching whole
-    batches)."""
+    read-kept (the same into as much memory as a loader's batches take), torch (PyTorch's DataLoader
+    over the same shards), torch-batched (the same, fetching whole batches)."""
 
     runs: int = 5
     """Measured epochs of each way, after one that warms up."""

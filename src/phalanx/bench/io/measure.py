@@ -15,7 +15,7 @@ from phalanx.bench.io.generate import Place, data_files
 from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident
 from phalanx.bench.io.scaling import Workload
 from phalanx.bench.io.started import StartedLoaders
-from phalanx.records.io import Cache, IoCell
+from phalanx.records.io import READS, Cache, IoCell
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,14 @@ class Measurement:
         part: int,
         barrier: Callable[[], None],
         drop_names: bool = False,
+        kept_batches: int = 5,
     ) -> None:
+        """kept_batches: as many as a loader holds at once, whose memory a read that keeps fills."""
         self._place, self._workload = place, workload
         self._part, self._barrier = part, barrier
         self._drop_names = drop_names
+        self._kept_bytes = kept_batches * workload.batch_size * workload.sample_bytes
+        self._kept: memoryview | None = None
         self._loaders = StartedLoaders()
 
     def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> Measured:
@@ -48,10 +52,14 @@ class Measurement:
         files = data_files(folder)
         if cell.cache == "cold":
             self._loaders.end(cell.format)
-        if cell.loader == "read":
+        if cell.loader in READS:
             return self._plain(cell, files)
         wanted = batches_of(self._workload, order, paced=compute_s > 0)
+        is_new = not self._loaders.has(cell)
         loader = self._loaders.of(cell, folder, self._place.shape)
+        if is_new and cell.cache == "warm":
+            for _ in loader.batches(wanted, cell.depth):
+                pass
         there = self._prepared(cell.cache, files)
         began = time.perf_counter()
         batches = loader.batches(wanted, cell.depth)
@@ -65,12 +73,19 @@ class Measurement:
         self._loaders.close()
 
     def _plain(self, cell: IoCell, files: list[Path]) -> Measured:
+        into = self._memory() if cell.loader == "read-kept" else None
         there = self._prepared(cell.cache, files)
         began = time.perf_counter()
-        num_bytes = plain_read(files)
+        num_bytes = plain_read(files, into)
         took_s = time.perf_counter() - began
         timed = Timed(total_s=took_s, waits_s=[took_s], samples=self._workload.num_samples, wrong=0)
         return Measured(timed=timed, num_bytes=num_bytes, resident=there)
+
+    def _memory(self) -> memoryview:
+        """What NumPy gives for batches, every page of it in use."""
+        if self._kept is None:
+            self._kept = np.full(self._kept_bytes, 1, np.uint8).data
+        return self._kept
 
     def _prepared(self, cache: Cache, files: list[Path]) -> float | None:
         """Files in memory or out of it, all ranks here; the share that is in memory."""

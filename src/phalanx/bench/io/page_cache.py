@@ -41,14 +41,21 @@ def drop_names() -> None:
         file.write("2")
 
 
-def plain_read(paths: Iterable[Path]) -> int:
-    """Read all bytes one after the other, 1 MB at a time, as `dd bs=1M` does; returns how many."""
-    buffer = memoryview(bytearray(READ_BYTES))
-    total = 0
+def plain_read(paths: Iterable[Path], into: memoryview | None = None) -> int:
+    """Read all bytes one after the other, 1 MB at a time, as `dd bs=1M` does; returns how many.
+
+    into: memory that they are read into, one after the other, from its beginning again at its end.
+          None: 1 MB, which stays in the processor's cache.
+    """
+    memory = into if into is not None else memoryview(bytearray(READ_BYTES))
+    total = place = 0
     for path in paths:
         with path.open("rb", buffering=0) as file:
-            while count := file.readinto(buffer):
+            while count := file.readinto(memory[place : place + READ_BYTES]):
                 total += count
+                place += count
+                if place >= len(memory):
+                    place = 0
     return total
 
 

@@ -37,7 +37,12 @@ def run_session(
     writer = EventWriter(rank_file(folder_of(folder, ranks), rank))
     workload = config.workload
     measurement = Measurement(
-        place_of(config, folder), workload, part=rank, barrier=barrier, drop_names=config.drop_names
+        place_of(config, folder),
+        workload,
+        part=rank,
+        barrier=barrier,
+        drop_names=config.drop_names,
+        kept_batches=max(config.depth) + 1,
     )
     ways = cells(config, ranks, formats)
     planned = [(cell, pace) for cell in ways for pace in paces(cell, workload)]

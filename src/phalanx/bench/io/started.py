@@ -41,15 +41,21 @@ class Own:
         self._fetch.close()
 
 
+Key = tuple[Format, Loader, ReaderKind, int, int]
+
+
 class StartedLoaders:
     """By what tells them apart; made when they are first asked for. Of a file that somebody has
     mapped the system keeps the pages: cold epochs find all other loaders of the format ended."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Format, Loader, ReaderKind, int, int], Started] = {}
+        self._made: dict[Key, Started] = {}
+
+    def has(self, cell: IoCell) -> bool:
+        return _key(cell) in self._made
 
     def of(self, cell: IoCell, folder: Path, shape: Shape) -> Started:
-        key = (cell.format, cell.loader, cell.kind, cell.readers, cell.depth)
+        key = _key(cell)
         if key not in self._made:
             self._made[key] = _start(cell, Fetch(cell.format, folder, shape))
         return self._made[key]
@@ -62,6 +68,10 @@ class StartedLoaders:
     def close(self) -> None:
         for format_ in {key[0] for key in self._made}:
             self.end(format_)
+
+
+def _key(cell: IoCell) -> Key:
+    return cell.format, cell.loader, cell.kind, cell.readers, cell.depth
 
 
 def _start(cell: IoCell, fetch: Fetch) -> Started:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.records.io import Cache
+from phalanx.records.io import Cache, Loader
 from phalanx.report.answers import sentence
 from phalanx.report.io.comparison import (
     LOADERS,
@@ -108,14 +108,27 @@ def bound(measure: IoMeasure, cache: Cache) -> str | None:
 
 def against_read(measure: IoMeasure, cache: Cache) -> str | None:
     """The loader's own cost over a plain read of the same files."""
-    told = []
-    for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure)):
-        for other in rivals(measure, point, "read")[:1]:
-            found = duel(point, other)
-            told.append(f"{SPOKEN[point.cell.format]} {1 / found.gain:.2f}")
+    told = times_of(measure, cache, "read")
     if not told:
         return None
     return sentence(f"times the time of one process that only reads the files: {joined(told)}")
+
+
+def against_kept_read(measure: IoMeasure, cache: Cache) -> str | None:
+    """The same over a read that leaves the bytes in as much memory as batches take."""
+    told = times_of(measure, cache, "read-kept")
+    if not told:
+        return None
+    return sentence(f"and of one that keeps them as batches are kept: {joined(told)}")
+
+
+def times_of(measure: IoMeasure, cache: Cache, loader: Loader) -> list[str]:
+    """What the best way of each format takes, over what a plain read does."""
+    return [
+        f"{SPOKEN[point.cell.format]} {1 / duel(point, other).gain:.2f}"
+        for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure))
+        for other in rivals(measure, point, loader)[:1]
+    ]
 
 
 def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> str | None:

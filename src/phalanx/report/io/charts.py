@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from phalanx.records.io import Cache
+from phalanx.records.io import READS, Cache
 from phalanx.report.charts.figure import Figure, Row, figure, table
 from phalanx.report.io.comparison import (
     LOADERS,
@@ -41,7 +41,7 @@ def _row(point: Point) -> Row:
         "readers": cell.readers,
         "depth": cell.depth,
         "ranks": cell.ranks,
-        "way": readers if cell.loader != "read" else "one process",
+        "way": readers if cell.loader not in READS else "one process",
         "compute_ms": point.compute_s * 1e3,
         "samples_per_s": point.samples_per_s,
         "mb_per_s": point.bytes_per_s / MEGABYTE,

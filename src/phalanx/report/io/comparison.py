@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from phalanx.records.io import Cache, IoCell
+from phalanx.records.io import READS, Cache, IoCell
 from phalanx.report.io.measures import IoMeasure, Point
 
 SPOKEN = {
@@ -21,6 +21,7 @@ LOADERS = {
     "torch": "DataLoader",
     "torch-batched": "DataLoader, whole batches",
     "read": "plain read",
+    "read-kept": "plain read, kept",
 }
 CACHE_LABELS = {"warm": "from memory (warm)", "cold": "from the disk (cold)"}
 DEFAULT_FLOOR = 0.9  # where a profile names none
@@ -107,7 +108,7 @@ def is_cold(point: Point) -> bool | None:
 
 def how(cell: IoCell) -> str:
     """Readers in words: 2 threads, 4 batches ahead."""
-    if cell.loader == "read":
+    if cell.loader in READS:
         return "one process"
     if not cell.readers:
         return "no readers"

@@ -41,7 +41,7 @@ _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
         "What does the loader cost?",
         "The same files, read from the first to the last byte by one process, 1 MB at a time, as "
         "dd does.",
-        (answers.against_read,),
+        (answers.against_read, answers.against_kept_read),
     ),
     (
         "Against PyTorch's DataLoader",

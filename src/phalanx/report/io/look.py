@@ -15,6 +15,7 @@ LOADER_COLOURS = {
     "torch": "var(--gloo)",
     "torch-batched": "var(--rank-3)",
     "read": "var(--sequential)",
+    "read-kept": "var(--rank-5)",
 }
 FORMAT_COLOURS = {
     "files": "var(--rank-1)",

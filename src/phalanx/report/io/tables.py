@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.records.io import READS
 from phalanx.report.io.comparison import duel, rivals
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.tables import Table, make_table
@@ -59,7 +60,7 @@ def row(measure: IoMeasure, flat: Point) -> tuple[str, ...]:
 
 
 def times_read(measure: IoMeasure, point: Point) -> str:
-    others = rivals(measure, point, "read") if point.cell.loader != "read" else []
+    others = rivals(measure, point, "read") if point.cell.loader not in READS else []
     return three_digits(1 / duel(point, others[0]).gain) if others else UNKNOWN
 
 
