@@ -45,6 +45,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.world import World
 from phalanx.data.dataset import Dataset, load_dataset
+from phalanx.data.in_memory import InMemory
 from phalanx.data.sampler import epoch_order
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -56,8 +57,8 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.files import EventWriter, rank_file, write_atomically
-from phalanx.records.schema import Event, Step
+from phalanx.records.files import EventTail, EventWriter, rank_file, write_atomically
+from phalanx.records.schema import Step
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.loop import Work, train_epoch
@@ -105,11 +106,12 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     model = build_model(name, seed=0)
     config = TrainConfig(model=name)  # type: ignore[arg-type]
     strategy.prepare(model, update_rule(config, config.lr))
-    writer = KeepingWriter(rank_file(folder, strategy.rank))
+    path = rank_file(folder, strategy.rank)
+    writer, tail = EventWriter(path), EventTail(path)
     work = Work(
         strategy=strategy,
         schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
-        dataset=data,
+        source=InMemory(data),
         global_batch_size=BATCH,
         seed=0,
         writer=writer,
@@ -117,24 +119,11 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     )
 
     def epoch() -> list[float]:
-        writer.steps.clear()
         train_epoch(work, 0)
-        return [step_s(step) for step in writer.steps]
+        writer.flush()
+        return [step_s(event) for event in tail.read_new() if isinstance(event, Step)]
 
     return epoch
-
-
-class KeepingWriter(EventWriter):
-    """Writes events like any run, and keeps the steps."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.steps: list[Step] = []
-
-    def add(self, event: Event) -> None:
-        super().add(event)
-        if isinstance(event, Step):
-            self.steps.append(event)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -162,34 +162,47 @@ class IoTail(_Tail[AnyIoEvent]):
         super().__init__(path, msgspec.json.Decoder(AnyIoEvent))
 
 
+Noted = Event | tuple[Callable[..., Event], *tuple[Any, ...]]
+"""An event, or a function and its arguments that make one."""
+
+
 class EventWriter:
     """Appends events to a rank's file; lines reach the disk at least twice a second.
 
-    Encoding is put off until then: adding an event costs under a microsecond in the training loop.
+    Making and encoding them is put off until then. In a loop where every microsecond counts, `note`
+    them, and `flush` once `due_at` is past; elsewhere `add` does both.
     """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("ab")
         self._encoder = msgspec.json.Encoder()
-        self._waiting: list[Event] = []
-        self._flushed_at = time.monotonic()
+        self._waiting: list[Noted] = []
+        self.note: Callable[[Noted], None] = self._waiting.append
+        """Takes an event, or a function and its arguments, which make one when it is written."""
+        self.due_at = time.perf_counter() + FLUSH_INTERVAL_S
+        """When what waits has to be written, by `time.perf_counter()`."""
 
     def add(self, event: Event) -> None:
-        self._waiting.append(event)
-        if time.monotonic() - self._flushed_at >= FLUSH_INTERVAL_S:
+        self.note(event)
+        if time.perf_counter() >= self.due_at:
             self.flush()
 
     def flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        self._file.write(self._encoder.encode_lines(waiting))
+        waiting = self._waiting.copy()
+        del self._waiting[: len(waiting)]
+        self._file.write(self._encoder.encode_lines(map(_made, waiting)))
         self._file.flush()
-        self._flushed_at = time.monotonic()
+        self.due_at = time.perf_counter() + FLUSH_INTERVAL_S
 
     def close(self) -> None:
         if not self._file.closed:
             self.flush()
             self._file.close()
+
+
+def _made(noted: Noted) -> Event:
+    return noted if isinstance(noted, Event) else noted[0](*noted[1:])
 
 
 def _readable(document: Run | Study | Bench | IoBench | Failure) -> bytes:

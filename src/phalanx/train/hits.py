@@ -5,12 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MOST_LOGITS = 2**22
-"""Held before they are looked at all together, which is faster than after every step."""
+LARGE = 2**15
+"""Logits of a step that are looked at while they are in the cache; to hold them would take memory
+that has not been touched before, which costs more than looking."""
+MOST_LOGITS = 2**18
+"""Of small steps, held and looked at all together, which is faster than one by one."""
 
 
 class Hits:
-    """Counts right predictions, many steps at a time. Of a target that is ignored none is right."""
+    """Counts right predictions. Of a target that is ignored none is right."""
 
     def __init__(self) -> None:
         self._total, self._waiting = 0, 0
@@ -18,10 +21,18 @@ class Hits:
         self._targets: list[Tensor] = []
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
-        """logits: (n, …, classes); targets: (n, …)."""
+        """logits: (m, …, classes), of which the first n count; targets: (n, …)."""
+        if logits.requires_grad:
+            logits = logits.detach()
+        if logits.shape[0] != targets.shape[0]:
+            logits = logits[: targets.shape[0]]
+        number = logits.numel()
+        if number >= LARGE:
+            self._total += num_right(logits, targets)
+            return
         self._logits.append(logits)
         self._targets.append(targets)
-        self._waiting += logits.numel()
+        self._waiting += number
         if self._waiting >= MOST_LOGITS:
             self._count()
 
@@ -32,8 +43,16 @@ class Hits:
     def _count(self) -> None:
         if not self._logits:
             return
-        targets = torch.cat(self._targets)
-        self._total += int((torch.cat(self._logits).argmax(-1) == targets).sum())
+        self._total += num_right(torch.cat(self._logits), torch.cat(self._targets))
         self._logits.clear()
         self._targets.clear()
         self._waiting = 0
+
+
+def num_right(logits: Tensor, targets: Tensor) -> int:
+    """Targets for which the largest logit, of equals the first, is the one.
+
+    logits: (n, …, classes); targets: (n, …).
+    """
+    # Not `argmax`: it looks for the same twice as long.
+    return int((logits.max(-1).indices == targets).sum())

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass, field
 
 from phalanx.data.sampler import num_batches
 from phalanx.data.source import Loaded, Source
-from phalanx.parallel.strategy import Batch, Strategy, cross_entropy_sum
+from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import Action, Epoch, Evaluation, Memory, Notice, Skipped, Step
+from phalanx.records.schema import Action, Epoch, Memory, Notice, Skipped
 from phalanx.records.totals import RankTotals
+from phalanx.train.evaluation import evaluate
 from phalanx.train.hits import Hits
 from phalanx.train.memory import resident_bytes
+from phalanx.train.recorded import step_record
 from phalanx.train.schedule import Schedule
 
-EVALUATION_BATCH_SIZE = 500
 MEASURED_STEP = 2
 """The step after which memory is measured: by then every buffer has been made."""
 
@@ -58,9 +56,10 @@ class Work:
         left = self.source.num_train - self.seen_before(epoch)
         return (epoch + 1) * self.steps - num_batches(left, self.global_batch_size)
 
-    def is_measured(self, step: int) -> bool:
-        """Whether memory is measured after `step`."""
-        return step == self.first_step(self.first_epoch) + MEASURED_STEP
+    @property
+    def measured_step(self) -> int:
+        """The one after which memory is measured."""
+        return self.first_step(self.first_epoch) + MEASURED_STEP
 
 
 def run_epoch(work: Work, epoch: int) -> RankTotals:
@@ -82,7 +81,7 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
             train_s=ended - began,
             samples=trained.samples,
             loss_sum=trained.loss_sum,
-            correct=trained.hits,
+            correct=trained.hits.total(),
             communicated_bytes=strategy.communicated_bytes - communicated_before,
             sent_bytes=sent,
             received_bytes=received,
@@ -91,14 +90,14 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
             damaged=trained.damaged,
         )
     )
-    evaluation = evaluate(work, epoch)
+    evaluation = evaluate(strategy, work.source, epoch, began_at=work.began_at)
     work.writer.add(evaluation)
     return RankTotals(
         train_s=ended - began,
         communication_s=trained.communication_s,
         samples=trained.samples,
         loss_sum=trained.loss_sum,
-        correct=trained.hits,
+        correct=trained.hits.total(),
         targets=trained.samples * work.source.shape.targets_per_sample,
         validation_targets=evaluation.samples * work.source.shape.targets_per_sample,
         validation_loss_sum=evaluation.loss_sum,
@@ -115,7 +114,7 @@ class Trained:
 
     samples: int = 0
     loss_sum: float = 0.0
-    hits: int = 0
+    hits: Hits = field(default_factory=Hits)
     communication_s: float = 0.0
     steps: int = 0
     damaged: int = 0
@@ -136,17 +135,15 @@ def train_epoch(work: Work, epoch: int) -> Trained:
             num_ranks=strategy.data_size,
             first_sample=work.seen_before(epoch),
         )
-    hits = Hits()
     for part in parts_of_epoch(work, epoch):
         if strategy.role == "server":
             _serve(work, part)
         else:
-            _make_steps(work, batches, epoch, part, trained, hits)
+            make_steps(work, batches, epoch, part, trained)
         strategy.finish_epoch()
         if work.save is not None and part.stop < (epoch + 1) * work.steps:
             made = part.stop - work.first_step(epoch)
             work.save(epoch, work.seen_before(epoch) + made * work.global_batch_size)
-    trained.hits = hits.total()
     return trained
 
 
@@ -162,80 +159,83 @@ def parts_of_epoch(work: Work, epoch: int) -> Iterator[range]:
 
 def _serve(work: Work, part: range) -> None:
     work.strategy.serve(len(part))
-    if any(map(work.is_measured, part)):
+    if work.measured_step in part:
         work.writer.add(_memory(work))
 
 
-def _make_steps(
-    work: Work,
-    batches: Iterator[Loaded],
-    epoch: int,
-    part: range,
-    trained: Trained,
-    hits: Hits,
+def make_steps(
+    work: Work, batches: Iterator[Loaded], epoch: int, part: range, trained: Trained
 ) -> None:
-    """The steps of `part`, counted into `trained` and `hits`."""
-    strategy = work.strategy
-    ready_at = time.perf_counter()
-    for step in part:
-        loaded = next(batches)
-        event, logits, ready_at = update(work, loaded, epoch, step, ready_at)
-        if event.is_skipped:
-            trained.skipped += 1
-            reason = strategy.why_skipped
-            work.writer.add(Skipped(at_s=event.at_s, epoch=epoch, step=step, reason=reason))
-        elif strategy.counts and logits is not None:
-            hits.add(logits, loaded.targets)
-        trained.steps += 1
-        trained.samples += event.samples
-        trained.loss_sum += event.loss_sum
-        trained.communication_s += event.communication_s
-        trained.damaged += loaded.num_damaged if strategy.counts else 0
-        work.writer.add(event)
-        for action in strategy.actions():
-            work.writer.add(Action(at_s=event.at_s, **action._asdict()))
-        if work.is_measured(step):
-            work.writer.add(_memory(work))
-            ready_at = time.perf_counter()
+    """The steps of `part`, recorded, and counted into `trained`.
 
-
-def update(
-    work: Work, rank_batch: Loaded, epoch: int, step: int, began: float
-) -> tuple[Step, Tensor | None, float]:
-    """One step of the optimizer on this rank's part of a global batch.
-
-    began: `time.perf_counter()` at which the previous step ended.
-    Returns: the record, the logits (n, …, classes) where this rank has them, and the time at which
-    the step ended.
+    Between two steps the caches are the last one's: what is looked at here costs ten times what it
+    would in a loop of its own. So a record is made when it is written, and nothing is asked twice.
     """
-    strategy, clock = work.strategy, time.perf_counter
-    batch = batch_of(work, rank_batch, step)
-    if work.delay_s:
-        time.sleep(work.delay_s)
-    loaded = clock()
-    for group in strategy.optimizer.param_groups:
-        group["lr"] = work.schedule.at(step)
-    result = strategy.step(batch)
+    strategy, writer, clock = work.strategy, work.writer, time.perf_counter
+    measured_step = work.measured_step
     ended = clock()
-    timed_s = result.forward_s + result.backward_s + result.communication_s
-    is_counted = strategy.counts and not result.is_skipped
-    event = Step(
-        at_s=ended - work.began_at,
-        epoch=epoch,
-        step=step,
-        samples=batch.num_samples if is_counted else 0,
-        loss_sum=recorded_loss(result.loss_sum) if is_counted else 0.0,
-        data_s=loaded - began,
-        forward_s=result.forward_s,
-        backward_s=result.backward_s,
-        communication_s=result.communication_s,
-        optimizer_s=max(0.0, ended - loaded - timed_s),
-        hidden_s=result.hidden_s,
-        last_bucket_s=result.last_bucket_s,
-        is_skipped=result.is_skipped,
-    )
-    logits = None if result.logits is None else result.logits.detach()[: len(batch.targets)]
-    return event, logits, ended
+    for step in part:
+        began = ended
+        loaded = next(batches)
+        batch = batch_of(work, loaded, step)
+        if work.delay_s:
+            time.sleep(work.delay_s)
+        loaded_at = clock()
+        set_rate(work, step)
+        result = strategy.step(batch)
+        ended = clock()
+        samples, loss_sum = 0, 0.0
+        if result.is_skipped:
+            _note_skipped(work, epoch, step, ended)
+            trained.skipped += 1
+        elif strategy.counts:
+            samples, loss_sum = batch.num_samples, recorded_loss(result.loss_sum)
+            trained.samples += samples
+            trained.loss_sum += loss_sum
+            if result.logits is not None:
+                trained.hits.add(result.logits, loaded.targets)
+        if loaded.num_damaged and strategy.counts:
+            trained.damaged += loaded.num_damaged
+        trained.communication_s += result.communication_s
+        writer.note(
+            (
+                step_record,
+                work.began_at,
+                epoch,
+                step,
+                samples,
+                loss_sum,
+                began,
+                loaded_at,
+                ended,
+                result.forward_s,
+                result.backward_s,
+                result.communication_s,
+                result.hidden_s,
+                result.last_bucket_s,
+                result.is_skipped,
+            )
+        )
+        for action in strategy.actions():
+            writer.note(Action(at_s=ended - work.began_at, **action._asdict()))
+        if ended >= writer.due_at:
+            writer.flush()
+        if step == measured_step:
+            writer.add(_memory(work))
+            ended = clock()
+    trained.steps += len(part)
+
+
+def set_rate(work: Work, step: int) -> None:
+    """Of the learning, for the update number `step`."""
+    rate = work.schedule.at(step)
+    for group in work.strategy.optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _note_skipped(work: Work, epoch: int, step: int, ended: float) -> None:
+    reason = work.strategy.why_skipped
+    work.writer.note(Skipped(at_s=ended - work.began_at, epoch=epoch, step=step, reason=reason))
 
 
 def batch_of(work: Work, loaded: Loaded, step: int) -> Batch:
@@ -252,34 +252,6 @@ def _over_all_ranks(strategy: Strategy, number: int) -> int:
     """The sum over the ranks, of those that see the same samples once."""
     rows = strategy.gather([number if strategy.counts else 0])
     return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
-
-
-@torch.no_grad()
-def evaluate(work: Work, epoch: int) -> Evaluation:
-    """This rank's part of the validation data, each sample of which one rank counts once."""
-    began = time.perf_counter()
-    strategy = work.strategy
-    samples, loss_sum, correct = 0, 0.0, 0
-    if strategy.role == "worker":
-        strategy.model.eval()
-        for batch in work.source.validation_batches(
-            rank=strategy.data_rank, num_ranks=strategy.data_size, batch_size=EVALUATION_BATCH_SIZE
-        ):
-            logits = strategy.predict(batch.inputs)
-            if strategy.counts and logits is not None:
-                samples += batch.num_samples
-                loss_sum += cross_entropy_sum(logits, batch.targets).item()
-                correct += int((logits.argmax(-1) == batch.targets).sum())
-        strategy.model.train()
-    ended = time.perf_counter()
-    return Evaluation(
-        at_s=ended - work.began_at,
-        epoch=epoch,
-        evaluation_s=ended - began,
-        samples=samples,
-        loss_sum=recorded_loss(loss_sum),
-        correct=correct,
-    )
 
 
 def tell(work: Work) -> None:

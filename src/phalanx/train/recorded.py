@@ -1,0 +1,40 @@
+"""What a step leaves in the records, from what the loop has noted of it. Pure."""
+
+from __future__ import annotations
+
+from phalanx.records.schema import Step
+
+
+def step_record(
+    origin: float,
+    epoch: int,
+    step: int,
+    samples: int,
+    loss_sum: float,
+    began: float,
+    loaded_at: float,
+    ended: float,
+    forward_s: float,
+    backward_s: float,
+    communication_s: float,
+    hidden_s: float | None,
+    last_bucket_s: float | None,
+    is_skipped: bool,
+) -> Step:
+    """origin: what `at_s` counts from. began: when the step before ended; all on one clock."""
+    timed_s = forward_s + backward_s + communication_s
+    return Step(
+        at_s=ended - origin,
+        epoch=epoch,
+        step=step,
+        samples=samples,
+        loss_sum=loss_sum,
+        data_s=loaded_at - began,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        communication_s=communication_s,
+        optimizer_s=max(0.0, ended - loaded_at - timed_s),
+        hidden_s=hidden_s,
+        last_bucket_s=last_bucket_s,
+        is_skipped=is_skipped,
+    )
