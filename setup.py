@@ -5,7 +5,7 @@ from setuptools import Extension, setup
 FOLDER = "src/phalanx/comm/csrc"
 SOURCES = (
     *("module", "module_parts", "module_coding", "node", "waiting", "segments"),
-    *("all_reduce", "moves", "parts", "reduce", "fused", "coding"),
+    *("all_reduce", "moves", "parts", "reduce", "finite", "fused", "coding"),
 )
 ROWS = "src/phalanx/data/packed/csrc"
 HEADERS = ("kernels", "module", "node", "wide")

@@ -6,10 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from phalanx.comm import kernels
 from phalanx.comm.update import UpdateRule
 from phalanx.errors import UserError
 from phalanx.parallel.gradients import (
     BadGradients,
+    are_finite,
     bad_among,
     clip_factor,
     square_of,
@@ -34,6 +36,29 @@ def test_what_is_not_finite_shows(value: float) -> None:
     tensor = torch.ones(1000)
     tensor[777] = value
     assert not math.isfinite(square_of(tensor))
+
+
+@pytest.mark.parametrize("way", ["C", "arrays"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_one_of_many_is_found(
+    monkeypatch: pytest.MonkeyPatch, way: str, dtype: torch.dtype
+) -> None:
+    """In gradients of any shape, type and order in memory; large ones are no bad ones."""
+    if way == "arrays":
+        monkeypatch.setenv(kernels.VARIABLE, "arrays")
+    large = torch.finfo(dtype).max
+    tensors = [torch.full((3, 5), large / 2, dtype=dtype), torch.empty(0, dtype=dtype)]
+    tensors.append(torch.ones(7, 9, dtype=dtype).t())
+    assert are_finite([])
+    assert are_finite(tensors)
+    assert are_finite([*tensors, torch.ones(3)])
+    for number, place in ((0, (2, 4)), (2, (8, 6))):
+        kept = tensors[number][place].clone()
+        for value in (math.nan, math.inf, -math.inf):
+            tensors[number][place] = value
+            assert not are_finite(tensors)
+            assert not are_finite([torch.ones(3), *tensors])
+        tensors[number][place] = kept
 
 
 def test_a_square_that_overflows_is_no_bad_gradient() -> None:

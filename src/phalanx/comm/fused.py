@@ -59,14 +59,18 @@ class FusedStep(ABC):
         return self.moved.received_bytes
 
     @abstractmethod
-    def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float:
-        """Update all parameters by the gradients' sums over the ranks, added in their order.
+    def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
+        """Update all parameters by the gradients' sums over the ranks, added in their order; unless
+        a gradient of some rank is not finite: then nothing changes, on any of them. That is known
+        from the pass in which gradients are handed over, and told with the phase that ends it.
 
         addresses: where this rank's gradients begin, contiguous; step: counts from 1. Collective.
         Cost:    two phases. For p ranks of n bytes each copies n(p-1)/p, reads n, and reads and
                  writes n/p of parameters and of each state: with Adam (p+6)n bytes of memory
                  traffic on the node beside the copies, where all-reduce and optimizer take 9pn.
+                 To look through the own slice's n/p before anybody writes takes another n.
         Returns: seconds that this rank's own slice took; the rest of the call was communication.
+                 None, on all ranks: nothing has changed.
         Raises:  WaitTimeoutError naming the ranks that did not come.
         """
 
@@ -122,13 +126,15 @@ class KernelStep(FusedStep):
             starts=starts[:-1],
             num_elements=starts[-1],
             num_vectors=1 + len(STATES[rule.formula]),
+            guarded=True,
         )
         return None if parts is None else cls(world, parts, rule, sizes, dtype)
 
-    def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float:
+    def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         coefficients = self.rule.coefficients(learning_rate, step)
         used_s = self._parts.fused_step(self._formula, coefficients, addresses)
-        self._count()
+        if used_s is not None:
+            self._count()
         return used_s
 
     def close(self) -> None:
@@ -155,23 +161,40 @@ class ArrayStep(FusedStep):
         policy, timeout_s = world.policy, world.timeout_s
         self._given = Window(world.node, num_elements, dtype, policy=policy, timeout_s=timeout_s)
         self._shared = Window(world.node, num_shared, dtype, policy=policy, timeout_s=timeout_s)
+        self._bad = Window(world.node, 2, dtype, policy=policy, timeout_s=timeout_s)
+        """Whether a rank's gradients are not finite, of rounds in turn: a rank can be one ahead."""
+        self._num_rounds = 0
         self._vectors = list(self._shared.arrays[0].reshape(num_vectors, num_elements))
         self._divide(self._vectors)
         self._parts = SharedParts(self._given, sizes, self._starts[:-1])
 
-    def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float:
+    def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         coefficients = self.rule.coefficients(learning_rate, step)
+        turn = self._num_rounds % 2
+        self._num_rounds += 1
+
+        def is_bad() -> bool:
+            return any(flags[turn] for flags in self._bad.arrays)
 
         def update(where: slice, terms: list[Array]) -> None:
+            if is_bad():
+                return
             gradients = np.empty_like(terms[0])
             sum_in_order(terms, gradients)
             parameters, *states = [vector[where] for vector in self._vectors]
             apply_formula(self._formula, coefficients, parameters, states, gradients)
 
         dtype = DTYPES[self.dtype.name]
-        for part, (address, size) in enumerate(zip(addresses, self.sizes, strict=True)):
-            self._parts.hand_over(part, Buffer(address, size, dtype).array())
+        gradients = [
+            Buffer(a, n, dtype).array() for a, n in zip(addresses, self.sizes, strict=True)
+        ]
+        finite = all(bool(np.isfinite(gradient).all()) for gradient in gradients)
+        self._bad.arrays[self._world.local_rank][turn] = not finite
+        for part, gradient in enumerate(gradients):
+            self._parts.hand_over(part, gradient)
         used_s = self._parts.round(update, "the fused step")
+        if is_bad():
+            return None
         self._count()
         return used_s
 
@@ -180,6 +203,7 @@ class ArrayStep(FusedStep):
         self.states.clear()
         self._vectors.clear()
         del self._parts
+        self._bad.close()
         self._shared.close()
         self._given.close()
 

@@ -44,6 +44,8 @@ class Parts:
         starts: Sequence[int],
         num_elements: int,
         dtype: np.dtype[Any],
+        *,
+        guarded: bool,
     ) -> None:
         self.num_parts = len(sizes)
         self._world, self._node, self._module = world, node, module
@@ -68,6 +70,7 @@ class Parts:
             starts,
             sizes,
             self._code,
+            guarded,
         )
         own = range(*module.own_share(self._parts))
         self.share_bytes = dtype.itemsize * elements_in(own, starts, sizes)
@@ -83,10 +86,12 @@ class Parts:
         starts: Sequence[int],
         num_elements: int,
         num_vectors: int,
+        guarded: bool = False,
     ) -> Parts | None:
         """Parts of `sizes` elements that begin at `starts` in a vector of `num_elements`, and
-        `num_vectors` vectors that all ranks see. None, on all ranks, where they are not on one
-        node, cannot share memory or have no kernels. Collective."""
+        `num_vectors` vectors that all ranks see. guarded: parts are looked through as they are
+        handed over, and nothing is done with them where one is not finite. None, on all ranks,
+        where they are not on one node, cannot share memory or have no kernels. Collective."""
         module = kernels.compiled()
         if not all(world.node.allgather(module is not None and world.on_one_node)):
             return None
@@ -100,42 +105,46 @@ class Parts:
         memory = share_within(world.node, max(1, num_rows * stride_bytes(num_elements, dtype)))
         if memory is None:
             return None
-        return cls(world, node, memory, module, sizes, starts, num_elements, dtype)
+        return cls(world, node, memory, module, sizes, starts, num_elements, dtype, guarded=guarded)
 
     def hand_over(self, part: int, address: int) -> None:
         """This round's `part` lies at `address`, contiguous; it must stay there, unchanged, until
         the round is over."""
         self._module.hand_over(self._parts, part, address)
 
-    def all_reduce(self, addresses: Sequence[int] | None = None) -> None:
+    def all_reduce(self, addresses: Sequence[int] | None = None) -> bool:
         """End the round: the first of `vectors` becomes the sum over the ranks, in their order.
 
         addresses: of all parts; None when they have been handed over one by one.
-        Cost:   two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p.
-        Raises: ValueError when a part is missing; WaitTimeoutError naming the ranks that did not
-                come; MismatchError when their parts are others.
+        Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p.
+        Returns: whether all sums are finite, the same on every rank.
+        Raises:  ValueError when a part is missing; WaitTimeoutError naming the ranks that did not
+                 come; MismatchError when their parts are others.
         """
         began_ns = now_ns() if self.spans is not None else 0
         status = self._module.parts_all_reduce(
             self._parts, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
         )
-        if status:
+        is_finite: bool = status != self._module.NOT_FINITE
+        if status and is_finite:
             self._check(status, "the all-reduce of gradients")
         self._end_round("all_reduce of parts", began_ns)
+        return is_finite
 
     def fused_step(
         self,
         rule: int,
         coefficients: Sequence[float],
         addresses: Sequence[int] | None = None,
-    ) -> float:
+    ) -> float | None:
         """End the round: the parts are gradients, by whose sums over the ranks the parameters,
         which are the first of `vectors`, and their states, the others, are updated. `update.py`
         says how.
 
-        Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n, and reads and
-                 writes its share of parameters and states.
-        Returns: seconds that this rank took for its share.
+        Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n (n/p of it twice
+                 where parts are guarded), and reads and writes its share of parameters and states.
+        Returns: seconds that this rank took for its share; None, on all ranks, where parts are
+                 guarded and a value of one of them is not finite: nothing has changed.
         Raises:  as `all_reduce`.
         """
         began_ns = now_ns() if self.spans is not None else 0
@@ -149,10 +158,11 @@ class Parts:
             self._code,
             self._world.timeout_s,
         )
-        if status:
+        is_finite = status != self._module.NOT_FINITE
+        if status and is_finite:
             self._check(status, "the fused step")
         self._end_round("fused_step", began_ns)
-        return float(used_s)
+        return float(used_s) if is_finite else None
 
     def last_calls(self) -> GroupCalls:
         """The last rounds of this rank."""

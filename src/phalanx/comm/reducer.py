@@ -33,6 +33,8 @@ class AllReducer(ABC):
     name: str
     total: NDArray[Any]
     """(n,): the sums, the same bytes on every rank; valid until the next round."""
+    is_finite: bool | None = None
+    """Whether all of `total` is, where that was found in the same pass; None: not looked at."""
     moved: Moved
     """What this rank sends and receives in a round. It is added to `world.traffic`, if there is
     one, in every round."""
@@ -110,14 +112,14 @@ class SharedReducer(AllReducer):
         return None if parts is None else cls(world, parts, sizes, dtype)
 
     def all_reduce_at(self, addresses: Sequence[int]) -> None:
-        self._parts.all_reduce(addresses)
+        self.is_finite = self._parts.all_reduce(addresses)
         self._count()
 
     def hand_over(self, part: int, address: int) -> None:
         self._parts.hand_over(part, address)
 
     def finish(self) -> None:
-        self._parts.all_reduce()
+        self.is_finite = self._parts.all_reduce()
         self._count()
 
     def close(self) -> None:

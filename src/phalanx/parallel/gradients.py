@@ -9,12 +9,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from phalanx.comm import kernels
 from phalanx.records.divergence import NOT_FINITE
+from phalanx.torch_backend.tensors import dtype_of, is_plain
 
 REMEDIES = (
     "lower --lr, give --warmup-epochs or --clip-norm, or leave such steps out by "
     "--bad-gradients skip"
 )
+LOOKED_THROUGH = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""By kernels in C."""
 
 
 def square_of(tensor: Tensor) -> float:
@@ -29,6 +33,26 @@ def square_of(tensor: Tensor) -> float:
         wide = values.double()
         square = torch.dot(wide, wide).item()
     return square
+
+
+def are_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether no value is a NaN or an infinity.
+
+    Cost: one reading, at the speed of the cache; half a microsecond for each tensor.
+    """
+    module, dtypes = kernels.compiled(), {tensor.dtype for tensor in tensors}
+    if module is None or len(dtypes) != 1 or not all(_has_kernel(tensor) for tensor in tensors):
+        return all(
+            math.isfinite(square_of(tensor)) or bool(tensor.isfinite().all()) for tensor in tensors
+        )
+    addresses = [tensor.data_ptr() for tensor in tensors]
+    counts = [tensor.numel() for tensor in tensors]
+    finite: bool = module.are_finite(addresses, counts, dtype_of(dtypes.pop()).code)
+    return finite
+
+
+def _has_kernel(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and tensor.dtype in LOOKED_THROUGH and is_plain(tensor)
 
 
 def squares_of(tensors: Iterable[Tensor]) -> Tensor:

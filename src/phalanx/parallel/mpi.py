@@ -21,7 +21,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.compression.compressor import Compressor, Uncompressed
 from phalanx.parallel.exchange import Exchange
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
-from phalanx.parallel.gradients import square_of
+from phalanx.parallel.gradients import are_finite, square_of
 from phalanx.parallel.make_exchange import choice_for, is_worth_hiding, make_exchange, moved_in_step
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
@@ -127,6 +127,13 @@ class MPI(OverMPI):
             hidden_s=times.hidden_s,
             last_bucket_s=times.last_bucket_s,
         )
+
+    def gradients_are_finite(self) -> bool:
+        """Known where the sums were made, or in one reading of them."""
+        if self._reducer is None or self.size == 1:
+            return super().gradients_are_finite()
+        known = self._reducer.is_finite
+        return are_finite([torch.from_numpy(self._reducer.total)]) if known is None else known
 
     def gradient_square(self) -> float:
         """In one reading where the sums lie as one vector."""

@@ -30,7 +30,7 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.device_mesh import device_mesh
 from phalanx.parallel.engine import Backend, OnTorch
-from phalanx.parallel.gradients import bad_among, squares_of
+from phalanx.parallel.gradients import are_finite, bad_among, squares_of
 from phalanx.parallel.local_parts import local_gradient, local_parts, num_parts, trained
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer
@@ -191,6 +191,15 @@ class OnMesh(OnTorch):
         of_all[:, self._numbers_held] = squares / self._copies
         self._world.all_reduce(of_all.numpy())
         return of_all[:, self._numbers_held]
+
+    def gradients_are_finite(self) -> bool:
+        """Collective, unless no rank has less than everything."""
+        bad = not are_finite([part.grad for part in self._parts if part.grad is not None])
+        if self._mesh.size > self._mesh.dp:
+            number = torch.tensor([float(bad)])
+            self._world.all_reduce(number.numpy())
+            bad = bool(number)
+        return not bad
 
     def gradient_square(self) -> float:
         squares = squares_of([part.grad for part in self._parts if part.grad is not None])

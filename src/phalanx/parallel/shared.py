@@ -9,7 +9,6 @@ rounding.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,7 +23,7 @@ from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.formulas import all_reduce_formula
-from phalanx.parallel.gradients import REMEDIES, bad_among, told_of_one
+from phalanx.parallel.gradients import bad_among
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
 from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
 from phalanx.records.schema import Expected
@@ -48,7 +47,6 @@ class Shared(OverMPI):
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
-        self._names = [name for name, _ in model.named_parameters()]
         dtypes = {parameter.dtype for parameter in self._parameters}
         if dtypes not in ({torch.float32}, {torch.float64}):
             raise ValueError(
@@ -76,13 +74,14 @@ class Shared(OverMPI):
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         """The time in which a rank adds up and updates its own slice counts as the optimizer's,
-        the rest of the step (handing over, waiting) as communication."""
+        the rest of the step (looking through gradients, handing over, waiting) as communication."""
         assert isinstance(self.optimizer, FusedOptimizer), "prepare() comes first"
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
-        if self._may_step():
-            self.optimizer.apply()
+        self.is_skipped = not self.optimizer.apply()
+        if self.is_skipped:
+            self.refuse_gradients()
         stepped = time.perf_counter()
         if self.size > 1:
             self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
@@ -91,25 +90,11 @@ class Shared(OverMPI):
             own_s = 0.0
         return UpdateTimes(backward_s=computed - began, communication_s=stepped - computed - own_s)
 
-    def _may_step(self) -> bool:
-        """The sums of the gradients are never there to be looked at: each rank looks at its own.
-        Collective where steps may be skipped, on which all ranks agree.
-
-        Raises: UserError on the rank whose gradients are not finite.
-        """
-        self.is_skipped = False
-        is_bad = not math.isfinite(self.gradient_square())
-        if not self.skips_bad_gradients:
-            if is_bad:
-                own = bad_among([parameter.grad for parameter in self._parameters], 0.0)
-                why = told_of_one(self._batch.step, self.rank, own, self._names)
-                raise UserError(f"{why}; {REMEDIES}")
-            return True
-        number = np.array([float(is_bad)])
-        self._world.all_reduce(number)
-        if number[0]:
-            self.refuse_gradients()
-        return not self.is_skipped
+    def find_bad_gradients(self) -> str:
+        """The sums are never there, but each rank's own gradients still are."""
+        own = bad_among([parameter.grad for parameter in self._parameters], 0.0)
+        own = own._replace(loss=self._remade_gradients().loss)
+        return self._told(own, own, [name for name, _ in self.model.named_parameters()])
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
         """Parameters and state exist once: each rank's part of them is 1/p."""
@@ -180,12 +165,17 @@ class FusedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update. Collective. Raises: WaitTimeoutError naming the ranks that did not come."""
+        """One update. Collective.
+
+        Raises: WaitTimeoutError naming the ranks that did not come; FloatingPointError on all ranks
+                when a gradient of one is not finite: nothing has changed.
+        """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self.apply()
+        if not self.apply():
+            raise FloatingPointError("gradients are not finite; nothing was changed")
         return loss
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -202,11 +192,18 @@ class FusedOptimizer(Optimizer):
                 state[name].copy_(value)
         self.param_groups[0]["lr"] = state_dict["param_groups"][0]["lr"]
 
-    def apply(self) -> None:
-        """`step()` without the hooks of torch.optim, which take longer than a small update."""
+    def apply(self) -> bool:
+        """`step()` without the hooks of torch.optim, which take longer than a small update.
+
+        Returns: whether it was made, on all ranks alike; if not, a gradient is not finite.
+        """
         gradients = [gradient_of(parameter) for parameter in self._parameters]
         addresses = [gradient.data_ptr() for gradient in gradients]
-        self._num_steps += 1
-        self.own_slice_s = self._step.step_at(
-            addresses, self.param_groups[0]["lr"], int(self._num_steps[0])
+        used_s = self._step.step_at(
+            addresses, self.param_groups[0]["lr"], int(self._num_steps[0]) + 1
         )
+        if used_s is None:
+            return False
+        self.own_slice_s = used_s
+        self._num_steps += 1
+        return True

@@ -21,6 +21,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.gradients import (
     REMEDIES,
     BadGradients,
+    are_finite,
     bad_among,
     clip_factor,
     square_of,
@@ -148,13 +149,23 @@ class Strategy(ABC):
                 steps are skipped, nothing has changed afterwards.
         """
         self.is_skipped = False
-        square = self.gradient_square()
-        if not math.isfinite(square):
+        factor = self._clip_factor()
+        if factor is None:
             self.refuse_gradients()
             return
-        if self.clip_norm is not None:
-            self._scale_gradients(clip_factor(math.sqrt(square), self.clip_norm))
+        self._scale_gradients(factor)
         self.optimizer.step()
+
+    def _clip_factor(self) -> float | None:
+        """By which the gradients are multiplied; None: one is not finite. Collective."""
+        if self.clip_norm is None:
+            return 1.0 if self.gradients_are_finite() else None
+        square = self.gradient_square()
+        return clip_factor(math.sqrt(square), self.clip_norm) if math.isfinite(square) else None
+
+    def gradients_are_finite(self) -> bool:
+        """Whether all gradients are that the optimizer is about to apply, on all ranks."""
+        return are_finite([p.grad for p in self._parameters if p.grad is not None])
 
     def gradient_square(self) -> float:
         """Of the gradients that the optimizer is about to apply the sum of the squares, over all

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from phalanx.comm.errors import MismatchError
-from phalanx.comm.fused import ArrayStep, KernelStep, make_fused_step
+from phalanx.comm.fused import ArrayStep, FusedStep, KernelStep, make_fused_step
 from phalanx.comm.reducer import SharedReducer, WindowReducer
 from phalanx.comm.update import STATES, UpdateRule, apply_formula
 from phalanx.comm.world import World
@@ -58,8 +58,39 @@ def check_sums(world: World, way: str, sizes: list[int], dtype: str) -> None:
             reducer.finish()
         expected = np.concatenate(in_rank_order(world, sizes, dtype, seed))
         assert reducer.total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
+        assert reducer.is_finite == (True if way == "C" else None)
+    if way == "C":
+        check_sums_that_are_not_finite(world, reducer, sizes, dtype)
     world.barrier()
     reducer.close()
+
+
+def check_sums_that_are_not_finite(
+    world: World, reducer: SharedReducer, sizes: list[int], dtype: str
+) -> None:
+    """Every rank knows of them, also where each term is finite."""
+    where = spoiled_at(sizes, seed=5)
+    if where is None:
+        return
+    part, element = where
+    for bad in (np.nan, -np.inf, np.finfo(dtype).max):
+        parts = values(world.rank, sizes, dtype, 4)
+        if bad > 0 or world.rank == world.size - 1:
+            parts[part][element] = bad
+        reducer.all_reduce(parts)
+        assert reducer.is_finite == (bad > 0 and world.size == 1), (sizes, dtype, bad)
+        reducer.all_reduce(values(world.rank, sizes, dtype, 4))
+        assert reducer.is_finite
+
+
+def spoiled_at(sizes: list[int], seed: int) -> tuple[int, int] | None:
+    """A part and an element of it; the same on every rank."""
+    rng = np.random.default_rng(seed)
+    parts = [number for number, size in enumerate(sizes) if size]
+    if not parts:
+        return None
+    part = int(rng.choice(parts))
+    return part, int(rng.integers(sizes[part]))
 
 
 def check_steps(world: World, way: str, rule: UpdateRule, sizes: list[int], dtype: str) -> None:
@@ -72,8 +103,10 @@ def check_steps(world: World, way: str, rule: UpdateRule, sizes: list[int], dtyp
     world.barrier()
     kept = [[np.zeros_like(p) for _ in STATES[rule.formula]] for p in begun]
     for step in range(1, 4):
+        check_refused(world, fused, sizes, dtype, step)
         parts = values(world.rank, sizes, dtype, step)
-        fused.step_at([part.ctypes.data for part in parts], 0.01 * step, step)
+        used_s = fused.step_at([part.ctypes.data for part in parts], 0.01 * step, step)
+        assert used_s is not None
         coefficients = rule.coefficients(0.01 * step, step)
         sums = in_rank_order(world, sizes, dtype, step)
         for parameter, states, gradient in zip(begun, kept, sums, strict=True):
@@ -84,6 +117,25 @@ def check_steps(world: World, way: str, rule: UpdateRule, sizes: list[int], dtyp
             assert fused.states[name][number].tobytes() == state.tobytes(), (rule, sizes, dtype)
     world.barrier()
     fused.close()
+
+
+def check_refused(world: World, fused: FusedStep, sizes: list[int], dtype: str, step: int) -> None:
+    """A step in which one rank's gradients are not finite changes nothing on any: whoever sums the
+    bad value, of whatever rank."""
+    bad_rank, bad = step % world.size, (np.nan, np.inf, -np.inf)[step % 3]
+    where = spoiled_at(sizes, seed=step)
+    if where is None:
+        return
+    parts = values(world.rank, sizes, dtype, step)
+    if world.rank == bad_rank:
+        parts[where[0]][where[1]] = bad
+    vectors = [fused.parameters, *fused.states.values()]
+    world.barrier()
+    before = [array.tobytes() for vector in vectors for array in vector]
+    used_s = fused.step_at([part.ctypes.data for part in parts], 0.01 * step, step)
+    assert used_s is None, (sizes, dtype, step)
+    assert before == [array.tobytes() for vector in vectors for array in vector]
+    world.barrier()
 
 
 def check_layouts(world: World, way: str) -> None:

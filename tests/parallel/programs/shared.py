@@ -1,6 +1,7 @@
 """Each rank: a model whose parameters the ranks share.
 
-Words: "once", that there is one copy of everything; "late", that one rank stays away.
+Words: "once", that there is one copy of everything, and that all ranks refuse what one of them must
+not apply; "late", that one rank stays away.
 """
 
 import copy
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.wait import WaitTimeoutError
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.parallel.shared import Shared
+from phalanx.parallel.strategy import Batch
 
 ADAM = UpdateRule(name="adam", learning_rate=0.1)
 
@@ -79,6 +82,38 @@ def once(strategy: Shared, model: Model) -> None:
     assert torch.equal(model.weight, kept), "the model keeps its parameters"
 
 
+def refused() -> None:
+    """Every rank ends with the same line, not the bad one alone: the others would wait for it, and
+    report that it does not come."""
+    strategy, model = Shared(World.create(timeout_s=30)), nn.Linear(3, 4)
+    strategy.prepare(model, ADAM)
+    good = torch.ones(2, 3)
+    bad = good * torch.nan if strategy.rank == strategy.size - 1 else good
+    targets = torch.tensor([1, 3])
+    for step, inputs in enumerate((good, bad, good)):
+        before = [parameter.detach().clone() for parameter in model.parameters()]
+        strategy.barrier()
+        try:
+            strategy.step(Batch(inputs, targets, 2, 2 * strategy.size, step))
+        except UserError as error:
+            assert step == 1
+            assert all(map(torch.equal, model.parameters(), before))
+            print(f"rank {strategy.rank} says: {error}", flush=True)
+        else:
+            assert step != 1
+            assert not torch.equal(model.weight, before[0])
+        strategy.barrier()
+    assert strategy.optimizer.state[model.weight]["step"] == 2
+    model.weight.grad, model.bias.grad = bad[:1].expand(4, 3), torch.ones(4)
+    try:
+        strategy.optimizer.step()
+    except FloatingPointError:
+        pass
+    else:
+        raise AssertionError("a gradient that is not finite was applied")
+    strategy.close()
+
+
 def late(strategy: Shared, model: Model) -> None:
     if strategy.rank == 1:
         time.sleep(6)
@@ -96,6 +131,8 @@ def main(what: str) -> None:
     model = Model(strategy.rank)
     strategy.prepare(model, ADAM)
     (late if what == "late" else once)(strategy, model)
+    if what == "once":
+        refused()
     print(f"rank {strategy.rank} is done", flush=True)
 
 

@@ -8,8 +8,6 @@
 
 #include <math.h>
 
-enum { BLOCK_BYTES = 8192 }; /* of sums, which stay in the nearest cache */
-
 typedef void (*update)(const double *coefficients, void *parameters, void *const *states,
                        const void *gradients, size_t n);
 
@@ -92,27 +90,22 @@ typedef struct {
     int rule, dtype;
 } target;
 
-static void update_slice(void *context, size_t begin, const void *const *terms, int num_terms,
-                         size_t n)
+static int update_slice(void *context, size_t begin, const void *const *terms, int num_terms,
+                        size_t n)
 {
     target *to = context;
-    char sums[BLOCK_BYTES] __attribute__((aligned(64)));
-    const void *here[MAX_RANKS], *gradients = sums;
+    char sums[PARTS_BYTES] __attribute__((aligned(64)));
+    const void *gradients = terms[0];
     void *states[MAX_STATES] = {NULL}, *output = sums;
-    size_t itemsize = ITEMSIZE[to->dtype], block = BLOCK_BYTES / itemsize;
-    for (size_t start = 0; start < n; start += block) {
-        size_t count = n - start < block ? n - start : block, at = (begin + start) * itemsize;
-        for (int k = 0; k < num_terms; k++)
-            here[k] = (const char *)terms[k] + start * itemsize;
-        if (num_terms == 1)
-            gradients = here[0];
-        else
-            reduce_terms(&output, 1, here, num_terms, count, to->dtype, SUM, 1.0);
-        for (int k = 0; k < NUM_STATES[to->rule]; k++)
-            states[k] = to->states[k] + at;
-        apply_rule(to->rule, to->coefficients, to->parameters + at, states, gradients, count,
-                   to->dtype);
+    size_t at = begin * ITEMSIZE[to->dtype];
+    if (num_terms > 1) {
+        reduce_terms(&output, 1, terms, num_terms, n, to->dtype, SUM, 1.0);
+        gradients = sums;
     }
+    for (int k = 0; k < NUM_STATES[to->rule]; k++)
+        states[k] = to->states[k] + at;
+    apply_rule(to->rule, to->coefficients, to->parameters + at, states, gradients, n, to->dtype);
+    return 1;
 }
 
 int fused_step(parts *gradients, int rule, const double *coefficients, void *parameters,

@@ -33,6 +33,11 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
 void widen_halves(float *out, const void *in, size_t count, int dtype);
 void narrow_halves(void *out, float *in, size_t count, int dtype, double divisor);
 
+/* Whether no value is a NaN or an infinity; the second copies them as well, apart in memory, for no
+ * more than the copy costs. Integers are finite. */
+int are_finite(const void *values, size_t count, int dtype);
+int copy_finite(void *out, const void *values, size_t count, int dtype);
+
 /* coding.c, as comm/coding.py says it. */
 void encode_int8(const float *values, float *kept, float *scales, int8_t *codes, size_t count);
 void add_int8(const float *scales, const int8_t *codes, float *total, size_t count, int adds);
@@ -58,7 +63,10 @@ enum kind {
     SCATTER, ALL_REDUCE_PARTS, FUSED_STEP
 };
 
-enum status { DONE, TIMED_OUT, MISMATCH, PEER_FAILED, PEER_DIED, INTERRUPTED, NO_MEMORY };
+enum status {
+    DONE, TIMED_OUT, MISMATCH, PEER_FAILED, PEER_DIED, INTERRUPTED, NO_MEMORY,
+    NOT_FINITE /* of parts alone: the call is over, on all ranks alike */
+};
 
 typedef struct node node;
 
@@ -141,9 +149,10 @@ typedef struct parts parts;
 
 /* node: NULL for one rank by itself. windows: `stride` bytes for each rank, seen by all of them.
  * starts, sizes: of the parts within the vector of `count` elements; they become those of the
- * result, which is NULL without memory. */
+ * result, which is NULL without memory. guarded: parts are looked through when they are handed over,
+ * and if a value of any rank is not finite nothing is done with them: the round is NOT_FINITE. */
 parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, size_t count,
-                  size_t num_parts, size_t *starts, size_t *sizes, int dtype);
+                  size_t num_parts, size_t *starts, size_t *sizes, int dtype, int guarded);
 void parts_free(parts *self);
 size_t parts_number(const parts *self);
 void parts_own_share(const parts *self, size_t *begin, size_t *end);
@@ -153,12 +162,14 @@ void parts_hand_over(parts *self, size_t part, const void *address);
 /* The first part that has not been handed over; their number when there is none. */
 size_t parts_missing(const parts *self);
 
-/* What is done with `n` elements of the own share that lie at `begin` in the vector; one term a
- * rank. */
-typedef void (*parts_use)(void *context, size_t begin, const void *const *terms, int num_terms,
+/* What is done with `n` elements of the own share that lie at `begin` in the vector, PARTS_BYTES of
+ * them at most; one term a rank. Returns whether what was made of them is finite. */
+enum { PARTS_BYTES = 8192 }; /* which stay in the nearest cache */
+typedef int (*parts_use)(void *context, size_t begin, const void *const *terms, int num_terms,
                           size_t n);
 /* Once all ranks have handed over all parts: each goes through its own share; all wait until all
- * are done. used_s: the time that the own share took. Collective. */
+ * are done. used_s: the time that the own share took. Collective; NOT_FINITE when `use` has told so
+ * on any rank, or when nothing was done. */
 int parts_round(parts *self, int kind, int op, parts_use use, void *context, double *used_s,
                 double timeout_s, interrupted check);
 /* total: of the vector's elements, seen by all ranks: the reduction over the ranks, in their
@@ -173,7 +184,8 @@ enum { MAX_STATES = 2, NUM_COEFFICIENTS = 8 };
  * memory. coefficients: as comm/update.py makes them. dtype: FLOAT32 or FLOAT64. */
 void apply_rule(int rule, const double *coefficients, void *parameters, void *const *states,
                 const void *gradients, size_t n, int dtype);
-/* The ranks' gradients are the parts; parameters and states are seen by all ranks. */
+/* The ranks' gradients are the parts, which are guarded; parameters and states are seen by all
+ * ranks. */
 int fused_step(parts *gradients, int rule, const double *coefficients, void *parameters,
                void *const *states, int dtype, double *used_s, double timeout_s,
                interrupted check);

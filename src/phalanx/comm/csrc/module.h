@@ -38,6 +38,7 @@ PyObject *py_hand_over(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_parts_all_reduce(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_fused_step(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_apply_rule(PyObject *module, arguments a, Py_ssize_t n);
+PyObject *py_are_finite(PyObject *module, arguments a, Py_ssize_t n);
 
 /* module_coding.c */
 PyObject *py_encode_int8(PyObject *module, arguments a, Py_ssize_t n);

@@ -36,14 +36,15 @@ static size_t *integers_from(PyObject *sequence, size_t *count)
     return values;
 }
 
-/* make_parts(node or None, rank, size, windows, stride, count, starts, sizes, dtype) */
+/* make_parts(node or None, rank, size, windows, stride, count, starts, sizes, dtype, guarded) */
 PyObject *py_make_parts(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 9))
+    if (!has(n, 10))
         return NULL;
     node *node = a[0] == Py_None ? NULL : node_from(a[0]);
     int rank = int_from(a[1]), size = int_from(a[2]), dtype = int_from(a[8]);
+    int guarded = int_from(a[9]);
     void *windows = address_from(a[3]);
     size_t stride = PyLong_AsSize_t(a[4]), count = PyLong_AsSize_t(a[5]);
     size_t num_starts = 0, num_sizes = 0;
@@ -54,7 +55,8 @@ PyObject *py_make_parts(PyObject *module, arguments a, Py_ssize_t n)
     if (!PyErr_Occurred() && num_starts != num_sizes)
         PyErr_Format(PyExc_ValueError, "%zu starts, %zu sizes", num_starts, num_sizes);
     if (!PyErr_Occurred()) {
-        self = parts_make(node, rank, size, windows, stride, count, num_sizes, starts, sizes, dtype);
+        self = parts_make(node, rank, size, windows, stride, count, num_sizes, starts, sizes, dtype,
+                          guarded);
         if (!self)
             PyErr_NoMemory();
     }
@@ -205,4 +207,26 @@ PyObject *py_apply_rule(PyObject *module, arguments a, Py_ssize_t n)
         return NULL;
     WITHOUT_GIL(apply_rule(rule, coefficients, parameters, states, gradients, count, dtype));
     Py_RETURN_NONE;
+}
+
+/* are_finite(addresses, counts, dtype) -> bool */
+PyObject *py_are_finite(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 3))
+        return NULL;
+    size_t num_vectors = 0, num_counts = 0;
+    size_t *addresses = integers_from(a[0], &num_vectors);
+    size_t *counts = addresses ? integers_from(a[1], &num_counts) : NULL;
+    int dtype = int_from(a[2]), finite = 1;
+    if (!PyErr_Occurred() && num_vectors != num_counts)
+        PyErr_Format(PyExc_ValueError, "%zu addresses, %zu counts", num_vectors, num_counts);
+    if (!PyErr_Occurred()) {
+        Py_BEGIN_ALLOW_THREADS;
+        for (size_t i = 0; finite && i < num_vectors; i++)
+            finite = are_finite((const void *)addresses[i], counts[i], dtype);
+        Py_END_ALLOW_THREADS
+    }
+    free(addresses), free(counts);
+    return PyErr_Occurred() ? NULL : PyBool_FromLong(finite);
 }

@@ -25,7 +25,7 @@ typedef struct {
     uint64_t fingerprint;
     uint64_t count;
     uint32_t segment; /* generation << 8 | number; NO_SEGMENT: private memory */
-    uint32_t unused;
+    _Atomic uint32_t found; /* of a round of parts: bits of parts.c */
     uint64_t offset;
 } call;
 

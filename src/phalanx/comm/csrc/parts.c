@@ -6,16 +6,23 @@
  * soon as it is there, and two phases suffice: all is handed over; all shares are done.
  *
  * A window may be filled again at once after a round: its readers were done before the second
- * phase. What a round writes for all may be overwritten in the next, after its first phase. */
+ * phase. What a round writes for all may be overwritten in the next, after its first phase.
+ *
+ * Whether values are finite is found in passing, and told with the phases that are there anyway: of
+ * terms, where parts are guarded, with the first; of what was made of them with the second. */
 #include "node.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+/* What a rank tells the others; apart, since a rank may be done before another has looked. */
+enum { BAD_TERM = 1, BAD_RESULT = 2 };
+
 struct parts {
     node *node; /* NULL for one rank by itself */
-    int rank, size, dtype;
+    int rank, size, dtype, guarded;
+    uint32_t found;            /* in this round, of the above */
     size_t num_parts, count, itemsize, stride;
     size_t own_begin, own_end; /* elements of the own share */
     uint64_t layout;           /* equal on ranks with equal parts */
@@ -27,7 +34,7 @@ struct parts {
 static uint64_t mixed(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211U; }
 
 parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, size_t count,
-                  size_t num_parts, size_t *starts, size_t *sizes, int dtype)
+                  size_t num_parts, size_t *starts, size_t *sizes, int dtype, int guarded)
 {
     parts *self = calloc(1, sizeof *self);
     const char **given = calloc(num_parts + 1, sizeof *given);
@@ -35,7 +42,7 @@ parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, 
         free(self), free(given);
         return NULL;
     }
-    *self = (parts){node, rank, size, dtype, num_parts, count, ITEMSIZE[dtype], stride,
+    *self = (parts){node, rank, size, dtype, guarded, 0, num_parts, count, ITEMSIZE[dtype], stride,
                     share_begin(rank, size, count, ITEMSIZE[dtype]),
                     share_begin(rank + 1, size, count, ITEMSIZE[dtype]),
                     14695981039346656037U, windows, starts, sizes, given};
@@ -68,18 +75,32 @@ static size_t clamped(size_t at, size_t low, size_t high)
 /* Copy elements [begin, end) of the vector, which lie in one part, into the own window. */
 static void show(parts *self, const char *part, size_t start, size_t begin, size_t end)
 {
-    char *window = self->windows + (size_t)self->rank * self->stride;
-    if (begin < end)
-        memcpy(window + begin * self->itemsize, part + (begin - start) * self->itemsize,
-               (end - begin) * self->itemsize);
+    if (begin >= end)
+        return;
+    char *window = self->windows + (size_t)self->rank * self->stride + begin * self->itemsize;
+    const char *values = part + (begin - start) * self->itemsize;
+    if (!self->guarded)
+        memcpy(window, values, (end - begin) * self->itemsize);
+    else if (!copy_finite(window, values, end - begin, self->dtype))
+        self->found |= BAD_TERM;
+}
+
+/* The same of elements of the own share, which need no copy. */
+static void look_through(parts *self, const char *part, size_t start, size_t begin, size_t end)
+{
+    const char *values = part + (begin - start) * self->itemsize;
+    if (self->guarded && begin < end && !are_finite(values, end - begin, self->dtype))
+        self->found |= BAD_TERM;
 }
 
 void parts_hand_over(parts *self, size_t part, const void *address)
 {
     size_t start = self->starts[part], stop = start + self->sizes[part];
+    size_t begin = clamped(self->own_begin, start, stop), end = clamped(self->own_end, start, stop);
     self->given[part] = address;
-    show(self, address, start, start, clamped(self->own_begin, start, stop));
-    show(self, address, start, clamped(self->own_end, start, stop), stop);
+    show(self, address, start, start, begin);
+    show(self, address, start, end, stop);
+    look_through(self, address, start, begin, end);
 }
 
 size_t parts_missing(const parts *self)
@@ -90,21 +111,49 @@ size_t parts_missing(const parts *self)
     return part;
 }
 
+/* Elements [begin, end) of the own share, which lie in one part, block by block. */
+static int use_part(parts *self, size_t part, size_t begin, size_t end, parts_use use,
+                    void *context)
+{
+    const void *terms[MAX_RANKS];
+    size_t block = PARTS_BYTES / self->itemsize;
+    int finite = 1;
+    for (size_t at = begin; at < end; at += block) {
+        for (int peer = 0; peer < self->size; peer++)
+            terms[peer] = self->windows + (size_t)peer * self->stride + at * self->itemsize;
+        terms[self->rank] = self->given[part] + (at - self->starts[part]) * self->itemsize;
+        finite &= use(context, at, terms, self->size, least(block, end - at));
+    }
+    return finite;
+}
+
 /* Go through the own share, part by part. */
 static void use_own(parts *self, parts_use use, void *context)
 {
-    const void *terms[MAX_RANKS];
     for (size_t part = 0; part < self->num_parts; part++) {
         size_t start = self->starts[part], stop = start + self->sizes[part];
         size_t begin = clamped(start, self->own_begin, self->own_end);
         size_t end = clamped(stop, self->own_begin, self->own_end);
-        if (begin >= end)
-            continue;
-        for (int peer = 0; peer < self->size; peer++)
-            terms[peer] = self->windows + (size_t)peer * self->stride + begin * self->itemsize;
-        terms[self->rank] = self->given[part] + (begin - start) * self->itemsize;
-        use(context, begin, terms, self->size, end - begin);
+        if (!use_part(self, part, begin, end, use, context))
+            self->found |= BAD_RESULT;
     }
+}
+
+/* Before a phase is published. */
+static void tell(parts *self)
+{
+    if (self->node)
+        atomic_store_explicit(&call_of(self->node, self->rank)->found, self->found,
+                              memory_order_relaxed);
+}
+
+/* After it, for all ranks. */
+static int has_found(parts *self, uint32_t what)
+{
+    uint32_t found = self->found;
+    for (int peer = 0; self->node && peer < self->size; peer++)
+        found |= atomic_load_explicit(&call_of(self->node, peer)->found, memory_order_relaxed);
+    return (found & what) != 0;
 }
 
 static double now(void)
@@ -114,25 +163,41 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
+/* All have handed over all parts. */
+static int meet(parts *self, int kind, int op, double timeout_s, interrupted check)
+{
+    if (!self->node)
+        return DONE;
+    TRY(node_begin(self->node, kind, self->dtype, op, 0, self->layout, timeout_s, check));
+    tell(self);
+    return node_meet(self->node);
+}
+
+/* All are done with their shares. */
+static int part_again(parts *self)
+{
+    if (!self->node)
+        return DONE;
+    tell(self);
+    TRY(node_advance(self->node));
+    return node_end(self->node);
+}
+
 int parts_round(parts *self, int kind, int op, parts_use use, void *context, double *used_s,
                 double timeout_s, interrupted check)
 {
-    int status = DONE;
-    if (self->node) {
-        status = node_begin(self->node, kind, self->dtype, op, 0, self->layout, timeout_s, check);
-        if (!status)
-            status = node_meet(self->node);
-    }
+    int status = meet(self, kind, op, timeout_s, check);
     if (!status) {
         double began = now();
-        use_own(self, use, context);
+        if (!has_found(self, BAD_TERM))
+            use_own(self, use, context);
         *used_s = now() - began;
-        if (self->node)
-            status = node_advance(self->node);
+        status = part_again(self);
     }
-    if (!status && self->node)
-        node_end(self->node);
+    if (!status && has_found(self, BAD_TERM | BAD_RESULT))
+        status = NOT_FINITE;
     memset(self->given, 0, self->num_parts * sizeof *self->given);
+    self->found = 0;
     return status;
 }
 
@@ -143,11 +208,12 @@ typedef struct {
     int dtype, op;
 } sums;
 
-static void reduce(void *context, size_t begin, const void *const *terms, int num_terms, size_t n)
+static int reduce(void *context, size_t begin, const void *const *terms, int num_terms, size_t n)
 {
     sums *to = context;
     void *output = to->total + begin * ITEMSIZE[to->dtype];
     reduce_terms(&output, 1, terms, num_terms, n, to->dtype, to->op, 1.0);
+    return are_finite(output, n, to->dtype);
 }
 
 int parts_all_reduce(parts *self, void *total, int op, double timeout_s, interrupted check)
