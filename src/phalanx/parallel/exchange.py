@@ -14,6 +14,7 @@ from phalanx.parallel.buckets import plan_buckets
 from phalanx.parallel.carrier import Carried, Carrier
 from phalanx.parallel.compression.compressor import Compressor, Ranks
 from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_memory
+from phalanx.parallel.step import OwnState
 from phalanx.records.spans import Spans, now_ns
 
 
@@ -103,6 +104,28 @@ class Exchange:
             return [[numbers[p] for p in bucket.parameters] for bucket in self._buckets.buckets]
         return self._planned(range(len(self._parameters) - 1, -1, -1))  # backward goes backwards
 
+    def own_state(self) -> OwnState | None:
+        """What the compressor keeps, and the buckets to which it belongs; between blocks. None
+        where it keeps nothing."""
+        if not self._compressor.keeps:
+            return None
+        plan = self.plan() if self._buckets is not None else []
+        return OwnState(self._compressor.words, plan, self._compressor.kept())
+
+    def go_on_from(self, state: OwnState) -> bool:
+        """Before the first block; False where `state` does not fit, and nothing has changed then.
+        Collective."""
+        order = [number for bucket in state.plan for number in bucket]
+        fits = (
+            state.words == self._compressor.words
+            and sorted(order) == list(range(len(self._parameters)))
+            and self._planned(order) == state.plan
+        )
+        if fits:
+            self._make_buckets(state.plan)
+            self._compressor.restore(state.tensors)
+        return fits
+
     def close(self) -> None:
         """End the thread; gradients that are views of buckets go. Collective."""
         for hook in self._hooks:
@@ -131,7 +154,9 @@ class Exchange:
         came = self._group.share([numbers[p] for p in dict.fromkeys(self._came)])
         self._group.traffic = traffic
         unused = sorted(set(numbers.values()).difference(came))
-        plan = self._planned([*came, *unused])
+        self._make_buckets(self._planned([*came, *unused]))
+
+    def _make_buckets(self, plan: Sequence[Sequence[int]]) -> None:
         self._buckets = GradientBuckets(self._parameters, plan, visible_memory(self._group))
         for bucket in self._buckets.buckets:
             self._compressor.prepare(bucket.number, bucket.shapes)

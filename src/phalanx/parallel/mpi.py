@@ -25,6 +25,7 @@ from phalanx.parallel.gradients import are_finite, square_of
 from phalanx.parallel.make_exchange import choice_for, is_worth_hiding, make_exchange, moved_in_step
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
+from phalanx.parallel.step import OwnState
 from phalanx.parallel.strategy import UpdateTimes, backward
 from phalanx.records.schema import Expected
 from phalanx.torch_backend.tensors import dtype_of
@@ -180,6 +181,12 @@ class MPI(OverMPI):
         if self._compressor.name != "none":
             formula = f"{self._compressor.name} of {formula}"
         return moved_in_step(*args), formula
+
+    def own_state(self) -> OwnState | None:
+        return self._exchange.own_state() if self._exchange is not None else None
+
+    def go_on_from(self, state: OwnState) -> bool:
+        return self._exchange is not None and self._exchange.go_on_from(state)
 
     def close(self) -> None:
         if self._exchange is not None:

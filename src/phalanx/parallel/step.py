@@ -83,6 +83,17 @@ class StateBytes(NamedTuple):
     optimizer: int
 
 
+class OwnState(NamedTuple):
+    """What a rank keeps from step to step beside parameters and the optimizer's state; it fits the
+    same rank among as many."""
+
+    words: str
+    """What keeps it; it fits nothing of other words."""
+    plan: list[list[int]]
+    """The parameters' numbers in each bucket."""
+    tensors: dict[str, Tensor]
+
+
 def cross_entropy_sum(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """0-dim: the sum over all targets but the ignored.
 

@@ -30,6 +30,7 @@ from phalanx.parallel.gradients import (
 from phalanx.parallel.step import (
     IGNORED,
     Batch,
+    OwnState,
     StateBytes,
     StepResult,
     TimedAction,
@@ -320,6 +321,16 @@ class Strategy(ABC):
         """By the parameter's name the state that this rank keeps of it, to read and to fill:
         of what it holds of the parameter, by torch.optim's names."""
         return {name: self.optimizer.state[p] for name, p in self.model.named_parameters()}
+
+    def own_state(self) -> OwnState | None:
+        """What this rank alone keeps beside that; between steps. None, on all ranks, where ranks
+        keep nothing for themselves."""
+        return None
+
+    def go_on_from(self, state: OwnState) -> bool:  # noqa: ARG002
+        """Keep what an earlier run's `own_state` of this rank says; False where it does not fit.
+        After `prepare`; collective."""
+        return False
 
     def state_bytes(self) -> StateBytes:
         """Measured between a step and the next: what is there in memory, each storage once."""

@@ -28,12 +28,17 @@ OPTIMIZER_FILE = "optimizer.safetensors"
 
 
 def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: Optimizer, manifest: Manifest
+    folder: Path,
+    model: nn.Module,
+    optimizer: Optimizer,
+    manifest: Manifest,
+    kept: Path | None = None,
 ) -> Path:
     """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-step-<m>`; by one rank.
     It is there whole or not at all.
 
-    manifest: without its `files`, which are filled in here.
+    manifest: without its `files`, which are filled in here. kept: a folder whose files are part of
+    it; it is gone afterwards.
     Raises: UserError when it cannot be written (a full disk); what was there before is untouched.
     """
     target = folder / folder_of(manifest)
@@ -42,11 +47,16 @@ def save_checkpoint(
         temporary.mkdir(parents=True)
         save_file(model_tensors(model), temporary / MODEL_FILE)
         save_file(optimizer_tensors(model, optimizer), temporary / OPTIMIZER_FILE)
+        for file in kept.iterdir() if kept else ():
+            file.rename(temporary / file.name)
         seal(temporary, target, manifest)
     except Exception as error:
         # safetensors reports a full disk by an exception of its own, which is no OSError
         shutil.rmtree(temporary, ignore_errors=True)
         raise unwritable(target, error) from error
+    finally:
+        if kept:
+            shutil.rmtree(kept, ignore_errors=True)
     return target
 
 
@@ -69,12 +79,15 @@ def unwritable(target: Path, error: Exception) -> UserError:
     )
 
 
-def load_checkpoint(checkpoint: Path, model: nn.Module, optimizer: Optimizer) -> Manifest:
+def load_checkpoint(
+    checkpoint: Path, model: nn.Module, optimizer: Optimizer, rank: int = 0
+) -> Manifest:
     """Put the checkpoint's values into `model` and `optimizer`, bit for bit.
 
+    rank: that reads.
     Raises: UserError when a file is damaged or the tensors are not those of the model.
     """
-    manifest = read_manifest(checkpoint)
+    manifest = read_manifest(checkpoint, rank=rank)
     tensors = load_file(checkpoint / MODEL_FILE)
     try:
         model.load_state_dict(tensors, strict=True)

@@ -19,6 +19,8 @@ MANIFEST = "manifest.json"
 MANIFEST_SCHEMA = 2
 WHOLE_EPOCHS = 1  # the schema of a manifest that says nothing of an epoch in part
 
+_KEPT = "kept-"
+
 
 class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str
@@ -70,9 +72,19 @@ def find_checkpoint(path: Path) -> Path:
     return found[-1]
 
 
-def read_manifest(checkpoint: Path) -> Manifest:
+def kept_file(rank: int) -> str:
+    """The file of what `rank` keeps for itself."""
+    return f"{_KEPT}{rank}.safetensors"
+
+
+def is_kept(name: str) -> bool:
+    return name.startswith(_KEPT)
+
+
+def read_manifest(checkpoint: Path, *, rank: int | None = None) -> Manifest:
     """Read the manifest and hold every file to it.
 
+    rank: that leaves to the others what they keep for themselves.
     Raises: UserError naming the file that is missing, damaged or of a newer kind.
     """
     try:
@@ -82,6 +94,8 @@ def read_manifest(checkpoint: Path) -> Manifest:
     if manifest.schema > MANIFEST_SCHEMA:
         raise UserError(f"checkpoint {checkpoint} was written by a newer Phalanx: update Phalanx")
     for name, stored in manifest.files.items():
+        if rank is not None and is_kept(name) and name not in (kept_file(0), kept_file(rank)):
+            continue
         problem = _problem(checkpoint / name, stored)
         if problem:
             raise UserError(

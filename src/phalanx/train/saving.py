@@ -14,6 +14,7 @@ from phalanx.records.files import EventWriter
 from phalanx.records.schema import Saved
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.config import TrainConfig
+from phalanx.train.kept import load_kept, write_kept
 from phalanx.train.manifest import WHOLE_EPOCHS, Manifest
 from phalanx.train.sharded import load_together, save_together
 
@@ -57,8 +58,11 @@ class Saver:
         began, strategy = time.perf_counter(), self.strategy
         if strategy.is_sharded:
             path = save_together(self.folder, strategy, manifest)
-        elif strategy.rank == 0:
-            path = save_checkpoint(self.folder, strategy.model, strategy.optimizer, manifest)
+        else:
+            kept = write_kept(self.folder, strategy, manifest)
+            if strategy.rank == 0:
+                parts = (strategy.model, strategy.optimizer)
+                path = save_checkpoint(self.folder, *parts, manifest, kept)
         if strategy.rank > 0:
             return None
         now = time.perf_counter()
@@ -95,11 +99,15 @@ class Saver:
         )
 
 
-def load(checkpoint: Path, strategy: Strategy) -> Manifest:
-    """What any strategy has saved, into this one. Collective.
+def load(checkpoint: Path, strategy: Strategy) -> tuple[Manifest, str]:
+    """What any strategy has saved, into this one; and a line for the user on what did not fit, if
+    anything. Collective.
 
     Raises: UserError when a file is damaged or the tensors are not those of the model.
     """
     if strategy.is_sharded:
-        return load_together(checkpoint, strategy)
-    return load_checkpoint(checkpoint, strategy.model, strategy.optimizer)
+        manifest = load_together(checkpoint, strategy)
+    else:
+        parts = (strategy.model, strategy.optimizer)
+        manifest = load_checkpoint(checkpoint, *parts, strategy.rank)
+    return manifest, load_kept(checkpoint, manifest, strategy)

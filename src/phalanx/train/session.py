@@ -19,7 +19,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.running import end_run
-from phalanx.records.schema import Finished, Outcome, Started
+from phalanx.records.schema import Finished, Notice, Outcome, Started
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import parameters_sha256
 from phalanx.train.config import TrainConfig
@@ -136,7 +136,11 @@ def _prepare(
     strategy.prepare(model, update_rule(config, schedule.peak))
     epochs_done = samples_seen = 0
     if config.resume:
-        manifest = load(config.resume, strategy)
+        manifest, told = load(config.resume, strategy)
+        if told:
+            writer.add(Notice(at_s=time.perf_counter() - began_at, text=told))
+            if strategy.rank == 0:
+                print(told, flush=True)
         check_order(manifest, config.resume, source.order)
         epochs_done, samples_seen = manifest.epochs_done, manifest.samples_seen
     saver = None

@@ -11,7 +11,8 @@ arXiv:1905.05957.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Size, Tensor
@@ -109,29 +110,31 @@ class _Work:
         return memory[starts[step.start] : starts[step.stop]]
 
 
-class Kept:
+class Kept(NamedTuple):
     """What was lost of a bucket and is to be added: of this rank's values, and of the sum of the
     share that it owns. Empty where a coding keeps nothing."""
 
-    def __init__(self, count: int, num_ranks: int, coding: Coding) -> None:
+    own: Tensor
+    of_sum: Tensor
+
+    @classmethod
+    def nothing(cls, count: int, num_ranks: int, coding: Coding) -> Kept:
+        """Of a bucket of `count` values."""
+        if not coding.keeps:
+            return cls(torch.zeros(0), torch.zeros(0))
         largest = max(len(share) for share in shares_of(count, num_ranks, coding.unit))
-        self.own = torch.zeros(count if coding.keeps else 0)
-        self.of_sum = torch.zeros(largest if coding.keeps else 0)
+        return cls(torch.zeros(count), torch.zeros(largest))
 
     def forget(self) -> None:
         self.own.zero_()
         self.of_sum.zero_()
-
-    @property
-    def num_bytes(self) -> int:
-        return self.own.nbytes + self.of_sum.nbytes
 
 
 class Coded(Compressor):
     """fp16, bf16 and int8."""
 
     def __init__(self, name: str, coding: Coding) -> None:
-        self.name = name
+        self.name, self.keeps = name, coding.keeps
         self._sum = CodedSum(coding)
         self._scratch = Scratch()
         self._known: set[int] = set()
@@ -148,14 +151,23 @@ class Coded(Compressor):
             return
         kept = self._kept.get(number)
         if kept is None:
-            kept = self._kept[number] = Kept(len(values), ranks.size, self._sum.coding)
+            kept = Kept.nothing(len(values), ranks.size, self._sum.coding)
+            self._kept[number] = kept
         with self._scratch.as_float32(values) as working:
             self._sum.reduce(working, ranks, kept)
-            if kept.num_bytes and not is_finite(working):
+            if self.keeps and not is_finite(working):
                 kept.forget()
 
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
         return self._sum.sent_bytes(count_of(shapes), rank, num_ranks) if num_ranks > 1 else 0
 
-    def kept_bytes(self) -> int:
-        return sum(kept.num_bytes for kept in self._kept.values())
+    def kept(self) -> dict[str, Tensor]:
+        return {
+            f"{number}:{what}": tensor
+            for number, kept in self._kept.items()
+            for what, tensor in kept._asdict().items()
+        }
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        numbers = {int(name.split(":")[0]) for name in kept}
+        self._kept = {n: Kept(kept[f"{n}:own"], kept[f"{n}:of_sum"]) for n in numbers}

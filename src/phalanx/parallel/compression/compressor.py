@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -78,6 +78,13 @@ class Compressor(ABC):
     goes by the bucket's number, and is forgotten when a sum was not finite."""
 
     name: str
+    keeps = False
+    """Whether what is kept of a step changes later ones."""
+
+    @property
+    def words(self) -> str:
+        """What is kept fits a compressor of the same words."""
+        return self.name
 
     def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: B027  # most need none
         """Bucket `number` holds parameters of `shapes`, one after the other. A number that is
@@ -93,9 +100,16 @@ class Compressor(ABC):
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
         """That `rank` sends for a bucket of parameters of `shapes`, and as much receives."""
 
+    def kept(self) -> dict[str, Tensor]:
+        """What is kept, by name, to be read; of this rank alone."""
+        return {}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:  # noqa: B027  # most keep nothing
+        """Go on from what `kept` said, with the same buckets; after `prepare`, before `reduce`."""
+
     def kept_bytes(self) -> int:
         """Of memory for what is kept between steps."""
-        return 0
+        return sum(tensor.nbytes for tensor in self.kept().values())
 
 
 class Uncompressed(Compressor):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,6 +76,7 @@ class PowerSGD(Compressor):
     """
 
     name = "powersgd"
+    keeps = True
 
     def __init__(self, rank: int, seed: int = 0) -> None:
         self._rank, self._seed = rank, seed
@@ -85,6 +86,10 @@ class PowerSGD(Compressor):
         self._kept: dict[int, Tensor] = {}
         self._right: dict[int, list[Tensor]] = {}
         self._begun = 0
+
+    @property
+    def words(self) -> str:
+        return f"{self.name} of rank {self._rank}"
 
     def prepare(self, number: int, shapes: Sequence[Size]) -> None:
         if number in self._layouts:
@@ -133,7 +138,7 @@ class PowerSGD(Compressor):
 
     def _add_up(self, values: Tensor, ranks: Ranks) -> None:
         if len(values):
-            self._sum.reduce(values, ranks, Kept(0, ranks.size, self._sum.coding))
+            self._sum.reduce(values, ranks, Kept.nothing(len(values), ranks.size, self._sum.coding))
 
     def _renew(self, right: Tensor) -> None:
         """Columns of zeros, and such as are not finite, become random ones, on every rank the
@@ -155,9 +160,27 @@ class PowerSGD(Compressor):
             for count in (layout.num_first, layout.num_second)
         )
 
-    def kept_bytes(self) -> int:
-        rights = [right for many in self._right.values() for right in many]
-        return sum(tensor.nbytes for tensor in [*self._kept.values(), *rights])
+    def kept(self) -> dict[str, Tensor]:
+        """Factors too, and how many beginnings were made at random."""
+        if not self._kept:
+            return {}
+        rights = {
+            f"{number}:right:{place}": right
+            for number, many in self._right.items()
+            for place, right in enumerate(many)
+        }
+        lost = {f"{number}:lost": kept for number, kept in self._kept.items()}
+        return {"begun": torch.tensor(self._begun), **lost, **rights}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        if not kept:
+            return
+        self._begun = int(kept["begun"])
+        for number, layout in self._layouts.items():
+            if f"{number}:lost" in kept:
+                self._kept[number] = kept[f"{number}:lost"]
+                places = range(len(layout.matrices))
+                self._right[number] = [kept[f"{number}:right:{place}"] for place in places]
 
 
 def layout_of(shapes: Sequence[Size], rank: int) -> _Layout:

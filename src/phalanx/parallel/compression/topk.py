@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Size, Tensor
@@ -27,6 +27,7 @@ class TopK(Compressor):
     """
 
     name = "topk"
+    keeps = True
 
     def __init__(self, fraction: float) -> None:
         self._fraction = fraction
@@ -73,8 +74,11 @@ class TopK(Compressor):
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:  # noqa: ARG002
         return (num_ranks - 1) * 8 * self.num_sent(count_of(shapes))
 
-    def kept_bytes(self) -> int:
-        return sum(kept.nbytes for kept in self._kept.values())
+    def kept(self) -> dict[str, Tensor]:
+        return {str(number): kept for number, kept in self._kept.items()}
+
+    def restore(self, kept: Mapping[str, Tensor]) -> None:
+        self._kept = {int(number): tensor for number, tensor in kept.items()}
 
 
 def _split(part: Tensor) -> tuple[Tensor, Tensor]:
