@@ -33,7 +33,7 @@ class OpenFiles(Generic[Key]):
         self._path_of = path_of
         self._is_mapped = is_mapped
         self._limit = limit
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # what is held may die in the midst of this
         self._files: OrderedDict[Key, _OpenFile] = OrderedDict()
 
     @contextmanager
@@ -42,17 +42,11 @@ class OpenFiles(Generic[Key]):
 
         Raises: OSError when one cannot be opened.
         """
-        taken: list[_OpenFile] = []
+        held = Held(self, keys)
         try:
-            with self._lock:
-                for key in keys:
-                    taken.append(self._take(key))
-            yield [file.opened for file in taken]
+            yield held.opened
         finally:
-            with self._lock:
-                for file in taken:
-                    self._give_back(file)
-                self._close_unused(self._limit)
+            held.give_back()
 
     def forget(self, keys: Sequence[Key]) -> None:
         """From now on these are opened anew, where `path_of` says; who uses them reads on."""
@@ -65,8 +59,28 @@ class OpenFiles(Generic[Key]):
                         file.close()
 
     def close(self) -> None:
+        """Files in use are closed by who uses them last."""
         with self._lock:
-            self._close_unused(0)
+            keys = list(self._files)
+        self.forget(keys)
+
+    def take(self, keys: Sequence[Key]) -> list[_OpenFile]:
+        """For `give_back`. Raises: OSError when one cannot be opened; then none is taken."""
+        taken: list[_OpenFile] = []
+        try:
+            with self._lock:
+                for key in keys:
+                    taken.append(self._take(key))
+        except OSError:
+            self.give_back(taken)
+            raise
+        return taken
+
+    def give_back(self, taken: list[_OpenFile]) -> None:
+        with self._lock:
+            for file in taken:
+                self._give_back(file)
+            self._close_unused(self._limit)
 
     def _take(self, key: Key) -> _OpenFile:
         file = self._files.get(key)
@@ -88,6 +102,25 @@ class OpenFiles(Generic[Key]):
         unused = [key for key, file in self._files.items() if not file.num_users]
         for key in unused[: len(self._files) - limit]:
             self._files.pop(key).close()
+
+
+class Held:
+    """Files that stay open until they are given back, or this object dies."""
+
+    def __init__(self, files: OpenFiles[Key], keys: Sequence[Key]) -> None:
+        """Raises: OSError when one cannot be opened."""
+        self._taken: list[_OpenFile] = []
+        self._give_back = files.give_back
+        self._taken = files.take(keys)
+        self.opened = [file.opened for file in self._taken]
+
+    def give_back(self) -> None:
+        taken, self._taken = self._taken, []
+        self._give_back(taken)
+
+    def __del__(self) -> None:
+        if self._taken:
+            self.give_back()
 
 
 class _OpenFile:

@@ -93,13 +93,7 @@ class Pack:
         elif out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
             raise ValueError(f"out must be contiguous, {dtype} {shape}: {out.dtype} {out.shape}")
         if described.encoding == "raw":
-            asked, size = (
-                self._reader.locate(self._numbers[field], indices),
-                sample_bytes(described) or 0,
-            )
-            places = np.arange(len(out), dtype=np.int64) * size
-            for row in self._fetch(asked, places, out.reshape(-1).view(np.uint8)):
-                out[row] = 0
+            self._read_raw(field, indices, out)
             return out
         for row, array in enumerate(self._decoded(field, indices)):
             out[row] = 0 if array is None else array
@@ -147,6 +141,15 @@ class Pack:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _opened, (self.folder, self._damaged)
+
+    def _read_raw(self, field: str, indices: Indices, out: NDArray[Any]) -> None:
+        flat, number = out.reshape(-1).view(np.uint8), self._numbers[field]
+        if self._reader.read_whole(number, indices, flat):
+            return
+        size = sample_bytes(self.fields[field]) or 0
+        places = np.arange(len(out), dtype=np.int64) * size
+        for row in self._fetch(self._reader.locate(number, indices), places, flat):
+            out[row] = 0
 
     def _decoded(self, field: str, indices: Indices) -> Iterator[NDArray[Any] | None]:
         """Of one sample after the other; None where a damaged one is skipped."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.open_files import Opened, OpenFiles
 from phalanx.data.packed.rows import Spans, read_spans
+from phalanx.data.packed.short_way import ShortWay
 from phalanx.data.packed.table import Parts, SpanTable
 from phalanx.errors import UserError
 
@@ -52,6 +53,7 @@ class PartReader:
         self._files: OpenFiles[tuple[int, int]] = OpenFiles(
             lambda key: path_of(*key), lambda key: key in mapped, limit=OPEN_FILES
         )
+        self._short_way = ShortWay(index, self._table, self._files, most_files=OPEN_FILES // 2)
         self.first_samples = self._table.first_samples
 
     def locate(self, field: int, indices: Indices) -> Asked:
@@ -62,8 +64,14 @@ class PartReader:
             wrong = samples[(samples < 0) | (samples >= num_samples)][0]
             raise IndexError(f"there is no sample {wrong}: the pack has {num_samples}")
         shards = np.searchsorted(self.first_samples, samples, side="right") - 1
-        file = 1 if self._index.layout == "tar" else 1 + field
-        return Asked(file, samples, shards, self._table.parts(field, samples, shards))
+        parts = self._table.parts(field, samples, shards)
+        return Asked(self._file_of(field), samples, shards, parts)
+
+    def read_whole(self, field: int, indices: Indices, out: NDArray[np.uint8]) -> bool:
+        """Whether it was enough to look: all samples are in `out`, (bytes,), and whole. If not, the
+        other two tell why; nothing may be wrong."""
+        samples = np.ascontiguousarray(indices, np.int64)
+        return self._short_way.read(field, self._file_of(field), samples, out)
 
     def fetch(self, asked: Asked, places: Indices, out: NDArray[np.uint8]) -> NDArray[np.int32]:
         """Bring every part to its place in `out`, (bytes,); what became of each, see rows.py.
@@ -80,11 +88,16 @@ class PartReader:
     def forget(self, shard: int) -> None:
         """Its files are opened anew, where `path_of` says then."""
         num_files = len(self._index.shards[shard].files)
+        self._short_way.forget()
         self._files.forget([(shard, number) for number in range(num_files)])
 
     def close(self) -> None:
         """Files that are being read stay open until they are read."""
+        self._short_way.forget()
         self._files.close()
+
+    def _file_of(self, field: int) -> int:
+        return 1 if self._index.layout == "tar" else 1 + field
 
     def _fetch(
         self, asked: Asked, rows: slice, places: Indices, out: NDArray[np.uint8]
@@ -94,6 +107,7 @@ class PartReader:
         offsets, sizes, crcs = asked.parts
         try:
             with self._files.using([(shard, asked.file) for shard in present]) as opened:
+                self._short_way.open(asked.file, present)
                 files, maps, map_bytes = _by_row(opened, present, shards)
                 return read_spans(
                     Spans(files, maps, map_bytes, offsets[rows], sizes[rows], places, crcs[rows]),

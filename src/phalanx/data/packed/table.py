@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +52,9 @@ class SpanTable:
         if index.layout == "npy":  # what comes before the first sample
             sample_sizes = [sample_bytes(field) or 0 for field in index.fields]
             self._headers = self._file_bytes - np.outer(counts, sample_sizes)
+            self.headers = list(np.ascontiguousarray(self._headers.T))
+        else:
+            self.headers = [np.empty(0, np.int64)] * len(index.fields)
         row = (len(index.fields), 3) if index.layout == "tar" else (len(index.fields),)
         kind = np.dtype("<i8") if index.layout == "tar" else np.dtype("<u4")
         self._rows = np.zeros((index.num_samples, *row), kind)  # untouched pages cost nothing
@@ -67,6 +70,13 @@ class SpanTable:
         if self._index.layout == "tar":
             return self._parts_of_tar(field, samples, shards)
         return self._parts_of_npy(field, samples, shards)
+
+    def entries(self, field: int) -> tuple[NDArray[Any], int, int]:
+        """What is known of all samples; bytes from one to the next, and before the field's first:
+        its checksum (4 bytes), in a tar its offset, size and checksum (8 each). Zeros where a
+        shard's part was not read yet."""
+        sample = self._rows[:1].nbytes
+        return self._rows, sample, field * (sample // len(self._index.fields))
 
     def _parts_of_npy(
         self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]

@@ -5,6 +5,7 @@
 
 #include "crc.h"
 #include "rows.h"
+#include "samples.h"
 
 /* Whether every span lies within the output, and its numbers make sense. */
 static int lie_within(const spans *s, size_t n, Py_ssize_t out_bytes)
@@ -47,6 +48,61 @@ static PyObject *py_read_spans(PyObject *module, PyObject *args)
     return result;
 }
 
+/* Whether the parts of the table belong together, and the output has the size of so many samples.
+ * What a sample's entry says is looked at when it is read. */
+static int are_of_a_kind(const sample_places *p, const Py_buffer *first_samples,
+                         const Py_buffer *files, const Py_buffer *headers,
+                         const Py_buffer *entries, Py_ssize_t entry_offset, size_t n,
+                         const Py_buffer *out)
+{
+    size_t entry_bytes = p->headers ? 4 : 24;
+    if ((size_t)first_samples->len != (p->num_shards + 1) * 8 || !p->num_shards ||
+        (size_t)files->len != p->num_shards * sizeof(shard_file) ||
+        (p->headers && (size_t)headers->len != p->num_shards * 8))
+        return 0;
+    int64_t num_samples = p->first_samples[p->num_shards];
+    return num_samples >= 0 && entry_offset >= 0 &&
+           (size_t)entry_offset + entry_bytes <= p->entry_stride &&
+           (size_t)entries->len == (size_t)num_samples * p->entry_stride && p->sample_bytes > 0 &&
+           n == (size_t)(out->len / p->sample_bytes) && out->len % p->sample_bytes == 0;
+}
+
+/* read_samples(first_samples, files, headers, entries, entry_stride, entry_offset, sample_bytes,
+ * samples, out): whether all are whole. headers: empty where the entries tell. */
+static PyObject *py_read_samples(PyObject *module, PyObject *args)
+{
+    enum { FIRST_SAMPLES, FILES, HEADERS, ENTRIES, SAMPLES, OUT, NUM };
+    Py_buffer b[NUM];
+    Py_ssize_t stride, offset;
+    long long sample_bytes;
+    PyObject *result = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*y*y*y*nnLy*w*", &b[FIRST_SAMPLES], &b[FILES], &b[HEADERS],
+                          &b[ENTRIES], &stride, &offset, &sample_bytes, &b[SAMPLES], &b[OUT]))
+        return NULL;
+    size_t n = (size_t)b[SAMPLES].len / 8, num_shards = (size_t)b[FILES].len / sizeof(shard_file);
+    sample_places p = {num_shards,
+                       b[FIRST_SAMPLES].buf,
+                       b[FILES].buf,
+                       b[HEADERS].len ? b[HEADERS].buf : NULL,
+                       (const char *)b[ENTRIES].buf + offset,
+                       (size_t)stride,
+                       sample_bytes};
+    if (!are_of_a_kind(&p, &b[FIRST_SAMPLES], &b[FILES], &b[HEADERS], &b[ENTRIES], offset, n,
+                       &b[OUT])) {
+        PyErr_SetString(PyExc_ValueError, "samples, their table and the output do not fit");
+    } else {
+        int are_whole;
+        Py_BEGIN_ALLOW_THREADS
+        are_whole = read_samples(&p, b[SAMPLES].buf, n, b[OUT].buf);
+        Py_END_ALLOW_THREADS
+        result = PyBool_FromLong(are_whole);
+    }
+    for (int i = 0; i < NUM; i++)
+        PyBuffer_Release(&b[i]);
+    return result;
+}
+
 /* crcs_of_rows(rows, crcs): as many rows of equal size as there are places for checksums */
 static PyObject *py_crcs_of_rows(PyObject *module, PyObject *args)
 {
@@ -67,6 +123,7 @@ static PyObject *py_crcs_of_rows(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"read_spans", py_read_spans, METH_VARARGS, NULL},
+    {"read_samples", py_read_samples, METH_VARARGS, NULL},
     {"crcs_of_rows", py_crcs_of_rows, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
