@@ -6,7 +6,8 @@ import pytest
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import EventWriter, rank_file, write_failure
-from phalanx.records.running import LAUNCHER_LOG, judge, raise_failure
+from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.running import judge, raise_failure
 from phalanx.records.schema import Failure, Finished, Outcome, Started
 
 LOGS = {
@@ -80,3 +81,22 @@ def test_the_first_error_decides(tmp_path: Path, mendable: bool, kind: type[Exce
     assert outcome == Outcome(status="failed", error="so it is", rank=1)
     with pytest.raises(kind, match="so it is"):
         raise_failure(tmp_path, outcome)
+
+
+def test_an_error_that_no_rank_could_write_down_is_told(tmp_path: Path) -> None:
+    """A rank could not import what it needed. The study said that it was killed, perhaps for want
+    of memory; the error stood in the launcher's log, to which nobody was sent."""
+    (tmp_path / LAUNCHER_LOG).write_text(
+        "a warning of something else\n"
+        "Traceback (most recent call last):\n"
+        '  File "rank.py", line 1, in <module>\n'
+        "    from a.b import c\n"
+        "ImportError: cannot import name 'c' from 'a.b'\n"
+        "prterun has exited due to process rank 0\n"
+    )
+    error = judge(tmp_path, 2, 1, timeout_s=1).error or ""
+    assert error.endswith("error in launcher.log: ImportError: cannot import name 'c' from 'a.b'")
+    (tmp_path / LAUNCHER_LOG).write_text(LOGS["openmpi"])
+    assert "Killed, perhaps for want of memory" in (
+        judge(tmp_path, 2, 137, timeout_s=1).error or ""
+    )

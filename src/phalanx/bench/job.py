@@ -32,12 +32,12 @@ from phalanx.records.files import (
     read_failure,
     write_bench,
 )
+from phalanx.records.launcher_log import LAUNCHER_LOG, why_silent
 from phalanx.records.schema import Outcome
 from phalanx.train.environment import describe_environment
 
 RUNS = Path("runs") / "bench"
 POLL_INTERVAL_S = 0.1
-LAUNCHER_LOG = "launcher.log"
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench")
 
 
@@ -105,8 +105,7 @@ def judge(folder: Path, ranks: int, exit_code: int | None) -> Outcome:
         return Outcome(status="failed", error=f"the ranks fell silent; {who}")
     return Outcome(
         status="failed",
-        error=f"ranks ended without a word (exit code {exit_code}); {who}. "
-        "Killed, perhaps for want of memory, or MPI could not start",
+        error=f"ranks ended without a word (exit code {exit_code}); {who}. {why_silent(folder)}",
     )
 
 

@@ -13,9 +13,8 @@ import msgspec
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import rank_file, read_events, read_failure, read_run, write_run
 from phalanx.records.last import last_file, read_last, who_was_where
+from phalanx.records.launcher_log import LAUNCHER_LOG, read_log, why_silent
 from phalanx.records.schema import Environment, Finished, Outcome, Run, Setting, Started
-
-LAUNCHER_LOG = "launcher.log"
 
 
 def begin_run(
@@ -89,7 +88,7 @@ def _judged(folder: Path, ranks: int, exit_code: int | None, timeout_s: float) -
     return Outcome(
         status="failed",
         error=f"ranks ended without a word (exit code {exit_code}); unfinished: {who}. "
-        "Killed, perhaps for want of memory, or MPI could not start",
+        f"{why_silent(folder)}",
     )
 
 
@@ -117,9 +116,7 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
 def _first_to_end(folder: Path, unfinished: Sequence[int]) -> tuple[int, str] | None:
     """The rank whose end made the launcher end all others, and its role; None where it does not
     tell. Launchers of all MPIs say the process: "PID 1234"."""
-    log = folder / LAUNCHER_LOG
-    text = log.read_text(errors="replace") if log.exists() else ""
-    named = [int(number) for number in re.findall(r"\bPID (\d+)", text)]
+    named = [int(number) for number in re.findall(r"\bPID (\d+)", read_log(folder))]
     started = {rank: _started(folder, rank) for rank in unfinished}
     found = {event.process_id: (rank, event.role) for rank, event in started.items() if event}
     return next((found[number] for number in named if number in found), None)

@@ -21,7 +21,8 @@ from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
 from phalanx.records.environment import describe_environment
-from phalanx.records.running import LAUNCHER_LOG, begin_run, end_run, judge, raise_failure
+from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.running import begin_run, end_run, judge, raise_failure
 from phalanx.records.schema import Outcome, Setting
 from phalanx.scratch.config import ScratchConfig, choose_data
 from phalanx.scratch.progress import Progress

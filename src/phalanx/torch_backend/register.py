@@ -33,7 +33,8 @@ def _register(torch: Any) -> None:
         c10d.Backend.register_backend("mpi", _create, extended_api=True, devices=["cpu", "cuda"])
     # From 2.15 on PyTorch hooks its flight recorder to every group that does not record itself, and
     # cannot do so with one that is written in Python.
-    getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set()).add("mpi")
+    recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+    recording.add("mpi")
     c10d._new_process_group_helper = _telling_more(c10d._new_process_group_helper)
     from torch.distributed.rendezvous import register_rendezvous_handler
 

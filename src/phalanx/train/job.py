@@ -21,7 +21,8 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
-from phalanx.records.running import LAUNCHER_LOG, end_run, judge, raise_failure
+from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.running import end_run, judge, raise_failure
 from phalanx.records.schema import Outcome
 from phalanx.train.config import TrainConfig
 from phalanx.train.progress import Progress

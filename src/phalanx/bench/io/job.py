@@ -38,12 +38,12 @@ from phalanx.records.files import (
     write_io,
 )
 from phalanx.records.io import Format, IoBench, IoEnd, IoSetting
+from phalanx.records.launcher_log import LAUNCHER_LOG, why_silent
 from phalanx.records.schema import Outcome
 from phalanx.report.wording import amount
 from phalanx.train.environment import describe_environment
 
 RUNS = Path("runs") / "bench"
-LAUNCHER_LOG = "launcher.log"
 POLL_INTERVAL_S = 0.1
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")
 
@@ -146,8 +146,10 @@ def _check(records: Path, ranks: int, exit_code: int | None) -> None:
     unfinished = [rank for rank in range(ranks) if not _has_finished(records, rank)]
     if unfinished:
         who = f"unfinished: rank {', '.join(map(str, unfinished))}"
-        how = "fell silent" if exit_code is None else f"ended (exit code {exit_code})"
-        raise RunFailedError(f"the ranks {how}; {who}{log}")
+        if exit_code is None:
+            raise RunFailedError(f"the ranks fell silent; {who}{log}")
+        why = why_silent(records)
+        raise RunFailedError(f"the ranks ended (exit code {exit_code}); {who}. {why}{log}")
 
 
 def _has_finished(records: Path, rank: int) -> bool:
