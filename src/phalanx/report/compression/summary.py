@@ -12,6 +12,7 @@ from rich.text import Text
 from phalanx.report.compression.findings import findings
 from phalanx.report.compression.material import Material, read_material
 from phalanx.report.compression.tables import compressors
+from phalanx.report.terminal import print_findings
 
 LEFT_OUT = ("bytes a step", "points", "over seeds", "begins to pay")
 """Of the page's table: with what is left four places fit into 80 columns, and the findings say the
@@ -26,10 +27,7 @@ def print_summary(folder: Path, console: Console) -> None:
 def show(material: Material, console: Console) -> None:
     console.print("Milliseconds of a step, in brackets how many times as fast as float32:")
     console.print(_table(material))
-    for topic in findings(material):
-        console.print(Text(topic.title, style="bold"))
-        for sentence in topic.sentences:
-            console.print(f"  {sentence.label}: {sentence.text}", markup=False)
+    print_findings(findings(material), console)
 
 
 def _table(material: Material) -> Table:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from phalanx.records.io import Cache
 from phalanx.report.answers import sentence
@@ -25,6 +24,7 @@ from phalanx.report.io.comparison import (
 from phalanx.report.io.findings import NO_BREAK, conditions, memory
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.study import IoStudy, read_io_study
+from phalanx.report.terminal import print_findings
 from phalanx.report.wording import duration, joined, percent
 
 AS_FAST_WITHIN = 0.05
@@ -177,8 +177,4 @@ def study_headline(study: IoStudy) -> str:
 
 def print_summary(folder: Path, console: Console) -> None:
     """The findings, on the terminal."""
-    for topic in study_findings(read_io_study(folder)):
-        console.print(Text(topic.title, style="bold"))
-        for told in topic.sentences:
-            label = f"{told.label}: " if told.label else ""
-            console.print(f"  {label}{told.text}", markup=False)
+    print_findings(study_findings(read_io_study(folder)), console)

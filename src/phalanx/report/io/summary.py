@@ -15,6 +15,7 @@ from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, SPOKEN, floor_of
 from phalanx.report.io.findings import findings
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.tables import COLUMNS, row
+from phalanx.report.terminal import print_findings
 
 FORMATS = list(SPOKEN)
 WIDE_COLUMNS = 124
@@ -29,11 +30,7 @@ def show(measure: IoMeasure, console: Console) -> None:
         points = [p for p in measure.flat if (p.cell.ranks, p.cell.cache) == (ranks, cache)]
         console.print(Text(f"{CACHE_LABELS[cache]} · {counted(ranks, 'rank')}", style="bold"))
         console.print(table_of(measure, points, wide=wide))
-    for topic in findings([measure]):
-        console.print(Text(topic.title, style="bold"))
-        for sentence in topic.sentences:
-            label = f"{sentence.label}: " if sentence.label else ""
-            console.print(f"  {label}{sentence.text}", markup=False)
+    print_findings(findings([measure]), console)
 
 
 def table_of(measure: IoMeasure, points: Sequence[Point], *, wide: bool) -> Table:

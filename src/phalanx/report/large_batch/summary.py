@@ -13,6 +13,7 @@ from rich.text import Text
 from phalanx.report.large_batch.findings import findings
 from phalanx.report.large_batch.material import Material, read_material
 from phalanx.report.large_batch.tables import remedies
+from phalanx.report.terminal import print_findings
 
 COLUMNS = {
     "remedy": "remedy",
@@ -35,10 +36,7 @@ def print_summary(folder: Path, console: Console) -> None:
 
 def show(material: Material, console: Console) -> None:
     console.print(_table(material))
-    for topic in findings(material):
-        console.print(Text(topic.title, style="bold"))
-        for sentence in topic.sentences:
-            console.print(f"  {sentence.label}: {sentence.text}", markup=False)
+    print_findings(findings(material), console)
 
 
 def _table(material: Material) -> Table:

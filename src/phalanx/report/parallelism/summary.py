@@ -16,6 +16,7 @@ from phalanx.report.parallelism.material import Material, ModelMaterial, Paralle
 from phalanx.report.parallelism.tables import comparison_row, scratch
 from phalanx.report.tables import Table as PageTable
 from phalanx.report.tables import make_table
+from phalanx.report.terminal import print_findings
 
 COLUMNS = "scheme|p#|step ms#|epoch s#|gain#|sent#|=|kept#|wait %#|loss#|acc. %#"
 ONLY_WHEN_WIDE = frozenset({"step ms"})
@@ -37,11 +38,7 @@ def show(material: Material, console: Console) -> None:
     if material.scratch:
         console.print(Text("from scratch", style="bold"))
         console.print(scratch_table(material.scratch))
-    for topic in findings(material):
-        if topic.title in TOLD:
-            console.print(Text(topic.title, style="bold"))
-            for sentence in topic.sentences:
-                console.print(f"  {sentence.label}: {sentence.text}", markup=False)
+    print_findings((topic for topic in findings(material) if topic.title in TOLD), console)
     if text := not_completed(material.measures):
         console.print(f"not completed: {text}", markup=False)
 
