@@ -41,14 +41,19 @@ class CodedSum:
         with ranks.rounds(sum(map(cut.num_bytes, range(ranks.size)))) as rounds:
             numbers = range(cut.num_pieces)
             steps = [range(n, n + 1) for n in numbers] if rounds.overlap else [numbers]
-            there = [rounds.begin_all_to_all(*work.code(step)) for step in steps]
-            back = []
+            there, back = [], []
+            for step in steps:  # what others wait for first
+                work.code(step, work.others)
+                there.append(rounds.begin_all_to_all(*work.parts(step)))
+                work.code(step, work.own)
             for step, finish in zip(steps, there, strict=True):
                 finish()
-                back.append(rounds.begin_all_gather(*work.add_up(step)))
+                work.add_up(step)
+                back.append(rounds.begin_all_gather(*work.sums(step)))
+                work.decode(step, work.own)
             for step, finish in zip(steps, back, strict=True):
                 finish()
-                work.decode(step)
+                work.decode(step, work.others)
 
     def sent_bytes(self, count: int, rank: int, num_ranks: int) -> int:
         """To the owners, and of the own share to all."""
@@ -65,22 +70,27 @@ class _Work:
     ) -> None:
         self._coding, self._cut, self._rank = coding, cut, rank
         self._values, self._kept = values, kept
+        self.own = [rank]
+        self.others = [owner for owner in range(len(cut.shares)) if owner != rank]
         sizes = [cut.num_bytes(owner) for owner in range(len(cut.shares))]
         self._sent = scratch.parts("sent", sizes)
         self._results = scratch.parts("results", sizes)
         self._arrived = scratch.parts("arrived", [sizes[rank]] * len(sizes))
         self._arrived[rank] = self._sent[rank]
 
-    def code(self, step: range) -> tuple[list[Tensor], list[Tensor]]:
-        """What every owner gets of this rank's values; and before it where theirs will come."""
-        for owner, memory in enumerate(self._sent):
-            for piece, part in self._pieces(owner, step, memory):
+    def code(self, step: range, owners: Sequence[int]) -> None:
+        """This rank's values, for these owners."""
+        for owner in owners:
+            for piece, part in self._pieces(owner, step, self._sent[owner]):
                 self._coding.encode(self._values[piece], part, self._kept.own[piece])
+
+    def parts(self, step: range) -> tuple[list[Tensor], list[Tensor]]:
+        """Where those of the own share will come, and what every owner gets."""
         arriving = [self._part(self._rank, step, memory) for memory in self._arrived]
         return arriving, [self._part(o, step, memory) for o, memory in enumerate(self._sent)]
 
-    def add_up(self, step: range) -> tuple[list[Tensor], Tensor]:
-        """Of the own share; where all sums will come, and this one, which is coded."""
+    def add_up(self, step: range) -> None:
+        """The own share, and code the sum."""
         own, values = self._rank, self._values
         for number, memory in enumerate(self._arrived):
             for piece, part in self._pieces(own, step, memory):
@@ -89,13 +99,16 @@ class _Work:
         for piece, part in self._pieces(own, step, self._results[own]):
             lost = self._kept.of_sum[piece.start - first : piece.stop - first]
             self._coding.encode(values[piece], part, lost)
-        sums = [self._part(owner, step, memory) for owner, memory in enumerate(self._results)]
-        return sums, sums[own]
 
-    def decode(self, step: range) -> None:
-        """The sums of all shares."""
-        for owner, memory in enumerate(self._results):
-            for piece, part in self._pieces(owner, step, memory):
+    def sums(self, step: range) -> tuple[list[Tensor], Tensor]:
+        """Where all sums will come, and the own one among them."""
+        sums = [self._part(owner, step, memory) for owner, memory in enumerate(self._results)]
+        return sums, sums[self._rank]
+
+    def decode(self, step: range, owners: Sequence[int]) -> None:
+        """The sums of these owners' shares."""
+        for owner in owners:
+            for piece, part in self._pieces(owner, step, self._results[owner]):
                 self._coding.decode(part, self._values[piece], adds=False)
 
     def _pieces(self, owner: int, step: range, memory: Tensor) -> Iterator[tuple[slice, Tensor]]:

@@ -22,7 +22,8 @@ class Rounds(Protocol):
     def begin_all_to_all(
         self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> Callable[[], None]:
-        """As that of `Ranks`; outputs[own rank] may be parts[own rank] itself."""
+        """As that of `Ranks`; outputs[own rank] may be parts[own rank] itself, which may be written
+        meanwhile."""
 
     def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
         """As that of `Ranks`; `part` may be outputs[own rank] itself."""
