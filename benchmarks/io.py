@@ -12,6 +12,10 @@ Four measurements by `phalanx bench io`, each in one job in which all ways take 
                sample and in whole batches
     mnist      the same with samples of 785 B
 
+And one by itself: what it costs to open and to close a small file, beside reading it, and beside
+reading as many bytes out of one file. No loader can gain more over small files than that, and how
+much faster the shards are read than the files when both are only read.
+
 Cold: the files' pages are dropped before every epoch, verified by mincore, and where root may write
 /proc/sys/vm/drop_caches their names and inodes, too. What is wanted, what was found and whether it
 holds is printed; ratios are of epochs of one round, the median and the range over five. Raw values,
@@ -32,12 +36,13 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from phalanx.bench.io.config import IoConfig
+from phalanx.bench.io.config import IoConfig, Rival
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
+from phalanx.bench.io.small_files import Costs, small_file_costs
 from phalanx.records.files import write_atomically
 from phalanx.records.io import Cache, Format
-from phalanx.report.io.comparison import best_of_each_format, duel, own, rivals
+from phalanx.report.io.comparison import best_of_each_format, caches_of, duel, own, rivals
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.summary import as_json, show
@@ -45,6 +50,7 @@ from phalanx.train.run import RUNS
 
 RESULTS = Path(__file__).parent / "results" / "io.json"
 PACKED: tuple[Format, ...] = ("tar", "npy")
+READS: tuple[Rival, ...] = ("read", "read-kept")
 MNIST = """\
 name: mnist
 source: MNIST, an image and its label; a step of 20 ms is made up
@@ -68,20 +74,30 @@ class Claim:
     holds: bool | None  # None: the disk does not give what the accelerator asks for
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What nobody can beat here."""
+
+    what: str
+    found: float
+    low: float
+    high: float
+
+
 def configs(folder: Path) -> dict[str, IoConfig]:
     (folder / "mnist.yaml").write_text(MNIST)
     small = IoConfig(
-        profile="bert", formats=PACKED, cache=("warm",), against=("read", "torch", "torch-batched")
+        profile="bert", formats=PACKED, cache=("warm",), against=(*READS, "torch", "torch-batched")
     )
     return {
         "resnet50": IoConfig(
             formats=("files", *PACKED),
-            against=("read",),
+            against=READS,
             compute_scale=0.1,  # what is wanted of it is wanted flat out
             data_bytes="256MB",
             drop_names=can_drop_names(),
         ),
-        "unet3d": IoConfig(profile="unet3d", formats=PACKED, against=("read",), data_bytes="512MB"),
+        "unet3d": IoConfig(profile="unet3d", formats=PACKED, against=READS, data_bytes="512MB"),
         "bert": small,
         "mnist": replace(small, profile=str(folder / "mnist.yaml")),
     }
@@ -91,8 +107,9 @@ def claims(found: dict[str, IoMeasure]) -> Iterator[Claim]:
     for cache in ("warm", "cold"):
         yield from against_files(found["resnet50"], cache)
     for name, measure in found.items():
-        for cache in ("warm", "cold") if name in ("resnet50", "unet3d") else ("warm",):
-            yield from against_read(name, measure, cache)
+        for cache in caches_of(measure.flat):
+            for loader in READS:
+                yield from against_read(name, measure, cache, loader)
     for name in ("bert", "mnist"):
         for loader in ("torch", "torch-batched"):
             yield from against_torch(name, found[name], loader)
@@ -108,15 +125,27 @@ def against_files(measure: IoMeasure, cache: Cache) -> Iterator[Claim]:
         yield at_least(what, 5.0, gain.gain, gain.low, gain.high)
 
 
-def against_read(name: str, measure: IoMeasure, cache: Cache) -> Iterator[Claim]:
+def against_read(name: str, measure: IoMeasure, cache: Cache, loader: Rival) -> Iterator[Claim]:
+    read = {"read": "a plain read", "read-kept": "a read that keeps"}[loader]
     for point in best_of_each_format(measure.flat, cache):
         if point.cell.format in PACKED:
-            gain = duel(point, rivals(measure, point, "read")[0])
+            gain = duel(point, rivals(measure, point, loader)[0])
             times, low, high = 1 / gain.gain, 1 / gain.high, 1 / gain.low
-            what = f"{name}, {cache}: {point.cell.format} against a plain read, time"
+            what = f"{name}, {cache}: {point.cell.format} against {read}, time"
             yield Claim(
                 what=what, wanted="≤ 1.2", found=times, low=low, high=high, holds=times <= 1.2
             )
+
+
+def limits(measure: IoMeasure) -> Iterator[Limit]:
+    """How much faster the shards are read than small files when both are only read."""
+    for cache in caches_of(measure.flat):
+        best = {point.cell.format: point for point in best_of_each_format(measure.flat, cache)}
+        files = rivals(measure, best["files"], "read")[0]
+        for name in PACKED:
+            gain = duel(rivals(measure, best[name], "read")[0], files)
+            what = f"resnet50, {cache}: {name} against many small files when only read, samples/s"
+            yield Limit(what=what, found=gain.gain, low=gain.low, high=gain.high)
 
 
 def against_torch(name: str, measure: IoMeasure, loader: str) -> Iterator[Claim]:
@@ -148,14 +177,25 @@ def at_least(what: str, wanted: float, found: float, low: float, high: float) ->
     )
 
 
-def report(found: Sequence[Claim]) -> None:
+def report(found: Sequence[Claim], least: Sequence[Limit], costs: Costs) -> None:
     for claim in found:
-        cell = f"{claim.found:.3g} [{claim.low:.3g} {claim.high:.3g}]"
         holds = {True: "yes", False: "NO", None: "the files do not come fast enough"}[claim.holds]
-        print(f"{claim.what:62} {claim.wanted:>7}  {cell:>22}  {holds}")
+        show_line(claim.what, claim.wanted, (claim.found, claim.low, claim.high), holds)
+    for limit in least:
+        show_line(limit.what, "", (limit.found, limit.low, limit.high), "limit")
+    for name, cost in costs.items():
+        what = f"resnet50, warm: {name}, µs of a processor"
+        show_line(what, "", (cost["median"], cost["low"], cost["high"]), "a sample")
 
 
-def document(measures: dict[str, IoMeasure], found: Sequence[Claim]) -> dict[str, Any]:
+def show_line(what: str, wanted: str, found: tuple[float, float, float], note: str) -> None:
+    cell = "{:.3g} [{:.3g} {:.3g}]".format(*found)
+    print(f"{what:72} {wanted:>7}  {cell:>22}  {note}")
+
+
+def document(
+    measures: dict[str, IoMeasure], found: Sequence[Claim], least: Sequence[Limit], costs: Costs
+) -> dict[str, Any]:
     benches = {name: measure.bench for name, measure in measures.items() if measure.bench}
     first = next(iter(benches.values()))
     return {
@@ -164,6 +204,8 @@ def document(measures: dict[str, IoMeasure], found: Sequence[Claim]) -> dict[str
         "environment": msgspec.to_builtins(first.environment),
         "storage": msgspec.to_builtins(first.storage),
         "claims": [asdict(claim) for claim in found],
+        "limits": [asdict(limit) for limit in least],
+        "small_files_us": costs,
         "settings": {name: msgspec.to_builtins(bench.setting) for name, bench in benches.items()},
         "measurements": {
             name: {key: value for key, value in as_json(measure).items() if key != "findings"}
@@ -197,11 +239,15 @@ def main(*, quick: bool) -> None:
             run_io(config, folder / profile, command=command, console=console)
             measures[profile] = read_io_measure(folder / profile)
             show(measures[profile], console)
-    found = list(claims(measures))
+        costs = small_file_costs(
+            folder / "small", num_files=100 if quick else 2000, file_bytes=114_660
+        )
+    found, least = list(claims(measures)), list(limits(measures["resnet50"]))
     print()
-    report(found)
+    report(found, least, costs)
     if not quick:
-        write_atomically(RESULTS, json.dumps(document(measures, found), indent=1).encode())
+        content = document(measures, found, least, costs)
+        write_atomically(RESULTS, json.dumps(content, indent=1).encode())
         print(f"raw times: {RESULTS}")
 
 
