@@ -61,7 +61,9 @@ class Network:
             case "short":
                 direct.all_reduce_short(self._transport, buffer, op, divisor)
             case "direct":
-                direct.all_reduce(self._transport, buffer, op, divisor)
+                between_nodes = self._topology.num_nodes > 1
+                reduce = direct.all_reduce_in_pieces if between_nodes else direct.all_reduce
+                reduce(self._transport, buffer, op, divisor)
             case "naive":
                 naive.all_reduce(self._transport, buffer, op, divisor)
             case "ring":

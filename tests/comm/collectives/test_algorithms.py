@@ -39,6 +39,7 @@ def alternating_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, diviso
 
 ALL_REDUCES = {
     "direct": direct.all_reduce,
+    "pieces": direct.all_reduce_in_pieces,
     "short": direct.all_reduce_short,
     "naive": naive.all_reduce,
     "ring": ring.all_reduce,
@@ -96,7 +97,7 @@ def test_half_types_are_rounded_once(name: str, size: int) -> None:
         assert (array == np.float16(exact)).all()
 
 
-@pytest.mark.parametrize("name", ["direct", "short", "naive"])
+@pytest.mark.parametrize("name", ["direct", "pieces", "short", "naive"])
 @settings(deadline=None, max_examples=20)
 @given(size=SIZES, count=COUNTS)
 def test_direct_sums_in_the_order_of_the_ranks(name: str, size: int, count: int) -> None:
@@ -110,6 +111,17 @@ def test_long_vectors_go_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = reduced(direct.all_reduce, 3, 1000, "float32")[0]
     monkeypatch.setattr(direct, "SEGMENT_BYTES", 400)
     assert reduced(direct.all_reduce, 3, 1000, "float32")[0].tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@settings(deadline=None, max_examples=15)
+@given(size=SIZES, count=st.integers(0, 300), piece=st.integers(1, 200))
+def test_pieces_change_nothing(dtype: str, size: int, count: int, piece: int) -> None:
+    whole = reduced(direct.all_reduce, size, count, dtype, 3.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(direct, "PIECE_BYTES", piece)
+        parts = reduced(direct.all_reduce_in_pieces, size, count, dtype, 3.0)
+    assert len({result.tobytes() for result in (*whole, *parts)}) == 1, "bits differ"
 
 
 @pytest.mark.parametrize("name", ["ring", "tree", "halving"])

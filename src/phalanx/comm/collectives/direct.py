@@ -13,9 +13,13 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.layout import chunks, share_of
-from phalanx.comm.transport import Transport
+from phalanx.comm.transport import Exchange, Transport
 
 SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside itself
+
+
+PIECE_BYTES = 512 * 1024  # of a share, at least: on 10 Gbit/s many times what a message costs
+MOST_PIECES = 8  # only the last one's sum is not made while another travels
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
@@ -31,6 +35,33 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
         shares = shares_of(buffer.part(segment.start, segment.stop), transport.size)
         reduce_scatter(transport, shares[transport.rank], shares, op, divisor)
         all_gather(transport, shares, shares[transport.rank])
+
+
+def all_reduce_in_pieces(
+    transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float
+) -> None:
+    """The same, to the same bits: while a piece of a share is reduced and handed out, the next ones
+    arrive.
+
+    Cost: as many bytes in up to MOST_PIECES times as many messages, and no wait for a sum but that
+          of the last piece. Where a message travels no longer than it takes to send it (within a
+          node) that is a loss.
+    """
+    own = transport.rank
+    for segment in chunks(buffer.count, max(1, SEGMENT_BYTES // buffer.dtype.itemsize)):
+        whole = buffer.part(segment.start, segment.stop)
+        pieces = [
+            [whole.part(part.start, part.stop) for part in parts]
+            for parts in pieces_of(whole.count, buffer.dtype.itemsize, transport.size)
+        ]
+        coming = [_begin_reduce_scatter(transport, parts[own], parts) for parts in pieces]
+        handed = []
+        for parts, (exchange, terms) in zip(pieces, coming, strict=True):
+            exchange.finish()
+            reduce_terms(terms, parts[own], op, divisor)
+            handed.append(_begin_all_gather(transport, parts, parts[own]))
+        for exchange in handed:
+            exchange.finish()
 
 
 def all_reduce_short(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
@@ -78,14 +109,8 @@ def reduce_scatter(
            parts[own rank], is written.
     Cost:  p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
     """
-    own = transport.rank
-    terms = [
-        parts[own] if rank == own else transport.scratch(output.count, output.dtype)
-        for rank in range(transport.size)
-    ]
-    # Empty parts need no message: every rank knows that they are empty.
-    sends = [(part, rank) for part, rank in _of_others(transport, parts) if part.count]
-    transport.exchange(sends, _of_others(transport, terms) if output.count else [])
+    exchange, terms = _begin_reduce_scatter(transport, output, parts)
+    exchange.finish()
     reduce_terms(terms, output, op, divisor)
 
 
@@ -96,11 +121,8 @@ def all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) ->
              `part` itself.
     Cost:    p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
     """
-    own = transport.rank
-    receives = [(output, rank) for output, rank in _of_others(transport, outputs) if output.count]
-    sends = [(part, rank) for rank in range(transport.size) if rank != own and part.count]
-    transport.exchange(sends, receives)
-    copy(part, outputs[own])
+    _begin_all_gather(transport, outputs, part).finish()
+    copy(part, outputs[transport.rank])
 
 
 def all_to_all(transport: Transport, outputs: Sequence[Buffer], parts: Sequence[Buffer]) -> None:
@@ -146,6 +168,42 @@ def shares_of(buffer: Buffer, size: int) -> list[Buffer]:
     """`buffer` cut into a share a rank."""
     shares = (share_of(rank, size, buffer.count) for rank in range(size))
     return [buffer.part(share.start, share.stop) for share in shares]
+
+
+def pieces_of(count: int, itemsize: int, size: int) -> list[list[range]]:
+    """Of [0, count), each rank's share in pieces: by piece and rank."""
+    shares = [share_of(rank, size, count) for rank in range(size)]
+    num_pieces = min(MOST_PIECES, max(1, len(shares[-1]) * itemsize // PIECE_BYTES))
+    cuts = [[share_of(n, num_pieces, len(share)) for share in shares] for n in range(num_pieces)]
+    return [
+        [
+            range(s.start + cut.start, s.start + cut.stop)
+            for s, cut in zip(shares, some, strict=True)
+        ]
+        for some in cuts
+    ]
+
+
+def _begin_reduce_scatter(
+    transport: Transport, output: Buffer, parts: Sequence[Buffer]
+) -> tuple[Exchange, list[Buffer]]:
+    """The messages, and what is to be reduced into `output` when they have come. Empty parts need
+    no message: every rank knows that they are empty."""
+    own = transport.rank
+    terms = [
+        parts[own] if rank == own else transport.scratch(output.count, output.dtype)
+        for rank in range(transport.size)
+    ]
+    sends = [(part, rank) for part, rank in _of_others(transport, parts) if part.count]
+    receives = _of_others(transport, terms) if output.count else []
+    return transport.start(sends, receives), terms
+
+
+def _begin_all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) -> Exchange:
+    own = transport.rank
+    receives = [(output, rank) for output, rank in _of_others(transport, outputs) if output.count]
+    sends = [(part, rank) for rank in range(transport.size) if rank != own and part.count]
+    return transport.start(sends, receives)
 
 
 def _of_others(transport: Transport, buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:

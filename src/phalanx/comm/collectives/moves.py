@@ -42,6 +42,7 @@ def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Moved:
 
 
 def _by_direct(count: int, itemsize: int, rank: int, size: int) -> Moved:
+    """Between nodes the same bytes go in up to `direct.MOST_PIECES` times as many messages."""
     cuts = chunks(count, max(1, direct.SEGMENT_BYTES // itemsize))
     return together([all_reduced(cut.stop - cut.start, itemsize, rank, size) for cut in cuts])
 
