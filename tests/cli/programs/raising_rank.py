@@ -8,15 +8,15 @@ from typing import Any
 from phalanx.launch.detect import detect
 from phalanx.train import loop, rank
 
-stock = loop.update
+stock = loop.set_rate
 
 
-def update(work: Any, batch: Any, epoch: int, step: int, began: float) -> Any:
+def set_rate(work: Any, step: int) -> None:
     launched = detect(os.environ)
     if step == 3 and launched is not None and launched.rank == int(os.environ["RAISING_RANK"]):
         raise ZeroDivisionError("a fault made for a test")
-    return stock(work, batch, epoch, step, began)
+    stock(work, step)
 
 
-loop.update = update
+loop.set_rate = set_rate
 rank.run_started_by_phalanx(Path(sys.argv[1]))
