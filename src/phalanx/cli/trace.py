@@ -8,21 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from phalanx.cli.train_options import (
-    COMMUNICATION,
-    KEEPING,
-    LEARNING,
-    READING,
-    SPLIT,
-    WORK,
-    Communication,
-    Keeping,
-    Learning,
-    Reading,
-    Split,
-    Work,
-    config_of,
-)
+from phalanx.cli.train_options import OPTIONS, Options
 from phalanx.launch.detect import detect
 from phalanx.report.trace.show import show_trace
 from phalanx.train.few_steps import few_steps
@@ -33,12 +19,7 @@ from phalanx.train.run import complete, new_folder, this_command, title
 def trace(
     *,
     steps: Annotated[int, Parameter(group="What is traced")] = 20,
-    work: Work = WORK,
-    reading: Reading = READING,
-    learning: Learning = LEARNING,
-    split: Split = SPLIT,
-    communication: Communication = COMMUNICATION,
-    keeping: Keeping = KEEPING,
+    options: Options = OPTIONS,
 ) -> None:
     """Make a few steps of a training run and show what every rank does when.
 
@@ -56,7 +37,7 @@ def trace(
     steps
         Steps to make, the first ones included, which take longer.
     """
-    config = config_of(work, reading, learning, split, communication, keeping)
+    config = options.config()
     launched = detect(os.environ)
     config, choice = complete(config, launched)
     config = few_steps(config, steps)

@@ -6,21 +6,7 @@ import os
 
 from rich.console import Console
 
-from phalanx.cli.train_options import (
-    COMMUNICATION,
-    KEEPING,
-    LEARNING,
-    READING,
-    SPLIT,
-    WORK,
-    Communication,
-    Keeping,
-    Learning,
-    Reading,
-    Split,
-    Work,
-    config_of,
-)
+from phalanx.cli.train_options import OPTIONS, Options
 from phalanx.launch.detect import detect
 from phalanx.report.trace.show import show_trace
 from phalanx.train.job import run_job
@@ -29,12 +15,7 @@ from phalanx.train.run import complete, new_folder, this_command, title
 
 def train(
     *,
-    work: Work = WORK,
-    reading: Reading = READING,
-    learning: Learning = LEARNING,
-    split: Split = SPLIT,
-    communication: Communication = COMMUNICATION,
-    keeping: Keeping = KEEPING,
+    options: Options = OPTIONS,
 ) -> None:
     """Train a model: alone, over MPI or over Gloo.
 
@@ -53,7 +34,7 @@ def train(
 
         mpirun -n 4 phalanx train --model rnn --strategy mpi
     """
-    config = config_of(work, reading, learning, split, communication, keeping)
+    config = options.config()
     launched = detect(os.environ)
     if launched:
         from phalanx.train.rank import run_started_by_launcher  # imports torch

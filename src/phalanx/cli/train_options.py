@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from cyclopts import Group, Parameter
@@ -26,18 +27,27 @@ Split = Annotated[SplitOptions, _shown_as("How the work is split", 4)]
 Communication = Annotated[CommunicationOptions, _shown_as("What the ranks send", 5)]
 Keeping = Annotated[KeepingOptions, _shown_as("What is kept", 6)]
 
-WORK, READING, LEARNING = WorkOptions(), ReadingOptions(), LearningOptions()
-SPLIT, COMMUNICATION, KEEPING = SplitOptions(), CommunicationOptions(), KeepingOptions()
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """All of them."""
+
+    work: Work = field(default_factory=WorkOptions)
+    reading: Reading = field(default_factory=ReadingOptions)
+    learning: Learning = field(default_factory=LearningOptions)
+    split: Split = field(default_factory=SplitOptions)
+    communication: Communication = field(default_factory=CommunicationOptions)
+    keeping: Keeping = field(default_factory=KeepingOptions)
+
+    def config(self) -> TrainConfig:
+        """Raises: UserError for values that no run could use."""
+        groups = vars(self).values()
+        return TrainConfig(
+            **{name: value for group in groups for name, value in vars(group).items()}
+        )
+
+
+Options = Annotated[RunOptions, Parameter(name="*")]
+"""Of a command that makes a run, beside those that it has itself."""
+OPTIONS = RunOptions()
 """The defaults; frozen."""
-
-
-def config_of(
-    *groups: WorkOptions
-    | ReadingOptions
-    | LearningOptions
-    | SplitOptions
-    | CommunicationOptions
-    | KeepingOptions,
-) -> TrainConfig:
-    """Raises: UserError for values that no run could use."""
-    return TrainConfig(**{name: value for group in groups for name, value in vars(group).items()})
