@@ -1,0 +1,64 @@
+"""Batches as readers make them: normalised, in memory that comes back when nobody holds it."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from phalanx.data.pack_reader import CACHED_BYTES, Asked, Preparation, SplitReader
+from phalanx.data.packed.blocks import SMALLEST_BYTES
+from phalanx.data.packed.index import Field
+from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.writer import PackWriter
+
+SHAPE = (2, 100, 300)
+FIELDS = [
+    Field(name="inputs", dtype="uint8", shape=list(SHAPE)),
+    Field(name="targets", dtype="int64", shape=[]),
+]
+MEANS, DEVIATIONS = [100.3, 7.7], [31.1, 0.0]
+NUM, BATCH = 24, 8
+
+
+def reader_of(folder: Path, inputs: np.ndarray) -> SplitReader:
+    with PackWriter(folder, layout="npy", fields=FIELDS, shard_bytes=2**20) as writer:
+        writer.add_rows({"inputs": inputs, "targets": np.arange(NUM)})
+    preparation = Preparation(
+        shape=SHAPE,
+        dtype="float32",
+        means=MEANS,
+        deviations=DEVIATIONS,
+        packed_dims=3,
+        num_classes=NUM,
+        augment_seed=None,
+    )
+    return SplitReader(Pack(folder), preparation)
+
+
+def normalised(inputs: np.ndarray) -> np.ndarray:
+    scales = 1 / np.array([31.1, 1.0])  # a channel that is the same everywhere stays
+    shifts = np.array(MEANS) * scales
+    values = inputs.astype(np.float32)
+    values *= scales.astype(np.float32).reshape(-1, 1, 1)
+    values -= shifts.astype(np.float32).reshape(-1, 1, 1)
+    return values
+
+
+def test_a_batch_that_is_held_stays_what_it_is_and_memory_comes_back(tmp_path: Path) -> None:
+    """A tensor holds it, too, and so does a part of one."""
+    assert 4 * BATCH * int(np.prod(SHAPE)) >= max(SMALLEST_BYTES, 2 * CACHED_BYTES)
+    inputs = np.random.default_rng(0).integers(0, 256, (NUM, *SHAPE), np.uint8)
+    reader, expected = reader_of(tmp_path / "p", inputs), normalised(inputs)
+    held: list[tuple[np.ndarray, torch.Tensor]] = []
+    places: set[int] = set()
+    for seed in range(6):
+        for samples in np.split(np.random.default_rng(seed).permutation(NUM), NUM // BATCH):
+            fetched = reader.read(Asked("train", samples))
+            assert fetched.inputs.tobytes() == expected[samples].tobytes()
+            places.add(fetched.inputs.ctypes.data)
+            if seed == 0:
+                held.append((samples[-1:], torch.from_numpy(fetched.inputs)[-1:]))
+            del fetched
+    for samples, tensor in held:
+        assert tensor.numpy().tobytes() == expected[samples].tobytes()
+    assert len(places) == len(held) + 1, "one for all the batches that nobody held"
