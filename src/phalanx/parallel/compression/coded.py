@@ -33,12 +33,13 @@ class CodedSum:
     def __init__(self, coding: Coding) -> None:
         self.coding = coding
         self._scratch = Scratch()
+        self._cuts: dict[tuple[int, int], Cut] = {}
 
     def reduce(self, values: Tensor, ranks: Ranks, kept: Kept) -> None:
         """values, (n,) float32, become the sum over the ranks. Collective."""
-        cut = Cut(len(values), ranks.size, self.coding)
+        cut = self._cut(len(values), ranks.size)
         work = _Work(self.coding, cut, ranks.rank, values, kept, self._scratch)
-        with ranks.rounds(sum(map(cut.num_bytes, range(ranks.size)))) as rounds:
+        with ranks.rounds(sum(cut.num_bytes)) as rounds:
             numbers = range(cut.num_pieces)
             steps = [range(n, n + 1) for n in numbers] if rounds.overlap else [numbers]
             there, back = [], []
@@ -57,9 +58,14 @@ class CodedSum:
 
     def sent_bytes(self, count: int, rank: int, num_ranks: int) -> int:
         """To the owners, and of the own share to all."""
-        cut = Cut(count, num_ranks, self.coding)
-        sizes = [cut.num_bytes(rank) for rank in range(num_ranks)]
+        sizes = self._cut(count, num_ranks).num_bytes
         return sum(sizes) - sizes[rank] + (num_ranks - 1) * sizes[rank]
+
+    def _cut(self, count: int, num_ranks: int) -> Cut:
+        cut = self._cuts.get((count, num_ranks))
+        if cut is None:
+            cut = self._cuts[count, num_ranks] = Cut(count, num_ranks, self.coding)
+        return cut
 
 
 class _Work:
@@ -72,7 +78,7 @@ class _Work:
         self._values, self._kept = values, kept
         self.own = [rank]
         self.others = [owner for owner in range(len(cut.shares)) if owner != rank]
-        sizes = [cut.num_bytes(owner) for owner in range(len(cut.shares))]
+        sizes = cut.num_bytes
         self._sent = scratch.parts("sent", sizes)
         self._results = scratch.parts("results", sizes)
         self._arrived = scratch.parts("arrived", [sizes[rank]] * len(sizes))
@@ -119,6 +125,8 @@ class _Work:
             yield slice(piece.start, piece.stop), part
 
     def _part(self, owner: int, step: range, memory: Tensor) -> Tensor:
+        if self._cut.num_pieces == 1:
+            return memory
         starts = self._cut.starts[owner]
         return memory[starts[step.start] : starts[step.stop]]
 

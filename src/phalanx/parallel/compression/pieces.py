@@ -51,10 +51,8 @@ class Cut:
             starts_of([coding.num_bytes(len(piece)) for piece in pieces]) for pieces in self.pieces
         ]
         """[rank][number]: where a piece begins in the coded share; its bytes at the end."""
-
-    def num_bytes(self, rank: int) -> int:
-        """Of the coded share."""
-        return self.starts[rank][-1]
+        self.num_bytes = [starts[-1] for starts in self.starts]
+        """[rank]: of the coded share."""
 
 
 def shares_of(count: int, size: int, unit: int) -> list[range]:
