@@ -1,36 +1,59 @@
 """What it costs that gradients are looked through in every step, of a step's time.
 
-    python benchmarks/gradient_check.py [--steps 200]    # about a minute; needs a quiet machine
+    python benchmarks/gradient_check.py    # half a minute
 
-One process, one compute thread: the same model trains with the check and without it, in turns of a
-few steps, batch 128 of random images. The median step of each and the share of the check, timed by
-itself on the gradients of a step as well, go to benchmarks/results/gradient_check.json.
+The same model trains with the check and without it, in turns of a few steps, batch 128 of random
+images on each rank, one compute thread.
+
+    sequential  one process; the check is one call that reads all gradients (`are_finite`), timed by
+                itself on those that a step has just made; beside it the sum of their squares, which
+                clipping needs and every step took before
+    shared      2 ranks; gradients are looked through while they are handed over, so what it costs
+                is what a rank does in the fused step (hand over, add up and update its share) less
+                the same without looking; waiting is not in it
+
+All times are CPU time of the thread, which others on the machine disturb least, but for the share's
+own, which the kernel measures. Parts are of a step of one process, which has as many samples.
+Medians and quartiles, of `shared` of both ranks, go to benchmarks/results/gradient_check.json.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import sys
+import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest import mock
 
 import msgspec
 import torch
 
+from phalanx.comm.fused import KernelStep
 from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelName
-from phalanx.parallel.gradients import square_of
 from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.strategy import Batch
+from phalanx.parallel.shared import Shared
+from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.records.files import write_atomically
 from phalanx.train.environment import describe_environment
 
 RESULTS = Path(__file__).parent / "results" / "gradient_check.json"
-MODELS: tuple[ModelName, ...] = ("mlp", "cnn")
+STEPS: dict[ModelName, int] = {"mlp": 400, "cnn": 50}
 TURN = 10
+RULE = UpdateRule(name="sgd", learning_rate=0.01)
+Times = dict[str, list[float]]
 
 
 class Unchecked(Sequential):
@@ -40,66 +63,148 @@ class Unchecked(Sequential):
         self.optimizer.step()
 
 
-def made(kind: type[Sequential], model: ModelName) -> Sequential:
-    strategy = kind()
-    strategy.prepare(build_model(model, seed=0), UpdateRule(name="sgd", learning_rate=0.01))
-    return strategy
+class TimedStep(KernelStep):
+    """A rank's own work, timed."""
+
+    worked_s = 0.0
+
+    def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
+        began = time.thread_time()
+        for part, address in enumerate(addresses):
+            self._parts.hand_over(part, address)
+        handed_over_s = time.thread_time() - began
+        own_s = self._parts.fused_step(self._formula, self.rule.coefficients(learning_rate, step))
+        self.worked_s = handed_over_s + (own_s or 0.0)
+        return own_s
 
 
-def timed(strategy: Sequential, batch: Batch) -> float:
-    began = time.perf_counter()
-    strategy.step(batch)
-    return time.perf_counter() - began
+class Unguarded(TimedStep):
+    guarded = False
 
 
-def measure(model: ModelName, steps: int) -> dict[str, float]:
-    batch = Batch(torch.rand(128, 1, 28, 28), torch.randint(10, (128,)), 128, 128, 0)
-    kinds = {"checked": made(Sequential, model), "unchecked": made(Unchecked, model)}
-    times: dict[str, list[float]] = {name: [] for name in kinds}
-    for _ in range(steps // TURN):
-        for name, strategy in kinds.items():
-            strategy.step(batch)
-            times[name] += [timed(strategy, batch) for _ in range(TURN)]
-    checks = []
-    strategy = kinds["checked"]
-    total = torch.cat([p.grad.flatten() for p in strategy.model.parameters() if p.grad is not None])
-    together = []
-    for _ in range(steps):
-        strategy.step(batch)
-        began = time.perf_counter()
-        strategy.gradient_square()
-        checks.append(time.perf_counter() - began)
-        began = time.perf_counter()
-        square_of(total)
-        together.append(time.perf_counter() - began)
-    step_s = statistics.median(times["unchecked"])
+def random_batch(data_size: int) -> Batch:
+    return Batch(torch.rand(128, 1, 28, 28), torch.randint(10, (128,)), 128, 128 * data_size, 0)
+
+
+def in_turns(
+    strategies: Mapping[str, Strategy], batch: Batch, steps: int, look: Callable[[str], None]
+) -> Times:
+    """Seconds of each one's steps. The first of a turn, whose caches are the other's, is left out;
+    look: called after each of the rest."""
+    times: Times = {name: [] for name in strategies}
+    for turn in range(-(-steps // TURN)):
+        for name in sorted(strategies, reverse=turn % 2 == 1):
+            strategies[name].step(batch)
+            for _ in range(TURN):
+                began = time.thread_time()
+                strategies[name].step(batch)
+                times[name].append(time.thread_time() - began)
+                look(name)
+    return times
+
+
+def check_sequential(model: ModelName) -> Times:
+    strategies = {"step, checked": Sequential(), "step, unchecked": Unchecked()}
+    for strategy in strategies.values():
+        strategy.prepare(build_model(model, seed=0), RULE)
+    alone: Times = {"check": [], "squares": []}
+    ways = {"check": Sequential.gradients_are_finite, "squares": Sequential.gradient_square}
+
+    def look(name: str) -> None:
+        if name == "step, unchecked":
+            kind = "squares" if len(alone["check"]) > len(alone["squares"]) else "check"
+            began = time.thread_time()
+            ways[kind](strategies[name])
+            alone[kind].append(time.thread_time() - began)
+
+    return {**in_turns(strategies, random_batch(1), STEPS[model], look), **alone}
+
+
+def check_shared(model: ModelName) -> Times:
+    strategies: dict[str, Shared] = {}
+    for name, kind in {"checked": TimedStep, "unchecked": Unguarded}.items():
+        with mock.patch("phalanx.parallel.shared.make_fused_step", kind.join):
+            strategies[name] = Shared(World.create(timeout_s=60))
+            strategies[name].prepare(build_model(model, seed=0), RULE)
+    worked: Times = {name: [] for name in strategies}
+
+    def look(name: str) -> None:
+        step = strategies[name]._step
+        assert isinstance(step, TimedStep)
+        worked[name].append(step.worked_s)
+
+    in_turns(strategies, random_batch(2), STEPS[model], look)
+    for strategy in strategies.values():
+        strategy.close()
+    return {f"fused step, {name}": values for name, values in worked.items()}
+
+
+def rank_main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    found = {model: check_shared(model) for model in STEPS}
+    (folder / f"{os.getpid()}.json").write_text(json.dumps(found))
+
+
+def on_two_ranks() -> dict[ModelName, Times]:
+    mpi = find_mpi(os.environ)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        program = [sys.executable, __file__, "--rank-writes", name]
+        command = mpi_job(mpi, 2, program, cores=usable_cores(), environ=os.environ)
+        with Job.start([command], folder / "log") as job:
+            if job.wait(300) != 0:
+                sys.exit((folder / "log").read_text())
+        ranks = [json.loads(path.read_text()) for path in folder.glob("*.json")]
+    return {
+        model: {
+            kind: [value for rank in ranks for value in rank[model][kind]]
+            for kind in ranks[0][model]
+        }
+        for model in STEPS
+    }
+
+
+def measured(model: ModelName, alone: Times, shared: Times) -> dict[str, float]:
+    """Seconds of a step, of the ways to look, and their shares of the step."""
+    median = {kind: statistics.median(times) for kind, times in {**alone, **shared}.items()}
+    step_s = median["step, unchecked"]
+    ways = {
+        "shared": median["fused step, checked"] - median["fused step, unchecked"],
+        "sequential": median["check"],
+        "squares": median["squares"],
+    }
+    print(
+        f"{model}: step {step_s * 1e3:.3f} ms; looking through the gradients takes "
+        + ", ".join(f"{way} {s * 1e6:.1f} µs ({s / step_s:.2%})" for way, s in ways.items())
+    )
     return {
         "step_s": step_s,
-        "checked_step_s": statistics.median(times["checked"]),
-        "check_s": statistics.median(checks),
-        "check_of_one_vector_s": statistics.median(together),
-        "share": statistics.median(checks) / step_s,
-        "share_of_one_vector": statistics.median(together) / step_s,
+        **{f"{way}_s": seconds for way, seconds in ways.items()},
+        **{f"{way}_share": seconds / step_s for way, seconds in ways.items()},
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--rank-writes", type=Path)
     options = parser.parse_args()
+    if options.rank_writes is not None:
+        rank_main(options.rank_writes)
+        return
     torch.set_num_threads(1)
-    measured = {model: measure(model, options.steps) for model in MODELS}
-    for model, found in measured.items():
-        print(
-            f"{model:8}step {found['step_s'] * 1e3:8.3f} ms, "
-            f"check {found['check_s'] * 1e6:6.1f} µs ({found['share']:.2%}), "
-            f"of one vector {found['check_of_one_vector_s'] * 1e6:6.1f} µs "
-            f"({found['share_of_one_vector']:.2%})"
-        )
+    alone, shared = {model: check_sequential(model) for model in STEPS}, on_two_ranks()
     document = {
+        "command": "python benchmarks/gradient_check.py",
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "environment": msgspec.to_builtins(describe_environment(None)),
-        "models": measured,
+        "models": {model: measured(model, alone[model], shared[model]) for model in STEPS},
+        "quartiles_s": {
+            model: {
+                kind: statistics.quantiles(times, n=4)
+                for kind, times in {**alone[model], **shared[model]}.items()
+            }
+            for model in STEPS
+        },
     }
     write_atomically(RESULTS, json.dumps(document, indent=1).encode())
 

@@ -99,6 +99,8 @@ class KernelStep(FusedStep):
     """In C; nothing is left behind, however the ranks end."""
 
     name = "fused"
+    guarded = True
+    """Whether gradients are looked through; not, only to measure what that costs."""
 
     def __init__(
         self,
@@ -126,7 +128,7 @@ class KernelStep(FusedStep):
             starts=starts[:-1],
             num_elements=starts[-1],
             num_vectors=1 + len(STATES[rule.formula]),
-            guarded=True,
+            guarded=cls.guarded,
         )
         return None if parts is None else cls(world, parts, rule, sizes, dtype)
 
