@@ -52,17 +52,22 @@ def load_kept(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:
     num_ranks = sum(map(is_kept, manifest.files))
     if not num_ranks:
         return ""
-    state = read_state(checkpoint / kept_file(0))
-    what = f"what {state.words} kept in checkpoint {checkpoint} is forgotten"
+    told = f"what {_said(checkpoint / kept_file(0))['words']} kept in checkpoint {checkpoint}"
     if num_ranks != strategy.size:
-        return f"{what}: it is of {num_ranks} ranks, this run has {strategy.size}"
-    if not strategy.go_on_from(read_state(checkpoint / kept_file(strategy.rank))):
-        return f"{what}: this run has another --strategy or --compress, or other buckets"
+        return f"{told} is forgotten: it is of {num_ranks} ranks, this run has {strategy.size}"
+    if not strategy.go_on_from(_read(checkpoint / kept_file(strategy.rank))):
+        return (
+            f"{told} is forgotten: this run has another --strategy or --compress, or other buckets"
+        )
     return ""
 
 
-def read_state(file: Path) -> OwnState:
-    """What `write_kept` has written."""
+def _read(file: Path) -> OwnState:
+    said = _said(file)
+    return OwnState(said["words"], json.loads(said["plan"]), load_file(file))
+
+
+def _said(file: Path) -> dict[str, str]:
     with safe_open(file, framework="pt") as opened:
-        words = opened.metadata()
-    return OwnState(words["words"], json.loads(words["plan"]), load_file(file))
+        said: dict[str, str] = opened.metadata()
+    return said
