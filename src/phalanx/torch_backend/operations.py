@@ -51,6 +51,6 @@ def reduction_of(dtype: torch.dtype, number: int) -> Reduction:
 
 
 def factor_of(op: dist.ReduceOp) -> float | Tensor:
-    """What PREMUL_SUM multiplies with."""
-    factor: float | Tensor = op.factor
+    """What PREMUL_SUM multiplies with; up to PyTorch 2.12 only pickling tells."""
+    factor: float | Tensor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
     return factor

@@ -7,6 +7,10 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+# Up to PyTorch 2.12 by their older names.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def refused(error: type[Exception], pattern: str, call: Callable[[], object]) -> None:
     try:
@@ -55,12 +59,12 @@ def check_local_mistakes(rank: int) -> None:
     refused(
         ValueError,
         here + "all_gather_single: the output has 4 elements, not 2 times the 4",
-        lambda: dist.all_gather_single(torch.zeros(4), ones),
+        lambda: all_gather_single(torch.zeros(4), ones),
     )
     refused(
         ValueError,
         here + "reduce_scatter_single",
-        lambda: dist.reduce_scatter_single(ones, torch.ones(7)),
+        lambda: reduce_scatter_single(ones, torch.ones(7)),
     )
     refused(
         ValueError,
@@ -75,7 +79,7 @@ def check_local_mistakes(rank: int) -> None:
     refused(
         TypeError,
         here + "all_gather_single: .*float32.*int64|int64.*float32",
-        lambda: dist.all_gather_single(torch.zeros(8, dtype=torch.int64), ones),
+        lambda: all_gather_single(torch.zeros(8, dtype=torch.int64), ones),
     )
     sum_of(ones)
     assert ones[0] == 2, "the group must still work"

@@ -16,6 +16,9 @@ INTS += [torch.uint32, torch.uint64]
 MOVED = [torch.float8_e4m3fn, torch.float8_e5m2, torch.bool, torch.complex64, torch.complex128]
 SHAPES = [(5,), (3, 4), (), (0,), (2, 0, 3), (1031,)]
 Op = dist.ReduceOp
+# Up to PyTorch 2.12 by their older names.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 ARITHMETIC = [Op.SUM, Op.PRODUCT, Op.MIN, Op.MAX]
 BITWISE = [Op.BAND, Op.BOR, Op.BXOR]
 
@@ -129,7 +132,7 @@ def check_reductions(case: Case) -> None:
         same(output, expected, f"reduce_scatter {text}")
         output = case.empty(shape, dtype)
         whole = case.given(torch.stack(lists[case.rank]))
-        case.done(dist.reduce_scatter_single(output, whole, op, **case.keywords))
+        case.done(reduce_scatter_single(output, whole, op, **case.keywords))
         same(output, expected, f"reduce_scatter_single {text}")
 
 
@@ -144,7 +147,7 @@ def check_premultiplied(case: Case) -> None:
     case.done(dist.reduce(tensor, group_dst=0, op=op, **case.keywords))
     same(tensor, expected if case.rank == 0 else inputs[case.rank], f"premultiplied, {case}")
     output, whole = case.empty((7,), torch.float32), torch.cat([inputs[case.rank]] * case.size)
-    case.done(dist.reduce_scatter_single(output, case.given(whole), op, **case.keywords))
+    case.done(reduce_scatter_single(output, case.given(whole), op, **case.keywords))
     same(output, expected, f"premultiplied, {case}")
 
 
@@ -174,7 +177,7 @@ def check_moves(case: Case, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
         same(got, right, f"all_gather {text}")
 
     whole = case.empty((case.size, *shape), dtype)
-    case.done(dist.all_gather_single(whole, case.given(mine), **case.keywords))
+    case.done(all_gather_single(whole, case.given(mine), **case.keywords))
     same(whole, torch.stack(inputs), f"all_gather_single {text}")
 
     lists = [case.values(shape, dtype, 5 + rank) for rank in range(case.size)]
@@ -236,7 +239,7 @@ def check_coalesced(case: Case) -> None:
     device = torch.device("cpu")
     with dist._coalescing_manager(group, device, async_ops=case.is_async) as manager:
         for output, tensor in zip(outputs, inputs, strict=True):
-            dist.all_gather_single(output, tensor, group=group)
+            all_gather_single(output, tensor, group=group)
     if case.is_async:
         manager.wait()
     for output, n in zip(outputs, sizes, strict=True):
@@ -247,7 +250,7 @@ def check_coalesced(case: Case) -> None:
     wholes = [torch.arange(float(n * case.size)) for n in sizes]
     with dist._coalescing_manager(group, async_ops=case.is_async) as manager:
         for part, whole in zip(parts, wholes, strict=True):
-            dist.reduce_scatter_single(part, whole, group=group)
+            reduce_scatter_single(part, whole, group=group)
     if case.is_async:
         manager.wait()
     for part, whole in zip(parts, wholes, strict=True):
@@ -386,9 +389,15 @@ def check_functional(group: dist.ProcessGroup) -> None:
 
     both = waited(functional.all_reduce_coalesced([mine, mine + 1], "sum", group))
     assert both[1][0, 0] == total + size
-    both = waited(functional.all_gather_single_coalesced([mine, mine], group))
+    gather = "all_gather_single_coalesced"
+    if not hasattr(functional, gather):
+        gather = "all_gather_into_tensor_coalesced"
+    both = waited(getattr(functional, gather)([mine, mine], group))
     assert both[1].shape == (size * size, 2)
-    both = functional.reduce_scatter_single_coalesced([mine, mine], "sum", [0, 0], group)
+    scatter = "reduce_scatter_single_coalesced"
+    if not hasattr(functional, scatter):
+        scatter = "reduce_scatter_tensor_coalesced"
+    both = getattr(functional, scatter)([mine, mine], "sum", [0, 0], group)
     assert waited(both)[1][0, 0] == total
     flat = torch.full((4,), float(rank))
     permuted = functional.permute_tensor(flat, [(r + 1) % size for r in range(size)], group)
