@@ -78,7 +78,7 @@ def test_events_reach_the_disk_while_the_run_goes_on(
 
 
 def test_what_is_noted_is_made_when_it_is_written_and_keeps_its_place(tmp_path: Path) -> None:
-    """A record made within the training loop cost ten times what it does among others."""
+    """A record made within the training loop cost many times what it does among others."""
     writer = EventWriter(tmp_path / "rank-0.jsonl")
     made = []
 

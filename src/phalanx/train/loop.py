@@ -168,7 +168,7 @@ def make_steps(
 ) -> None:
     """The steps of `part`, recorded, and counted into `trained`.
 
-    Between two steps the caches are the last one's: what is looked at here costs ten times what it
+    Between two steps the caches are the last one's: what is looked at here costs many times what it
     would in a loop of its own. So a record is made when it is written, and nothing is asked twice.
     """
     strategy, writer, clock = work.strategy, work.writer, time.perf_counter
