@@ -62,6 +62,17 @@ def main() -> None:
         assert taken_s(reduce) >= floor_s, algorithm
         assert (values == size * np.arange(60_000) + size * (size - 1) / 2).all(), algorithm
 
+    # Long ones go in pieces: the second round's latency passes while the first is under way.
+    count = 300_000 * size  # shares of 1.2 MB
+    values = np.arange(count, dtype=np.float32) % 1000 + rank
+    traffic = group.traffic = Traffic()
+    floor_s = LATENCY_S + 2 * values.nbytes / BANDWIDTH * (size - 1) / size
+    assert taken_s(lambda: group.all_reduce(Buffer.of(values))) >= floor_s
+    assert (values == size * (np.arange(count) % 1000) + size * (size - 1) / 2).all()
+    sent = 2 * (size - 1)  # shares, in two pieces each
+    assert (traffic.messages, traffic.sent_bytes) == (2 * sent, sent * 1_200_000)
+    group.traffic = None
+
     # What is computed meanwhile takes nothing from the link: the thread that waits is another one.
     request = group.send(Buffer.of(np.zeros(10)), dest=after)
     got = np.ones(10)
