@@ -68,7 +68,8 @@ class FusedStep(ABC):
         Cost:    two phases. For p ranks of n bytes each copies n(p-1)/p, reads n, and reads and
                  writes n/p of parameters and of each state: with Adam (p+6)n bytes of memory
                  traffic on the node beside the copies, where all-reduce and optimizer take 9pn.
-                 To look through the own slice's n/p before anybody writes takes another n.
+                 To look through the own slice before anybody writes reads another n/p, in the same
+                 loop as the copies.
         Returns: seconds that this rank's own slice took; the rest of the call was communication.
                  None, on all ranks: nothing has changed.
         Raises:  WaitTimeoutError naming the ranks that did not come.

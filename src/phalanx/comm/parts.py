@@ -112,6 +112,10 @@ class Parts:
         the round is over."""
         self._module.hand_over(self._parts, part, address)
 
+    def hand_over_all(self, addresses: Sequence[int]) -> None:
+        """The same of all parts; where they are guarded they are then looked through."""
+        self._module.hand_over_all(self._parts, addresses)
+
     def all_reduce(self, addresses: Sequence[int] | None = None) -> bool:
         """End the round: the first of `vectors` becomes the sum over the ranks, in their order.
 

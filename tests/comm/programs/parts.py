@@ -132,8 +132,13 @@ def check_refused(world: World, fused: FusedStep, sizes: list[int], dtype: str, 
     vectors = [fused.parameters, *fused.states.values()]
     world.barrier()
     before = [array.tobytes() for vector in vectors for array in vector]
-    used_s = fused.step_at([part.ctypes.data for part in parts], 0.01 * step, step)
-    assert used_s is None, (sizes, dtype, step)
+    addresses = [part.ctypes.data for part in parts]
+    assert fused.step_at(addresses, 0.01 * step, step) is None, (sizes, dtype, step)
+    if isinstance(fused, KernelStep):  # as they come
+        for number in np.random.default_rng([world.rank, step]).permutation(len(parts)):
+            fused._parts.hand_over(int(number), addresses[number])
+        coefficients = fused.rule.coefficients(0.01 * step, step)
+        assert fused._parts.fused_step(fused.rule.formula, coefficients) is None
     assert before == [array.tobytes() for vector in vectors for array in vector]
     world.barrier()
 

@@ -9,7 +9,7 @@ typedef uint32_t __attribute__((may_alias)) bits32;
 typedef uint64_t __attribute__((may_alias)) bits64;
 
 typedef int (*look)(const void *values, size_t n);
-typedef int (*copy)(void *out, const void *values, size_t n);
+typedef int (*copy)(void *out, const void *values, const void *others, size_t n);
 
 /* A value is not finite when its exponent is all ones: one more in EXPONENT's lowest bit is carried
  * into the place of the sign. So a loop without comparisons will do, in every width of vectors. */
@@ -24,14 +24,15 @@ typedef int (*copy)(void *out, const void *values, size_t n);
             found |= (TYPE)((in[i] & ONES_##NAME) + LAST_##NAME);                               \
         return !(found >> SIGN_##NAME);                                                         \
     }                                                                                           \
-    WIDE static int copy_##NAME(void *out_, const void *values, size_t n)                       \
+    WIDE static int copy_##NAME(void *out_, const void *values, const void *others, size_t n)   \
     {                                                                                           \
         TYPE *restrict out = out_;                                                              \
-        const TYPE *restrict in = values;                                                       \
+        const TYPE *restrict in = values, *restrict also = others;                              \
         TYPE found = 0;                                                                         \
         for (size_t i = 0; i < n; i++) {                                                        \
             out[i] = in[i];                                                                     \
             found |= (TYPE)((in[i] & ONES_##NAME) + LAST_##NAME);                               \
+            found |= (TYPE)((also[i] & ONES_##NAME) + LAST_##NAME);                             \
         }                                                                                       \
         return !(found >> SIGN_##NAME);                                                         \
     }
@@ -60,10 +61,10 @@ int are_finite(const void *values, size_t count, int dtype)
     return !LOOKS[dtype] || LOOKS[dtype](values, numbers(count, dtype));
 }
 
-int copy_finite(void *out, const void *values, size_t count, int dtype)
+int copy_finite(void *out, const void *values, const void *others, size_t count, int dtype)
 {
     if (COPIES[dtype])
-        return COPIES[dtype](out, values, numbers(count, dtype));
+        return COPIES[dtype](out, values, others, numbers(count, dtype));
     memcpy(out, values, count * ITEMSIZE[dtype]);
     return 1;
 }

@@ -33,10 +33,11 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
 void widen_halves(float *out, const void *in, size_t count, int dtype);
 void narrow_halves(void *out, float *in, size_t count, int dtype, double divisor);
 
-/* Whether no value is a NaN or an infinity; the second copies them as well, apart in memory, for no
- * more than the copy costs. Integers are finite. */
+/* Whether no value is a NaN or an infinity. Integers are finite. */
 int are_finite(const void *values, size_t count, int dtype);
-int copy_finite(void *out, const void *values, size_t count, int dtype);
+/* The same of `values`, which are copied, and of as many `others`, which may be the same ones: the
+ * copy waits for memory that is written, so to read costs little beside it. */
+int copy_finite(void *out, const void *values, const void *others, size_t count, int dtype);
 
 /* coding.c, as comm/coding.py says it. */
 void encode_int8(const float *values, float *kept, float *scales, int8_t *codes, size_t count);
@@ -159,6 +160,8 @@ void parts_own_share(const parts *self, size_t *begin, size_t *end);
 
 /* This round's part lies at `address`, and stays there, unchanged, until the round is over. */
 void parts_hand_over(parts *self, size_t part, const void *address);
+/* The same of all parts. */
+void parts_hand_over_all(parts *self, const size_t *addresses);
 /* The first part that has not been handed over; their number when there is none. */
 size_t parts_missing(const parts *self);
 

@@ -35,6 +35,7 @@ static inline int int_from(PyObject *number) { return (int)PyLong_AsLong(number)
 PyObject *py_make_parts(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_own_share(PyObject *module, PyObject *capsule);
 PyObject *py_hand_over(PyObject *module, arguments a, Py_ssize_t n);
+PyObject *py_hand_over_all(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_parts_all_reduce(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_fused_step(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_apply_rule(PyObject *module, arguments a, Py_ssize_t n);

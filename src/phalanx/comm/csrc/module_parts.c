@@ -93,8 +93,7 @@ static int hand_over_all(parts *self, PyObject *addresses)
         PyErr_Format(PyExc_ValueError, "%zu parts given, %zu wanted", count, parts_number(self));
     if (!PyErr_Occurred()) {
         Py_BEGIN_ALLOW_THREADS;
-        for (size_t part = 0; part < count; part++)
-            parts_hand_over(self, part, (const void *)values[part]);
+        parts_hand_over_all(self, values);
         Py_END_ALLOW_THREADS
     }
     free(values);
@@ -127,6 +126,15 @@ PyObject *py_hand_over(PyObject *module, arguments a, Py_ssize_t n)
         return NULL;
     }
     WITHOUT_GIL(parts_hand_over(self, part, address));
+    Py_RETURN_NONE;
+}
+
+/* hand_over_all(parts, addresses) */
+PyObject *py_hand_over_all(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2) || hand_over_all(parts_from(a[0]), a[1]))
+        return NULL;
     Py_RETURN_NONE;
 }
 

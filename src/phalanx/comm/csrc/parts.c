@@ -23,6 +23,7 @@ struct parts {
     node *node; /* NULL for one rank by itself */
     int rank, size, dtype, guarded;
     uint32_t found;            /* in this round, of the above */
+    size_t looking, seen;      /* a part, and elements of the own share in it: looked through */
     size_t num_parts, count, itemsize, stride;
     size_t own_begin, own_end; /* elements of the own share */
     uint64_t layout;           /* equal on ranks with equal parts */
@@ -42,7 +43,8 @@ parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, 
         free(self), free(given);
         return NULL;
     }
-    *self = (parts){node, rank, size, dtype, guarded, 0, num_parts, count, ITEMSIZE[dtype], stride,
+    *self = (parts){node, rank, size, dtype, guarded, 0, 0, 0,
+                    num_parts, count, ITEMSIZE[dtype], stride,
                     share_begin(rank, size, count, ITEMSIZE[dtype]),
                     share_begin(rank + 1, size, count, ITEMSIZE[dtype]),
                     14695981039346656037U, windows, starts, sizes, given};
@@ -72,35 +74,82 @@ static size_t clamped(size_t at, size_t low, size_t high)
     return at < low ? low : at > high ? high : at;
 }
 
-/* Copy elements [begin, end) of the vector, which lie in one part, into the own window. */
-static void show(parts *self, const char *part, size_t start, size_t begin, size_t end)
+/* Elements of the own share that lie in a part. */
+static void own_range(const parts *self, size_t part, size_t *begin, size_t *end)
 {
-    if (begin >= end)
-        return;
-    char *window = self->windows + (size_t)self->rank * self->stride + begin * self->itemsize;
-    const char *values = part + (begin - start) * self->itemsize;
-    if (!self->guarded)
-        memcpy(window, values, (end - begin) * self->itemsize);
-    else if (!copy_finite(window, values, end - begin, self->dtype))
-        self->found |= BAD_TERM;
+    size_t start = self->starts[part], stop = start + self->sizes[part];
+    *begin = clamped(self->own_begin, start, stop);
+    *end = clamped(self->own_end, start, stop);
 }
 
-/* The same of elements of the own share, which need no copy. */
-static void look_through(parts *self, const char *part, size_t start, size_t begin, size_t end)
+/* How many elements of the own share lie at `*values`, not yet looked through; 0 when the next part
+ * is not there, or none is left. */
+static size_t unseen(parts *self, const char **values)
 {
-    const char *values = part + (begin - start) * self->itemsize;
-    if (self->guarded && begin < end && !are_finite(values, end - begin, self->dtype))
-        self->found |= BAD_TERM;
+    size_t begin, end;
+    for (; self->guarded && self->looking < self->num_parts; self->looking++, self->seen = 0) {
+        own_range(self, self->looking, &begin, &end);
+        begin += self->seen;
+        if (begin >= end)
+            continue;
+        const char *part = self->given[self->looking];
+        if (!part)
+            return 0;
+        *values = part + (begin - self->starts[self->looking]) * self->itemsize;
+        return end - begin;
+    }
+    return 0;
+}
+
+/* Copy elements [begin, end) of the vector, which lie in one part, into the own window. As many of
+ * the own share, which nobody needs there, are looked through in the same loop. */
+static void show(parts *self, size_t part, size_t begin, size_t end)
+{
+    char *window = self->windows + (size_t)self->rank * self->stride;
+    for (size_t n; begin < end; begin += n) {
+        char *to = window + begin * self->itemsize;
+        const char *values = self->given[part] + (begin - self->starts[part]) * self->itemsize;
+        const char *own = values;
+        size_t num_own = unseen(self, &own);
+        n = num_own ? least(num_own, end - begin) : end - begin;
+        if (!self->guarded)
+            memcpy(to, values, n * self->itemsize);
+        else if (!copy_finite(to, values, own, n, self->dtype))
+            self->found |= BAD_TERM;
+        self->seen += num_own ? n : 0;
+    }
+}
+
+static void copy_part(parts *self, size_t part)
+{
+    size_t start = self->starts[part], begin, end;
+    own_range(self, part, &begin, &end);
+    show(self, part, start, begin);
+    show(self, part, end, start + self->sizes[part]);
+}
+
+/* What no copy was left for. */
+static void look_through_rest(parts *self)
+{
+    const char *own;
+    for (size_t n; (n = unseen(self, &own)); self->seen += n)
+        if (!are_finite(own, n, self->dtype))
+            self->found |= BAD_TERM;
 }
 
 void parts_hand_over(parts *self, size_t part, const void *address)
 {
-    size_t start = self->starts[part], stop = start + self->sizes[part];
-    size_t begin = clamped(self->own_begin, start, stop), end = clamped(self->own_end, start, stop);
     self->given[part] = address;
-    show(self, address, start, start, begin);
-    show(self, address, start, end, stop);
-    look_through(self, address, start, begin, end);
+    copy_part(self, part);
+}
+
+void parts_hand_over_all(parts *self, const size_t *addresses)
+{
+    for (size_t part = 0; part < self->num_parts; part++)
+        self->given[part] = (const char *)addresses[part];
+    for (size_t part = 0; part < self->num_parts; part++)
+        copy_part(self, part);
+    look_through_rest(self);
 }
 
 size_t parts_missing(const parts *self)
@@ -131,9 +180,8 @@ static int use_part(parts *self, size_t part, size_t begin, size_t end, parts_us
 static void use_own(parts *self, parts_use use, void *context)
 {
     for (size_t part = 0; part < self->num_parts; part++) {
-        size_t start = self->starts[part], stop = start + self->sizes[part];
-        size_t begin = clamped(start, self->own_begin, self->own_end);
-        size_t end = clamped(stop, self->own_begin, self->own_end);
+        size_t begin, end;
+        own_range(self, part, &begin, &end);
         if (!use_part(self, part, begin, end, use, context))
             self->found |= BAD_RESULT;
     }
@@ -166,6 +214,7 @@ static double now(void)
 /* All have handed over all parts. */
 static int meet(parts *self, int kind, int op, double timeout_s, interrupted check)
 {
+    look_through_rest(self);
     if (!self->node)
         return DONE;
     TRY(node_begin(self->node, kind, self->dtype, op, 0, self->layout, timeout_s, check));
@@ -198,6 +247,7 @@ int parts_round(parts *self, int kind, int op, parts_use use, void *context, dou
         status = NOT_FINITE;
     memset(self->given, 0, self->num_parts * sizeof *self->given);
     self->found = 0;
+    self->looking = self->seen = 0;
     return status;
 }
 
