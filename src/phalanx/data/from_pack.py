@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,7 +22,9 @@ from phalanx.data.source import IGNORED, Loaded
 from phalanx.data.stage_plan import Unit
 from phalanx.data.staged import StagedView
 from phalanx.data.staging import Stager
+from phalanx.data.traced import traced
 from phalanx.errors import UserError
+from phalanx.records.spans import Spans
 
 MOST_NAMED = 10
 """Damaged samples whose numbers are told."""
@@ -55,8 +57,10 @@ class FromPack:
         train_samples: int | None = None,
         validation_samples: int | None = None,
         staged: Path | None = None,
+        spans: Spans | None = None,
     ) -> None:
-        """staged: a folder in which shards of both splits may turn up, a folder each.
+        """staged: a folder in which shards of both splits may turn up, a folder each. spans: where
+        threads that read are traced; processes are not.
 
         Raises: UserError when a shard is missing or cut short, or there are fewer samples.
         """
@@ -85,9 +89,10 @@ class FromPack:
             )
             for split, pack in self._packs.items()
         }
-        self._readers: Readers[Asked, Fetched] = make_readers(
-            PackReaders(splits), ahead.readers, ahead.kind
-        )
+        fetch: Callable[[Asked], Fetched] = PackReaders(splits)
+        if spans is not None and (ahead.kind == "threads" or not ahead.readers):
+            fetch = traced(fetch, spans)
+        self._readers: Readers[Asked, Fetched] = make_readers(fetch, ahead.readers, ahead.kind)
         self.place = (0, 0)
         """Epoch, and samples of it that all ranks have been given."""
         self.stager: Stager | None = None

@@ -41,6 +41,7 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
             train_samples=config.train_samples,
             validation_samples=config.validation_samples,
             staged=staged,
+            spans=strategy.spans,
         )
         if staged is not None and strategy.stands_for_node:
             source.stager = _stager(config, described, strategy, source, staged)

@@ -1,0 +1,33 @@
+"""What readers do, in a trace."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+from phalanx.records.spans import Spans, now_ns
+
+Asked = TypeVar("Asked")
+Got = TypeVar("Got")
+
+
+def traced(fetch: Callable[[Asked], Got], spans: Spans) -> Callable[[Asked], Got]:
+    """`fetch`; each call leaves a span in a lane of the thread that makes it."""
+
+    def read(item: Asked) -> Got:
+        began = now_ns()
+        got = fetch(item)
+        spans.add("read", lane_of(threading.current_thread().name), began, now_ns())
+        return got
+
+    return read
+
+
+def lane_of(thread: str) -> str:
+    """Of a thread of a pool its number; of any other one, which reads for itself, none.
+
+    For example: "reader_1" is "reader 1".
+    """
+    name, _, number = thread.rpartition("_")
+    return f"{name} {number}" if name == "reader" and number.isdigit() else "reader"

@@ -1,0 +1,48 @@
+"""Threads that read ahead are rows of a trace."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from phalanx.data.described import describe
+from phalanx.data.from_pack import Ahead, FromPack
+from phalanx.data.pack_reader import Preparation
+from phalanx.data.traced import lane_of
+from phalanx.records.spans import Spans
+from tests.data.packs import make_pack
+
+
+@pytest.mark.parametrize(
+    ("readers", "lanes"), [(2, {"reader 0", "reader 1"}), (1, {"reader 0"}), (0, {"reader"})]
+)
+def test_every_batch_is_a_span_of_who_read_it(
+    tmp_path: Path, readers: int, lanes: set[str]
+) -> None:
+    described, spans = describe(make_pack(tmp_path / "pack", samples=400)), Spans()
+    preparation = Preparation(
+        shape=described.shape.inputs,
+        dtype="float64",
+        means=None,
+        deviations=None,
+        packed_dims=len(described.shape.inputs),
+        num_classes=described.shape.num_classes,
+        augment_seed=None,
+    )
+    source = FromPack(described, preparation, Ahead(readers=readers), spans=spans)
+    order = {"seed": 0, "epoch": 0, "rank": 0, "num_ranks": 1}
+    num_batches = len(list(source.train_batches(global_batch_size=4, **order)))
+    source.close()
+    made = spans.take()
+    assert len(made) == num_batches == 100
+    assert {span.name for span in made} == {"read"}
+    assert {span.lane for span in made} <= lanes
+    for lane in lanes:
+        own = sorted((span.began_ns, span.ended_ns) for span in made if span.lane == lane)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(own))
+
+
+def test_the_lane_of_a_thread() -> None:
+    assert lane_of("reader_11") == "reader 11"
+    assert lane_of("MainThread") == "reader"
+    assert lane_of("ThreadPoolExecutor-0_0") == "reader"
