@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.last import read_last
 from phalanx.records.schema import Started, Step
@@ -71,12 +72,16 @@ def test_a_run_that_fails_is_traced_and_tells_who_was_where(ranks: Ranks, tmp_pa
     finally:
         process.kill()
     assert process.returncode == 1
+    error = read_run(folder).outcome.error or ""
+    if not read_last(folder) and find_mpi(os.environ).vendor != "openmpi":
+        assert "rank 1, a worker, ended without a word" in error
+        return  # Hydra killed rank 0 in the same moment
     last = read_last(folder)[0]
     assert {group.group for group in last.groups} >= {"parts", "world"}
     parts = next(group for group in last.groups if group.group == "parts")
     assert parts.calls[-1].name == "fused_step"
     assert "what ranks did last: " in errors
-    assert "rank 1 left no word" in (read_run(folder).outcome.error or ""), errors
+    assert "rank 1 left no word" in error, errors
     assert "rank 1 is not in the trace: it left no spans: killed, perhaps" in output
     events, about = events_of(folder)
     assert "rank 1" in about["missing ranks"]
