@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -52,5 +52,6 @@ def reduction_of(dtype: torch.dtype, number: int) -> Reduction:
 
 def factor_of(op: dist.ReduceOp) -> float | Tensor:
     """What PREMUL_SUM multiplies with; up to PyTorch 2.12 only pickling tells."""
-    factor: float | Tensor = op.factor if hasattr(op, "factor") else op.__getstate__()[1]
+    state: Any = op.__getstate__()
+    factor: float | Tensor = op.factor if hasattr(op, "factor") else state[1]
     return factor
