@@ -48,7 +48,7 @@ def adam(parameters: Iterable[nn.Parameter]) -> Optimizer:
 
 def loss_of(model: nn.Module, given: Batch) -> Tensor:
     inputs, targets = given
-    return nn.functional.mse_loss(model(inputs), targets)
+    return nn.functional.mse_loss(model(inputs).to(targets.dtype), targets)
 
 
 def train(
