@@ -134,8 +134,7 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
 
 
 @pytest.mark.parametrize(
-    "count",
-    [pytest.param(1, marks=pytest.mark.long), 2, 3, pytest.param(4, marks=pytest.mark.long)],
+    "count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 4))]
 )
 def test_parameters_over_mpi_equal_the_sequential_ones(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth, count: int
