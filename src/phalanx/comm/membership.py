@@ -212,6 +212,10 @@ class Membership:
         communicator.Free()
         return group
 
+    def wait_by(self, policy: WaitPolicy) -> None:
+        """How this rank waits for messages from now on. Any thread may call it at any time."""
+        self._watch.policy = policy
+
     def fail(self, reason: str) -> None:
         """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`, and
         so do those of this rank's other threads."""

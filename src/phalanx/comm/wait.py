@@ -18,6 +18,8 @@ NAP_S_A_RANK = 25e-6  # with this many ranks a core, looks of some 5 µs take a 
 NAP_SHARE = 1 / 100  # a nap, of the wait so far
 # Over a network short waits are many, a compressor's above all; long ones go beside arithmetic.
 NETWORK_NAP_S, NETWORK_NAP_SHARE = 20e-6, 1 / 20
+# Beside arithmetic that has the only core, each look makes a step longer, and a late one is hidden.
+BESIDE_NAP_S, BESIDE_NAP_SHARE = 300e-6, 1 / 5
 LONGEST_NAP_S = 1e-3  # where ranks do not share cores by the dozen
 
 
@@ -49,9 +51,14 @@ class WaitPolicy:
 
     @classmethod
     def for_network(cls) -> WaitPolicy:
-        """Where every wait takes longer than a nap, and others need the core meanwhile: this
-        rank's own arithmetic, and the thread that brings what is waited for."""
+        """Where every wait takes longer than a nap, and others need the core meanwhile: the thread
+        that brings what is waited for."""
         return cls(spins=1, yields=0, nap_s=NETWORK_NAP_S, nap_share=NETWORK_NAP_SHARE)
+
+    @classmethod
+    def beside_arithmetic(cls) -> WaitPolicy:
+        """The same of a thread that waits while this rank computes."""
+        return cls(spins=1, yields=0, nap_s=BESIDE_NAP_S, nap_share=BESIDE_NAP_SHARE)
 
 
 def wait_until(

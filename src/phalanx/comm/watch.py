@@ -44,7 +44,9 @@ class Watch:
         """notices: a communicator of the group, whose NOTICE_TAG is used for nothing else; parent:
         of the group that this one was made from; failures of members there end waits here."""
         self._notices, self._group, self._members = notices, group, members
-        self._policy, self._parent = policy, parent
+        self.policy = policy
+        """Of the waits that begin from now on."""
+        self._parent = parent
         self.rank: int = notices.Get_rank()
         self.activity = "set-up"
         self.timeout_s = timeout_s
@@ -73,7 +75,7 @@ class Watch:
         look, nap = self._looking(ready)
         wait_until(
             look,
-            self._policy,
+            self.policy,
             timeout_s=timeout_s,
             on_timeout=lambda: (
                 f"rank {self.rank} waited {timeout_s:g} s in {self.activity} "
@@ -180,7 +182,7 @@ class Watch:
             return all(peer in self._waiting for peer in others)
 
         with contextlib.suppress(WaitTimeoutError):
-            wait_until(heard_all, self._policy, timeout_s=GRACE_S, on_timeout=lambda: "")
+            wait_until(heard_all, self.policy, timeout_s=GRACE_S, on_timeout=lambda: "")
         self._raise_failure(self.failed)
         return self._who(others)
 

@@ -10,12 +10,16 @@ from typing import NamedTuple, Self
 from torch import Tensor, nn
 
 from phalanx.comm.group import Group
+from phalanx.comm.wait import WaitPolicy
 from phalanx.parallel.buckets import plan_buckets
 from phalanx.parallel.carrier import Carried, Carrier
 from phalanx.parallel.compression.compressor import Compressor, Ranks
 from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.parallel.step import OwnState
 from phalanx.records.spans import Spans, now_ns
+
+BESIDE, AFTER = WaitPolicy.beside_arithmetic(), WaitPolicy.for_network()
+"""How the thread waits while this rank computes, and when it waits for the thread."""
 
 
 class ExchangeTimes(NamedTuple):
@@ -76,6 +80,8 @@ class Exchange:
 
     def __enter__(self) -> Self:
         self._is_open = True
+        if self._carrier is not None:
+            self._group.wait_by(BESIDE)
         if self._buckets is not None:
             self._buckets.begin()
         return self
@@ -181,6 +187,7 @@ class Exchange:
         if self._carrier is not None:
             for bucket in rest:
                 self._carrier.hand_over(bucket)
+            self._group.wait_by(AFTER)
             return self._carrier.wait()
         done = []
         for bucket in rest:
