@@ -18,7 +18,7 @@ def done(output: str, count: int) -> bool:
     return sorted(said) == [str(rank) for rank in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.long)])
 def test_every_collective(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("conformance.py")), count)
 
