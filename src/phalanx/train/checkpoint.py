@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from phalanx.errors import UserError
 from phalanx.parallel.local_parts import whole
+from phalanx.parallel.strategy import Strategy
 from phalanx.train.manifest import (
     MANIFEST,
     Manifest,
@@ -70,6 +71,14 @@ def seal(temporary: Path, target: Path, manifest: Manifest) -> None:
         shutil.rmtree(target)
     temporary.rename(target)
     _sync(target.parent)
+
+
+def make_empty(folder: Path, strategy: Strategy) -> None:
+    """For files of all ranks. Collective. Raises: OSError on rank 0."""
+    if strategy.rank == 0:
+        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+        folder.mkdir(parents=True)
+    strategy.barrier()
 
 
 def unwritable(target: Path, error: Exception) -> UserError:

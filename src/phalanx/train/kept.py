@@ -8,7 +8,6 @@ folder of the checkpoint, which all of them must see.
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from safetensors import safe_open
@@ -16,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from phalanx.parallel.step import OwnState
 from phalanx.parallel.strategy import Strategy
-from phalanx.train.checkpoint import unwritable
+from phalanx.train.checkpoint import make_empty, unwritable
 from phalanx.train.manifest import Manifest, folder_of, is_kept, kept_file
 
 
@@ -32,10 +31,7 @@ def write_kept(folder: Path, strategy: Strategy, manifest: Manifest) -> Path | N
     target = folder / folder_of(manifest)
     hidden = folder / f".{target.name}.kept"
     try:
-        if strategy.rank == 0:
-            shutil.rmtree(hidden, ignore_errors=True)  # of a run that was killed
-            hidden.mkdir(parents=True)
-        strategy.barrier()
+        make_empty(hidden, strategy)
         words = {"words": state.words, "plan": json.dumps(state.plan)}
         save_file(state.tensors, hidden / kept_file(strategy.rank), metadata=words)
         strategy.barrier()

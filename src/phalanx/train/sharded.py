@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from phalanx.errors import UserError
 from phalanx.parallel.local_parts import local, placed_like
 from phalanx.parallel.strategy import Strategy
-from phalanx.train.checkpoint import MODEL_FILE, OPTIMIZER_FILE, seal, unwritable
+from phalanx.train.checkpoint import MODEL_FILE, OPTIMIZER_FILE, make_empty, seal, unwritable
 from phalanx.train.manifest import Manifest, folder_of, read_manifest
 
 JOINED = "model-00001-of-00001.safetensors"
@@ -44,10 +44,7 @@ def save_together(folder: Path, strategy: Strategy, manifest: Manifest) -> Path:
     target = folder / folder_of(manifest)
     temporary = folder / f".{target.name}.parts"
     try:
-        if strategy.rank == 0:
-            shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed
-            temporary.mkdir(parents=True)
-        strategy.barrier()
+        make_empty(temporary, strategy)
         _write(model_parts(strategy), temporary / "model", strategy)
         _write(optimizer_parts(strategy), temporary / "optimizer", strategy)
         if strategy.rank == 0:

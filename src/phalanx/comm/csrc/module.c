@@ -448,7 +448,8 @@ static PyMethodDef methods[] = {
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
     FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
     FAST(parts_all_reduce), ONE(noted), FAST(keep_notes), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule),
-    FAST(are_finite), FAST(hand_over_all), FAST(encode_int8), FAST(add_int8), FAST(select_largest), {NULL, NULL, 0, NULL},
+    FAST(are_finite), FAST(hand_over_all), FAST(encode_int8), FAST(add_int8),
+    FAST(select_largest), {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {
