@@ -14,3 +14,13 @@ class RunFailedError(RuntimeError):
 
     The command line prints it after `phalanx: ` and exits with code 1.
     """
+
+
+def was_interrupted(error: BaseException | None) -> bool:
+    """Whether `error` is Ctrl-C, or was raised while that was on its way: a terminal that was
+    closed can no longer be written to."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome
+from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome, Owner
 
 Collective = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"
@@ -27,6 +27,14 @@ class BenchSetting(msgspec.Struct, frozen=True, kw_only=True):
     sizes_bytes: list[int]  # as asked for; a rank's buffer is a whole number of elements
     dtype: str
     op: str
+    crowd: int = 0  # busy processes beside the ranks
+
+
+def beside_crowd(num_processes: int) -> str:
+    """For titles, after the number of ranks; empty without a crowd."""
+    if not num_processes:
+        return ""
+    return f" beside {num_processes} busy process{'es' * (num_processes > 1)}"
 
 
 class Bench(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +49,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     started_at: str  # ISO 8601, UTC
     ended_at: str | None = None
+    owner: Owner | None = None
 
 
 class Joined(Event, frozen=True, kw_only=True, tag="joined"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from phalanx.errors import UserError
 from phalanx.records.collectives import AnyBenchEvent, Bench
 from phalanx.records.io import AnyIoEvent, IoBench
 from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
@@ -42,6 +45,14 @@ def read_failure(folder: Path) -> Failure | None:
         return msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
     except FileNotFoundError:
         return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{folder / 'error.json'} is damaged: {error}") from error
+
+
+def check_regular(path: Path) -> None:
+    """Raises: ValueError for a pipe or a device, where reading may never end; FileNotFoundError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path} is not a regular file")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -54,6 +65,32 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def overwrite(path: Path, document: Run | Bench | IoBench) -> None:
+    """Write `document` over the file of `path`, in the blocks that it has: for a full disk.
+
+    Raises: OSError when even that is refused, or the document does not fit.
+    """
+    content = msgspec.json.encode(document)
+    with path.open("r+b") as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        if len(content) > num_bytes:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        file.write(content.ljust(num_bytes - 1) + b"\n")
+
+
+def create(path: Path, document: Run | Bench | IoBench) -> None:
+    """Write a new file, whole or not at all.
+
+    Raises: FileExistsError when `path` is there, also when another process creates it meanwhile.
+    """
+    temporary = path.with_name(f".{path.name}.new.{os.getpid()}")
+    try:
+        write_atomically(temporary, _readable(document))
+        os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -75,28 +112,28 @@ def write_io(folder: Path, bench: IoBench) -> None:
 
 
 def read_run(folder: Path) -> Run:
-    """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
+    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
     return _read(folder / "run.json", Run)
 
 
 def read_study(folder: Path) -> Study:
-    """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
+    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
     return _read(folder / "study.json", Study)
 
 
 def read_bench(folder: Path) -> Bench:
-    """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
+    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
     return _read(folder / "bench.json", Bench)
 
 
 def read_io(folder: Path) -> IoBench:
-    """Raises ValueError, naming the file, when it is missing, damaged or from a newer Phalanx."""
+    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
     return _read(folder / "io.json", IoBench)
 
 
 def read_events(path: Path) -> Iterator[AnyEvent]:
     """Yield the events of one rank. A last line that was cut short is left out: it is what a
-    killed process leaves behind. Any other damage raises ValueError with the line's number."""
+    killed process leaves behind. Any other damage raises UserError with the line's number."""
     yield from EventTail(path).read_new()
 
 
@@ -123,6 +160,7 @@ class _Tail(Generic[_Line]):
         """Yield the whole lines that were added since the last call; none if there is no file."""
         if not self._path.exists():
             return
+        check_regular(self._path)
         with self._path.open("rb") as file:
             file.seek(self._position)
             for line in file:
@@ -135,9 +173,9 @@ class _Tail(Generic[_Line]):
     def _decode(self, line: bytes) -> _Line:
         try:
             event: _Line = self._decoder.decode(line)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             message = f"{self._path} line {self._line_number} is not a record: {error}"
-            raise ValueError(message) from error
+            raise UserError(message) from error
         return event
 
 
@@ -211,13 +249,14 @@ def _readable(document: Run | Study | Bench | IoBench | Failure) -> bytes:
 
 def _read(path: Path, kind: type[_Document]) -> _Document:
     try:
+        check_regular(path)
         document = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
-        raise ValueError(f"{path} does not exist") from None
-    except msgspec.DecodeError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise UserError(f"{path} does not exist") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is damaged: {error}") from error
     if document.schema > SCHEMA_VERSION:
-        raise ValueError(
+        raise UserError(
             f"{path} has schema {document.schema}; this Phalanx reads up to {SCHEMA_VERSION}"
         )
     return document

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome
+from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome, Owner
 
 Format = Literal["files", "tar", "npy", "hdf5", "parquet"]
 Loader = Literal["phalanx", "torch", "torch-batched", "read", "read-kept"]
@@ -95,6 +95,7 @@ class IoBench(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     started_at: str  # ISO 8601, UTC
     ended_at: str | None = None
+    owner: Owner | None = None
     generated: list[Generated] = []
     left_out: dict[str, str] = {}  # formats and loaders that cannot be measured here, and why
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 LAUNCHER_LOG = "launcher.log"
 
 _ERROR = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt)(?:: .*)?$")
+_OURS = "phalanx: "
 LONGEST = 300
 """Characters of a last word that are shown."""
 
@@ -18,20 +20,74 @@ def read_log(folder: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def last_words(folder: Path) -> str | None:
-    """The error that a rank ended with before it could write one down: the line below a traceback
-    of Python. None where there is none: then it was killed, or MPI did not start."""
+def last_words(folder: Path, *, besides: int | None = None) -> str | None:
+    """Return the error that a rank ended with and could not write down: what Phalanx printed of
+    it, else the line below a traceback of Python. None where there is none: then it was killed, or
+    MPI did not start.
+
+    besides: a rank whose error is known.
+    """
     lines = read_log(folder).splitlines()
+    known = f"{_OURS}rank {besides}: "
+    printed = (
+        line.removeprefix(_OURS)
+        for line in lines
+        if line.startswith(_OURS) and not line.startswith(known)
+    )
     begins = [number for number, line in enumerate(lines) if line.startswith("Traceback (most")]
-    for line in lines[begins[0] + 1 :] if begins else []:
-        if not line.startswith(" ") and _ERROR.match(line):
-            return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
-    return None
+    below = lines[begins[0] + 1 :] if begins else []
+    raised = (line for line in below if not line.startswith(" ") and _ERROR.match(line))
+    line = next(printed, None) or next(raised, None)
+    if line is None or len(line) <= LONGEST:
+        return line
+    return f"{line[: LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def why_silent(folder: Path) -> str:
-    """A sentence: why ranks ended that wrote no error down."""
-    words = last_words(folder)
+def failed_ranks(folder: Path) -> list[int]:
+    """Ranks that printed an error of theirs, the first one first."""
+    return [int(number) for number in _FAILED_RANK.findall(read_log(folder))]
+
+
+def named_processes(folder: Path) -> list[tuple[int | None, int]]:
+    """Ranks that the launcher reports as ended by a signal, with their process ids. Launchers of
+    all MPIs name the process ("PID 1234"), MPICH's no rank."""
+    found = _PROCESS.finditer(read_log(folder))
+    return [(int(rank) if (rank := match["rank"]) else None, int(match["pid"])) for match in found]
+
+
+_FAILED_RANK = re.compile(rf"^{_OURS}rank (\d+): ", re.MULTILINE)
+_PROCESS = re.compile(r"(?:\brank (?P<rank>\d+) (?:with )?)?\bPID (?P<pid>\d+)", re.IGNORECASE)
+_OUT_OF_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "out of memory")
+_KILLED, _ABORTED, _CRASHED = (
+    frozenset({-number, 128 + number})
+    for number in (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)
+)
+
+
+def why_silent(
+    folder: Path, exit_code: int | None, *, of_a_rank: bool = False, besides: int | None = None
+) -> str:
+    """A sentence: why ranks ended that wrote no error down.
+
+    of_a_rank: it is certain that a rank ended first; the sentence goes on after a colon.
+    besides: a rank whose error is known.
+    """
+    words, log = last_words(folder, besides=besides), read_log(folder)
     if words is not None:
-        return f"The first error in {LAUNCHER_LOG}: {words}"
-    return "Killed, perhaps for want of memory, or MPI could not start"
+        return f"{'the' if of_a_rank else 'The'} first error in {LAUNCHER_LOG}: {words}"
+    found = next((line.strip() for line in log.splitlines() if _is_of_memory(line)), None)
+    if found is not None:
+        sentence = f"out of memory ({found})"
+    elif exit_code in _ABORTED:
+        sentence = "aborted (SIGABRT)"
+    elif exit_code in _CRASHED:
+        sentence = "crashed (SIGSEGV)"
+    else:
+        sentence = "killed, perhaps for want of memory"
+        if not of_a_rank and exit_code not in _KILLED:
+            sentence += ", or MPI could not start"
+    return sentence if of_a_rank else sentence[0].upper() + sentence[1:]
+
+
+def _is_of_memory(line: str) -> bool:
+    return any(words in line for words in _OUT_OF_MEMORY)

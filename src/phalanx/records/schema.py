@@ -62,6 +62,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     rank: int | None = None  # the rank that raised it
 
 
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """The process that will write the outcome: a run whose owner has died runs no more."""
+
+    hostname: str
+    process_id: int
+    process_began: str | None = None  # tells it from a later process of the same number
+    system: str | None = None  # boot of the machine and space of process ids; None where untold
+
+
+class Probe(msgspec.Struct, frozen=True, kw_only=True):
+    """A look at the machine between runs: threads that compute, one for each core."""
+
+    core_share: float  # part of the time that a thread had a core, mean over the threads
+    lowest: float  # of the thread that had the least
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """`run.json`: configuration, environment, outcome."""
 
@@ -75,6 +91,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     outcome: Outcome
     started_at: str  # ISO 8601, UTC
     ended_at: str | None = None
+    owner: Owner | None = None  # None in records of an older Phalanx
+    probes: list[Probe] = []  # before and after it, in a study
 
 
 class Study(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +105,8 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str
     runs: list[str]
     left_out: dict[str, str] = {}  # what was asked for and is no run of it, and why
+    common: dict[str, object] = {}  # options that decide the numbers, the same in all runs
+    configurations: dict[str, dict[str, object]] = {}  # and those of each run besides
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
@@ -162,6 +182,10 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     staleness: dict[int, int] = {}  # updates by how many others came between reading and writing
     first_sample: int = 0  # samples of the epoch, over all ranks, that another run had seen
     damaged: int = 0  # samples of this rank left out because they were not as they were packed
+    # Processor time of all threads of the rank within `train_s`; waiting for others counts as far
+    # as it spins. None in records of an older Phalanx.
+    user_s: float | None = None
+    system_s: float | None = None
 
 
 class Action(Event, frozen=True, kw_only=True, tag="action"):
@@ -177,6 +201,16 @@ class Action(Event, frozen=True, kw_only=True, tag="action"):
 
 class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
     """This rank's part of the validation data after an epoch."""
+
+    epoch: int
+    evaluation_s: float
+    samples: int
+    loss_sum: float
+    correct: int
+
+
+class TrainingEvaluation(Event, frozen=True, kw_only=True, tag="training evaluation"):
+    """The final model against this rank's share of some of the training data."""
 
     epoch: int
     evaluation_s: float
@@ -247,6 +281,7 @@ AnyEvent = (
     | Epoch
     | Action
     | Evaluation
+    | TrainingEvaluation
     | Summary
     | Saved
     | Memory

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.records.files import write_atomically
+from phalanx.records.files import check_regular, write_atomically
 
 MOST_SPANS = 100_000
 """Kept of one rank, the latest: about 25 MB."""
@@ -105,6 +105,7 @@ def write_spans(folder: Path, traced: Traced, spans: Sequence[Span]) -> None:
 
 def read_spans(path: Path) -> tuple[Traced, list[Span]]:
     """Raises: ValueError, naming the file, when it is damaged."""
+    check_regular(path)
     first, *lines = path.read_bytes().splitlines() or [b""]
     decoder = msgspec.json.Decoder(Span)
     try:

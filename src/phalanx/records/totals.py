@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from phalanx.records.divergence import UNBOUNDED
+from phalanx.records.divergence import mean_loss
 from phalanx.records.schema import Summary
 
 
@@ -48,9 +48,11 @@ def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s
         trained_s=trained_s + epoch_s,
         images_per_s=samples / epoch_s,
         communication_share=sum(shares) / len(shares),
-        train_loss=sum(rank.loss_sum for rank in ranks) / targets if targets else UNBOUNDED,
+        train_loss=mean_loss(sum(rank.loss_sum for rank in ranks), targets),
         train_accuracy=sum(rank.correct for rank in ranks) / max(1, targets),
-        validation_loss=sum(rank.validation_loss_sum for rank in ranks) / validation_targets,
+        validation_loss=mean_loss(
+            sum(rank.validation_loss_sum for rank in ranks), validation_targets
+        ),
         validation_accuracy=sum(rank.validation_correct for rank in ranks) / validation_targets,
         damaged=round(sum(rank.damaged for rank in ranks)),
         skipped=round(max(rank.skipped for rank in ranks)),

@@ -1,0 +1,223 @@
+"""The outcome of a run, judged by its records, its launcher's words and how its processes ended.
+
+Launchers have been seen to report success after losing ranks, and a rank that is left alone reports
+the death of another in words of its own: so the records decide, and a rank that died comes before
+one that noticed.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from phalanx.errors import RunFailedError, UserError
+from phalanx.records.failures import EXIT_UNWRITABLE
+from phalanx.records.files import rank_file, read_events, read_failure
+from phalanx.records.last import last_file, read_last, who_was_where
+from phalanx.records.launcher_log import (
+    LAUNCHER_LOG,
+    failed_ranks,
+    last_words,
+    named_processes,
+    why_silent,
+)
+from phalanx.records.schema import Event, Failure, Finished, Outcome
+
+
+class Ending(NamedTuple):
+    """How the processes of a run ended, as their parent saw it."""
+
+    exit_code: int | None
+    """Of the first process that failed, negative for a signal; 0 when all ended well; None when
+    they fell silent and were ended."""
+    rank: int | None = None
+    """Whose exit code it is; None: the launcher's."""
+    silent_s: float = 0.0
+    """Seconds of silence after which they were ended."""
+
+
+def judge(
+    folder: Path,
+    ranks: int,
+    ending: Ending,
+    *,
+    events: Callable[[Path], Iterable[Event]] = read_events,
+    last: type[Event] = Finished,
+) -> Outcome:
+    """Return how the run ended, and what its ranks did last where that differs.
+
+    events: reads a rank's file; last: the event with which a rank says that it came to its end.
+    """
+    records = _Records(folder, events, last)
+    outcome = _judged(records, ranks, ending)
+    failure = records.failure
+    if outcome.status == "completed" or (failure is not None and failure.mendable):
+        return outcome
+    where = who_was_where(read_last(folder))
+    if where is None:
+        return outcome
+    return msgspec.structs.replace(outcome, error=f"{outcome.error}\n  {where}")
+
+
+def raise_failure(folder: Path, outcome: Outcome) -> None:
+    """Nothing for a completed run.
+
+    Raises: UserError for what the user can mend, RunFailedError for everything else.
+    """
+    if outcome.status == "completed":
+        return
+    error = outcome.error or outcome.status
+    failure = _failure(folder)
+    if failure is not None and not error.startswith(failure.message):
+        failure = None  # another rank is to blame
+    last = f"\n  what ranks did last: {last_file(folder, '*')}" if read_last(folder) else ""
+    if failure is None:
+        raise RunFailedError(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
+    if failure.mendable:
+        raise UserError(failure.message)
+    raise RunFailedError(
+        f"rank {failure.rank} failed: {error}\n  its traceback: {folder / 'error.json'}{last}"
+    )
+
+
+class _Records:
+    """Of one run, as far as they can be read."""
+
+    def __init__(
+        self, folder: Path, events: Callable[[Path], Iterable[Event]], last: type[Event]
+    ) -> None:
+        self.folder = folder
+        self.failure = _failure(folder)
+        self._events, self._last = events, last
+
+    def first(self, rank: int) -> Event | None:
+        """The event with which a rank began."""
+        return next(iter(self._read(rank)), None)
+
+    def has_finished(self, rank: int) -> bool:
+        return any(isinstance(event, self._last) for event in self._read(rank))
+
+    def _read(self, rank: int) -> Iterable[Event]:
+        """The events up to the first that is damaged."""
+        try:
+            yield from self._events(rank_file(self.folder, rank))
+        except (OSError, ValueError):
+            return
+
+
+def _failure(folder: Path) -> Failure | None:
+    try:
+        return read_failure(folder)
+    except (OSError, ValueError):  # a rank's last words may be torn
+        return None
+
+
+def _judged(records: _Records, ranks: int, ending: Ending) -> Outcome:
+    failure = records.failure
+    is_about_peer = failure is not None and _PEER_IS_GONE.search(failure.message) is not None
+    if failure is not None and not is_about_peer:
+        return Outcome(status="failed", error=failure.message, rank=failure.rank)
+    unfinished = [rank for rank in range(ranks) if not records.has_finished(rank)]
+    if not unfinished and failure is None:
+        return Outcome(status="completed")
+    found = _cause(records, unfinished, ending)
+    if found is not None:
+        return found
+    if failure is not None:
+        return _lost_peer(failure)
+    return Outcome(
+        status="failed",
+        error=f"ranks ended without a word ({_code(ending.exit_code)}); "
+        f"unfinished: {_named(unfinished)}. {why_silent(records.folder, ending.exit_code)}",
+    )
+
+
+_PEER_IS_GONE = re.compile(
+    r"\brank (?P<peer>\d+) failed: its process is gone"  # phalanx.comm
+    r"|Connection (?:was likely )?(?:closed|reset)|Broken pipe|remote worker crashing"  # Gloo
+)
+
+
+def _lost_peer(failure: Failure) -> Outcome:
+    """A rank noticed that another one is gone, which is all that is known of that one."""
+    found = _PEER_IS_GONE.search(failure.message)
+    peer = found["peer"] if found else None
+    if found is None or peer is None:
+        error = f"{failure.message}: another rank is gone, as rank {failure.rank} noticed"
+        return Outcome(status="failed", error=error)
+    error = f"{failure.message[found.start() :]}, as rank {failure.rank} noticed"
+    return Outcome(status="failed", error=error, rank=int(peer))
+
+
+def _cause(records: _Records, unfinished: Sequence[int], ending: Ending) -> Outcome | None:
+    """Why ranks ended that wrote no error down, where anything tells."""
+    code, folder = ending.exit_code, records.folder
+    if code is None:
+        error = f"no progress for {ending.silent_s:g} s; unfinished: {_named(unfinished)}"
+        if records.first(0) is None:  # by whose records progress is seen
+            waiting = [rank for rank in unfinished if records.first(rank) is None]
+            error = f"not begun after {ending.silent_s:g} s: {_named(waiting)}"
+        return Outcome(status="failed", error=error)
+    if code < 0 and ending.rank is None:
+        error = f"the launcher was killed ({_code(code)}), and its ranks with it"
+        return Outcome(status="failed", error=error)
+    witness = records.failure.rank if records.failure else None  # it lived to write that down
+    told = [rank for rank in failed_ranks(folder) if rank != witness]
+    if code == EXIT_UNWRITABLE or (told and witness is not None):
+        rank = next(iter(told), ending.rank)
+        return Outcome(status="failed", error=_unwritable(folder, code, besides=witness), rank=rank)
+    rank = _first_to_end(records, [rank for rank in unfinished if rank != witness], ending)
+    if rank is None:
+        return None
+    role = getattr(records.first(rank), "role", None)
+    who = f"rank {rank}, a {role}," if role else f"rank {rank}"
+    why = why_silent(folder, code, of_a_rank=True, besides=witness)
+    error = f"{who} ended without a word ({_code(code)}): {why}"
+    return Outcome(status="failed", error=error, rank=rank)
+
+
+def _unwritable(folder: Path, code: int, *, besides: int | None) -> str:
+    """A sentence: a rank failed and could not write down why."""
+    free = shutil.disk_usage(folder).free
+    words = last_words(folder, besides=besides)
+    said = f". The first error in {LAUNCHER_LOG}: {words}" if words else ""
+    return (
+        f"a rank could not write its records to {folder} ({_code(code)}; "
+        f"{free:,} bytes are free there){said}"
+    )
+
+
+def _first_to_end(records: _Records, suspects: Sequence[int], ending: Ending) -> int | None:
+    """The rank of `suspects` whose end made the others end; None where nothing tells.
+
+    Launchers of all MPIs name the process, some the rank.
+    """
+    if ending.rank is not None:
+        return ending.rank if ending.rank in suspects else None
+    began = {getattr(records.first(rank), "process_id", None): rank for rank in suspects}
+    for rank, process_id in named_processes(records.folder):
+        if process_id in began:
+            return began[process_id]
+        if rank in suspects:
+            return rank
+    return None
+
+
+def _code(exit_code: int | None) -> str:
+    """As a user reads it."""
+    if exit_code is None or exit_code >= 0:
+        return f"exit code {exit_code}"
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank {', '.join(map(str, ranks))}"

@@ -1,0 +1,14 @@
+"""Where the time that a step waits for messages is known, and where it is not."""
+
+from __future__ import annotations
+
+WITHIN_PASSES_FROM_STAGE = 2
+"""ZeRO gathers parameters and scatters gradients within the passes from this stage on."""
+
+
+def exchanges_within_passes(strategy: str, zero_stage: object) -> bool:
+    """Whether most messages go within the forward and backward passes, and are timed as these: what
+    such a step is seen to wait for is not its communication."""
+    if strategy == "zero":
+        return int(str(zero_stage)) >= WITHIN_PASSES_FROM_STAGE
+    return strategy in ("tensor", "mesh")

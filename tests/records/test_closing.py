@@ -1,0 +1,111 @@
+"""The outcome is in the record, or the user is told that it is not."""
+
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import RunFailedError, UserError
+from phalanx.records.closing import closed_on_error, end_run
+from phalanx.records.failures import EXIT_UNWRITABLE, failure_of, report_failure
+from phalanx.records.files import read_failure, read_run, write_run
+from phalanx.records.judging import Ending, judge
+from phalanx.records.schema import Outcome
+from tests.report.made_study import Job, run_of
+
+RUNNING = run_of(Job("mlp", "mpi", outcome=Outcome(status="running")), "study")
+FAILED = Outcome(status="failed", error="it was so", rank=1)
+
+
+@contextmanager
+def file_size_limit(num_bytes: int) -> Iterator[None]:
+    """No file may grow beyond it: writing fails as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_where_no_new_file_has_room_the_old_one_is_overwritten(tmp_path: Path) -> None:
+    write_run(tmp_path, RUNNING)
+    num_bytes = (tmp_path / "run.json").stat().st_size
+    with file_size_limit(num_bytes):
+        end_run(tmp_path, FAILED)
+    assert read_run(tmp_path).outcome == FAILED
+    assert read_run(tmp_path).ended_at
+    assert (tmp_path / "run.json").stat().st_size == num_bytes
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_records_that_cannot_be_written_at_all_are_said_with_the_outcome(tmp_path: Path) -> None:
+    write_run(tmp_path, RUNNING)
+    with (
+        file_size_limit(0),
+        pytest.raises(RunFailedError, match=r"written: .*run.json: File too.* failed: it was so$"),
+    ):
+        end_run(tmp_path, FAILED)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(RunFailedError, match=r"written: .*run.json is damaged.* completed$"):
+        end_run(tmp_path, Outcome(status="completed"))
+    (tmp_path / "run.json").unlink()
+    with pytest.raises(RunFailedError, match="does not exist"):
+        end_run(tmp_path, Outcome(status="completed"))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (KeyboardInterrupt(), Outcome(status="interrupted")),
+        (UserError("mend it"), Outcome(status="failed", error="mend it")),
+        (RunFailedError("first\nsecond"), Outcome(status="failed", error="first")),
+        (MemoryError(), Outcome(status="failed", error="MemoryError")),
+    ],
+)
+def test_an_error_on_the_way_closes_the_record(
+    tmp_path: Path, error: BaseException, expected: Outcome
+) -> None:
+    write_run(tmp_path, RUNNING)
+    with pytest.raises(type(error)), closed_on_error(partial(end_run, tmp_path)):
+        raise error
+    assert read_run(tmp_path).outcome == expected
+    with (
+        file_size_limit(0),
+        pytest.raises(type(error)),
+        closed_on_error(partial(end_run, tmp_path)),
+    ):
+        raise error  # and not the one of the record
+
+
+def test_a_failure_is_printed_where_it_cannot_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failed(rank: int) -> tuple[int, bool]:
+        try:
+            raise ZeroDivisionError("made")
+        except ZeroDivisionError as error:
+            return report_failure(tmp_path, failure_of(error, rank))
+
+    with file_size_limit(0):
+        assert failed(1) == (EXIT_UNWRITABLE, True)
+    assert capsys.readouterr().err == "phalanx: rank 1: ZeroDivisionError: made\n"
+    assert failed(0) == (1, True)
+    assert failed(1) == (1, False)
+    failure = read_failure(tmp_path)
+    assert failure is not None
+    assert failure.rank == 0
+    assert "Traceback" in failure.traceback
+    assert capsys.readouterr().err == "phalanx: rank 0: ZeroDivisionError: made\n"
+
+
+def test_a_rank_that_could_not_write_is_recognised_by_its_exit_code(tmp_path: Path) -> None:
+    error = judge(tmp_path, 2, Ending(EXIT_UNWRITABLE)).error or ""
+    assert error.startswith(f"a rank could not write its records to {tmp_path} (")
+    assert error.endswith("bytes are free there)")
+    (tmp_path / "launcher.log").write_text("phalanx: rank 1: OSError: [Errno 28] No space left\n")
+    error = judge(tmp_path, 2, Ending(EXIT_UNWRITABLE)).error or ""
+    assert error.endswith("launcher.log: rank 1: OSError: [Errno 28] No space left")

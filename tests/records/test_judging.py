@@ -1,0 +1,210 @@
+"""How a run ended, judged by its records and by what its launcher said."""
+
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import RunFailedError, UserError
+from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
+from phalanx.records.judging import Ending, judge, raise_failure
+from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.schema import Failure, Finished, Outcome, Started
+
+LOGS = {
+    "openmpi": "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9",
+    "mpich": "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 1001 RUNNING AT vm",
+    "impi": "=   BAD TERMINATION OF ONE OF YOUR PROCESSES\n=   RANK 1 PID 1001 RUNS",
+}
+
+
+def write_rank(folder: Path, rank: int, *, finished: bool) -> None:
+    writer = EventWriter(rank_file(folder, rank))
+    writer.add(
+        Started(
+            at_s=0.1,
+            rank=rank,
+            hostname="vm",
+            process_id=1000 + rank,
+            local_rank=rank,
+            threads=1,
+            startup_s=0.1,
+            parameters=10,
+            train_samples=10,
+            validation_samples=10,
+            role="worker" if rank else "server",
+        )
+    )
+    if finished:
+        writer.add(Finished(at_s=1.0, parameters_sha256="", peak_memory_bytes=1))
+    writer.close()
+
+
+def test_a_run_is_complete_when_every_rank_says_so(tmp_path: Path) -> None:
+    for rank in range(2):
+        write_rank(tmp_path, rank, finished=True)
+    assert judge(tmp_path, 2, Ending(0)).status == "completed"
+    outcome = judge(tmp_path, 3, Ending(0))
+    assert outcome.status == "failed"
+    assert "unfinished: rank 2" in (outcome.error or "")
+
+
+@pytest.mark.parametrize("vendor", LOGS)
+def test_the_rank_that_was_killed_is_named(tmp_path: Path, vendor: str) -> None:
+    for rank in range(3):
+        write_rank(tmp_path, rank, finished=False)
+    (tmp_path / LAUNCHER_LOG).write_text(LOGS[vendor])
+    outcome = judge(tmp_path, 3, Ending(137))
+    assert outcome.rank == 1
+    assert outcome.error == (
+        "rank 1, a worker, ended without a word (exit code 137): killed, perhaps for want of memory"
+    )
+    with pytest.raises(RunFailedError, match="rank 1, a worker, ended"):
+        raise_failure(tmp_path, outcome)
+
+
+@pytest.mark.parametrize("vendor", ["openmpi", "impi"])
+def test_a_rank_that_died_before_it_began_is_named_by_the_launcher(
+    tmp_path: Path, vendor: str
+) -> None:
+    (tmp_path / LAUNCHER_LOG).write_text(LOGS[vendor])
+    outcome = judge(tmp_path, 2, Ending(137))
+    assert outcome.rank == 1
+    assert (outcome.error or "").startswith("rank 1 ended without a word (exit code 137): killed")
+
+
+def test_ranks_that_never_began_are_not_blamed_where_nobody_names_them(tmp_path: Path) -> None:
+    (tmp_path / LAUNCHER_LOG).write_text(LOGS["mpich"])
+    outcome = judge(tmp_path, 2, Ending(1))
+    assert outcome.rank is None
+    assert "MPI could not start" in (outcome.error or "")
+
+
+def test_ranks_that_fell_silent(tmp_path: Path) -> None:
+    assert judge(tmp_path, 2, Ending(None, silent_s=5)).error == "not begun after 5 s: rank 0, 1"
+    write_rank(tmp_path, 0, finished=True)
+    assert (
+        judge(tmp_path, 2, Ending(None, silent_s=5)).error
+        == "no progress for 5 s; unfinished: rank 1"
+    )
+
+
+@pytest.mark.parametrize(("mendable", "kind"), [(True, UserError), (False, RunFailedError)])
+def test_the_first_error_decides(tmp_path: Path, mendable: bool, kind: type[Exception]) -> None:
+    write_failure(tmp_path, Failure(rank=1, mendable=mendable, message="so it is", traceback=""))
+    outcome = judge(tmp_path, 2, Ending(1))
+    assert outcome == Outcome(status="failed", error="so it is", rank=1)
+    with pytest.raises(kind, match="so it is"):
+        raise_failure(tmp_path, outcome)
+
+
+def test_an_error_that_no_rank_could_write_down_is_told(tmp_path: Path) -> None:
+    """A rank could not import what it needed. The study said that it was killed, perhaps for want
+    of memory; the error stood in the launcher's log, to which nobody was sent."""
+    (tmp_path / LAUNCHER_LOG).write_text(
+        "a warning of something else\n"
+        "Traceback (most recent call last):\n"
+        '  File "rank.py", line 1, in <module>\n'
+        "    from a.b import c\n"
+        "ImportError: cannot import name 'c' from 'a.b'\n"
+        "prterun has exited due to process rank 0\n"
+    )
+    error = judge(tmp_path, 2, Ending(1)).error or ""
+    assert error.endswith("error in launcher.log: ImportError: cannot import name 'c' from 'a.b'")
+    (tmp_path / LAUNCHER_LOG).write_text(LOGS["mpich"])
+    assert "Killed, perhaps for want of memory" in (judge(tmp_path, 2, Ending(137)).error or "")
+
+
+GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12481"
+GONE = "PeerFailedError: rank 0 failed: its process is gone (its last collectives: x.json)"
+
+
+ABORTED = 'prterun has exited due to process rank 1 with PID 0 on node vm calling\n"abort".\n'
+
+
+def found_by_rank_1(folder: Path, message: str) -> None:
+    """Rank 0 is gone, and rank 1 was the first to write something down."""
+    for rank in range(2):
+        write_rank(folder, rank, finished=False)
+    write_failure(folder, Failure(rank=1, mendable=False, message=message, traceback=""))
+
+
+@pytest.mark.parametrize("message", [GLOO, GONE])
+@pytest.mark.parametrize(
+    ("ending", "log", "error"),
+    [
+        (Ending(-9, rank=0), "", "rank 0, a server, ended without a word (SIGKILL): killed, "),
+        (Ending(137), LOGS["openmpi"].replace("1001", "1000"), "rank 0, a server, ended without"),
+        (Ending(74, rank=0), "", "a rank could not write its records"),
+        (Ending(1), "phalanx: rank 0: OSError: no space", "a rank could not write its records"),
+        (Ending(-6, rank=0), "", "ended without a word (SIGABRT): aborted"),
+    ],
+)
+def test_the_rank_that_died_is_blamed_and_not_the_one_that_noticed(
+    tmp_path: Path, message: str, ending: Ending, log: str, error: str
+) -> None:
+    """Gloo's survivor wrote down "Connection closed by peer", and was named as the one to fail."""
+    found_by_rank_1(tmp_path, message)
+    (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 1: {message}\n{ABORTED}{log}")
+    outcome = judge(tmp_path, 2, ending)
+    assert outcome.rank == 0
+    assert error in (outcome.error or "")
+    with pytest.raises(RunFailedError) as caught:
+        raise_failure(tmp_path, outcome)
+    assert "rank 1" not in str(caught.value)
+
+
+def test_a_peer_that_is_gone_is_named_where_its_end_is_not_known(tmp_path: Path) -> None:
+    found_by_rank_1(tmp_path, GONE)
+    (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 1: {GONE}\n{ABORTED}")
+    outcome = judge(tmp_path, 2, Ending(1))
+    assert outcome.rank == 0
+    assert outcome.error == (
+        "rank 0 failed: its process is gone (its last collectives: x.json), as rank 1 noticed"
+    )
+    with pytest.raises(RunFailedError, match=r"^rank 0 failed: its process is gone"):
+        raise_failure(tmp_path, outcome)
+
+
+def test_an_error_of_a_rank_comes_before_the_deaths_that_follow_it(tmp_path: Path) -> None:
+    found_by_rank_1(tmp_path, "ZeroDivisionError: made")
+    outcome = judge(tmp_path, 2, Ending(-9, rank=0))
+    assert (outcome.rank, outcome.error) == (1, "ZeroDivisionError: made")
+
+
+@pytest.mark.parametrize("message", [None, GONE])
+def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str | None) -> None:
+    if message:
+        found_by_rank_1(tmp_path, message)
+    error = judge(tmp_path, 2, Ending(-9)).error
+    assert error == "the launcher was killed (SIGKILL), and its ranks with it"
+
+
+@pytest.mark.parametrize(
+    ("code", "log", "error"),
+    [
+        (134, "terminate called after throwing an instance of 'std::bad_alloc'", "Out of memory ("),
+        (134, "", "Aborted (SIGABRT)"),
+        (139, "", "Crashed (SIGSEGV)"),
+        (137, "", "Killed, perhaps for want of memory"),
+        (1, "", "Killed, perhaps for want of memory, or MPI could not start"),
+        (2, "phalanx: /a/run.json does not exist\n", "error in launcher.log: /a/run.json does not"),
+    ],
+)
+def test_the_end_of_ranks_that_say_nothing(tmp_path: Path, code: int, log: str, error: str) -> None:
+    (tmp_path / LAUNCHER_LOG).write_text(log)
+    said = judge(tmp_path, 2, Ending(code)).error or ""
+    assert error in said
+    assert f"(exit code {code})" in said
+
+
+def test_torn_records_are_no_obstacle(tmp_path: Path) -> None:
+    """A rank's last words may be cut short, or be what a disk made of them."""
+    write_rank(tmp_path, 0, finished=True)
+    rank_file(tmp_path, 1).write_bytes(b"\xff\xfe{\n")
+    (tmp_path / "error.json").write_bytes(b'{"rank": 1, "mes')
+    outcome = judge(tmp_path, 2, Ending(1))
+    assert "unfinished: rank 1." in (outcome.error or "")
+    with pytest.raises(RunFailedError, match="unfinished: rank 1"):
+        raise_failure(tmp_path, outcome)
+    with pytest.raises(UserError, match=r"error\.json is damaged"):
+        read_failure(tmp_path)
