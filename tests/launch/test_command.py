@@ -46,6 +46,24 @@ def test_environments_on_two_cores(vendor, ranks, environment):
     assert mpi_environment(vendor, ranks, cores=2, environ={}) == environment
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"SLURM_JOB_NUM_NODES": "2", "SLURM_TASKS_PER_NODE": "2(x2)"},
+        {"SLURM_JOB_NUM_NODES": "2"},
+        {"LSB_MCPU_HOSTS": "n0 2 n1 2"},
+    ],
+)
+def test_an_allocation_of_several_nodes_needs_a_network(environ):
+    """All MPI calls failed there: ranks on two nodes were left with shared memory alone."""
+    openmpi = mpi_environment("openmpi", 4, cores=2, environ=environ)
+    assert not {"OMPI_MCA_btl", "OMPI_MCA_pml", "OMPI_MCA_mpi_yield_when_idle"} & set(openmpi)
+    assert openmpi["PRTE_MCA_oob_tcp_keepalive_time"] == "5"
+    assert mpi_environment("impi", 4, cores=2, environ=environ) == {"I_MPI_PIN": "0"}
+    crowded = mpi_environment("openmpi", 6, cores=2, environ=environ)
+    assert crowded["OMPI_MCA_mpi_yield_when_idle"] == "1"
+
+
 def test_what_the_user_has_set_stays():
     user = dict.fromkeys(OPENMPI, "mine") | {"HOME": "/"}
     assert mpi_environment("openmpi", 2, cores=2, environ=user) == {}

@@ -2,7 +2,18 @@
 
 import pytest
 
-from phalanx.launch.cores import affinity_cores, cgroup_quota, usable_cores
+from phalanx.launch.cores import (
+    Quota,
+    affinity_cores,
+    cgroup_quota,
+    shared_cores,
+    usable_cores,
+)
+
+
+def quota_cores(folder, own_cgroup):
+    quota = cgroup_quota(folder, own_cgroup)
+    return None if quota is None else quota.cores
 
 
 def test_this_process_has_cores():
@@ -14,7 +25,7 @@ def test_this_process_has_cores():
 )
 def test_version_2(tmp_path, text, quota):
     (tmp_path / "cpu.max").write_text(text)
-    assert cgroup_quota(tmp_path, tmp_path / "none") == quota
+    assert quota_cores(tmp_path, tmp_path / "none") == quota
 
 
 def test_the_tightest_limit_on_the_way_up_holds(tmp_path):
@@ -22,7 +33,7 @@ def test_the_tightest_limit_on_the_way_up_holds(tmp_path):
     (tmp_path / "a" / "cpu.max").write_text("50000 100000")
     (tmp_path / "a" / "b" / "cpu.max").write_text("max 100000")
     (tmp_path / "own").write_text("0::/a/b\n")
-    assert cgroup_quota(tmp_path, tmp_path / "own") == 0.5
+    assert quota_cores(tmp_path, tmp_path / "own") == 0.5
 
 
 @pytest.mark.parametrize(("granted", "quota"), [("-1", None), ("250000", 2.5)])
@@ -30,8 +41,43 @@ def test_version_1(tmp_path, granted, quota):
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text(granted)
     (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
-    assert cgroup_quota(tmp_path, tmp_path / "none") == quota
+    assert quota_cores(tmp_path, tmp_path / "none") == quota
 
 
 def test_no_control_groups(tmp_path):
-    assert cgroup_quota(tmp_path, tmp_path / "none") is None
+    assert quota_cores(tmp_path, tmp_path / "none") is None
+
+
+@pytest.mark.parametrize("controller", ["cpu", "cpu,cpuacct"])
+def test_version_1_in_a_nested_group(tmp_path, controller):
+    group = tmp_path / controller / "job" / "step"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text("50000")
+    (group / "cpu.cfs_period_us").write_text("100000")
+    (tmp_path / "own").write_text(f"9:memory:/other\n4:{controller}:/job/step\n0::/\n")
+    assert quota_cores(tmp_path, tmp_path / "own") == 0.5
+
+
+def test_a_path_of_the_host_means_the_root_in_a_container(tmp_path):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("150000")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000")
+    (tmp_path / "own").write_text("4:cpu,cpuacct:/docker/5f3a\n")
+    assert quota_cores(tmp_path, tmp_path / "own") == 1.5
+
+
+@pytest.mark.parametrize(
+    ("affinities", "quotas", "cores"),
+    [
+        ([[0], [1]], [None, None], 2),
+        ([[0], [0, 1, 2, 3]], [None, None], 4),
+        ([[0], [0]], [None, None], 1),
+        # limited together, limited each, and one without a limit
+        ([[0, 1, 2, 3]] * 2, [Quota(1.5, "a"), Quota(1.5, "a")], 2),
+        ([[0, 1, 2, 3]] * 2, [Quota(1.5, "a"), Quota(1.5, "b")], 3),
+        ([[0, 1, 2, 3]] * 2, [Quota(0.1, "a"), None], 4),
+        ([[0]], [Quota(0.1, "a")], 1),
+    ],
+)
+def test_processes_of_one_machine_share_the_union_of_their_cores(affinities, quotas, cores):
+    assert shared_cores(affinities, quotas) == cores

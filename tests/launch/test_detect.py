@@ -3,7 +3,7 @@
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.detect import Launched, detect
+from phalanx.launch.detect import Launched, detect, detect_mpi, how_to_start
 
 OPENMPI = {
     "OMPI_COMM_WORLD_RANK": "2",
@@ -21,6 +21,7 @@ SRUN = ALLOCATION | {
     "SLURM_NODEID": "2",
     "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
 }
+PMI2 = {"PMI_RANK": "5", "PMI_SIZE": "6", "PMI_FD": "9"}  # what srun --mpi=pmi2 adds
 BARE = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 TORCHRUN = BARE | {"TORCHELASTIC_RUN_ID": "none"}
 
@@ -46,6 +47,8 @@ def launched(launcher, rank, world_size, local_rank=None, local_world_size=None)
         ({"PMI_RANK": "0"}, None),
         (SRUN, launched("slurm", 5, 6, 1, 2)),
         (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "3,2,1"}, launched("slurm", 5, 6, 1, 1)),
+        (SRUN | PMI2, launched("slurm", 5, 6, 1, 2)),
+        (SRUN | {"PMIX_RANK": "5"}, launched("slurm", 5, 6, 1, 2)),
         (BARE, launched("torchrun", 3, 4, 1, 2)),
         ({"RANK": "0", "WORLD_SIZE": "1"}, launched("torchrun", 0, 1)),
     ],
@@ -64,7 +67,7 @@ def test_one_process_in_a_slurm_allocation_is_no_rank(step):
     ("environ", "launcher"),
     [
         (ALLOCATION | OPENMPI, "openmpi"),  # mpirun in an allocation
-        (SRUN | HYDRA, "hydra"),  # srun --mpi=pmi2 speaks both
+        (SRUN | HYDRA, "hydra"),  # MPICH's mpiexec in an allocation: srun started Hydra's processes
         (SRUN | BARE, "slurm"),  # a container that sets RANK for itself
         (SRUN | TORCHRUN, "torchrun"),  # srun torchrun
         (OPENMPI | TORCHRUN, "torchrun"),
@@ -87,3 +90,29 @@ def test_the_innermost_launcher_counts(environ, launcher):
 def test_nonsense_is_named(environ, message):
     with pytest.raises(UserError, match=message):
         detect(environ)
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher"),
+    [
+        (OPENMPI, "openmpi"),
+        (HYDRA, "hydra"),
+        (SRUN | PMI2, "slurm"),
+        (SRUN | {"PMIX_RANK": "5"}, "slurm"),
+        (HYDRA | BARE, "hydra"),
+        (SRUN, None),  # srun --mpi=none: each task is a job of one rank to MPI
+        (BARE, None),
+        (OPENMPI | TORCHRUN, None),
+        ({}, None),
+    ],
+)
+def test_ranks_of_mpi_are_told_from_others(environ, launcher):
+    found = detect_mpi(environ)
+    assert (found.launcher if found else None) == launcher
+
+
+def test_the_advice_names_the_kind_of_pmi():
+    slurm, hydra = launched("slurm", 0, 2), launched("hydra", 0, 2)
+    assert how_to_start(slurm, "Open MPI v5.0.11").endswith("srun --mpi=pmix")
+    assert how_to_start(slurm, "MPICH Version: 5.0.2").endswith("srun --mpi=pmi2")
+    assert "mpiexec of this MPI" in how_to_start(hydra, "Open MPI v5.0.11")

@@ -1,4 +1,4 @@
-"""The command that starts ranks on this node, for each MPI, with what each of them needs."""
+"""The command that starts ranks, for each MPI, with what each of them needs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from phalanx.launch.allocation import most_local_ranks, slots_per_node
 from phalanx.launch.installation import MpiInstallation, Vendor
 
 
@@ -28,7 +29,8 @@ def mpi_job(
     cores: int,
     environ: Mapping[str, str],
 ) -> Command:
-    """`program` on `ranks` ranks of this node, through the launcher of `installation`."""
+    """`program` on `ranks` ranks through the launcher of `installation`: of this node, or of the
+    allocation that a batch system has granted."""
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return Command(
         words=tuple(mpi_command(installation, ranks, program, as_root=as_root)),
@@ -71,9 +73,14 @@ _VENDOR_FLAGS: dict[Vendor, tuple[str, ...]] = {
 def mpi_environment(
     vendor: Vendor, ranks: int, *, cores: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables for the launcher and its ranks; what the user has set in `environ` stays."""
-    wanted = dict(_VENDOR_VARIABLES[vendor])
-    if ranks > cores:
+    """Variables for the launcher and its ranks; what the user has set in `environ` stays.
+
+    cores: of a node.
+    """
+    slots = slots_per_node(environ)
+    several = len(slots) > 1
+    wanted = _VENDOR_VARIABLES[vendor] | (_ON_NODES if several else _ON_ONE_NODE)[vendor]
+    if most_local_ranks(ranks, slots) > cores:
         wanted |= _OVERSUBSCRIBED_VARIABLES[vendor]
     return {name: value for name, value in wanted.items() if name not in environ}
 
@@ -81,12 +88,28 @@ def mpi_environment(
 _VENDOR_VARIABLES: dict[Vendor, dict[str, str]] = {
     # The one-sided component for UCX prints an error whenever a shared window is made, then
     # another takes over: leave it out from the start.
-    # Naming the transports of one node spares each rank a second of asking for networks.
-    "openmpi": {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
+    "openmpi": {"OMPI_MCA_osc": "^ucx"},
     "mpich": {},
-    # All ranks are on this node: no network is looked for. Pinned, two jobs of two ranks share
-    # two cores of many, and every rank is left with one.
-    "impi": {"I_MPI_FABRICS": "shm", "I_MPI_PIN": "0"},
+    # Pinned, two jobs of two ranks share two cores of many, and every rank is left with one.
+    "impi": {"I_MPI_PIN": "0"},
+    "other": {},
+}
+# Where all ranks are on this node no network is looked for, which spares each rank a second.
+_ON_ONE_NODE: dict[Vendor, dict[str, str]] = {
+    "openmpi": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
+    "mpich": {},
+    "impi": {"I_MPI_FABRICS": "shm"},
+    "other": {},
+}
+# A link that is dead is noticed by its launcher after seconds; by default after minutes.
+_ON_NODES: dict[Vendor, dict[str, str]] = {
+    "openmpi": {
+        "PRTE_MCA_oob_tcp_keepalive_time": "5",
+        "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
+        "PRTE_MCA_oob_tcp_keepalive_probes": "3",
+    },
+    "mpich": {},
+    "impi": {},
     "other": {},
 }
 _OVERSUBSCRIBED_VARIABLES: dict[Vendor, dict[str, str]] = {

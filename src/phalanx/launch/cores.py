@@ -4,43 +4,97 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 _CGROUP_FOLDER = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
+@dataclass(frozen=True)
+class Quota:
+    """CPU time that a control group grants to all of its processes together."""
+
+    cores: float
+    group: str
+    """The same text for two processes of this machine that are limited together."""
+
+
 def usable_cores() -> int:
     """Cores of this process: its affinity, cut down to the quota of its container; at least 1."""
-    quota = cgroup_quota(_CGROUP_FOLDER, _OWN_CGROUP)
+    quota = own_quota()
     cores = affinity_cores()
-    return cores if quota is None else max(1, min(cores, math.ceil(quota)))
+    return cores if quota is None else max(1, min(cores, math.ceil(quota.cores)))
+
+
+def shared_cores(affinities: Iterable[Iterable[int]], quotas: Iterable[Quota | None]) -> int:
+    """Return the cores that processes of one machine have together; at least 1.
+
+    affinities: the numbers of the cores that each process may run on. quotas: of each process.
+    """
+    cores = {core for affinity in affinities for core in affinity}
+    limits = set(quotas)
+    if not limits or None in limits:
+        return max(1, len(cores))
+    granted = {quota.group: quota.cores for quota in limits if quota is not None}
+    return max(1, min(len(cores), math.ceil(sum(granted.values()))))
 
 
 def affinity_cores() -> int:
     """Cores that the scheduler may put this process on."""
+    return len(affinity())
+
+
+def affinity() -> list[int]:
+    """Return the numbers of the cores that the scheduler may put this process on."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
-def cgroup_quota(root: Path, own_cgroup: Path) -> float | None:
-    """Cores' worth of time that the control group grants, None when it sets no limit."""
-    quotas = [_read_v2(folder / "cpu.max") for folder in _own_folders(root, own_cgroup)]
-    quotas.append(_read_v1(root / "cpu"))
-    return min((quota for quota in quotas if quota is not None), default=None)
+def own_quota() -> Quota | None:
+    """Return the tightest limit of this process, None without one."""
+    return cgroup_quota(_CGROUP_FOLDER, _OWN_CGROUP)
 
 
-def _own_folders(root: Path, own_cgroup: Path) -> list[Path]:
-    """The group's folder and those above it: each one's limit holds (version 2: line `0::/…`)."""
-    text = own_cgroup.read_text() if own_cgroup.is_file() else ""
-    own = next((line[3:] for line in text.splitlines() if line.startswith("0::")), "/")
-    path = root / own.lstrip("/")
-    return [path, *(folder for folder in path.parents if folder.is_relative_to(root))]
+def cgroup_quota(root: Path, own_cgroup: Path) -> Quota | None:
+    """Return the tightest limit of the control groups in `own_cgroup`; None when they set none."""
+    lines = own_cgroup.read_text().splitlines() if own_cgroup.is_file() else []
+    found = [_quota(_read_v2(folder), folder) for folder in _folders(root, _path(lines, ""))]
+    for cpu in (root / "cpu", root / "cpu,cpuacct"):
+        folders = _folders(cpu, _path(lines, "cpu"))
+        found += [_quota(_read_v1(folder), folder) for folder in folders]
+    limits = [quota for quota in found if quota is not None]
+    return min(limits, key=lambda quota: quota.cores, default=None)
 
 
-def _read_v2(file: Path) -> float | None:
+def _path(lines: list[str], controller: str) -> str:
+    """The process's group: version 2 has the line `0::/…`, version 1 `4:cpu,cpuacct:/…`."""
+    for line in lines:
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controller in controllers.split(",") and (number == "0") == (controller == ""):
+            return path
+    return "/"
+
+
+def _folders(root: Path, path: str) -> list[Path]:
+    """The group's folder and those above it, up to `root`: each one's limit holds."""
+    folder = root / path.lstrip("/")
+    return [folder, *(above for above in folder.parents if above.is_relative_to(root))]
+
+
+def _quota(cores: float | None, folder: Path) -> Quota | None:
+    if cores is None:
+        return None
+    status = folder.stat()
+    return Quota(cores, f"{status.st_dev}:{status.st_ino}")
+
+
+def _read_v2(folder: Path) -> float | None:
     """`max 100000`, or microseconds of computing in so many microseconds."""
+    file = folder / "cpu.max"
     if not file.is_file():
         return None
     granted, _, period = file.read_text().strip().partition(" ")

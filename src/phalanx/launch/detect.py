@@ -14,6 +14,10 @@ Launcher = Literal["openmpi", "hydra", "slurm", "torchrun"]
 # (0xfffffffb), the shell of `salloc` (0xfffffffa), and the like. See slurm.h.
 _FIRST_RESERVED_SLURM_STEP = 0xFFFFFFF0
 
+TORCHRUN_SIGN = "TORCHELASTIC_RUN_ID"
+# One of them is there where Slurm offers its tasks a process manager that MPI libraries know.
+_PMI_SIGNS = ("PMI_RANK", "PMI_FD", "PMIX_RANK", "PMIX_NAMESPACE")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
@@ -40,10 +44,35 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
     TORCHELASTIC_RUN_ID. A bare RANK and WORLD_SIZE may come from a container's settings, so they
     lose against MPI launchers.
     """
-    torchrun_is_innermost = "TORCHELASTIC_RUN_ID" in environ
-    order = [_openmpi, _hydra, _slurm]
+    torchrun_is_innermost = TORCHRUN_SIGN in environ
+    order = [_openmpi, _slurm, _hydra] if _is_pmi_of_srun(environ) else [_openmpi, _hydra, _slurm]
     order.insert(0 if torchrun_is_innermost else len(order), _torchrun)
     return next((found for look in order if (found := look(environ)) is not None), None)
+
+
+def detect_mpi(environ: Mapping[str, str]) -> Launched | None:
+    """Return the rank that an MPI launcher made of this process, None where none is innermost.
+
+    `srun --mpi=none` starts tasks that no MPI library recognises as ranks of one job.
+    """
+    launched = detect(environ)
+    if launched is None or launched.launcher == "torchrun":
+        return None
+    if launched.launcher == "slurm" and not any(name in environ for name in _PMI_SIGNS):
+        return None
+    return launched
+
+
+def how_to_start(launched: Launched | None, library: str) -> str:
+    """Return the advice for ranks that `launched` numbers, and that `library` takes for single
+    processes."""
+    if launched is not None and launched.launcher == "slurm":
+        kind = "pmix" if "Open MPI" in library else "pmi2"
+        return f"srun offers its tasks nothing that this library knows: srun --mpi={kind}"
+    return (
+        "launcher and library are of different MPIs (`phalanx doctor` shows both): start with the "
+        "mpiexec of this MPI, or unset the variables of another launcher"
+    )
 
 
 def _openmpi(environ: Mapping[str, str]) -> Launched | None:
@@ -79,6 +108,17 @@ def _slurm(environ: Mapping[str, str]) -> Launched | None:
         local_rank=found.local_rank,
         local_world_size=_slurm_tasks_here(environ),
     )
+
+
+def _is_pmi_of_srun(environ: Mapping[str, str]) -> bool:
+    """Whether PMI_RANK and PMI_SIZE come from `srun --mpi=pmi2`, which says nothing of the node.
+
+    Ranks of Hydra's `mpiexec` in an allocation carry variables of Slurm too, but those of the step
+    that started Hydra's own processes.
+    """
+    pairs = [("PMI_RANK", "SLURM_PROCID"), ("PMI_SIZE", "SLURM_STEP_NUM_TASKS")]
+    same = all(environ.get(pmi) == environ.get(slurm) for pmi, slurm in pairs)
+    return same and "MPI_LOCALRANKID" not in environ
 
 
 def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:

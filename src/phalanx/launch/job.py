@@ -50,6 +50,8 @@ class Job:
         self._processes = processes
         self._token = token
         self._exit_code: int | None = None  # of the first process that failed
+        self.first_failed: int | None = None
+        """Number of the command whose process that was."""
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S
         self._traces: set[Path] = set()
@@ -79,8 +81,8 @@ class Job:
         if self._finished:
             return self._exit_code
         codes = [process.poll() for process in self._processes]
-        if self._exit_code is None:
-            self._exit_code = next((code for code in codes if code), None)
+        if self._exit_code is None and any(codes):
+            self._note_first()
         if all(code is not None for code in codes):
             self._finish()
             return self._exit_code
@@ -89,6 +91,12 @@ class Job:
         self._look_for_traces()
         self._press()
         return None
+
+    def _note_first(self) -> None:
+        """A process that was ended by a signal died before those that failed for want of it."""
+        codes = enumerate([process.poll() for process in self._processes])
+        failed = [(code > 0, number, code) for number, code in codes if code]
+        _, self.first_failed, self._exit_code = min(failed)
 
     def wait(self, timeout_s: float | None = None) -> int | None:
         """Poll until the job has ended; None when it still runs after `timeout_s`."""
@@ -160,6 +168,8 @@ class Job:
                 raise RuntimeError(f"processes {survivors} of a job cannot be killed")
             time.sleep(_POLL_EVERY_S)
         leftovers.remove(self._traces)
+        launchers = [process.pid for process in self._processes]
+        leftovers.remove(leftovers.session_folders(launchers, os.environ))
         self._finished = True
         self._exit_code = self._exit_code or 0
 

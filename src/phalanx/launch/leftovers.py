@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from phalanx.launch.processes import mapped_files, process_ids
@@ -31,6 +31,13 @@ def traces(pids: Iterable[int], launchers: Collection[int]) -> set[Path]:
     files = set().union(*(mapped_files(pid) for pid in pids))
     found = (segment_or_session(file, launchers) for file in files)
     return {path for path in found if path is not None}
+
+
+def session_folders(launchers: Iterable[int], environ: Mapping[str, str]) -> list[Path]:
+    """Session folders of Open MPI's launchers that have died: a name holds the process id."""
+    roots = {Path(environ.get(name) or "/tmp") for name in ("TMPDIR", "TMP", "TEMP")}
+    folders = (root / f"ompi.{pid}" for root in roots for pid in launchers)
+    return [folder for folder in folders if folder.is_dir() and _is_ours(folder)]
 
 
 def segment_or_session(file: Path, launchers: Collection[int]) -> Path | None:

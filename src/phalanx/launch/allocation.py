@@ -1,0 +1,77 @@
+"""The nodes over which a launcher spreads ranks of its own accord: those that were granted."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from phalanx.errors import UserError
+
+MOST_LOCAL_RANKS = 1024
+_HOST_FILES = ("PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
+
+
+def slots_per_node(environ: Mapping[str, str]) -> list[int]:
+    """Ranks that are granted on each node of the allocation; empty where there is none."""
+    return _of_slurm(environ) or _of_pbs(environ) or _of_lsf(environ) or _of_host_file(environ)
+
+
+def most_local_ranks(ranks: int, slots: Sequence[int]) -> int:
+    """How many of `ranks` share the fullest node, when the slots are filled node by node."""
+    if not slots:
+        return ranks
+    if ranks > sum(slots):
+        return math.ceil(ranks / len(slots))
+    placed, left = [], ranks
+    for granted in slots:
+        placed.append(min(granted, left))
+        left -= placed[-1]
+    return max(placed)
+
+
+def _of_slurm(environ: Mapping[str, str]) -> list[int]:
+    """SLURM_TASKS_PER_NODE, such as `4(x2),3`."""
+    words = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
+    slots = [int(count) for count, repeat in words for _ in range(int(repeat or 1))]
+    nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES", "")
+    if nodes.isdecimal() and len(slots) != int(nodes):
+        return [1] * int(nodes)
+    return slots
+
+
+def _of_pbs(environ: Mapping[str, str]) -> list[int]:
+    """PBS_NODEFILE: a line a slot."""
+    return list(Counter(_lines(environ.get("PBS_NODEFILE"))).values())
+
+
+def _of_lsf(environ: Mapping[str, str]) -> list[int]:
+    """LSB_MCPU_HOSTS, such as `n0 4 n1 4`."""
+    return [int(word) for word in environ.get("LSB_MCPU_HOSTS", "").split() if word.isdecimal()]
+
+
+def _of_host_file(environ: Mapping[str, str]) -> list[int]:
+    """A line a node: `n0 slots=2`, `n0:2` or `n0`; a node may be named again."""
+    slots: Counter[str] = Counter()
+    for name in _HOST_FILES:
+        for line in _lines(environ.get(name)):
+            granted = re.search(r"(?:slots\s*=\s*|:)(\d+)", line)
+            slots[re.split(r"[\s:]", line)[0]] += int(granted[1]) if granted else 1
+    return list(slots.values())
+
+
+def _lines(name: str | None) -> list[str]:
+    """Without comments; none where the file cannot be read."""
+    try:
+        lines = Path(name).read_text().splitlines() if name else []
+    except OSError:
+        return []
+    return [text for line in lines if (text := line.partition("#")[0].strip())]
+
+
+def check_ranks(ranks: int, environ: Mapping[str, str]) -> None:
+    """Raises: UserError for a number of ranks that no node can be meant to run."""
+    if most_local_ranks(ranks, slots_per_node(environ)) > MOST_LOCAL_RANKS:
+        raise UserError(f"--ranks {ranks}: more than {MOST_LOCAL_RANKS} processes on a node")

@@ -1,0 +1,48 @@
+"""The temporary folder of a job; it is gone after it, or after the next job if we are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PREFIX = "phalanx-job-"
+_LOCK = ".lock"
+_SETTLED_S = 60.0
+"""Younger folders are left alone: their owner may be about to lock them."""
+
+
+@contextlib.contextmanager
+def job_folder() -> Iterator[Path]:
+    """Make a folder, and remove it at the end of the block."""
+    sweep(Path(tempfile.gettempdir()))
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with (folder / _LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when we die
+            yield folder
+
+
+def sweep(root: Path) -> None:
+    """Remove our folders in `root` whose jobs were killed."""
+    with contextlib.suppress(OSError):
+        for folder in root.glob(f"{PREFIX}*"):
+            if _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        state = folder.lstat()
+        if state.st_uid != os.geteuid() or time.time() - state.st_mtime < _SETTLED_S:
+            return False
+        with (folder / _LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except OSError:
+        return False

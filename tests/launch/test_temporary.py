@@ -1,0 +1,53 @@
+"""A job's temporary folder is gone after it, or after the next job where it was killed."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.launch.temporary import job_folder, sweep
+
+PROGRAM = """
+import sys, time
+from phalanx.launch.temporary import job_folder
+with job_folder() as folder:
+    (folder / "data").write_bytes(b"x" * 100)
+    print(folder, flush=True)
+    time.sleep(100)
+"""
+
+
+def age(folder: Path) -> None:
+    """Make it ten minutes old."""
+    os.utime(folder, (time.time() - 600,) * 2)
+
+
+def test_the_folder_of_a_killed_job_is_swept_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    others = tmp_path / "phalanx-job-of-another-program"
+    others.mkdir()
+    age(others)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        age(folder)
+        sweep(tmp_path)
+        assert (folder / "data").exists(), "its job still runs"
+        process.kill()
+    sweep(tmp_path)
+    assert folder.parent == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == [others.name]
+    with job_folder() as ours:
+        assert ours.parent == tmp_path
+        age(ours)
+        sweep(tmp_path)
+        assert ours.is_dir()
+    assert not ours.exists()
