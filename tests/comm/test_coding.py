@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phalanx.comm.buffer import Buffer
@@ -12,6 +12,7 @@ FLOATS = st.one_of(
 )
 SOME = st.lists(FLOATS, min_size=1, max_size=3 * BLOCK).map(lambda v: np.array(v, np.float32))
 
+LARGEST = float(np.finfo(np.float32).max)
 KERNELS = ["compiled", "arrays"]
 
 
@@ -31,6 +32,7 @@ def largest(values: np.ndarray, count: int) -> np.ndarray:
 
 @pytest.mark.skipif(compiled() is None, reason="the kernels were not built")
 @given(values=SOME)
+@example(values=np.array([0.0, LARGEST], np.float32))
 @settings(max_examples=60, deadline=None)
 def test_both_kinds_of_kernels_make_the_same_bits(values: np.ndarray) -> None:
     kept = values[::-1] / np.float32(7)
@@ -57,6 +59,17 @@ def test_what_is_kept_is_what_is_missing(kind: str, monkeypatch: pytest.MonkeyPa
     add_int8(*(Buffer.of(a) for a in (scales, codes, told)), adds=False)
     np.testing.assert_allclose(told + left, values, rtol=0, atol=1e-6)
     assert np.abs(left[:BLOCK]).max() <= np.abs(values[:BLOCK]).max() / 254 * 1.001
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_the_largest_number_comes_back_finite(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, kind)
+    values = np.array([LARGEST, -LARGEST, LARGEST / 2], np.float32)
+    scales, codes, left = coded(values, np.zeros_like(values))
+    told = np.empty_like(values)
+    add_int8(*(Buffer.of(a) for a in (scales, codes, told)), adds=False)
+    np.testing.assert_allclose(told, values, rtol=0.01)
+    np.testing.assert_allclose(told.astype(float) + left, values, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kind", KERNELS)

@@ -14,11 +14,14 @@ from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.kernels import compiled
 from phalanx.comm.node import Node
 from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.watch import Watch
 from tests.comm.local_ranks import Pipes, run_ranks
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels were built")
 
 KILLED = 1
+# Longer than there is room for, and with a character that is no text, as names of files may have.
+REASON = "ValueError: no such luck with \udcff.png: xx" + 400 * "é"
 
 
 def join(pipes: Pipes, timeout_s: float) -> Node:
@@ -40,6 +43,33 @@ def is_killed(pipes: Pipes, said: Connection) -> None:
         said.send(f"{error}; after {'less' if time.monotonic() - began < 5 else 'more'} than 5 s")
 
 
+class Silence:
+    """A communicator on which nobody says anything."""
+
+    def Get_rank(self) -> int:  # noqa: N802
+        return 0
+
+    def Improbe(self, **_: object) -> None:  # noqa: N802
+        return None
+
+
+def is_killed_while_awaited(pipes: Pipes, said: Connection) -> None:
+    """A wait for something else than the kernels, such as a message."""
+    node = join(pipes, timeout_s=30)
+    if pipes.Get_rank() == KILLED:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    policy = WaitPolicy.for_node(3, 2)
+    watch = Watch(Silence(), group="g", members=(0, 1, 2), policy=policy, timeout_s=30)
+    watch.is_gone, watch.activity = node.is_gone, "a test"
+    assert not node.is_gone(2 - pipes.Get_rank())
+    try:
+        watch.until(lambda: False, peers=lambda: [2 - pipes.Get_rank(), KILLED])
+    except PeerFailedError as error:
+        said.send(str(error))
+    time.sleep(1)  # for the other one to see that this rank lives
+
+
 def is_stuck(pipes: Pipes, said: Connection) -> None:
     node = join(pipes, timeout_s=0.5)
     if pipes.Get_rank() == KILLED:
@@ -56,7 +86,7 @@ def is_stuck(pipes: Pipes, said: Connection) -> None:
 def gives_up(pipes: Pipes, said: Connection) -> None:
     node = join(pipes, timeout_s=30)
     if pipes.Get_rank() == KILLED:
-        node.fail("ValueError: no such luck")
+        node.fail(REASON)
         return
     try:
         node.barrier()
@@ -75,6 +105,12 @@ def test_a_killed_rank_is_named_and_leaves_no_memory() -> None:
     assert segments() <= before
 
 
+def test_a_killed_rank_is_named_by_those_who_wait_for_a_message() -> None:
+    said = run_ranks(3, is_killed_while_awaited)
+    text = "rank 1 failed: its process is gone; rank 0 waited for it in a test of group g"
+    assert said[0] == said[2] == text
+
+
 def test_a_stuck_rank_is_named() -> None:
     said = run_ranks(3, is_stuck)
     assert said[0] == said[2] == "timeout: rank 1"
@@ -82,4 +118,7 @@ def test_a_stuck_rank_is_named() -> None:
 
 def test_a_rank_that_gives_up_tells_the_others_why() -> None:
     said = run_ranks(3, gives_up)
-    assert said[0] == said[2] == "rank 1 failed: ValueError: no such luck"
+    assert said[0] == said[2]
+    beginning = "rank 1 failed: ValueError: no such luck with \\udcff.png: xx"
+    assert said[0].startswith(beginning)
+    assert 190 < said[0].count("é") == len(said[0]) - len(beginning), "cut between characters"

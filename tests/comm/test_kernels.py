@@ -4,6 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -131,3 +132,25 @@ def test_half_types_come_and_go(name: str, count: int, seed: int, divisor: float
     kernels.narrow(Buffer.of(any_floats.copy()), buffer(results[0], dtype), divisor)
     array_kernels.narrow(Buffer.of(any_floats), buffer(results[1], dtype), divisor)
     assert same_values(*results, dtype)
+
+
+@NOT_BUILT
+@pytest.mark.parametrize("count", [5, 5000])
+def test_denormal_numbers_count_where_the_processor_would_drop_them(count: int) -> None:
+    """Half of the gradients in float16 are below its smallest normal number."""
+    small = np.resize(np.array([1e-5, 3e-5, -6e-8, 1e-3], np.float16), count)
+    tiny = np.resize(np.array([1e-40, -3e-42], np.float32), count)
+    expected = [small + small, tiny + tiny]
+    assert torch.set_flush_denormal(True), "this processor can do it"
+    try:
+        assert torch.tensor([1e-40]).mul(2).item() == 0.0
+        for values, doubled in zip((small, tiny), expected, strict=True):
+            out = np.empty_like(values)
+            kernels.reduce_terms([Buffer.of(values)] * 2, Buffer.of(out), ReduceOp.SUM)
+            assert out.tobytes() == doubled.tobytes()
+        wide = np.empty(count, np.float32)
+        kernels.widen(Buffer.of(small), Buffer.of(wide))
+        assert wide.tobytes() == small.astype(np.float32).tobytes()
+        assert torch.tensor([1e-40]).mul(2).item() == 0.0, "it is left as it was"
+    finally:
+        torch.set_flush_denormal(False)

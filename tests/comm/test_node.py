@@ -35,12 +35,19 @@ def test_different_calls_are_found_on_every_rank(
         "root: rank 0 called broadcast(float32, 8 elements, root 0), "
         "rank 1 called broadcast(float32, 8 elements, root 1)",
         "kind: rank 0 called all_reduce(float32, 8 elements, SUM), rank 1 called barrier()",
+        "average: rank 0 called all_reduce(float32, 8 elements, SUM), "
+        "rank 1 called all_reduce(float32, 8 elements, SUM, divided by 2)",
         "operation: rank 0 called all_reduce(float32, 8 elements, SUM), "
         "rank 1 called all_reduce(float32, 8 elements, MAX)",
     ):
         assert output.count(said) == 2, f"{said}\n{output}"
+    assert output.count("divisor: ") == 2, output
 
 
 def test_calls_are_described_in_words() -> None:
     assert describe_call(1, 0) == "barrier()"
     assert describe_call(6 | 1 << 16 | 3 << 32, 80) == "broadcast(float64, 10 elements, root 3)"
+    # The number of the call, in the highest bits, is no part of what is called.
+    averaged = 2 | 2 << 24 | 0xFFFF << 32 | 7 << 48
+    assert describe_call(averaged, 5) == "all_reduce(float32, 5 elements, SUM, divided by 3)"
+    assert describe_call(4 | 200 << 24, 0xABCD).endswith("SUM, divided)")

@@ -15,7 +15,7 @@ class Bell:
     """Those of the ranks of one node, as seen from one of them."""
 
     def __init__(self, node: Any, module: Any) -> None:
-        """node: this rank's side of it, in C; its memory must outlive this."""
+        """node: this rank's side of it, in C, which owns the memory."""
         self._node = node
         self._ring, self._rung, self._doze = module.ring, module.rung, module.doze
 

@@ -76,6 +76,12 @@ def check_rank(rank: int, size: int, name: str) -> None:
         raise ValueError(f"{name} is {rank}, but the group has ranks 0 to {size - 1}")
 
 
+def check_tag(tag: int, max_tag: int) -> None:
+    """Raises: ValueError when no message can have this tag."""
+    if not 0 <= tag <= max_tag:
+        raise ValueError(f"tag {tag} is not among the tags of messages, 0 to {max_tag}")
+
+
 def check_members(members: Sequence[int], rank: int, size: int) -> None:
     """Raises: ValueError when they are no ranks of the group, or `rank` is not among them."""
     for member in members:

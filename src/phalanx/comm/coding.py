@@ -16,6 +16,10 @@ _TINY = 1e-30
 """A block whose values are all smaller is sent as zeros; its inverse scale would not be finite."""
 
 
+_LARGEST_SCALE = np.float32(float.fromhex("0x1.020406p+121"))
+"""127 of it are finite."""
+
+
 def encode_int8(values: Buffer, kept: Buffer, scales: Buffer, codes: Buffer) -> None:
     """codes and scales become values + kept, and kept what was lost by that.
 
@@ -33,7 +37,8 @@ def encode_int8(values: Buffer, kept: Buffer, scales: Buffer, codes: Buffer) -> 
         largest = np.abs(wanted).max(axis=1, initial=0.0)
         is_finite = np.isfinite(largest)
         is_told = is_finite & (largest >= _TINY)
-        scale = np.where(is_told, largest / np.float32(127), np.float32(0))
+        scale = np.minimum(largest / np.float32(127), _LARGEST_SCALE)
+        scale = np.where(is_told, scale, np.float32(0))
         inverse = np.where(is_told, np.float32(127) / largest, np.float32(0))
         numbers = np.rint(wanted * inverse[:, None])
         lost = np.where(is_finite[:, None], wanted - numbers * scale[:, None], np.float32(0))
@@ -52,7 +57,8 @@ def add_int8(scales: Buffer, codes: Buffer, total: Buffer, *, adds: bool) -> Non
     told = _blocks(codes.array().astype(np.float32)) * scales.array()[:, None]
     flat = told.reshape(-1)[: total.count]
     if adds:
-        total.array()[:] += flat
+        with np.errstate(all="ignore"):  # sums of gradients may overflow, as in C
+            total.array()[:] += flat
     else:
         total.array()[:] = flat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.comm.wait import WaitTimeoutError
 
-__all__ = ["MismatchError", "PeerFailedError", "WaitTimeoutError"]
+__all__ = ["MismatchError", "PeerDiedError", "PeerFailedError", "WaitTimeoutError"]
 
 
 class MismatchError(RuntimeError):
@@ -14,3 +14,7 @@ class MismatchError(RuntimeError):
 
 class PeerFailedError(RuntimeError):
     """Another rank has failed and will not come; the message carries its reason."""
+
+
+class PeerDiedError(PeerFailedError):
+    """The process of another rank is gone; the message says in which collective it was missed."""

@@ -6,6 +6,8 @@ import ctypes
 from collections.abc import Mapping
 from typing import Any
 
+from phalanx.comm.mpi import is_stand_in
+
 VARIABLE = "PHALANX_GPU_AWARE"
 
 
@@ -19,7 +21,7 @@ def is_gpu_aware(environ: Mapping[str, str], library: str, told: bool | None) ->
     asked = environ.get(VARIABLE) or None
     if asked not in (None, "0", "1"):
         raise ValueError(f"{VARIABLE} is {asked!r}; it can be 0 or 1")
-    if asked is not None:
+    if asked is not None and not is_stand_in():
         return asked == "1"
     if "CRAY MPICH" in library.upper():
         return environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
@@ -30,6 +32,8 @@ def is_gpu_aware(environ: Mapping[str, str], library: str, told: bool | None) ->
 
 def ask(mpi: Any) -> bool | None:
     """What the library of `mpi`, the module mpi4py.MPI, says; None when it does not tell."""
+    if is_stand_in():
+        return False
     info = mpi.COMM_WORLD.Get_info()
     kinds = info.Get("mpi_memory_alloc_kinds")  # MPI 4.1
     info.Free()

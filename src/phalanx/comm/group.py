@@ -15,6 +15,7 @@ from phalanx.comm.call import (
     check_gathered,
     check_one_each,
     check_rank,
+    check_tag,
     counts_of,
     given,
     only,
@@ -229,6 +230,7 @@ class Group(Membership):
     def send(self, buffer: Buffer, *, dest: int, tag: int = 0) -> Request:
         """Begin to send; `buffer` must not change until the request is done."""
         check_rank(dest, self.size, "dest")
+        check_tag(tag, self._communicators.max_tag)
         self._check_usable()
         self._expect_messages()
         self._count(Call("send", buffer.dtype, (buffer.count,)))
@@ -240,6 +242,7 @@ class Group(Membership):
         """Begin to receive; source None: whoever sends first."""
         if source is not None:
             check_rank(source, self.size, "source")
+        check_tag(tag, self._communicators.max_tag)
         self._check_usable()
         self._expect_messages()
         self._count(Call("receive", buffer.dtype, (buffer.count,)))

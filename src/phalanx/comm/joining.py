@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from phalanx.comm.node import Node
+from phalanx.comm.set_up import SetUp
 from phalanx.comm.wait import WaitPolicy
 
 
 def join_all(
-    communicator: Any, nodes: tuple[int, ...], *, policy: WaitPolicy, name: str, timeout_s: float
+    communicator: SetUp, nodes: tuple[int, ...], *, policy: WaitPolicy, name: str, timeout_s: float
 ) -> Node | None:
     """All ranks of `communicator`; None, on all of them, where they do not share memory.
 
@@ -21,16 +20,22 @@ def join_all(
 
 
 def join_neighbours(
-    communicator: Any, nodes: tuple[int, ...], *, policy: WaitPolicy, name: str, timeout_s: float
+    communicator: SetUp,
+    nodes: tuple[int, ...],
+    members: tuple[int, ...],
+    *,
+    policy: WaitPolicy,
+    name: str,
+    timeout_s: float,
 ) -> Node | None:
     """Of several nodes, the ranks on this one; None, on all ranks, where those of some node do not
-    share memory. Collective."""
+    share memory. members: ranks in the world. Collective."""
     if len(set(nodes)) in (1, len(nodes)):
         return None
     rank = communicator.Get_rank()
     local = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-    mine = communicator.Split(nodes[rank], rank)
+    mine = communicator.split(nodes[rank], [members[other] for other in local])
     node = Node.join(mine, policy=policy, name=name, timeout_s=timeout_s, known_as=local)
-    mine.Free()
+    mine.free()
     joined = communicator.allgather(node is not None or len(local) == 1)
     return node if all(joined) else None

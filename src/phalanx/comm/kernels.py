@@ -14,14 +14,44 @@ from phalanx.comm.dtypes import ReduceOp
 VARIABLE = "PHALANX_KERNELS"  # "arrays": do without the C kernels
 
 
+def are_wanted() -> bool:
+    """Whether the C kernels are to be used where they were built."""
+    return os.environ.get(VARIABLE) != "arrays"
+
+
 def compiled() -> ModuleType | None:
     """The module in C; None when it was not built, or is not wanted."""
-    if os.environ.get(VARIABLE) == "arrays":
+    if not are_wanted():
         return None
+    return _imported()
+
+
+def are_built() -> bool:
+    """Return whether the module in C was built, wanted or not."""
+    return _imported() is not None
+
+
+def _imported() -> ModuleType | None:
     try:
         return importlib.import_module("phalanx.comm._kernels")
     except ImportError:
         return None
+
+
+def obstacle_to_sharing(usable: Sequence[bool]) -> str | None:
+    """Return why ranks that could share memory do not; None where nobody wants it otherwise.
+
+    usable: whether each rank has kernels that serve so many ranks.
+    """
+    if any(usable):
+        without = ", ".join(str(rank) for rank, has in enumerate(usable) if not has)
+        return f"the C kernels are missing on rank {without} of the node"
+    module = compiled()
+    if module is None:
+        missing = "the C kernels were not built, see phalanx doctor"
+        return missing if len(usable) > 1 and are_wanted() else None
+    most = module.MAX_RANKS
+    return f"{len(usable)} ranks are more than {most}" if len(usable) > most else None
 
 
 def reduce_terms(

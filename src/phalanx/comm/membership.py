@@ -11,26 +11,33 @@ from phalanx.comm.alone import Alone
 from phalanx.comm.call import Call, check_members
 from phalanx.comm.check import compare_calls
 from phalanx.comm.collectives.dissemination import barrier
-from phalanx.comm.communicators import Communicators, communicator_of
+from phalanx.comm.communicators import (
+    FIRST_COLLECTIVE_TAG,
+    TAGS,
+    Communicators,
+    OpenCommunicators,
+    communicator_of,
+    tag_limit,
+)
 from phalanx.comm.counted import counted
 from phalanx.comm.device_network import DeviceNetwork, Memory
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.joining import join_all, join_neighbours
-from phalanx.comm.messages import TAGS, MessageRequest, MessageTransport
+from phalanx.comm.messages import MessageRequest, MessageTransport
 from phalanx.comm.network import Network
 from phalanx.comm.node import Node
 from phalanx.comm.outgoing import Outgoing
 from phalanx.comm.recorder import NOTHING, Notes, Recorder
 from phalanx.comm.running import Running
-from phalanx.comm.select import asked_for
+from phalanx.comm.select import Asked, asked_for
+from phalanx.comm.set_up import SetUp
+from phalanx.comm.settings import CHECK
 from phalanx.comm.traffic import Traffic, handed_in
 from phalanx.comm.transport import Members
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.watch import Watch
 from phalanx.records.last import GroupCalls
 from phalanx.records.spans import Spans
-
-CHECK = "PHALANX_CHECK"  # "1": every collective is compared among the ranks before it is made
 
 # On the communicator for notices, beside the tag of the notices themselves.
 CHECK_TAG, FIRST_SUBGROUP_TAG = 1, 2
@@ -59,23 +66,37 @@ class Membership:
         policy: WaitPolicy,
         timeout_s: float,
         check: bool | None = None,
+        asked: Asked | None = None,
         traffic: Traffic | None = None,
         parent: Watch | None = None,
         outgoing: Outgoing | None = None,
         recorder: Recorder | None = None,
+        still_open: OpenCommunicators | None = None,
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. nodes: the
-        number of each rank's node. check None: as the environment says. outgoing: the imitated
-        link by which messages leave; set-up and the comparison of calls do not. Collective."""
+        number of each rank's node. check, asked: the same on every rank, such as a world's
+        settings; None: as the environment says. outgoing: the imitated link by which messages
+        leave; set-up and the comparison of calls do not. Collective."""
         self.name, self.members, self.nodes = name, members, nodes
         self.policy = policy
         self._check = os.environ.get(CHECK, "0") not in ("", "0") if check is None else check
         self.sequence = 0
-        self._communicators = Communicators(communicator, policy, timeout_s, name)
-        self.rank: int = self._communicators.collectives.Get_rank()
-        self.size: int = self._communicators.collectives.Get_size()
+        joining = Watch(
+            communicator,
+            group=name,
+            members=members,
+            policy=policy,
+            timeout_s=timeout_s,
+            parent=parent,
+            tag=tag_limit(communicator),
+        )
+        self._communicators = Communicators(communicator, joining, still_open)
+        joining.close()
+        own = self._communicators.own
+        self.rank: int = own.Get_rank()
+        self.size: int = own.Get_size()
         self._watch = Watch(
-            self._communicators.notices,
+            own,
             group=name,
             members=members,
             policy=policy,
@@ -83,22 +104,25 @@ class Membership:
             parent=parent,
         )
         self._outgoing = outgoing
-        self._transport = MessageTransport(self._communicators.collectives, self._watch, outgoing)
-        self._set_up = MessageTransport(self._communicators.notices, self._watch)
-        self._asked = asked_for(os.environ)
+        self._transport = MessageTransport(
+            own, self._watch, outgoing, first_tag=FIRST_COLLECTIVE_TAG
+        )
+        self._set_up = MessageTransport(own, self._watch)
+        self._in_flight = self._transport.in_flight = self._set_up.in_flight
+        self._asked = asked or asked_for(os.environ)
         self._alone = Alone() if self.size == 1 else None
+        set_up = SetUp(own, self._watch)
         self._neighbours = join_neighbours(
-            self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
+            set_up, nodes, members, policy=policy, name=name, timeout_s=timeout_s
         )
         self._network = Network(
             self._transport, nodes, self._neighbours, is_imitated=outgoing is not None
         )
         # The same calls through shared memory, where all members have it.
-        self._node = join_all(
-            self._communicators.notices, nodes, policy=policy, name=name, timeout_s=timeout_s
-        )
+        self._node = join_all(set_up, nodes, policy=policy, name=name, timeout_s=timeout_s)
         if self._node is not None:
             self._watch.bell = self._node.bell
+        self._watch.is_gone = self._is_gone
         self._device: DeviceNetwork | None = None
         self._broken: BaseException | None = None
         self._closed = False
@@ -154,6 +178,18 @@ class Membership:
         self._spans = spans
         self._fast = self._fastest()
 
+    @property
+    def broken(self) -> BaseException | None:
+        """Why the group cannot be used any more; None while it can."""
+        return self._broken
+
+    def check_peers(self) -> None:
+        """Raises: PeerFailedError when a member has said that it cannot go on."""
+        self._check_usable()
+        if self._node is not None:
+            self._node.check_peers()
+        self._watch.read_notices()
+
     def last_calls(self) -> GroupCalls:
         """The last collectives of this rank here; none in a group of one."""
         kernels = NOTHING if self._node is None else self._node.noted()
@@ -195,7 +231,7 @@ class Membership:
         # First come together with a timeout; what MPI then does has none, but need not wait.
         self._set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
         barrier(Members(self._set_up, members))
-        communicator = communicator_of(self._communicators.notices, members, tag)
+        communicator = communicator_of(self._communicators.own, members, tag)
         group = type(self)(
             communicator,
             name=name,
@@ -204,10 +240,12 @@ class Membership:
             policy=policy or self.policy,
             timeout_s=self.timeout_s,
             check=self.check,
+            asked=self._asked,
             traffic=self._traffic,
             parent=self._watch,
             outgoing=self._outgoing,
             recorder=self._recorder,
+            still_open=self._communicators.still_open,
         )
         communicator.Free()
         return group
@@ -234,6 +272,8 @@ class Membership:
         self._closed = True
         self._fast = self._node = self._shared = self._neighbours = None
         self._watch.close()
+        closed = PeerFailedError(f"group {self.name} was closed before the message had come")
+        self._in_flight.close(closed)
         if self._broken is None:
             if self._outgoing is not None:
                 self._outgoing.flush()
@@ -259,6 +299,8 @@ class Membership:
         if self.check and self.size > 1:
             if self._device is not None:
                 call = call._replace(name=f"{call.name} of device memory")
+            elif way not in (*SHARED, "messages"):
+                call = call._replace(name=f"{call.name} by {way}")
             with self._running:
                 self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
                 compare_calls(self._set_up, call, self._watch.text_of)
@@ -276,11 +318,25 @@ class Membership:
             self._traffic.begin(call.name, handed_in(call, self.rank))
 
     def _request(self, tag: int) -> MessageRequest:
+        self._in_flight.sweep()
         request = MessageRequest(
-            self._watch, self._communicators.messages, tag, self._traffic, self._outgoing
+            self._watch,
+            self._communicators.own,
+            tag,
+            self._in_flight,
+            self._traffic,
+            self._outgoing,
         )
         request.spans = self._spans
+        self._in_flight.add(request)
         return request
+
+    def _is_gone(self, rank: int) -> bool:
+        if self._node is not None:
+            return self._node.is_gone(rank)
+        if self._neighbours is not None and rank in self._neighbours.known_as:
+            return self._neighbours.is_gone(self._neighbours.known_as.index(rank))
+        return False
 
     def _expect_messages(self) -> None:
         if self._node is not None:

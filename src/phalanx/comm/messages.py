@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.communicators import FIRST_USER_TAG, TAGS
 from phalanx.comm.dtypes import DType
-from phalanx.comm.errors import MismatchError
+from phalanx.comm.errors import MismatchError, PeerFailedError
+from phalanx.comm.in_flight import CANCEL_S, InFlight, Unfinished
 from phalanx.comm.outgoing import Outgoing
 from phalanx.comm.recorder import NETWORK
 from phalanx.comm.traffic import Moved, Traffic
 from phalanx.comm.transport import Messages, Scratch
+from phalanx.comm.wait import WaitTimeoutError, wait_until
 from phalanx.comm.watch import Watch
 from phalanx.records.spans import Detail, Spans, now_ns
 
@@ -19,20 +25,7 @@ from phalanx.records.spans import Detail, Spans, now_ns
 MAX_BYTES = 2**30
 # Up to here who sends need not wait for who receives, in all MPIs; longer ones may need an answer.
 EAGER_BYTES = 2048
-TAGS = 2**15  # the fewest that MPI grants
 HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
-
-
-class Unfinished(Protocol):
-    """What MPI is at work on, with the buffers that it needs."""
-
-    is_done: bool
-
-    def advance(self) -> bool:
-        """Move it on; whether that brought it nearer to its end."""
-
-    def abandon(self) -> None:
-        """Give it up, so that its buffers may change."""
 
 
 class MessageTransport:
@@ -41,8 +34,17 @@ class MessageTransport:
     All messages of a collective carry its number as their tag.
     """
 
-    def __init__(self, communicator: Any, watch: Watch, outgoing: Outgoing | None = None) -> None:
-        """outgoing: the imitated link that messages leave by; None: they leave at once."""
+    def __init__(
+        self,
+        communicator: Any,
+        watch: Watch,
+        outgoing: Outgoing | None = None,
+        *,
+        first_tag: int = 0,
+    ) -> None:
+        """outgoing: the imitated link that messages leave by; None: they leave at once. first_tag:
+        of those that this transport alone uses on `communicator`."""
+        self.first_tag = first_tag
         self.communicator, self.watch, self.outgoing = communicator, watch, outgoing
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
@@ -51,7 +53,7 @@ class MessageTransport:
         self.traffic: Traffic | None = None
         self._scratch = Scratch()
         self._started: list[MessageExchange] = []
-        self._abandoned: list[Unfinished] = []
+        self.in_flight = InFlight()
 
     def begin(self, timeout_s: float | None) -> None:
         """A collective begins, whose waits end after `timeout_s`; None: that of the watch."""
@@ -73,11 +75,11 @@ class MessageTransport:
         """Raises: what ended the wait; all messages under way are then called back."""
         try:
             while not pending.is_done:
-                self.watch.until(pending.advance, self.timeout_s)
+                self.watch.until(pending.advance, self.timeout_s, peers=pending.peers)
         except BaseException:
-            for unfinished in (pending, *(exchange.pending for exchange in self._started)):
-                unfinished.abandon()
-                self._abandoned.append(unfinished)  # MPI may still read or write the buffers
+            started = [exchange.pending for exchange in self._started]
+            for unfinished in dict.fromkeys((pending, *started)):
+                self.in_flight.give_up(unfinished)
             self._started.clear()
             raise
 
@@ -96,7 +98,7 @@ class MessageExchange:
     def __init__(self, transport: MessageTransport, sends: Messages, receives: Messages) -> None:
         self._transport, self._messages = transport, (sends, receives)
         self.pending = pending = Pending(transport.watch, transport.outgoing)
-        tag = transport.tag % TAGS
+        tag = transport.first_tag + transport.tag % TAGS
         for buffer, source in receives:
             pending.receive(transport.communicator, buffer, source, tag)
         for buffer, dest in sends:
@@ -118,11 +120,11 @@ class Pending:
 
     def __init__(self, watch: Watch, outgoing: Outgoing | None = None) -> None:
         self._watch, self._outgoing = watch, outgoing
-        self._receives: list[tuple[Any, int, Buffer]] = []
-        self._sends: list[tuple[Any, Buffer]] = []
+        self._receives: list[tuple[Any, int, Buffer, int]] = []
+        self._sends: list[tuple[Any, Buffer, int]] = []
         self._status = _mpi().Status()
         self.source: int | None = None
-        self.is_done = False
+        self.is_done = self.was_cancelled = False
 
     def send(self, communicator: Any, buffer: Buffer, dest: int, tag: int) -> None:
         for piece in pieces_of(buffer):
@@ -131,12 +133,12 @@ class Pending:
                 request = communicator.Isend(memory, dest, tag)
             else:
                 request = self._outgoing.send(communicator, memory, piece.num_bytes, dest, tag)
-            self._sends.append((request, piece))
+            self._sends.append((request, piece, dest))
 
     def receive(self, communicator: Any, buffer: Buffer, source: int, tag: int) -> None:
         for piece in pieces_of(buffer):
             request = communicator.Irecv(memory_of(piece), source, tag)
-            self._receives.append((request, piece.num_bytes, piece))
+            self._receives.append((request, piece.num_bytes, piece, source))
 
     def advance(self) -> bool:
         before = len(self._receives) + len(self._sends)
@@ -149,7 +151,7 @@ class Pending:
         Raises: MismatchError when a message is longer or shorter than its buffer.
         """
         while self._receives:
-            request, num_bytes, _ = self._receives[0]
+            request, num_bytes, _, _ = self._receives[0]
             length = self._length_of(request)
             if length is None:
                 return False
@@ -167,15 +169,44 @@ class Pending:
             del self._sends[0]
         return True
 
-    def abandon(self) -> None:
-        """Call back what has not arrived; what was sent is left to MPI."""
-        for request, _, _ in self._receives:
+    def peers(self) -> Sequence[int]:
+        """The ranks that something is still received from or sent to."""
+        sources = [source for _, _, _, source in self._receives if source >= 0]
+        return [*sources, *(dest for _, _, dest in self._sends)]
+
+    def cancel(self) -> None:
+        """Call back what has not begun to arrive; what was sent is left to MPI."""
+        for request, _, _, _ in self._receives:
             if request:
                 request.Cancel()
-                request.Free()
-        for request, _ in self._sends:
-            if request:
-                request.Free()
+
+    def settle(self) -> bool:
+        """Whether MPI needs none of the buffers any more; after `cancel`."""
+        self.settle_receives()
+        self._sends = [send for send in self._sends if not self._is_over(send[0].Test)]
+        return not self._receives and not self._sends
+
+    def settle_receives(self) -> bool:
+        """The same, of what was to be received."""
+        left = []
+        for receive in self._receives:
+            request, num_bytes, _, _ = receive
+            if request and not self._is_over(partial(request.Test, self._status)):
+                left.append(receive)
+            elif self._status.Is_cancelled() or self._status.Get_count() != num_bytes:
+                self.was_cancelled = True
+            else:
+                self.source = self._status.Get_source()
+        self._receives = left
+        return not left
+
+    def _is_over(self, test: Callable[[], bool]) -> bool:
+        """Whether MPI is done with a request that nobody waits for."""
+        try:
+            return test()
+        except _mpi().Exception:
+            self.was_cancelled = True  # it has failed
+            return True
 
     def _length_of(self, request: Any) -> int | None:
         """Bytes of a message that has come, None while it has not."""
@@ -189,30 +220,41 @@ class Pending:
 
 
 class MessageRequest:
-    """A message that the user sends or receives."""
+    """A message that the user sends or receives.
+
+    A receive whose wait ends with an error, or which is dropped before it is done, is cancelled;
+    a message that comes later goes to the next receive. What was sent is sent in any case.
+    """
 
     def __init__(
         self,
         watch: Watch,
         communicator: Any,
         tag: int,
+        in_flight: InFlight,
         traffic: Traffic | None = None,
         outgoing: Outgoing | None = None,
     ) -> None:
         self._watch, self._communicator, self._tag = watch, communicator, tag
         self._traffic, self._moved = traffic, Moved(0, 0, 0)
-        self._pending = Pending(watch, outgoing)
+        self._pending, self._in_flight = Pending(watch, outgoing), in_flight
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
-        self._is_closed = False
+        self._is_over = False
+        self._error: Exception | None = None
+        self._guard = threading.Lock()  # of what MPI is asked about this message
         self.source: int | None = None
         self.spans: Spans | None = None
         """Where `wait` adds its span, in a run that is traced."""
 
+    def __del__(self) -> None:
+        if not self._is_over:
+            self._in_flight.give_up(self._pending)
+
     def send(self, buffer: Buffer, dest: int) -> None:
         self._whom = f"rank {self._watch.text_of(dest)}"
         self._activity = f"send to {self._whom}, tag {self._tag},"
-        self._pending.send(self._communicator, buffer, dest, self._tag)
+        self._pending.send(self._communicator, buffer, dest, FIRST_USER_TAG + self._tag)
         self._moved = _moved([(buffer, dest)], [])
         ring_for(self._watch, [(buffer, dest)])
 
@@ -221,32 +263,74 @@ class MessageRequest:
         self._whom = "any rank" if source is None else f"rank {self._watch.text_of(source)}"
         self._activity = f"receive from {self._whom}, tag {self._tag},"
         self._moved = Moved(0, buffer.num_bytes, 0)
+        tag = FIRST_USER_TAG + self._tag
         if source is None:
             first, *self._later = pieces_of(buffer)
-            self._pending.receive(self._communicator, first, _mpi().ANY_SOURCE, self._tag)
+            self._pending.receive(self._communicator, first, _mpi().ANY_SOURCE, tag)
         else:
-            self._pending.receive(self._communicator, buffer, source, self._tag)
+            self._pending.receive(self._communicator, buffer, source, tag)
 
     def test(self) -> bool:
         """Whether it is done; moves it on.
 
-        Raises: MismatchError when the message is longer or shorter than the buffer.
+        Raises: MismatchError when the message is longer or shorter than the buffer; what ended it.
         """
+        with self._guard:
+            if self._error is not None:
+                raise self._error
+            try:
+                return self._is_over or self._test()
+            except Exception as error:
+                self._end(error)
+                raise
+
+    def _test(self) -> bool:
         while self._pending.test(self._activity):
             self.source = self._pending.source
             if not self._later:
-                if not self._is_closed:
-                    self._is_closed = True
-                    self._close()
+                self._close()
                 return True
             assert self.source is not None, "the first piece has come"
+            tag = FIRST_USER_TAG + self._tag
             for piece in self._later:
-                self._pending.receive(self._communicator, piece, self.source, self._tag)
+                self._pending.receive(self._communicator, piece, self.source, tag)
             self._later = ()
         return False
 
+    def end(self, error: Exception) -> None:
+        """Give it up, if it is not over: `error` for whoever asks."""
+        with self._guard:
+            if not self._is_over:
+                self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        self._error, self._is_over = error, True
+        self._in_flight.give_up(self._pending)
+
+    def _withdraw(self, error: Exception) -> bool:
+        """Cancel a receive; False when the message has arrived after all."""
+        with self._guard:
+            if self._is_over:
+                return self._error is not None
+            pending = self._pending
+            pending.cancel()
+            with suppress(WaitTimeoutError):
+                wait_until(
+                    pending.settle_receives,
+                    self._watch.policy,
+                    timeout_s=CANCEL_S,
+                    on_timeout=lambda: "a receive that is under way cannot be cancelled",
+                )
+            if pending.settle() and not pending.was_cancelled and not self._later:
+                self.source = pending.source
+                self._close()
+                return False
+            self._end(error)
+            return True
+
     def _close(self) -> None:
         """Once, however often somebody asks whether it is done."""
+        self._is_over = True
         if self._traffic is not None:
             self._traffic.add(self._moved)
         if self.source is not None and self._watch.bell is not None:
@@ -257,7 +341,12 @@ class MessageRequest:
         began_ns = 0 if self.spans is None else now_ns()
         before, self._watch.activity = self._watch.activity, self._activity
         try:
-            self._watch.until(self.test, timeout_s, whom=lambda: self._whom)
+            self._watch.until(
+                self.test, timeout_s, whom=lambda: self._whom, peers=self._pending.peers
+            )
+        except (WaitTimeoutError, PeerFailedError) as error:
+            if self._withdraw(error):
+                raise
         finally:
             self._watch.activity = before
         if self.spans is not None:
@@ -304,6 +393,6 @@ def memory_of(buffer: Buffer) -> Any:
 
 
 def _mpi() -> Any:
-    from mpi4py import MPI
+    from phalanx.comm.mpi import mpi
 
-    return MPI
+    return mpi()

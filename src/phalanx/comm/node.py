@@ -14,12 +14,13 @@ from phalanx.comm import kernels
 from phalanx.comm.bell import Bell
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
-from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
-from phalanx.comm.memory import SharedMemory, share_within
+from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.memory import SharedMemory, share_within, warn_of_messages
+from phalanx.comm.mpi import mpi
 from phalanx.comm.recorder import KernelNotes
 from phalanx.comm.wait import WaitPolicy
 
-_DONE, _TIMED_OUT, _MISMATCH, _PEER_FAILED, _PEER_DIED, _INTERRUPTED, _NO_MEMORY = range(7)
+_DONE, _TIMED_OUT, _MISMATCH, _PEER_FAILED, _PEER_DIED = range(5)
 _KINDS = (
     *("nothing", "barrier", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"),
     *("all_to_all", "gather", "scatter", "all_reduce of parts", "fused_step"),
@@ -37,6 +38,11 @@ class _Peer:
     count: int
     failed: int
     reason: str
+
+    @property
+    def number(self) -> int:
+        """Of the call, modulo 2¹⁶."""
+        return self.fingerprint >> 48
 
 
 class Node:
@@ -58,6 +64,7 @@ class Node:
         self.known_as: Sequence[int] = range(self.size)
         self._memory, self._module = memory, module
         self._node = module.join(memory.address, self.rank, self.size, policy.spins, policy.yields)
+        module.own(self._node, memory)  # a thread may still wait in it when all others let go
         node.Barrier()
         module.watch(self._node)
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
@@ -76,8 +83,11 @@ class Node:
         share memory or have no kernels. known_as: what errors call the ranks."""
         module = kernels.compiled()
         size = node.Get_size()
-        usable = module is not None and 1 < size <= module.MAX_RANKS
-        if not all(node.allgather(usable)) or module is None:
+        usable = node.allgather(module is not None and 1 < size <= module.MAX_RANKS)
+        if not all(usable) or module is None:
+            obstacle = kernels.obstacle_to_sharing(usable)
+            if obstacle is not None and node.Get_rank() == 0:
+                warn_of_messages(obstacle)
             return None
         memory = share_within(node, module.node_bytes(size))
         if memory is None:
@@ -95,6 +105,7 @@ class Node:
         """
         num_bytes = max(1, num_elements * np.dtype(dtype).itemsize)
         memory = SharedMemory.create(num_bytes)
+        assert memory.descriptor is not None, "it is new"
         array = memory.array()
         self.show(memory.descriptor, memory.address, num_bytes, array, keep=memory)
         return array[: num_elements * np.dtype(dtype).itemsize].view(dtype)
@@ -245,6 +256,10 @@ class Node:
             self._moves_messages = True
             self._module.in_long_waits(_poke_mpi)
 
+    def is_gone(self, rank: int) -> bool:
+        """Whether the process of `rank`, which has been seen here, is gone."""
+        return bool(self._module.is_dead(self._node, rank))
+
     @property
     def bell(self) -> Bell:
         """For those who wait for messages."""
@@ -272,6 +287,11 @@ class Node:
     def check(self, status: int) -> None:
         """Raises: what ended the call, when it did not come to its end."""
         self._check(status)
+
+    def check_peers(self) -> None:
+        """Raises: PeerFailedError when a rank has said that it cannot go on."""
+        if self._ranks(lambda peer: peer.failed):
+            raise self._error(_PEER_FAILED)
 
     def fail(self, reason: str) -> None:
         self._module.fail(self._node, reason)
@@ -309,13 +329,11 @@ class Node:
         if status == _MISMATCH:
             return MismatchError(self._calls())
         if status == _PEER_FAILED:
-            rank = self._ranks(lambda peer: peer.failed)[0]
+            rank = (self._ranks(lambda peer: peer.failed) or [self.rank])[0]
             return PeerFailedError(f"{self._text_of([rank])} failed: {self._peer(rank).reason}")
         if status == _PEER_DIED:
             gone = self._module.progress(self._node)[2]
-            return PeerFailedError(f"{self._text_of([gone])} failed: its process is gone")
-        if status == _NO_MEMORY:
-            return MemoryError("the memory of another rank could not be mapped")
+            return PeerDiedError(f"{self._text_of([gone])} failed: its process is gone")
         _, awaited, _ = self._module.progress(self._node)
         missing = self._ranks(lambda peer: peer.phase < awaited)
         return WaitTimeoutError(self._text_of(missing))
@@ -333,11 +351,15 @@ class Node:
         """Who called what, those who called the same together."""
         callers: dict[str, list[int]] = {}
         published, _, _ = self._module.progress(self._node)
-        for rank in range(self.size):
-            peer = self._peer(rank)
-            if peer.phase < published:
-                continue  # has not come yet; what it published is of an earlier call
-            callers.setdefault(describe_call(peer.fingerprint, peer.count), []).append(rank)
+        peers = {rank: self._peer(rank) for rank in range(self.size)}
+        # Who has not come yet has published an earlier call.
+        peers = {rank: peer for rank, peer in peers.items() if peer.phase >= published}
+        numbers = {peer.number for peer in peers.values()}
+        for rank, peer in peers.items():
+            text = describe_call(peer.fingerprint, peer.count)
+            if len(numbers) > 1:
+                text = f"{text} as number {peer.number} in shared memory"
+            callers.setdefault(text, []).append(rank)
         if len(callers) == 1:
             return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
         return ", ".join(f"{self._text_of(ranks)} called {call}" for call, ranks in callers.items())
@@ -346,7 +368,7 @@ class Node:
 def describe_call(fingerprint: int, count: int) -> str:
     """The call that a rank published, in words."""
     kind, op, code = fingerprint & 0xFF, fingerprint >> 8 & 0xFF, fingerprint >> 16 & 0xFF
-    root = fingerprint >> 32
+    divisor, root = fingerprint >> 24 & 0xFF, fingerprint >> 32 & 0xFFFF
     name = _KINDS[kind]
     dtype = _BY_CODE[code].name if code in _BY_CODE else "bytes"
     words = [] if name == "barrier" else [dtype]
@@ -358,16 +380,17 @@ def describe_call(fingerprint: int, count: int) -> str:
         words.append(f"layout {count & 0xFFFF:04x}")
     if name in ("all_reduce", "reduce", "reduce_scatter"):
         words.append(ReduceOp(op).name)
+    if divisor:
+        words.append(f"divided by {divisor + 1}" if divisor < 128 else "divided")
     if name in ("reduce", "broadcast", "gather", "scatter"):
         words.append(f"root {root}")
     return f"{name}({', '.join(words)})"
 
 
 def _poke_mpi() -> None:
-    from mpi4py import MPI
-
-    if MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.COMM_SELF.Iprobe()
+    library = mpi()
+    if library.Is_initialized() and not library.Is_finalized():
+        library.COMM_WORLD.Iprobe()  # MPICH moves nothing else on for COMM_SELF
 
 
 def _unshare(module: Any, node: Any, number: int, keep: object) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES, ReduceOp
-from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
 from phalanx.comm.memory import SharedMemory, share_within
 from phalanx.comm.node import Node
@@ -196,7 +196,8 @@ class Parts:
                 f"{self._written(str(error))}"
             ) from None
         except (PeerFailedError, MismatchError) as error:
-            error.args = (f"{error}{self._written(str(error))}",)
+            where = f", in {name}" if isinstance(error, PeerDiedError) else ""
+            error.args = (f"{error}{where}{self._written(str(error))}",)
             raise
 
     def _written(self, reason: str) -> str:

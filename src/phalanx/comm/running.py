@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from phalanx.comm.call import Call
-from phalanx.comm.errors import MismatchError, WaitTimeoutError
+from phalanx.comm.errors import MismatchError, PeerDiedError, WaitTimeoutError
 from phalanx.comm.recorder import NETWORK, collective_detail
 from phalanx.comm.route import Route
 from phalanx.comm.traffic import handed_in
@@ -65,6 +65,8 @@ class Running:
         group = self._group
         if isinstance(error, MismatchError):
             error.args = (f"collective number {group.sequence} of group {group.name}: {error}",)
+        elif isinstance(error, PeerDiedError):
+            error.args = (f"{error}, in {group._watch.activity} of group {group.name}",)
         elif isinstance(error, WaitTimeoutError) and " waited " not in str(error):
             timeout_s = group.timeout_s if self.timeout_s is None else self.timeout_s
             error.args = (

@@ -21,6 +21,10 @@ NETWORK_NAP_S, NETWORK_NAP_SHARE = 20e-6, 1 / 20
 # Beside arithmetic that has the only core, each look makes a step longer, and a late one is hidden.
 BESIDE_NAP_S, BESIDE_NAP_SHARE = 300e-6, 1 / 5
 LONGEST_NAP_S = 1e-3  # where ranks do not share cores by the dozen
+# A yield that takes this long has given the core to a process that computes; twice in a short time
+# is competition. Who sleeps then gets the core when it wakes, who yields waits for all others each
+# time. So sleep, and yield again after many times what that has cost. The same as in waiting.c.
+SLOW_S, TWICE_WITHIN_S, CROWDED_TIMES, CROWDED_S = 1e-3, 0.25, 20, 0.1
 
 
 class WaitTimeoutError(TimeoutError):
@@ -61,6 +65,25 @@ class WaitPolicy:
         return cls(spins=1, yields=0, nap_s=BESIDE_NAP_S, nap_share=BESIDE_NAP_SHARE)
 
 
+class Competition:
+    """Whether other processes want the cores of those who wait, as the last waits have found."""
+
+    def __init__(self) -> None:
+        self._slow_at_s = -TWICE_WITHIN_S
+        self._until_s = 0.0
+
+    def is_on(self, now_s: float) -> bool:
+        return now_s < self._until_s
+
+    def yielded(self, began_s: float, ended_s: float) -> None:
+        lasted_s = ended_s - began_s
+        if lasted_s < SLOW_S:
+            return
+        if began_s - self._slow_at_s < TWICE_WITHIN_S:
+            self._until_s = ended_s + max(CROWDED_S, CROWDED_TIMES * lasted_s)
+        self._slow_at_s = ended_s
+
+
 def wait_until(
     ready: Callable[[], bool],
     policy: WaitPolicy,
@@ -68,22 +91,29 @@ def wait_until(
     timeout_s: float,
     on_timeout: Callable[[], str],
     nap: Callable[[float], None] = time.sleep,
+    competition: Competition | None = None,
 ) -> None:
     """Return as soon as `ready()` is true.
 
-    nap: sleeps that many seconds, or until there is reason to look again.
+    nap: sleeps that many seconds, or until there is reason to look again. competition: what is
+    remembered from wait to wait.
 
     Raises: WaitTimeoutError with the text of `on_timeout()` after `timeout_s` seconds.
     """
     for _ in range(policy.spins):
         if ready():
             return
-    began = time.monotonic()
-    for looks in range(policy.yields):
+    began = now = time.monotonic()
+    competition = competition or Competition()
+    for _ in range(policy.yields):
         if ready():
             return
+        if competition.is_on(now):
+            break
         os.sched_yield()
-        if looks % 64 == 63 and time.monotonic() - began > timeout_s:
+        before, now = now, time.monotonic()
+        competition.yielded(before, now)
+        if now - began > timeout_s:
             raise WaitTimeoutError(on_timeout())
     longest_s = max(LONGEST_NAP_S, 4 * policy.nap_s)
     while True:

@@ -7,15 +7,17 @@ wait that is short costs nothing, and a rank that waits answers for itself when 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from phalanx.comm.bell import Bell
 from phalanx.comm.errors import PeerFailedError
-from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
+from phalanx.comm.mpi import mpi
+from phalanx.comm.wait import Competition, WaitPolicy, WaitTimeoutError, wait_until
 
-LOOK_EVERY_S = 1e-3
+LOOK_EVERY_S, GONE_EVERY_S = 1e-3, 20e-3
 NOTICE_TAG = 0
 GRACE_S = 2.0  # that the others have to answer
 
@@ -40,9 +42,11 @@ class Watch:
         policy: WaitPolicy,
         timeout_s: float,
         parent: Watch | None = None,
+        tag: int = NOTICE_TAG,
     ) -> None:
-        """notices: a communicator of the group, whose NOTICE_TAG is used for nothing else; parent:
-        of the group that this one was made from; failures of members there end waits here."""
+        """notices: a communicator of the group; its `tag` is used for nothing else; parent: of the
+        group that this one was made from; failures of members there end waits here."""
+        self._tag = tag
         self._notices, self._group, self._members = notices, group, members
         self.policy = policy
         """Of the waits that begin from now on."""
@@ -58,6 +62,11 @@ class Watch:
         self._is_open = True
         self.bell: Bell | None = None
         """Of the ranks of this node, where all members are on it and can ring for each other."""
+        self.is_gone: Callable[[int], bool] = lambda _: False
+        """Whether the process of a rank on this node is gone."""
+        self._asked_at = 0.0
+        self._competition = Competition()
+        self._threads: list[int] = []  # that wait
 
     def until(
         self,
@@ -65,24 +74,33 @@ class Watch:
         timeout_s: float | None = None,
         *,
         whom: Callable[[], str] | None = None,
+        peers: Callable[[], Sequence[int]] = tuple,
     ) -> None:
         """Return as soon as `ready()` is true.
 
-        whom: names who is waited for; None: ask the others who is there.
-        Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError.
+        whom: names who is waited for; None: ask the others who is there. peers: ranks without any
+        of which it will never be true.
+        Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError, also when the
+                group is closed meanwhile.
         """
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        look, nap = self._looking(ready)
-        wait_until(
-            look,
-            self.policy,
-            timeout_s=timeout_s,
-            on_timeout=lambda: (
-                f"rank {self.rank} waited {timeout_s:g} s in {self.activity} "
-                f"of group {self._group} for {(whom or self._missing)()}"
-            ),
-            nap=nap,
-        )
+        look, nap = self._looking(ready, peers)
+        thread = threading.get_ident()
+        self._threads.append(thread)
+        try:
+            wait_until(
+                look,
+                self.policy,
+                timeout_s=timeout_s,
+                on_timeout=lambda: (
+                    f"rank {self.rank} waited {timeout_s:g} s in {self.activity} "
+                    f"of group {self._group} for {(whom or self._missing)()}"
+                ),
+                nap=nap,
+                competition=self._competition,
+            )
+        finally:
+            self._threads.remove(thread)
 
     def tell_failure(self, reason: str) -> None:
         """Let every other member know that this rank cannot go on."""
@@ -98,34 +116,78 @@ class Watch:
         in_world = self._members[rank]
         return f"{rank}" if in_world == rank else f"{rank} (world {in_world})"
 
+    def of_some(self, communicator: Any, members: tuple[int, ...]) -> Watch:
+        """That of some of the ranks, on a communicator of theirs. members: ranks in the world."""
+        return Watch(
+            communicator,
+            group=self._group,
+            members=members,
+            policy=self.policy,
+            timeout_s=self.timeout_s,
+            parent=self._parent,
+        )
+
     def close(self) -> None:
-        """Look no more. Notices on their way are forgotten; MPI ends the sending by itself."""
-        self._is_open, self.bell = False, None
+        """End the waits of other threads, and look no more. Notices on their way are forgotten;
+        MPI ends the sending by itself."""
+        bell, self._is_open, self.bell = self.bell, False, None
+        until_s = time.monotonic() + GRACE_S
+        while self._others_wait() and time.monotonic() < until_s:
+            if bell is not None:
+                bell.ring(self.rank)
+            time.sleep(LOOK_EVERY_S)
         for request, _ in self._sent:
             if not request.Test():
                 request.Free()
         self._sent.clear()
 
-    def _looking(self, ready: Look) -> tuple[Look, Callable[[float], None]]:
+    def _others_wait(self) -> bool:
+        return any(thread != threading.get_ident() for thread in self._threads)
+
+    def _looking(
+        self, ready: Look, peers: Callable[[], Sequence[int]]
+    ) -> tuple[Look, Callable[[float], None]]:
         """How to look, for `ready` and for notices, and how to nap between two looks."""
         bell = self.bell
         if bell is None:
-            return lambda: ready() or self._look(), time.sleep
+            return lambda: ready() or self._look(ready, peers), time.sleep
         count = 0
 
         def look() -> bool:
             nonlocal count
             count = bell.count()  # before looking: who rings later ends the nap
-            return ready() or self._look()
+            return ready() or self._look(ready, peers)
 
         return look, lambda nap_s: bell.doze(count, nap_s)
 
-    def _look(self) -> bool:
-        """Read what others say, not more often than makes sense; always False."""
+    def _look(self, ready: Look, peers: Callable[[], Sequence[int]]) -> bool:
+        """Read what others say, and see who is gone, not more often than makes sense; whether the
+        wait is over all the same."""
+        if not self._is_open:
+            raise PeerFailedError(
+                f"group {self._group} was closed while rank {self.rank} waited in {self.activity}"
+            )
         now = time.monotonic()
         if now - self._looked_at > LOOK_EVERY_S:
             self._looked_at = now
             self.read_notices()
+        if now - self._asked_at > GONE_EVERY_S:
+            self._asked_at = now
+            return self._raise_gone(ready, peers())
+        return False
+
+    def _raise_gone(self, ready: Look, peers: Sequence[int]) -> bool:
+        """Raises: PeerFailedError when one of `peers` is gone and has not left what is waited for,
+        which MPI may have to be asked for more than once."""
+        gone = [peer for peer in peers if self.is_gone(peer)]
+        for _ in range(100 if gone else 0):
+            if ready():
+                return True
+        for peer in gone:
+            raise PeerFailedError(
+                f"rank {self.text_of(peer)} failed: its process is gone; rank {self.rank} waited "
+                f"for it in {self.activity} of group {self._group}"
+            )
         return False
 
     def read_notices(self) -> None:
@@ -147,7 +209,7 @@ class Watch:
         # A matched probe: two threads that wait may look at the same time, and a plain one would
         # show both the same notice, for which the second would then wait for ever.
         status = _status()
-        while self._is_open and (message := self._notices.Improbe(tag=NOTICE_TAG, status=status)):
+        while self._is_open and (message := self._notices.Improbe(tag=self._tag, status=status)):
             memory = bytearray(status.Get_count())
             message.Recv(memory)
             self._take(status.Get_source(), bytes(memory))
@@ -167,7 +229,7 @@ class Watch:
     def _tell(self, peer: int, kind: bytes, text: str) -> None:
         notice = kind + f"{self._group}\0{text}".encode()
         self._sent = [(request, kept) for request, kept in self._sent if not request.Test()]
-        self._sent.append((self._notices.Isend(notice, peer, NOTICE_TAG), notice))
+        self._sent.append((self._notices.Isend(notice, peer, self._tag), notice))
 
     def _missing(self) -> str:
         """Who is not waiting in the same collective. A rank that waits answers, whatever it waits
@@ -199,6 +261,4 @@ class Watch:
 
 
 def _status() -> Any:
-    from mpi4py import MPI
-
-    return MPI.Status()
+    return mpi().Status()

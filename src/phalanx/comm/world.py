@@ -5,23 +5,30 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
 import sys
+from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.gpu import ask, is_gpu_aware
+from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag_limit
+from phalanx.comm.gpu import ask
 from phalanx.comm.group import Group
 from phalanx.comm.link import Link
+from phalanx.comm.mpi import is_stand_in
 from phalanx.comm.outgoing import Outgoing
 from phalanx.comm.recorder import Recorder
+from phalanx.comm.set_up import SetUp, duplicate
+from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.traffic import COUNT, Traffic
 from phalanx.comm.wait import WaitPolicy
-from phalanx.launch.cores import usable_cores
+from phalanx.comm.watch import NOTICE_TAG, Watch
+from phalanx.errors import UserError
 
 Object = TypeVar("Object")
 
@@ -40,47 +47,72 @@ class World:
     messages of groups go by the link. What MPI does by itself does not: making groups, `node`.
     """
 
-    def __init__(self, communicator: Any, *, timeout_s: float, link: Link | None = None) -> None:
+    def __init__(
+        self,
+        communicator: Any,
+        *,
+        timeout_s: float,
+        link: Link | None = None,
+        check: bool | None = None,
+    ) -> None:
         """link: None: as the environment says (`PHALANX_LINK`). The same on every rank.
+        check: whether this rank wants collectives compared before they are made; None: as the
+        environment says (`PHALANX_CHECK`). All are when any rank wants it.
 
-        Raises: UserError when what the environment says is no link.
+        Raises: UserError, on every rank, when ranks differ in what shapes their collectives, or
+                when the environment's link is none.
         """
-        self.link = link or Link.from_environment(os.environ)
         self._mpi = _mpi()
-        self._comm = communicator.Dup()
+        self.timeout_s = timeout_s
+        self.rank: int = communicator.Get_rank()
+        self.size: int = communicator.Get_size()
+        self._still_open = OpenCommunicators()
+        self._comm = self._duplicate(communicator)
+        watch = self._watch(self._comm)
+        set_up = SetUp(self._comm, watch)
+        ranks = self._exchange_settings(link, check, set_up)
+        settings = agree(ranks)
+        self.link = link or Link.from_environment(os.environ)
         self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
-        self.policy = WaitPolicy.for_node(self.node.Get_size(), usable_cores())
         self._outgoing: Outgoing | None = None
         if self.link is not None:
-            self._outgoing, self.policy = Outgoing(self.link), WaitPolicy.for_network()
+            self._outgoing = Outgoing(self.link)
             self.node.Free()
             self.node = communicator.Split(communicator.Get_rank())
-        self.timeout_s = timeout_s
-        self.rank: int = self._comm.Get_rank()
-        self.size: int = self._comm.Get_size()
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
-        self.is_gpu_aware = self._agree_on_gpus()
+        nodes = self._nodes(set_up)
+        watch.close()
+        on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
+        self.settings: Settings = replace(settings, cores=cores_of(on_this_node))
+        """What shapes collectives, agreed by all ranks."""
+        self.policy = WaitPolicy.for_node(self.local_size, self.settings.cores)
+        if self.link is not None:
+            self.policy = WaitPolicy.for_network()
         self.recorder = Recorder(self.rank)
         self.group = Group(
             self._comm,
             name="world",
             members=tuple(range(self.size)),
-            nodes=self._nodes(),
+            nodes=nodes,
             policy=self.policy,
             timeout_s=timeout_s,
+            check=settings.check,
+            asked=settings.all_reduce,
             traffic=Traffic() if os.environ.get(COUNT, "0") not in ("", "0") else None,
             outgoing=self._outgoing,
             recorder=self.recorder,
+            still_open=self._still_open,
         )
 
     @classmethod
-    def create(cls, *, timeout_s: float = 300.0, link: Link | None = None) -> World:
+    def create(
+        cls, *, timeout_s: float = 300.0, link: Link | None = None, check: bool | None = None
+    ) -> World:
         """Initialise MPI, if nobody has yet, and join the ranks that its launcher started.
 
-        link: to be imitated; None: as the environment says.
-        Raises: UserError when the environment's link is none.
+        link, check, raises: as `World`.
         """
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
@@ -88,8 +120,16 @@ class World:
         if mpi.Is_finalized():
             raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
         if not mpi.Is_initialized():
-            mpi.Init_thread()
-        return cls(mpi.COMM_WORLD, timeout_s=timeout_s, link=link)
+            mpi.Init_thread()  # mpi4py.rc.initialize is False
+            atexit.register(_finalize, mpi)
+        if not is_stand_in():
+            _check_thread_level(mpi)
+        return cls(mpi.COMM_WORLD, timeout_s=timeout_s, link=link, check=check)
+
+    @property
+    def is_gpu_aware(self) -> bool:
+        """Whether GPU memory may be given to MPI, on every rank."""
+        return self.settings.is_gpu_aware
 
     @property
     def on_one_node(self) -> bool:
@@ -138,21 +178,61 @@ class World:
     def close(self) -> None:
         """Free the communicators. Collective."""
         self.group.close()
+        self._still_open.finish(self.policy, CLOSING_TIMEOUT_S)
         if self._outgoing is not None:
             self._outgoing.close()
         self.node.Free()
         self._comm.Free()
 
-    def _agree_on_gpus(self) -> bool:
-        """Whether GPU memory may be given to MPI, on every rank."""
-        library = self._mpi.Get_library_version()
-        return all(self._comm.allgather(is_gpu_aware(os.environ, library, ask(self._mpi)) is True))
+    def _duplicate(self, communicator: Any) -> Any:
+        """The first time that all ranks meet: who never comes is named."""
+        watch = self._watch(communicator, tag=tag_limit(communicator))
+        try:
+            return duplicate(communicator, watch)
+        finally:
+            watch.close()
 
-    def _nodes(self) -> tuple[int, ...]:
+    def _watch(self, communicator: Any, tag: int = NOTICE_TAG) -> Watch:
+        """For the time before there is a group."""
+        return Watch(
+            communicator,
+            group="world",
+            members=tuple(range(self.size)),
+            policy=WaitPolicy.for_network(),
+            timeout_s=self.timeout_s,
+            tag=tag,
+        )
+
+    def _exchange_settings(
+        self, link: Link | None, check: bool | None, set_up: SetUp
+    ) -> list[RankSettings]:
+        own = read_settings(
+            os.environ,
+            link=link,
+            check=check,
+            library=self._mpi.Get_library_version(),
+            told_gpu_aware=ask(self._mpi),
+        )
+        return exchange(own, set_up.allgather)
+
+    def _nodes(self, set_up: SetUp) -> tuple[int, ...]:
         """The number of each rank's node, in the order of their first ranks."""
-        leaders = self._comm.allgather(self.node.bcast(self.rank))
+        leaders = set_up.allgather(self.node.bcast(self.rank))
         numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
         return tuple(numbers[leader] for leader in leaders)
+
+
+def _check_thread_level(mpi: Any) -> None:
+    """Raises: UserError where MPI forbids calls from several threads at the same time, which
+    groups make: it would crash, or hang."""
+    level = mpi.Query_thread()
+    if level < mpi.THREAD_MULTIPLE:
+        names = {mpi.THREAD_SINGLE: "single", mpi.THREAD_FUNNELED: "funneled"}
+        raise UserError(
+            f"MPI was initialised with thread level {names.get(level, 'serialized')}, and Phalanx "
+            "needs multiple: leave mpi4py.rc.thread_level as it is, or call "
+            "MPI.Init_thread(MPI.THREAD_MULTIPLE)"
+        )
 
 
 def abort(exit_code: int) -> NoReturn:
@@ -164,7 +244,13 @@ def abort(exit_code: int) -> NoReturn:
     os._exit(exit_code)
 
 
-def _mpi() -> Any:
-    from mpi4py import MPI
+def _finalize(mpi: Any) -> None:
+    """Finalise MPI in a process where nobody else does."""
+    if not mpi.Is_finalized():
+        mpi.Finalize()
 
-    return MPI
+
+def _mpi() -> Any:
+    from phalanx.comm.mpi import mpi
+
+    return mpi()

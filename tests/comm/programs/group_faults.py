@@ -81,6 +81,14 @@ def other_dtype(group: Group) -> None:
     assert "rank 0 called all_reduce(float64, 10 elements, SUM)" in text, text
 
 
+def other_algorithm(group: Group) -> None:
+    """Asked for on one rank alone, it would wait for messages that nobody sends."""
+    algorithm = "ring" if group.rank == 1 else None
+    text = mismatch_of(lambda: group.all_reduce(ten(), algorithm=algorithm))
+    assert "ranks 0, 2 called all_reduce(float32, 10 elements, SUM)" in text, text
+    assert "rank 1 called all_reduce by ring(float32, 10 elements, SUM)" in text, text
+
+
 def other_counts(group: Group) -> None:
     outputs = [Buffer.of(np.zeros(3)) for _ in range(3)]
     parts = [Buffer.of(np.zeros(4 if (group.rank, peer) == (1, 2) else 3)) for peer in range(3)]
@@ -203,6 +211,7 @@ MEMORY = {
 NETWORK = {
     **MEMORY,
     "other counts": other_counts,
+    "other algorithm": other_algorithm,
     "late for broadcast": late_for(
         lambda group: group.broadcast(ten(), root=1, timeout_s=0.5),
         "broadcast number 2 of group {group} for rank 1",

@@ -177,6 +177,16 @@ def mismatch() -> None:
     expect("root", be_root)
     expect("kind", lambda n: n.all_reduce(floats(8)), lambda n: n.barrier())
     expect(
+        "average",
+        lambda n: n.all_reduce(floats(8)),
+        lambda n: n.all_reduce(floats(8), divisor=float(size)),
+    )
+    expect(
+        "divisor",
+        lambda n: n.reduce_scatter(floats(8), [floats(8)] * size, divisor=0.5),
+        lambda n: n.reduce_scatter(floats(8), [floats(8)] * size, divisor=0.25),
+    )
+    expect(
         "operation",
         lambda n: n.all_reduce(floats(8)),
         lambda n: n.all_reduce(floats(8), ReduceOp.MAX),

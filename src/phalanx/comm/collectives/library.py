@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from phalanx.comm.buffer import Buffer
@@ -9,6 +10,7 @@ from phalanx.comm.collectives.accumulate import settle
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
+from phalanx.comm.mpi import is_stand_in
 from phalanx.comm.traffic import all_reduced
 
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
@@ -35,7 +37,7 @@ def is_native(dtype: DType) -> bool:
     Half types it has not, or sums in their own; integers of 8 and 16 bits wrap around in some
     libraries and stop at the largest value in others (Open MPI 5.0 with its AVX component).
     """
-    return dtype.name in _DATATYPES
+    return dtype.name in _DATATYPES and not is_stand_in()
 
 
 def all_reduce(transport: MessageTransport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
@@ -72,11 +74,21 @@ class LibraryCall:
         self.is_done = bool(self._request.Test())
         return self.is_done
 
-    def abandon(self) -> None:
+    def peers(self) -> Sequence[int]:
+        """Unknown: MPI does not say whom it waits for."""
+        return ()
+
+    def cancel(self) -> None:
         """MPI cannot call back a collective: only the buffer is kept."""
+
+    def settle(self) -> bool:
+        try:
+            return self.advance()
+        except _mpi().Exception:
+            return True
 
 
 def _mpi() -> Any:
-    from mpi4py import MPI
+    from phalanx.comm.mpi import mpi
 
-    return MPI
+    return mpi()

@@ -79,14 +79,26 @@ static void collect(node *self, const reduction *r, uint64_t chunk, size_t start
     }
 }
 
+/* Bytes of every chunk after the first. Beside other processes each phase costs a turn of theirs,
+ * so the fewest are best. All ranks read the same here: what each has said of this call. */
+static size_t later_chunk_bytes(node *self)
+{
+    for (int peer = 0; peer < self->size; peer++) {
+        call *theirs = call_of(self, peer);
+        if (theirs->segment == NO_SEGMENT && theirs->offset)
+            return SLOT_BYTES;
+    }
+    return self->chunk_bytes;
+}
+
 /* Chunk by chunk through the slots: copy in, reduce the own share, copy out. The next chunk is
  * copied in before this one is waited for, so one phase a chunk suffices. The first has been. */
-static int reduce_staged(node *self, const reduction *r)
+static int reduce_staged(node *self, const reduction *r, size_t first)
 {
-    size_t largest = self->chunk_bytes / r->itemsize;
-    for (size_t start = 0; start < r->count; start += largest) {
-        size_t n = r->count - start < largest ? r->count - start : largest;
-        size_t next = start + n, next_n = r->count - next < largest ? r->count - next : largest;
+    size_t largest = later_chunk_bytes(self) / r->itemsize;
+    for (size_t start = 0, n = first, next_n; start < r->count; start += n, n = next_n) {
+        size_t next = start + n;
+        next_n = r->count - next < largest ? r->count - next : largest;
         uint64_t chunk = self->chunks++;
         reduce_share(self, r, chunk, start, n);
         if (next < r->count)
@@ -98,7 +110,7 @@ static int reduce_staged(node *self, const reduction *r)
     return node_end(self);
 }
 
-/* Every rank's buffer is visible: reduce the own share where it lies, into all of them. */
+/* Every rank's buffer is mapped by all: reduce the own share where it lies, into all of them. */
 static int reduce_in_place(node *self, const reduction *r)
 {
     void *outputs[MAX_RANKS];
@@ -106,11 +118,7 @@ static int reduce_in_place(node *self, const reduction *r)
     size_t begin = share_begin(self->rank, self->size, r->count, r->itemsize);
     size_t count = share_begin(self->rank + 1, self->size, r->count, r->itemsize) - begin;
     for (int peer = 0; peer < self->size; peer++) {
-        call *theirs = call_of(self, peer);
-        char *address = node_address_in(self, peer, theirs->segment, theirs->offset);
-        if (!address)
-            return NO_MEMORY;
-        terms[peer] = outputs[peer] = address + begin * r->itemsize;
+        terms[peer] = outputs[peer] = node_mapped(self, peer) + begin * r->itemsize;
     }
     int num_outputs = self->size;
     if (r->root >= 0) {
@@ -134,7 +142,8 @@ int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, d
                     int root, double timeout_s, interrupted check)
 {
     reduction r = {buffer, count, ITEMSIZE[dtype], dtype, op, root, divisor};
-    TRY(node_begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, root, count, timeout_s, check));
+    TRY(node_begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, divisor, root, count,
+                   timeout_s, check));
     if (count * r.itemsize <= self->inline_bytes)
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
@@ -144,16 +153,20 @@ int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, d
         call *own = call_of(self, self->rank);
         own->segment = generation << 8 | (uint32_t)segment;
         own->offset = (uint64_t)((char *)buffer - (char *)self->own[segment].address);
-    } else
+    } else {
+        call_of(self, self->rank)->offset = (uint64_t)self->crowded;
         TRY(stage(self, &r, self->chunks, 0, first));
+    }
     TRY(node_meet(self));
-    int shown = num_shown(self);
+    int shown = num_shown(self), mapped = 0;
     if (shown == self->size)
+        TRY(node_map_all(self, &mapped));
+    if (mapped)
         return reduce_in_place(self, &r);
-    if (shown) { /* some buffers can be seen and some cannot: the former are copied in too */
+    if (shown) { /* not all buffers can be seen by all ranks: those that are shown are copied too */
         if (segment >= 0)
             TRY(stage(self, &r, self->chunks, 0, first));
         TRY(node_advance(self));
     }
-    return reduce_staged(self, &r);
+    return reduce_staged(self, &r, first);
 }

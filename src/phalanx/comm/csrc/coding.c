@@ -10,6 +10,7 @@
 enum { BLOCK = 256, LOW_BITS = 16, LOW_BINS = 1 << LOW_BITS, HIGH_BINS = 1 << (31 - LOW_BITS) };
 
 static const float TINY = 1e-30f;
+static const float LARGEST_SCALE = 0x1.020406p+121f; /* 127 of it are finite */
 
 /* The largest magnitude as bits, which order as the magnitudes do; a NaN is above infinity. */
 WIDE
@@ -63,7 +64,7 @@ void encode_int8(const float *values, float *kept, float *scales, int8_t *codes,
             continue;
         }
         if (largest >= TINY) {
-            scale = largest / 127.0f;
+            scale = fminf(largest / 127.0f, LARGEST_SCALE);
             inverse = 127.0f / largest;
         }
         scales[at / BLOCK] = scale;

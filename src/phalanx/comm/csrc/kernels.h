@@ -47,6 +47,7 @@ int select_largest(const float *values, size_t count, int32_t *positions, size_t
 
 /* What the shared memory of a node's ranks has room for. */
 enum {
+    PROTOCOL = 4,            /* to be raised with any change of what ranks write for each other */
     MAX_RANKS = 1024,
     INLINE_BYTES = 8192,     /* up to here an all-reduce is one phase */
     SHORT_BYTES = 2048,      /* up to here where every rank has a core; both measured */
@@ -74,12 +75,16 @@ typedef struct node node;
 /* Bytes of shared memory that `size` ranks need; zeroed when the first one joins. */
 size_t node_bytes(int size);
 
-/* This rank's side of the memory at `control`; NULL without memory. */
+/* This rank's side of the memory at `control`; NULL without memory. spins, yields: how this rank
+ * waits. Those of rank 0 also choose the sizes by which all ranks cut vectors. */
 node *node_join(void *control, int rank, int size, int spins, int yields);
 void node_leave(node *self);
 
-/* Once all have joined: from now on waits notice when a peer's process is gone. */
+/* Once all have joined, before the first collective: go by the sizes that rank 0 has chosen. */
+void node_adopt_sizes(node *self);
+/* From now on waits notice when a peer's process is gone. */
 void node_watch(node *self);
+int node_is_dead(node *self, int peer);
 
 /* Called now and then in long waits; non-zero ends the wait with INTERRUPTED. */
 typedef int (*interrupted)(void);
@@ -107,9 +112,12 @@ int node_all_to_all(node *self, int kind, void *const *outputs, const size_t *by
                     void *const *parts, const size_t *bytes_in, int dtype, int root,
                     double timeout_s, interrupted check);
 
-/* Show `bytes` of memory behind file descriptor `fd` to the others; its number, or -1. */
+/* Show `bytes` of memory behind file descriptor `fd` to the others; its number, or -1. They map it
+ * when they first meet it in a collective, for which `fd` must stay open. */
 int node_share(node *self, int fd, size_t bytes, void *address);
 void node_unshare(node *self, int segment);
+/* Once: why memory of another rank could not be mapped here, as an errno; 0 when all could. */
+int node_map_error(node *self);
 
 /* Tell the others why this rank cannot go on. */
 void node_fail(node *self, const char *reason);

@@ -1,6 +1,8 @@
 /* The kernels as functions of Python. Addresses come as integers; calls give up the GIL. */
 #include "module.h"
 
+#include <string.h>
+
 #define CAPSULE "phalanx.comm.node"
 
 /* Called in long waits of any node: lets MPI go on with messages that are on their way. */
@@ -139,6 +141,7 @@ static void leave(PyObject *capsule)
     node *self = node_from(capsule);
     if (self)
         node_leave(self);
+    Py_XDECREF((PyObject *)PyCapsule_GetContext(capsule));
 }
 
 /* join(control, rank, size, spins, yields) */
@@ -160,13 +163,40 @@ static PyObject *py_join(PyObject *module, arguments a, Py_ssize_t n)
     return self ? PyCapsule_New(self, CAPSULE, leave) : PyErr_NoMemory();
 }
 
-/* watch(node) */
+/* own(node, memory): the object whose memory `control` is lives as long as the node */
+static PyObject *py_own(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2) || !node_from(a[0]))
+        return NULL;
+    PyObject *before = PyCapsule_GetContext(a[0]);
+    if (PyCapsule_SetContext(a[0], Py_NewRef(a[1])))
+        return NULL;
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+/* is_dead(node, rank) */
+static PyObject *py_is_dead(PyObject *module, arguments a, Py_ssize_t n)
+{
+    (void)module;
+    if (!has(n, 2))
+        return NULL;
+    node *self = node_from(a[0]);
+    int rank = int_from(a[1]);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(node_is_dead(self, rank));
+}
+
+/* watch(node): all have joined */
 static PyObject *py_watch(PyObject *module, PyObject *capsule)
 {
     (void)module;
     node *self = node_from(capsule);
     if (!self)
         return NULL;
+    node_adopt_sizes(self);
     node_watch(self);
     Py_RETURN_NONE;
 }
@@ -202,6 +232,12 @@ static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
         return NULL;
     WITHOUT_GIL(status = node_all_reduce(self, buffer, count, dtype, op, divisor, root, timeout_s,
                                          look_up));
+    int error = status == DONE ? node_map_error(self) : 0;
+    if (error && PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
+                                  "memory of another rank could not be mapped (%s): all ranks "
+                                  "copy such buffers instead, which is slower",
+                                  strerror(error)))
+        return NULL;
     return answer(status);
 }
 
@@ -322,7 +358,7 @@ static PyObject *py_fail(PyObject *module, arguments a, Py_ssize_t n)
     if (!has(n, 2))
         return NULL;
     node *self = node_from(a[0]);
-    PyObject *text = self ? PyUnicode_AsUTF8String(a[1]) : NULL;
+    PyObject *text = self ? PyUnicode_AsEncodedString(a[1], "utf-8", "backslashreplace") : NULL;
     if (!text)
         return NULL;
     node_fail(self, PyBytes_AsString(text));
@@ -352,9 +388,12 @@ static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
     if (PyErr_Occurred())
         return NULL;
     peer_state state = node_peer(self, rank);
-    return Py_BuildValue("(KKKis)", (unsigned long long)state.phase,
-                         (unsigned long long)state.fingerprint, (unsigned long long)state.count,
-                         state.failed, state.reason);
+    /* A long reason may end within a character, which is left out. */
+    PyObject *reason = PyUnicode_DecodeUTF8(state.reason, (Py_ssize_t)strlen(state.reason), "ignore");
+    return reason ? Py_BuildValue("(KKKiN)", (unsigned long long)state.phase,
+                                  (unsigned long long)state.fingerprint,
+                                  (unsigned long long)state.count, state.failed, reason)
+                  : NULL;
 }
 
 /* keep_notes(node, whether) */
@@ -444,7 +483,7 @@ static PyObject *py_node_bytes(PyObject *module, PyObject *size)
 #define ONE(NAME) {#NAME, py_##NAME, METH_O, NULL}
 
 static PyMethodDef methods[] = {
-    FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(node_bytes), FAST(join), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
+    FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(node_bytes), FAST(join), FAST(own), FAST(is_dead), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
     FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
     FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
     FAST(parts_all_reduce), ONE(noted), FAST(keep_notes), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule),
@@ -463,6 +502,7 @@ PyMODINIT_FUNC PyInit__kernels(void)
     if (module && PyModule_AddIntConstant(module, "INLINE_BYTES", INLINE_BYTES) == 0 &&
         PyModule_AddIntConstant(module, "SLOT_BYTES", SLOT_BYTES) == 0 &&
         PyModule_AddIntConstant(module, "MAX_RANKS", MAX_RANKS) == 0 &&
+        PyModule_AddIntConstant(module, "PROTOCOL", PROTOCOL) == 0 &&
         PyModule_AddIntConstant(module, "NOT_FINITE", NOT_FINITE) == 0)
         return module;
     Py_XDECREF(module);

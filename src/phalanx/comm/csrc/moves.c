@@ -35,7 +35,8 @@ int node_reduce_scatter(node *self, void *output, void *const *parts, const size
     size_t itemsize = ITEMSIZE[dtype], cap = room(self) / itemsize;
     size_t longest = largest_of(counts, self->size), own = counts[self->rank];
     const void *terms[MAX_RANKS];
-    TRY(node_begin(self, REDUCE_SCATTER, dtype, op, 0, digest(counts, self->size), timeout_s, check));
+    TRY(node_begin(self, REDUCE_SCATTER, dtype, op, divisor, 0, digest(counts, self->size),
+                   timeout_s, check));
     for (size_t k = 0; k == 0 || k * cap < longest; k++) {
         uint64_t chunk = self->chunks++;
         TRY(node_take_slot(self, chunk));
@@ -60,7 +61,8 @@ int node_all_gather(node *self, void *const *outputs, const size_t *bytes, const
                     int dtype, double timeout_s, interrupted check)
 {
     size_t longest = largest_of(bytes, self->size), own = bytes[self->rank];
-    TRY(node_begin(self, ALL_GATHER, dtype, 0, 0, digest(bytes, self->size), timeout_s, check));
+    TRY(node_begin(self, ALL_GATHER, dtype, 0, 1.0, 0, digest(bytes, self->size), timeout_s,
+                   check));
     if (outputs[self->rank] != part)
         memcpy(outputs[self->rank], part, own);
     for (size_t k = 0; k == 0 || k * self->chunk_bytes < longest; k++) {
@@ -82,7 +84,7 @@ int node_all_gather(node *self, void *const *outputs, const size_t *bytes, const
 int node_broadcast(node *self, void *buffer, size_t bytes, int dtype, int root, double timeout_s,
                    interrupted check)
 {
-    TRY(node_begin(self, BROADCAST, dtype, 0, root, bytes, timeout_s, check));
+    TRY(node_begin(self, BROADCAST, dtype, 0, 1.0, root, bytes, timeout_s, check));
     uint64_t first = self->phase + 1;
     for (size_t k = 0; k == 0 || k * self->chunk_bytes < bytes; k++) {
         uint64_t chunk = self->chunks++;
@@ -110,7 +112,7 @@ int node_all_to_all(node *self, int kind, void *const *outputs, const size_t *by
                     double timeout_s, interrupted check)
 {
     size_t cap = room(self) - CACHE_LINE, chunks = largest_of(bytes_in, self->size) / cap + 1;
-    TRY(node_begin(self, kind, dtype, 0, root, chunks, timeout_s, check));
+    TRY(node_begin(self, kind, dtype, 0, 1.0, root, chunks, timeout_s, check));
     for (size_t k = 0; k < chunks; k++) {
         uint64_t chunk = self->chunks++;
         TRY(node_take_slot(self, chunk));

@@ -9,7 +9,8 @@
 static size_t round_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 static size_t lines_bytes(int size)
 {
-    return round_up(sizeof(line) * (size_t)size + sizeof(bell) * (size_t)(size + 1));
+    return round_up(sizeof(line) * (size_t)size + sizeof(bell) * (size_t)(size + 1) +
+                    sizeof(sizes));
 }
 static size_t abouts_bytes(int size) { return round_up(sizeof(about) * (size_t)size); }
 
@@ -23,27 +24,36 @@ node *node_join(void *control, int rank, int size, int spins, int yields)
 {
     node *self = calloc(1, sizeof *self);
     char *watched = calloc(1, (size_t)size);
-    if (!self || !watched) {
-        free(self), free(watched);
+    mapping *mappings = calloc((size_t)size * NUM_SEGMENTS, sizeof *mappings);
+    if (!self || !watched || !mappings) {
+        free(self), free(watched), free(mappings);
         return NULL;
     }
     self->watched = watched;
+    self->mappings = mappings;
     char *memory = control;
     self->rank = rank;
     self->size = size;
     self->spins = spins;
     self->yields = yields;
-    /* Waiting is dear where ranks share cores: fewer phases, larger chunks. */
-    self->chunk_bytes = spins > 1 ? CHUNK_BYTES : SLOT_BYTES;
-    self->inline_bytes = spins > 1 ? SHORT_BYTES : INLINE_BYTES;
     self->lines = control;
     self->bells = (bell *)(self->lines + size);
     self->bell = self->bells + size;
+    self->sizes = (sizes *)(self->bell + 1);
+    if (rank == 0) /* Waiting is dear where ranks share cores: fewer phases, larger chunks. */
+        *self->sizes = spins > 1 ? (sizes){CHUNK_BYTES, SHORT_BYTES, {0}}
+                                 : (sizes){SLOT_BYTES, INLINE_BYTES, {0}};
     self->abouts = (about *)(memory + lines_bytes(size));
     self->inlines = memory + lines_bytes(size) + abouts_bytes(size);
     self->slots = self->inlines + (size_t)size * 2 * INLINE_BYTES;
     self->abouts[rank].pid = getpid();
     return self;
+}
+
+void node_adopt_sizes(node *self)
+{
+    self->chunk_bytes = self->sizes->chunk_bytes;
+    self->inline_bytes = self->sizes->inline_bytes;
 }
 
 void node_leave(node *self)
@@ -81,15 +91,30 @@ static void note(node *self, uint64_t fingerprint, uint64_t count)
         (noted){fingerprint, count, (int64_t)time.tv_sec * 1000000000 + time.tv_nsec};
 }
 
+/* In 8 bits: 0 for none; up to 127 one less than a whole number; else a digest. */
+static uint64_t divisor_code(double divisor)
+{
+    if (divisor == 1.0)
+        return 0;
+    if (divisor > 1.0 && divisor <= 128.0 && divisor == (double)(int)divisor)
+        return (uint64_t)divisor - 1;
+    uint64_t bits;
+    memcpy(&bits, &divisor, sizeof bits);
+    return 128 | (bits * 0x9e3779b97f4a7c15U) >> 57;
+}
+
+static uint64_t number_of(const call *call) { return call->fingerprint >> 48; }
+
 /* Say what is called, before the first phase is published. */
-int node_begin(node *self, enum kind kind, int dtype, int op, int root, uint64_t count,
-                 double timeout_s, interrupted check)
+int node_begin(node *self, enum kind kind, int dtype, int op, double divisor, int root,
+               uint64_t count, double timeout_s, interrupted check)
 {
     self->deadline = 0;
     self->timeout_s = timeout_s;
     self->check = check;
     uint64_t fingerprint = (uint64_t)kind | (uint64_t)op << 8 | (uint64_t)dtype << 16 |
-                           (uint64_t)(uint32_t)root << 32;
+                           divisor_code(divisor) << 24 | (uint64_t)(uint16_t)root << 32 |
+                           (self->calls + 1) << 48;
     if (!self->notes_nothing)
         note(self, fingerprint, count);
     if (self->unmet) { /* a broadcast, in which only the root's call was looked at */
@@ -129,7 +154,7 @@ int node_take_slot(node *self, uint64_t chunk)
 
 int node_barrier(node *self, double timeout_s, interrupted check)
 {
-    TRY(node_begin(self, BARRIER, 0, 0, 0, 0, timeout_s, check));
+    TRY(node_begin(self, BARRIER, 0, 0, 1.0, 0, 0, timeout_s, check));
     TRY(node_meet(self));
     return node_end(self);
 }
@@ -141,10 +166,19 @@ void node_fail(node *self, const char *reason)
     node_wake(self);
 }
 
+/* The call of this number; the last one of a peer that is not in it. */
+static call *last_call(node *self, int peer)
+{
+    call *same = call_of(self, peer), *other = &self->lines[peer].calls[~self->calls & 1];
+    uint16_t number = (uint16_t)self->calls;
+    int is_older = (int16_t)(number_of(same) - number_of(other)) < 0;
+    return number_of(same) != number && is_older ? other : same;
+}
+
 peer_state node_peer(node *self, int peer)
 {
     line *line = &self->lines[peer];
-    call *theirs = call_of(self, peer);
+    call *theirs = last_call(self, peer);
     return (peer_state){atomic_load(&line->phase), theirs->fingerprint, theirs->count,
                         (int)atomic_load(&line->failed), self->abouts[peer].reason};
 }

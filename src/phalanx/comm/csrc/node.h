@@ -20,13 +20,15 @@
 enum { CACHE_LINE = 64 };
 static const uint32_t NO_SEGMENT = UINT32_MAX;
 
-/* What a call is, to be compared with the others': kind, operation, dtype, root. */
+/* What a call is, to be compared with the others'. From the lowest bit: kind, operation, dtype,
+ * divisor (node.c) in 8 bits each, root, and the number of the call in 16 each: one of another
+ * number, such as a stale one, never fits. */
 typedef struct {
     uint64_t fingerprint;
     uint64_t count;
     uint32_t segment; /* generation << 8 | number; NO_SEGMENT: private memory */
-    _Atomic uint32_t found; /* of a round of parts: bits of parts.c */
-    uint64_t offset;
+    _Atomic uint32_t found; /* bits of parts.c in its rounds, of segments.c in an all-reduce */
+    uint64_t offset; /* of the buffer in its segment; in private memory: whether the rank is crowded */
 } call;
 
 typedef struct {
@@ -45,10 +47,19 @@ typedef struct {
     char padding[56];
 } bell;
 
+/* By which every rank cuts vectors: written by rank 0 before the others read them. How a rank
+ * waits may differ from its peers; what it writes may not. */
+typedef struct {
+    uint64_t chunk_bytes, inline_bytes;
+    char padding[48];
+} sizes;
+
+/* device, inode: of the file behind `fd`, since the number alone may name another file here. */
 typedef struct {
     _Atomic uint32_t generation;
     int32_t fd;
     uint64_t bytes;
+    uint64_t device, inode;
 } shown;
 
 typedef struct {
@@ -57,9 +68,12 @@ typedef struct {
     shown segments[NUM_SEGMENTS];
 } about;
 
-/* A segment as this process sees it. */
+/* A segment as this process sees it. verdict: whether all ranks can map it, the same on every rank,
+ * since it comes of what all ranks have published. */
+enum verdict { UNKNOWN, MAPPED_BY_ALL, NOT_MAPPED_BY_ALL };
 typedef struct {
     uint32_t generation;
+    enum verdict verdict;
     void *address;
     uint64_t bytes;
 } mapping;
@@ -75,6 +89,7 @@ struct node {
     size_t chunk_bytes, inline_bytes;
     line *lines;
     bell *bell, *bells;
+    sizes *sizes;
     about *abouts;
     char *inlines, *slots;
     uint64_t phase;     /* published by this rank */
@@ -92,9 +107,12 @@ struct node {
     mapping own[NUM_SEGMENTS]; /* by number; shown to the others */
     int num_own;               /* numbers below are or were in use */
     char *watched;             /* for each rank whether its process can be seen from here */
-    mapping *mappings; /* [size][NUM_SEGMENTS], made when first needed */
+    mapping *mappings;         /* [size][NUM_SEGMENTS] */
+    int map_error;             /* errno of the last one that failed; -1: reported */
     double deadline;
     double timeout_s;
+    double slow_at, crowded_until; /* see waiting.c */
+    int crowded;                   /* other processes want this rank's core */
     interrupted check;
     noted noted[NUM_NOTED]; /* by number; last, so that what every call needs lies together */
 };
@@ -114,16 +132,20 @@ int node_wait_all(node *self, uint64_t phase);
 int node_advance(node *self); /* one more phase, for all */
 
 /* node.c: every collective begins, meets (or advances) and ends. */
-int node_begin(node *self, enum kind kind, int dtype, int op, int root, uint64_t count,
-               double timeout_s, interrupted check);
+int node_begin(node *self, enum kind kind, int dtype, int op, double divisor, int root,
+               uint64_t count, double timeout_s, interrupted check);
 int node_agrees(node *self, int peer);
 int node_meet(node *self);
 int node_end(node *self);
 int node_take_slot(node *self, uint64_t chunk);
 
 /* segments.c */
-char *node_address_in(node *self, int peer, uint32_t segment, uint64_t offset);
 int node_segment_of(node *self, const char *address, size_t bytes);
+/* Every rank has published a segment in this call: `*mapped` becomes whether all ranks have mapped
+ * all of them, the same on every rank. One more phase when one of them is new. */
+int node_map_all(node *self, int *mapped);
+/* Where the buffer of `peer` in this call lies; they have been mapped. */
+char *node_mapped(node *self, int peer);
 void node_forget_all(node *self);
 
 /* What `rank` said of this call. */

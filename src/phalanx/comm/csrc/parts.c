@@ -217,7 +217,8 @@ static int meet(parts *self, int kind, int op, double timeout_s, interrupted che
     look_through_rest(self);
     if (!self->node)
         return DONE;
-    TRY(node_begin(self->node, kind, self->dtype, op, 0, self->layout, timeout_s, check));
+    TRY(node_begin(self->node, kind, self->dtype, op, 1.0, 0, self->layout, timeout_s,
+                   check));
     tell(self);
     return node_meet(self->node);
 }

@@ -3,6 +3,50 @@
 #include "wide.h"
 
 #include <string.h>
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
+/* A process may have the processor take denormal numbers for zeros (torch.set_flush_denormal, or a
+ * library built with -ffast-math). Half types are widened by way of such numbers, and the same bits
+ * on every rank cannot hang on how a rank has set its processor. */
+#if defined(__SSE__)
+typedef unsigned int float_mode;
+enum { FLUSH = 0x8040 }; /* of results, and of operands */
+static float_mode keep_denormals(void)
+{
+    float_mode before = _mm_getcsr();
+    if (before & FLUSH)
+        _mm_setcsr(before & ~(float_mode)FLUSH);
+    return before;
+}
+static void restore(float_mode before)
+{
+    if (before & FLUSH)
+        _mm_setcsr(before);
+}
+#elif defined(__aarch64__)
+typedef uint64_t float_mode;
+enum { FLUSH = 1 << 24 | 1 << 19 }; /* of float and double, and of halves */
+static void set_mode(float_mode mode) { __asm__ volatile("msr fpcr, %0" : : "r"(mode)); }
+static float_mode keep_denormals(void)
+{
+    float_mode before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    if (before & FLUSH)
+        set_mode(before & ~(float_mode)FLUSH);
+    return before;
+}
+static void restore(float_mode before)
+{
+    if (before & FLUSH)
+        set_mode(before);
+}
+#else
+typedef int float_mode;
+static float_mode keep_denormals(void) { return 0; }
+static void restore(float_mode before) { (void)before; }
+#endif
 
 enum { BLOCK_BYTES = 8192, BLOCK_FLOATS = BLOCK_BYTES / sizeof(float) };
 
@@ -194,17 +238,21 @@ static void divide(void *values, size_t n, int dtype, double divisor)
 
 void widen_halves(float *out, const void *in, size_t count, int dtype)
 {
+    float_mode before = keep_denormals();
     widen(out, in, count, dtype);
+    restore(before);
 }
 
 void narrow_halves(void *out, float *in, size_t count, int dtype, double divisor)
 {
+    float_mode before = keep_denormals();
     for (size_t start = 0; start < count; start += BLOCK_FLOATS) {
         size_t n = count - start < BLOCK_FLOATS ? count - start : BLOCK_FLOATS;
         if (divisor != 1.0)
             divide(in + start, n, dtype, divisor);
         narrow((char *)out + start * ITEMSIZE[dtype], in + start, n, dtype);
     }
+    restore(before);
 }
 
 /* ---- several terms ---- */
@@ -249,6 +297,7 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
     int half = dtype == FLOAT16 || dtype == BFLOAT16;
     size_t block = half ? BLOCK_FLOATS : BLOCK_BYTES / itemsize;
     const char *here[MAX_RANKS];
+    float_mode before = keep_denormals();
     for (size_t start = 0; start < count; start += block) {
         size_t n = count - start < block ? count - start : block;
         size_t at = start * itemsize;
@@ -259,4 +308,5 @@ void reduce_terms(void *const *outputs, int num_outputs, const void *const *term
         for (int k = 1; k < num_outputs; k++)
             memcpy((char *)outputs[k] + at, output, n * itemsize);
     }
+    restore(before);
 }

@@ -137,7 +137,7 @@ static int gone(node *self, int peer)
     return (kill((pid_t)pid, 0) && errno == ESRCH) || ended(pid);
 }
 
-static int dead(node *self, int peer) { return self->watched[peer] && gone(self, peer); }
+int node_is_dead(node *self, int peer) { return self->watched[peer] && gone(self, peer); }
 
 void node_watch(node *self)
 {
@@ -145,20 +145,20 @@ void node_watch(node *self)
         self->watched[peer] = !gone(self, peer);
 }
 
-/* What ends a wait for `peer`: somebody has said why it cannot go on, or `peer` is gone. In this order:
- * who has heard of a failure goes too. */
+/* What ends a wait for `peer`: somebody has said why it cannot go on, another thread of this rank
+ * perhaps, or `peer` is gone. In this order: who has heard of a failure goes too. */
 static int failure(node *self, int peer)
 {
     for (int rank = 0; rank < self->size; rank++)
-        if (rank != self->rank && atomic_load(&self->lines[rank].failed))
+        if (atomic_load(&self->lines[rank].failed))
             return PEER_FAILED;
-    if (!dead(self, peer))
+    if (!node_is_dead(self, peer))
         return DONE;
     self->gone = peer;
     return PEER_DIED;
 }
 
-/* What is to be done after a nap that did not end the wait; DONE: go on. */
+/* What is to be done after a while that did not end the wait; DONE: go on. */
 static int look_up(node *self, int peer)
 {
     int status = failure(self, peer);
@@ -213,36 +213,110 @@ static int sleep_until_all(node *self, uint64_t phase)
     }
 }
 
+/* A wait after its spins: yields, while nothing else wants the core. */
+typedef struct {
+    int left;             /* yields */
+    double before, looked; /* when the last yield began; when the last look-up was */
+} pace;
+
+/* A yield that comes back late has given the core to a process that computes. Twice in a short time
+ * is competition: whoever sleeps then gets the core as soon as it is woken, whoever yields waits for
+ * all others each time. So sleep, and try to yield again after many times what that has cost. */
+static const double SLOW_S = 1e-3, TWICE_WITHIN_S = 0.25, CROWDED_TIMES = 20, CROWDED_S = 0.1;
+/* Of yielding, before deadlines, signals, messages and peers are looked at. */
+static const double LOOK_EVERY_S = 2e-3;
+
+/* Looks in a row. Beside other processes the peer seldom runs at the same time. */
+static int spins_of(node *self) { return self->crowded ? self->spins / 16 : self->spins; }
+
+static pace begin_yields(node *self)
+{
+    double time = now();
+    if (time >= self->crowded_until)
+        self->crowded = 0;
+    return (pace){self->crowded ? 0 : self->yields, time, time};
+}
+
+static void yield_core(node *self, pace *pace)
+{
+    sched_yield();
+    double time = now(), lasted = time - pace->before;
+    pace->left--;
+    pace->before = time;
+    if (lasted < SLOW_S)
+        return;
+    if (time - self->slow_at - lasted < TWICE_WITHIN_S) {
+        double rest = CROWDED_TIMES * lasted;
+        self->crowded_until = time + (rest > CROWDED_S ? rest : CROWDED_S);
+        self->crowded = 1;
+        pace->left = 0;
+    }
+    self->slow_at = time;
+}
+
+/* Whether it is time for a look-up, as sleepers have one after each nap. */
+static int is_long(pace *pace)
+{
+    if (pace->before - pace->looked < LOOK_EVERY_S)
+        return 0;
+    pace->looked = pace->before;
+    return 1;
+}
+
 int node_wait_for(node *self, int peer, uint64_t phase)
 {
     line *line = &self->lines[peer];
-    for (int i = 0; i < self->spins; i++) {
+    for (int i = 0, spins = spins_of(self); i < spins; i++) {
         if (there(line, phase))
             return DONE;
         PAUSE();
     }
-    for (int i = 0; i < self->yields; i++) {
+    pace pace = begin_yields(self);
+    while (pace.left > 0) {
         if (there(line, phase))
             return DONE;
-        sched_yield();
+        yield_core(self, &pace);
+        if (is_long(&pace)) {
+            begin_sleep(self, phase);
+            int status = there(line, phase) ? DONE : look_up(self, peer);
+            if (status)
+                return there(line, phase) ? DONE : status;
+        }
     }
     return sleep_until(self, peer, phase);
+}
+
+/* After its spins; `peer` is the first that may be missing. */
+static int yield_until_all(node *self, int peer, uint64_t phase)
+{
+    pace pace = begin_yields(self);
+    while (pace.left > 0) {
+        while (there(&self->lines[peer], phase))
+            if (++peer == self->size)
+                return DONE;
+        yield_core(self, &pace);
+        if (is_long(&pace)) {
+            begin_sleep(self, phase);
+            int status = there(&self->lines[peer], phase) ? DONE : look_up(self, peer);
+            if (status)
+                return first_missing(self, phase) == self->size ? DONE : status;
+        }
+    }
+    return sleep_until_all(self, phase);
 }
 
 int node_wait_all(node *self, uint64_t phase)
 {
     if (phase <= self->seen)
         return DONE;
-    int peer = 0, spins = self->spins, yields = self->yields;
+    int peer = 0, spins = spins_of(self);
     while (peer < self->size) {
         if (there(&self->lines[peer], phase))
             peer++;
         else if (spins-- > 0)
             PAUSE();
-        else if (yields-- > 0)
-            sched_yield();
         else {
-            TRY(sleep_until_all(self, phase));
+            TRY(yield_until_all(self, peer, phase));
             break;
         }
     }

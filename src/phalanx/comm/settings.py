@@ -1,0 +1,165 @@
+"""Settings that shape collectives, exchanged by all ranks before anything depends on them.
+
+A rank that cuts a vector in other chunks than its peers, or takes another algorithm, makes wrong
+sums. So nothing that shapes a collective is read from a rank's own surroundings later on: every
+rank sends what it sees once, and all derive the same `Settings` from all of it, or all raise.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import phalanx
+from phalanx.comm import kernels
+from phalanx.comm.gpu import is_gpu_aware
+from phalanx.comm.link import LINK, Link
+from phalanx.comm.select import VARIABLE, Asked, asked_for
+from phalanx.errors import UserError
+from phalanx.launch.cores import (
+    Quota,
+    affinity,
+    last_level_cache_bytes,
+    own_quota,
+    shared_cores,
+)
+
+CHECK = "PHALANX_CHECK"  # "1": every collective is compared among the ranks before it is made
+VERSION = phalanx.__version__
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSettings:
+    """One rank's own, read from its surroundings."""
+
+    version: str
+    protocol: int | None
+    """Of the memory that the C kernels share; None without kernels."""
+    affinity: list[int]
+    quota: Quota | None
+    cache_bytes: int
+    link: str | None
+    """As the environment has it, or as the program gave it."""
+    all_reduce: str | None
+    check: bool
+    gpu_aware: bool
+    problem: str | None = None
+    """A value that means nothing, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The same on every rank."""
+
+    all_reduce: Asked
+    check: bool
+    is_gpu_aware: bool
+    cache_bytes: int
+    """The smallest last level of cache of any node."""
+    cores: int = 1
+    """That the ranks of this node have together; the same on its ranks."""
+
+
+def read_settings(
+    environ: Mapping[str, str],
+    *,
+    link: Link | None,
+    check: bool | None,
+    library: str,
+    told_gpu_aware: bool | None,
+) -> RankSettings:
+    """This rank's. link, check: as the program says, None: as the environment does. library: the
+    version text of the MPI library; told_gpu_aware: what it answers when asked (`gpu.ask`)."""
+    module, problem, gpu_aware = kernels.compiled(), None, False
+    try:
+        gpu_aware = is_gpu_aware(environ, library, told_gpu_aware) is True
+    except ValueError as error:  # told to all ranks, since they wait for this one
+        problem = str(error)
+    return RankSettings(
+        version=VERSION,
+        protocol=module.PROTOCOL if module is not None else None,
+        affinity=affinity(),
+        quota=own_quota(),
+        cache_bytes=last_level_cache_bytes(),
+        link=(environ.get(LINK) or None) if link is None else str(link),
+        all_reduce=environ.get(VARIABLE) or None,
+        check=environ.get(CHECK, "0") not in ("", "0") if check is None else check,
+        gpu_aware=gpu_aware,
+        problem=problem,
+    )
+
+
+def exchange(own: RankSettings, gather: Callable[[str], Sequence[str]]) -> list[RankSettings]:
+    """Those of all ranks. Collective.
+
+    gather: gives the texts of all ranks, in their order. They are JSON, which ranks of other
+    versions can read.
+
+    Raises: UserError, on every rank, when the ranks run different versions.
+    """
+    texts = [json.loads(text) for text in gather(json.dumps(asdict(own)))]
+    builds = [(text.get("version"), text.get("protocol")) for text in texts]
+    if len({version for version, _ in builds}) > 1:
+        described = _who_has([f"{version}" for version, _ in builds])
+        raise UserError(f"the ranks run different versions of Phalanx: {described}")
+    protocols = {protocol for _, protocol in builds if protocol is not None}
+    if len(protocols) > 1:
+        described = _who_has([f"{protocol or 'none'}" for _, protocol in builds])
+        raise UserError(
+            f"the ranks have C kernels of different builds of Phalanx (protocol: {described}): "
+            "install the same one for all"
+        )
+    for text in texts:
+        text["quota"] = Quota(**text["quota"]) if text["quota"] else None
+    return [RankSettings(**text) for text in texts]
+
+
+def agree(ranks: Sequence[RankSettings]) -> Settings:
+    """What all ranks go by, except for the cores of a node.
+
+    Raises: UserError, on every rank, with the values of the ranks that disagree.
+    """
+    for rank, own in enumerate(ranks):
+        if own.problem is not None:
+            raise UserError(f"on rank {rank} {own.problem}")
+    _check_same(LINK, [own.link for own in ranks])
+    _check_same(VARIABLE, [own.all_reduce for own in ranks])
+    try:
+        all_reduce = asked_for({VARIABLE: ranks[0].all_reduce or ""})
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    return Settings(
+        all_reduce=all_reduce,
+        check=any(own.check for own in ranks),
+        is_gpu_aware=all(own.gpu_aware for own in ranks),
+        cache_bytes=min(own.cache_bytes for own in ranks),
+    )
+
+
+def cores_of(ranks: Sequence[RankSettings]) -> int:
+    """The cores that ranks of one node have together."""
+    return shared_cores([own.affinity for own in ranks], [own.quota for own in ranks])
+
+
+def _check_same(name: str, values: Sequence[str | None]) -> None:
+    if len(set(values)) > 1:
+        described = _who_has(["not set" if value is None else repr(value) for value in values])
+        raise UserError(
+            f"{name} differs among the ranks: {described}; set it for all ranks alike "
+            "(Open MPI passes variables on with -x, MPICH and Intel MPI with -genvlist)"
+        )
+
+
+def _who_has(values: Sequence[str]) -> str:
+    """The ranks of each value, as "'ring' on rank 0, not set on ranks 1, 2, 3 and 12 others"."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    return ", ".join(f"{value} on {_text_of(some)}" for value, some in ranks.items())
+
+
+def _text_of(ranks: Sequence[int], most: int = 8) -> str:
+    listed = ", ".join(str(rank) for rank in ranks[:most])
+    more = f" and {len(ranks) - most} others" if len(ranks) > most else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"

@@ -1,0 +1,250 @@
+"""Messages over sockets, by MPI's rules: two or three ranks as threads of this process."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from phalanx.comm.errors import PeerFailedError
+from phalanx.comm.sockets.communicator import SocketCommunicator
+from phalanx.comm.sockets.meeting import Listener
+from phalanx.comm.sockets.mesh import Mesh
+from phalanx.comm.sockets.requests import ERR_TRUNCATE, SocketError, Status
+from phalanx.comm.wait import WaitTimeoutError
+
+Pair = tuple[SocketCommunicator, SocketCommunicator, list[Mesh]]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    meshes = [Mesh(0, {1: left}), Mesh(1, {0: right})]
+    first, second = (SocketCommunicator(mesh, (0, 1), timeout_s=0.5) for mesh in meshes)
+    yield first, second, meshes
+    for mesh in meshes:
+        mesh.close()
+
+
+def wait(*requests: Any) -> Status:
+    """Until all are done; the status of the last."""
+    status, until_s = Status(), time.monotonic() + 20
+    pending = list(requests)
+    while pending := [request for request in pending if not request.Test(status)]:
+        assert time.monotonic() < until_s
+        time.sleep(1e-4)  # the other ranks may be threads of this process
+    return status
+
+
+def on_ranks(count: int, program: Callable[[SocketCommunicator], Any]) -> list[Any]:
+    listeners = [Listener(count) for _ in range(count)]
+    addresses = [listener.address for listener in listeners]
+
+    def run(rank: int) -> Any:
+        mesh = listeners[rank].connect(rank, addresses, 20)
+        try:
+            return program(SocketCommunicator(mesh, range(count), timeout_s=20))
+        finally:
+            mesh.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(count)))
+
+
+def test_messages_of_a_tag_come_in_order_and_others_do_not_mix(pair: Pair) -> None:
+    first, second, _ = pair
+    other_first, other_second = first.Dup(), second.Dup()
+    sent = [first.Isend(bytes([n]), 1, tag=n % 2) for n in range(4)]
+    sent.append(other_first.Isend(b"x", 1, tag=0))
+    memory = [bytearray(1) for _ in range(5)]
+    received = [
+        second.Irecv(memory[0], 0, tag=1),
+        second.Irecv(memory[1], 0, tag=1),
+        second.Irecv(memory[2]),
+        other_second.Irecv(memory[4], 0, tag=0),
+        second.Irecv(memory[3], 0, tag=0),
+    ]
+    status = wait(*sent, *received)
+    assert b"".join(memory) == b"\1\3\0\2x"
+    assert (status.Get_source(), status.Get_count()) == (0, 1)
+
+
+@pytest.mark.parametrize("posted_first", [True, False])
+@pytest.mark.parametrize("num_bytes", [0, 1, 100, 3_000_000])
+def test_sizes(num_bytes: int, posted_first: bool, pair: Pair) -> None:
+    first, second, meshes = pair
+    data = bytes(range(256)) * (num_bytes // 256) + bytes(num_bytes % 256)
+    memory = bytearray(num_bytes)
+    receive = second.Irecv(memory, 0, 7) if posted_first else None
+    sent = first.Isend(data, 1, 7)
+    for _ in range(100):
+        for mesh in meshes:
+            mesh.progress()
+    if receive is None:
+        receive = second.Irecv(memory, 0, 7)
+    wait(sent, receive)
+    assert memory == data
+
+
+def test_both_send_much_before_either_receives(pair: Pair) -> None:
+    first, second, _ = pair
+    data = bytes(4_000_000)
+    memory = [bytearray(len(data)), bytearray(len(data))]
+    sent = [first.Isend(data, 1), second.Isend(data, 0)]
+    wait(*sent, first.Irecv(memory[0], 1), second.Irecv(memory[1], 0))
+
+
+def test_a_message_that_is_too_long(pair: Pair) -> None:
+    first, second, _ = pair
+    receive = second.Irecv(bytearray(3), 0, 0)
+    wait(first.Isend(b"four", 1, 0))
+    with pytest.raises(SocketError) as caught:
+        wait(receive)
+    assert caught.value.Get_error_class() == ERR_TRUNCATE
+    wait(first.Isend(b"abc", 1, 0), second.Irecv(bytearray(3), 0, 0))  # it goes on after that
+
+
+def test_a_cancelled_receive_leaves_its_message_to_the_next(pair: Pair) -> None:
+    first, second, _ = pair
+    given_up, memory = second.Irecv(bytearray(1), 0, 0), bytearray(1)
+    given_up.Cancel()
+    status = wait(given_up)
+    assert status.Is_cancelled()
+    status = wait(first.Isend(b"a", 1, 0), second.Irecv(memory, 0, 0))
+    assert memory == b"a"
+    assert not status.Is_cancelled()
+
+
+def test_a_freed_send_leaves_with_what_it_was(pair: Pair) -> None:
+    first, second, _ = pair
+    data, memory = bytearray(b"a" * 3_000_000), bytearray(3_000_000)
+    sent = first.Isend(data, 1, 0)
+    sent.Free()
+    data[:] = b"b" * len(data)
+    receive, until_s = second.Irecv(memory, 0, 0), time.monotonic() + 20
+    while not receive.Test() and time.monotonic() < until_s:
+        sent.Test()
+    assert memory == b"a" * len(memory)
+
+
+def test_a_rank_that_has_gone(pair: Pair) -> None:
+    first, second, meshes = pair
+    wait(first.Isend(b"last", 1, 0))
+    posted = second.Irecv(bytearray(1), 0, 1)
+    barrier = second.Ibarrier()
+    meshes[0].close()
+    with pytest.raises(PeerFailedError, match="rank 0 failed: its process is gone"):
+        wait(posted)
+    memory = bytearray(4)
+    wait(second.Irecv(memory, 0, 0))  # what it sent before is there
+    assert memory == b"last"
+    assert second.Isend(bytes(9), 0, 0).Test()  # to nobody
+    with pytest.raises(PeerFailedError):
+        wait(second.Irecv(memory, 0, 0))
+    with pytest.raises(PeerFailedError):
+        second.allgather(1)
+    assert not barrier.Test()
+
+
+def test_a_rank_that_does_not_come(pair: Pair) -> None:
+    first, _, _ = pair
+    with pytest.raises(WaitTimeoutError, match=r"waited 0\.5 s in set-up for rank 1"):
+        first.bcast(None, root=1)
+
+
+def test_a_rank_sends_to_itself(pair: Pair) -> None:
+    first, _, _ = pair
+    memory = bytearray(3)
+    first.Isend(b"own", 0, 5)
+    wait(first.Irecv(memory, 0, 5))
+    assert memory == b"own"
+
+
+def test_probes_see_whole_messages_only(pair: Pair) -> None:
+    first, second, meshes = pair
+    assert second.Improbe() is None
+    status = Status()
+    sent = first.Isend(bytes(2_000_000), 1, 3)
+    seen: list[Any] = []
+    while not seen:
+        message = second.Improbe(status=status)
+        seen += [message] if message else []
+        meshes[0].progress()
+    assert sent.Test()
+    assert (status.Get_source(), status.Get_count()) == (0, 2_000_000)
+    memory = bytearray(2_000_000)
+    seen[0].Recv(memory)
+    assert second.Improbe() is None
+
+
+def test_set_up_of_three() -> None:
+    def program(world: SocketCommunicator) -> list[Any]:
+        rank = world.Get_rank()
+        found: list[Any] = [world.allgather(rank * 10), world.bcast(rank, root=2)]
+        world.Barrier()
+        duplicate, made = world.Idup()
+        wait(made)
+        found.append(duplicate.allgather(rank))
+        half = world.Split(rank % 2, -rank)
+        found.append(half.allgather(rank))
+        if rank < 2:
+            for _ in range(2):  # the same members again: another communicator
+                members = world.Get_group().Incl([1, 0])
+                both = world.Create_group(members, 3)
+                found.append((both.Get_rank(), both.allgather(rank)))
+                both.Free()
+        return found
+
+    first, second, third = on_ranks(3, program)
+    assert first == [[0, 10, 20], 2, [0, 1, 2], [2, 0], (1, [1, 0]), (1, [1, 0])]
+    assert second == [[0, 10, 20], 2, [0, 1, 2], [1], (0, [1, 0]), (0, [1, 0])]
+    assert third == [[0, 10, 20], 2, [0, 1, 2], [2, 0]]
+
+
+def test_threads_of_a_rank_share_its_sockets() -> None:
+    """Each on a communicator of its own, in other orders on each rank."""
+
+    def program(world: SocketCommunicator) -> list[Any]:
+        own = [world.Dup() for _ in range(4)]
+        order = range(4) if world.Get_rank() else range(3, -1, -1)
+        found: dict[int, Any] = {}
+        threads = [
+            threading.Thread(target=lambda n=n: found.update({n: _talk(own[n], n)})) for n in order
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return [found[n] for n in range(4)]
+
+    def _talk(communicator: SocketCommunicator, number: int) -> int:
+        peer, total = 1 - communicator.Get_rank(), 0
+        for turn in range(50):
+            memory = bytearray(1)
+            wait(
+                communicator.Isend(bytes([number + turn % 7]), peer, 0),
+                communicator.Irecv(memory, peer, 0),
+            )
+            total += memory[0] - turn % 7
+        return total
+
+    assert on_ranks(2, program) == [[0, 50, 100, 150]] * 2
+
+
+def test_strangers_are_not_let_in() -> None:
+    listener, other = Listener(2), Listener(2)
+    stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    stranger.connect(f"\0{listener.address.name}")
+    stranger.sendall(bytes(24))
+    with ThreadPoolExecutor(2) as pool:
+        addresses = [listener.address, other.address]
+        mine = pool.submit(listener.connect, 0, addresses, 20)
+        pool.submit(other.connect, 1, addresses, 20).result().close()
+        mesh = mine.result()
+    assert mesh.size == 2
+    mesh.close()
+    assert stranger.recv(1) == b""
+    stranger.close()
