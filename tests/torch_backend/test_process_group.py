@@ -37,6 +37,10 @@ def test_asynchronous_calls_return_at_once(ranks: Ranks, programs: Programs) -> 
     assert done(ranks.mpi(2, programs("asynchronous.py")), 2)
 
 
+def test_profilers_see_every_call(ranks: Ranks, programs: Programs) -> None:
+    assert done(ranks.mpi(2, programs("profiled.py")), 2)
+
+
 def test_bad_input_ends_in_an_error(ranks: Ranks, programs: Programs) -> None:
     assert done(ranks.mpi(2, programs("bad_input.py")), 2)
 
@@ -76,6 +80,50 @@ def test_a_failed_rank_ends_the_waits_of_the_others(
     assert re.search(rf"rank [02] says: DistBackendError: .*{reason}", output), output
     if way == "raise":
         assert "ValueError: the data of rank 1 is broken" in output
+
+
+@pytest.mark.parametrize(
+    ("count", "way", "kernels"),
+    [
+        (2, "apart", "auto"),
+        (3, "at_once", "arrays"),
+        pytest.param(2, "at_once", "auto", marks=pytest.mark.long),
+        pytest.param(2, "at_once", "arrays", marks=pytest.mark.long),
+        pytest.param(3, "apart", "auto", marks=pytest.mark.long),
+    ],
+)
+def test_a_failure_in_the_backward_pass_of_ddp(
+    ranks: Ranks,
+    programs: Programs,
+    monkeypatch: pytest.MonkeyPatch,
+    count: int,
+    way: str,
+    kernels: str,
+) -> None:
+    monkeypatch.setenv("PHALANX_KERNELS", kernels)
+    output = ranks.mpi(count, programs("failing_ddp.py"), way, may_fail=True)
+    assert done(output, count), output
+    assert "ValueError: bad batch" in output
+    assert re.search(r"rank [02] says: .*rank 1 failed: ValueError: bad batch", output), output
+
+
+ON_MESSAGES = pytest.mark.parametrize(
+    "kernels", ["auto", pytest.param("arrays", marks=pytest.mark.long)]
+)
+
+
+@ON_MESSAGES
+@pytest.mark.parametrize("program", ["destroying.py", "handlers.py"])
+def test_what_is_under_way(
+    ranks: Ranks,
+    programs: Programs,
+    monkeypatch: pytest.MonkeyPatch,
+    program: str,
+    kernels: str,
+) -> None:
+    """When its group is destroyed, and when a signal comes whose handler makes collectives."""
+    monkeypatch.setenv("PHALANX_KERNELS", kernels)
+    assert done(ranks.mpi(2, programs(program)), 2)
 
 
 def test_a_collective_under_way_at_the_end_is_said(ranks: Ranks, programs: Programs) -> None:

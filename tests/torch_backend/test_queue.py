@@ -96,6 +96,74 @@ def test_a_callback_may_wait_for_what_comes_after_it() -> None:
     assert order.close(5)
 
 
+def test_a_callback_that_raises_fails_its_own_future_alone() -> None:
+    order, gate = Order("test"), threading.Event()
+    first = work(lambda: gate.wait(5), order)
+
+    def callback(_: object) -> None:
+        raise KeyError("of the callback")
+
+    failed = first.get_future().then(callback)
+    second = work(lambda: None, order)
+    gate.set()
+    with pytest.raises(RuntimeError, match="KeyError: 'of the callback'"):
+        failed.wait()
+    assert first.get_future().wait()[0].item() == 1
+    assert second.wait()
+    assert order.close(5)
+
+
+def test_futures_of_failed_works_fail_in_cpp_too() -> None:
+    """There an exception that Python sets is a value: DDP's reducer took it for tensors."""
+    order = Order("test")
+
+    def late() -> None:
+        raise WaitTimeoutError("rank 0 waited 1 s for rank 1")
+
+    failed = work(late, order)
+    with pytest.raises(RuntimeError, match="Timed out waiting: rank 0 waited 1 s for rank 1"):
+        torch.futures.wait_all([failed.get_future()])
+    with pytest.raises(RuntimeError, match="rank 0 waited 1 s"):
+        Joined([failed], [], "one").get_future().wait()
+    assert order.close(5)
+
+
+def test_close_remembers_what_did_not_end() -> None:
+    order, gate = Order("test"), threading.Event()
+    slow = work(lambda: gate.wait(30), order)
+    assert not order.close(0.05)
+    assert not order.close(0.05)
+    assert order.unfinished() == [slow]
+    with pytest.raises(RuntimeError, match="destroyed"):
+        work(lambda: None, order)
+    gate.set()
+    assert order.close(5)
+    assert order.unfinished() == []
+    assert not order.run_at_once(lambda: None)
+
+
+def test_close_waits_for_a_call_on_another_thread() -> None:
+    order, inside, gate = Order("test"), threading.Event(), threading.Event()
+    thread = threading.Thread(
+        target=order.run_at_once, args=(lambda: (inside.set(), gate.wait(5)),)
+    )
+    thread.start()
+    inside.wait(5)
+    assert not order.close(0.05)
+    gate.set()
+    assert order.close(5)
+    thread.join()
+
+
+def test_a_group_may_be_closed_by_a_callback() -> None:
+    order, ended = Order("test"), []
+    first = work(lambda: None, order)
+    second = work(lambda: None, order)
+    first.get_future().then(lambda _: ended.append(order.close(5))).wait()
+    assert ended == [True]
+    assert second.is_completed()
+
+
 def test_results_are_given_back_when_nobody_holds_the_work() -> None:
     order = Order("test")
     tensor = torch.ones(1000)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.launch.cores import affinity_cores
+from phalanx.launch.installation import find_mpi
 from tests.conftest import Ranks
 
 MPI_VARIABLES = ("OMPI_", "PMI", "PMIX", "SLURM", "RANK", "WORLD_SIZE")
@@ -27,28 +29,65 @@ def run(*words: str, **variables: str) -> str:
 
 
 def test_import_torch_makes_mpi_known_and_loads_nothing() -> None:
-    output = run(
-        "-c",
-        "import sys, torch, torch.distributed as dist; "
-        "assert dist.is_mpi_available(); assert dist.is_backend_available('mpi'); "
-        "print(sorted(m for m in sys.modules if m.startswith(('mpi4py', 'phalanx'))))",
-    )
-    names = ["phalanx", "phalanx.torch_backend", "phalanx.torch_backend.register"]
-    assert output.strip() == str(names)
-
-
-def test_import_torch_survives_a_broken_backend() -> None:
-    """Whatever PyTorch looks like inside in a later version, importing it must work."""
-    from phalanx.torch_backend import register
-
+    """`is_mpi_available()`, by which programs choose a backend, answers as without Phalanx."""
     program = (
-        "import sys, types; torch = types.ModuleType('torch'); sys.modules['torch'] = torch; "
-        "from phalanx.torch_backend.register import register; register(); print('alive')"
+        "import sys, torch, torch.distributed as dist; "
+        "assert not dist.is_mpi_available(); assert not dist.is_backend_available('mpi'); "
+        "print(sorted(m for m in sys.modules if m.startswith(('mpi4py', 'phalanx'))))"
     )
-    output = run("-c", program)
-    assert "alive" in output
-    assert "backend mpi is not available" in output
-    assert register.ProcessGroupMPI.create
+    names = ["phalanx", "phalanx.errors", "phalanx.launch", "phalanx.launch.detect"]
+    names += ["phalanx.launch.variables", "phalanx.torch_backend"]
+    names += ["phalanx.torch_backend.register"]
+    assert run("-c", program).strip() == str(names)
+    under_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+    assert run("-c", program, **under_torchrun).strip() == str(names)
+
+
+def test_a_rank_without_an_mpi_library_keeps_to_other_backends() -> None:
+    rank = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    program = "import torch.distributed as dist; print(dist.is_mpi_available())"
+    assert run("-c", program, **rank, MPI4PY_LIBMPI="/nowhere/libmpi.so").strip() == "False"
+
+
+BROKEN = (
+    "import os; os.environ['TORCH_DEVICE_BACKEND_AUTOLOAD'] = '0'; import torch; "
+    "c10d = torch.distributed.distributed_c10d; del c10d._new_process_group_helper; "
+    "before = set(vars(c10d)), set(c10d.Backend._plugins); "
+    "from phalanx.torch_backend.register import register; register(); register(); "
+    "assert before == (set(vars(c10d)), set(c10d.Backend._plugins)); "
+    "assert not torch.distributed.is_mpi_available(); print('alive')"
+)
+
+
+def test_import_torch_survives_a_later_pytorch() -> None:
+    """A private name has gone: nothing is half done, and who does not use MPI reads nothing."""
+    assert run("-c", BROKEN).strip() == "alive"
+
+
+def test_rank_0_says_once_that_the_backend_is_missing() -> None:
+    rank = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    output = run("-c", BROKEN, **rank)
+    assert output.count("backend mpi is not available") == 1
+    assert "_new_process_group_helper" in output
+
+
+@pytest.mark.parametrize(
+    ("backend", "expected"),
+    [
+        ("mpi", True),
+        ("MPI", True),
+        ("cpu:mpi,cuda:nccl", True),
+        ("cpu:gloo,cuda:mpi", True),
+        ("gloo", False),
+        ("mpich", False),
+        ("cpu:simpi,cuda:nccl", False),
+        (None, False),
+    ],
+)
+def test_other_backends_with_mpi_in_their_names(backend: str | None, expected: bool) -> None:
+    from phalanx.torch_backend.register import names_mpi
+
+    assert names_mpi(backend) is expected
 
 
 def test_a_torch_that_was_built_with_mpi_is_left_alone() -> None:
@@ -75,6 +114,52 @@ def test_finalised(ranks: Ranks, programs: Callable[[str], Path]) -> None:
 
 
 @pytest.mark.mpi
+def test_mpi_that_phalanx_initialised_is_finalised(
+    ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    """Open MPI's launcher takes a rank that ends without for one that has failed."""
+    assert "rank 0 of 1 is done" in ranks.mpi(1, programs("start.py"), "uninitialised")
+
+
+@pytest.mark.mpi
+def test_more_ranks_than_the_library_sees(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    """Started by srun without the kind of PMI that the library knows."""
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    output = run(str(programs("start.py")), **step)
+    assert "RuntimeError: slurm started rank 0 of 4, but MPI" in output
+    assert "sees rank 0 of 1: srun offers its tasks nothing that this library knows" in output
+    kind = "pmix" if find_mpi(os.environ).vendor == "openmpi" else "pmi2"
+    assert f"srun --mpi={kind}" in output
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("level", ["single", "serialized"])
+def test_threads_that_mpi_does_not_allow(
+    ranks: Ranks, programs: Callable[[str], Path], level: str
+) -> None:
+    output = ranks.mpi(1, programs("start.py"), "level", level)
+    assert f"UserError: MPI was initialised with thread level {level}" in output
+    assert "needs multiple: leave mpi4py.rc.thread_level as it is" in output
+
+
+@pytest.mark.mpi
+def test_mpi_that_phalanx_initialises_is_finalised(
+    ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    """Open MPI fails a job whose ranks end without it."""
+    output = ranks.mpi(2, programs("start.py"), "not initialised")
+    assert output.count("of 2 is done") == 2
+
+
+@pytest.mark.mpi
+def test_a_rank_that_never_comes_is_named(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    output = ranks.mpi(2, programs("start.py"), "alone", may_fail=True)
+    error = "rank 0 waited 2 s in set-up of group world for rank 1"
+    assert error in output
+    assert "rank 1 ends" not in output or output.index(error) < output.index("rank 1 ends")
+
+
+@pytest.mark.mpi
 def test_more_ranks_than_the_launcher_started(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
@@ -92,5 +177,43 @@ def test_variables_of_torchrun_beside_mpi(
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a.b"}.items():
         monkeypatch.setenv(name, value)
     output = ranks.mpi(2, programs("start.py"))
+    assert "rank 0 of 2 is done" in output
+    assert "rank 1 of 2 is done" in output
+    assert "phalanx:" not in output  # nothing to say: the ranks are not bound
+
+
+@pytest.mark.mpi
+def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    cores = affinity_cores()
+    if cores == 1:
+        pytest.skip("one core: binding leaves none idle")
+    output = ranks.mpi(2, programs("start.py"), "bound")
+    expected = f"phalanx: each rank is bound to 1 of the {cores} cores of its node"
+    assert output.count(expected) == output.count("phalanx:") == 1
+    assert {"openmpi": "--bind-to none", "mpich": "-bind-to none", "impi": "I_MPI_PIN=0"}[
+        find_mpi(os.environ).vendor
+    ] in output
+
+
+@pytest.mark.mpi
+def test_ranks_of_mpiexec_have_the_variables_of_torchrun(
+    ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    output = ranks.mpi(2, programs("variables.py"))
+    assert "rank 0 of 2 is done" in output
+    assert "rank 1 of 2 is done" in output
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("link", [None, "10Gbit/s"], ids=["one node", "nodes"])
+def test_no_port_is_opened_that_nobody_asked_for(
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    link: str | None,
+) -> None:
+    if link is not None:
+        monkeypatch.setenv("PHALANX_LINK", link)  # each rank counts as a node
+    output = ranks.mpi(2, programs("listening.py"))
     assert "rank 0 of 2 is done" in output
     assert "rank 1 of 2 is done" in output

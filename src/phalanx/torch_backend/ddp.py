@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
+import resource
 import sys
 import warnings
 import weakref
@@ -22,11 +24,13 @@ from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.node import Node
-from phalanx.launch.cores import last_level_cache_bytes, usable_cores
+from phalanx.comm.settings import Settings
 
 SMALLEST_BYTES = 16 * 1024  # what is smaller is copied in less time than it takes to look it up
 SHARED_MEMORY_FOLDER = "/dev/shm"  # where PyTorch makes memory that can be shared
+DESCRIPTORS_FOLDER = "/proc/self/fd"
 MEGABYTE = 2**20
+MOST_BUCKETS = 128  # of a model: each takes a file descriptor, of which a process has a thousand
 
 _BACKWARD = graph._engine_run_backward.__code__
 
@@ -34,8 +38,9 @@ _BACKWARD = graph._engine_run_backward.__code__
 class Buckets:
     """Those of the DDP modules on one process group."""
 
-    def __init__(self, node: Node | None) -> None:
-        self._node = node
+    def __init__(self, node: Node | None, settings: Settings) -> None:
+        """node: of all ranks of the group; None where they do not share memory."""
+        self._node, self._settings = node, settings
         self.at_once = False
         """Reduce buckets on the thread that brings them: another one could only take the time
         that it saves from the backward passes, which keep all cores busy."""
@@ -46,7 +51,15 @@ class Buckets:
         """From now on look for the buckets of `module`."""
         self._modules.add(module)
         if self._node is not None:
-            self.at_once = usable_cores() <= self._node.size * torch.get_num_threads()
+            self.at_once = self._settings.cores <= self._node.size * torch.get_num_threads()
+
+    def cap_mb(self, module: torch.nn.Module) -> int | None:
+        """Return the size of buckets for `module`, the same on every rank; None: PyTorch's own,
+        where no memory is shared."""
+        if self._node is None:
+            return None
+        num_bytes = sum(parameter.nbytes for parameter in module.parameters())
+        return bucket_cap_mb(self._node.size, self._settings.cache_bytes, num_bytes)
 
     def consider(self, tensor: Tensor) -> bool:
         """Whether `tensor`, which is to be reduced, is a bucket; the first time it is moved."""
@@ -65,8 +78,10 @@ class Buckets:
         It matters: an array of NumPy that looked at the storage of any other tensor would be left
         with memory that is no more.
         """
+        if tensor.dim() != 1 or not tensor.is_cpu:
+            return False  # on a GPU the backward pass has a thread that no Python code is on
         # 0: here, 1: consider, 2: allreduce, 3: who called it
-        if tensor.dim() != 1 or sys._getframe(3).f_code is not _BACKWARD or not tensor.is_cpu:
+        if sys._getframe(3).f_code is not _BACKWARD:
             return False
         num_bytes = tensor.nbytes
         whole = num_bytes == tensor.untyped_storage().nbytes()
@@ -74,14 +89,13 @@ class Buckets:
 
     def _show(self, storage: UntypedStorage, node: Node) -> bool:
         """Whether it was moved."""
-        if not _has_room(node.size * storage.nbytes()):
+        if not _has_room(node.size * storage.nbytes()) or not _has_descriptors():
             return False
         try:
             descriptor, num_bytes = storage._share_fd_cpu_()
         except (AttributeError, RuntimeError):
             return False  # another version of PyTorch: copies serve
-        node.show(descriptor, storage.data_ptr(), num_bytes, owner=storage)
-        return True
+        return node.show(descriptor, storage.data_ptr(), num_bytes, owner=storage)
 
 
 def _has_room(num_bytes: int) -> bool:
@@ -102,16 +116,36 @@ def _has_room(num_bytes: int) -> bool:
     return False
 
 
-def bucket_cap_mb(ranks: int, cache_bytes: int) -> int:
+def _has_descriptors() -> bool:
+    """Whether half of the descriptors that this process may have are free: each bucket keeps one
+    of them, and the program opens files and connections of its own."""
+    try:
+        used = len(os.listdir(DESCRIPTORS_FOLDER))
+    except OSError:
+        return True  # not Linux, or none is left: PyTorch will tell
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most == resource.RLIM_INFINITY or 2 * used < most:
+        return True
+    warnings.warn(
+        f"half of the {most} file descriptors of this process are in use: DDP's further buckets "
+        "are copied instead of shared, which is slower; ulimit -n gives more",
+        stacklevel=2,
+    )
+    return False
+
+
+def bucket_cap_mb(ranks: int, cache_bytes: int, model_bytes: int) -> int:
     """The size of buckets of which all ranks' together fill half of the last level of cache: what
-    one has written the others read from there."""
-    return max(1, min(25, cache_bytes // 2 // ranks // MEGABYTE))
+    one has written the others read from there. Larger for large models, which would have too many
+    of them otherwise."""
+    in_cache = min(25, cache_bytes // 2 // ranks // MEGABYTE)
+    return max(1, in_cache, math.ceil(model_bytes / MOST_BUCKETS / MEGABYTE))
 
 
 def watch_ddp() -> None:
     """Have every DDP module that is made from now on tell its process group of itself."""
     original = DistributedDataParallel.__init__
-    if hasattr(original, "__wrapped__"):
+    if getattr(original, "tells_its_group", False):
         return
     signature = inspect.signature(original)
 
@@ -121,12 +155,14 @@ def watch_ddp() -> None:
         group = _group_of(given)
         buckets: Buckets | None = getattr(group, "buckets", None)
         chosen = {"bucket_cap_mb", "bucket_cap_mb_list"} & given.keys()
-        if buckets is not None and not chosen:
-            kwargs["bucket_cap_mb"] = bucket_cap_mb(group.size(), last_level_cache_bytes())
+        cap_mb = None if buckets is None else buckets.cap_mb(given["module"])
+        if cap_mb is not None and not chosen:
+            kwargs["bucket_cap_mb"] = cap_mb
         original(self, *args, **kwargs)
         if buckets is not None:
             buckets.expect(self)
 
+    making.tells_its_group = True  # type: ignore[attr-defined]
     DistributedDataParallel.__init__ = making  # type: ignore[method-assign]
 
 

@@ -48,16 +48,12 @@ class StagedPlaces(Places):
         self._stream = self._streams.Stream(device)
         self._stored: Any = None
 
-    def around(self, call: Callable[[], object]) -> Callable[[], object]:
-        # Again: by now an operation may have been scaling them.
-        self._ready = self._streams.current_stream(self._device).record_event()
-        return super().around(call)
-
     def load(self) -> None:
         with torch.no_grad(), self._streams.stream(self._stream):
             self._stream.wait_event(self._ready)
-            for tensor, copy in self._loads:
-                copy.copy_(tensor, non_blocking=True)
+            self._multiply()
+            for tensor, copy, factor in self._loads:
+                copy.copy_(tensor if factor is None else tensor * factor, non_blocking=True)
                 tensor.record_stream(self._stream)
         self._stream.record_event().synchronize()
 

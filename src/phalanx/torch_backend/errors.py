@@ -13,7 +13,9 @@ ENDED = (WaitTimeoutError, MismatchError, PeerFailedError)
 
 def as_torch(error: BaseException) -> BaseException:
     """A `DistBackendError`, which is a RuntimeError, with the same message, where the engine gave
-    up; any other error as it is."""
+    up; any other error as it is. Programs know a timeout by the words that gloo has for it."""
+    if isinstance(error, WaitTimeoutError):
+        return DistBackendError(f"Timed out waiting: {error}")
     return DistBackendError(str(error)) if isinstance(error, ENDED) else error
 
 
@@ -22,4 +24,4 @@ def calling(call: Callable[[], object]) -> None:
     try:
         call()
     except ENDED as error:
-        raise DistBackendError(str(error)) from None
+        raise as_torch(error) from None

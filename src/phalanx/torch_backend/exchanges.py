@@ -77,7 +77,14 @@ class Exchanges(Membership):
             places.reads(tensor),
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run("all_gather", call, is_async=opts.asyncOp, results=tensors, places=places)
+        return self._run(
+            "all_gather",
+            call,
+            is_async=opts.asyncOp,
+            results=tensors,
+            places=places,
+            given=[tensor],
+        )
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         opts = filled(AllgatherOptions, opts)
@@ -99,7 +106,14 @@ class Exchanges(Membership):
             places.reads(input),
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run(name, call, is_async=opts.asyncOp, results=[output], places=places)
+        return self._run(
+            name,
+            call,
+            is_async=opts.asyncOp,
+            results=[output],
+            places=places,
+            given=[input],
+        )
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -153,7 +167,9 @@ class Exchanges(Membership):
             root=root,
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run("gather", call, is_async=opts.asyncOp, results=tensors, places=places)
+        return self._run(
+            "gather", call, is_async=opts.asyncOp, results=tensors, places=places, given=[tensor]
+        )
 
     def scatter(
         self,
@@ -168,17 +184,19 @@ class Exchanges(Membership):
         tensor = only(outputs, self, "scatter")
         root = self._checked_root(opts.rootRank, "scatter")
         places = self._places(tensor)
-        parts: list[Buffer] | None = None
+        sent: list[Tensor] = []
         if self.rank() == root:
-            parts = [places.reads(each) for each in self._one_each(inputs, tensor, "scatter")]
+            sent = self._one_each(inputs, tensor, "scatter")
         call = partial(
             self._engine.scatter,
             places.writes(tensor),
-            parts,
+            [places.reads(each) for each in sent] if self.rank() == root else None,
             root=root,
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run("scatter", call, is_async=opts.asyncOp, results=[tensor], places=places)
+        return self._run(
+            "scatter", call, is_async=opts.asyncOp, results=[tensor], places=places, given=sent
+        )
 
     def alltoall(
         self,
@@ -203,7 +221,9 @@ class Exchanges(Membership):
             [places.reads(each) for each in sent],
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run("all_to_all", call, is_async=opts.asyncOp, results=received, places=places)
+        return self._run(
+            "all_to_all", call, is_async=opts.asyncOp, results=received, places=places, given=sent
+        )
 
     def all_to_all_single(
         self,
@@ -228,7 +248,14 @@ class Exchanges(Membership):
             _cut(places.reads(input), sent),
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run(name, call, is_async=opts.asyncOp, results=[output], places=places)
+        return self._run(
+            name,
+            call,
+            is_async=opts.asyncOp,
+            results=[output],
+            places=places,
+            given=[input],
+        )
 
     alltoall_base = all_to_all_single
 

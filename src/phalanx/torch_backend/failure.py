@@ -3,86 +3,110 @@
 from __future__ import annotations
 
 import atexit
+import inspect
 import os
 import signal
 import sys
 import threading
 import time
 import weakref
+from functools import cache
 from types import FrameType, TracebackType
+from typing import Any
 
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.world import abort
 from phalanx.records.last import dump_folder
 from phalanx.torch_backend.session import Session
+from phalanx.torch_backend.signals import defer_handlers
 
 GRACE_S = 0.5  # for the others to say what they were doing, before all are ended
 ENDING_S = 5.0  # for what is still under way when the program ends
+PYTORCH_HOOK = "_distributed_excepthook"
+
+
+_SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def watch_over(session: Session) -> None:
-    """An uncaught exception, the normal end and a fork of this process concern `session`."""
-    _chain_excepthook(session)
-    _write_when_ended(session)
-    atexit.register(_end, weakref.ref(session))
-    os.register_at_fork(after_in_child=_Forked(session))
+    """An uncaught exception, the normal end, a signal and a fork of this process concern
+    `session`, and all that began before it and are still open."""
+    _SESSIONS.add(session)
+    _install_once()
+    _drop_old_hooks()
 
 
-class _Forked:
+def _open_sessions() -> list[Session]:
+    """Of this process, not of the one that it was forked from."""
+    return [each for each in list(_SESSIONS) if each.is_open and each.pid == os.getpid()]
+
+
+@cache
+def _install_once() -> None:
+    global _before
+    _before, sys.excepthook = sys.excepthook, _tell_the_others
+    _write_when_ended()
+    defer_handlers()
+    atexit.register(_end)
+    os.register_at_fork(after_in_child=_refuse_in_child)
+
+
+def _refuse_in_child() -> None:
     """In a forked child MPI must not be touched: it would crash, or end the parent's messages."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = weakref.ref(session)
-
-    def __call__(self) -> None:
-        session = self._session()
-        if session is not None:
-            session.refuse(
-                f"this process, {os.getpid()}, was forked from rank {session.world.rank} after "
-                "init_process_group; MPI cannot be used in it. Start workers by 'spawn' or "
-                "'forkserver', or fork before init_process_group"
-            )
+    for session in list(_SESSIONS):
+        session.refuse(
+            f"this process, {os.getpid()}, was forked from rank {session.world.rank} after "
+            "init_process_group; MPI cannot be used in it. Start workers by 'spawn' or "
+            "'forkserver', or fork before init_process_group"
+        )
 
 
-def _chain_excepthook(session: Session) -> None:
-    before = sys.excepthook
-    reference = weakref.ref(session)
+_before: Any = sys.excepthook
+"""The hook that was there before this one."""
 
-    def tell_the_others(
-        kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        before(kind, error, trace)
-        session = reference()
-        if session is None or not session.is_open or session.pid != os.getpid():
-            return
+
+def _tell_the_others(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """The hook for uncaught exceptions."""
+    _before(kind, error, trace)
+    sessions = _open_sessions()
+    for session in sessions:
         session.fail(f"{kind.__name__}: {error}")
+    if sessions:
         # Not here: PyTorch's own hook calls this one, and prints only when it has returned. The
         # thread is for programs that other threads keep from ending.
         threading.Thread(target=_abort_after, args=(2 * GRACE_S,), daemon=True).start()
 
-    sys.excepthook = tell_the_others
+
+def _drop_old_hooks() -> None:
+    """PyTorch adds a hook in every `init_process_group` and takes none away: without end they call
+    each other. Those that hide this one are of groups that exist no more."""
+    hook: Any = sys.excepthook
+    while getattr(hook, "__name__", "") == PYTORCH_HOOK:
+        inside = inspect.getclosurevars(hook).nonlocals
+        hook = inside.get("old_hook")
+    if hook is _tell_the_others:
+        sys.excepthook = hook
 
 
-def _write_when_ended(session: Session) -> None:
+def _write_when_ended() -> None:
     """Where there is a folder for it, a request to end has this rank write down what it did last.
     A script that listens to the signal itself is left alone."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if (
-        dump_folder() is None
-        or not is_free
-        or threading.current_thread() is not threading.main_thread()
+        dump_folder() is not None
+        and is_free
+        and threading.current_thread() is threading.main_thread()
     ):
-        return
-    reference = weakref.ref(session)
+        signal.signal(signal.SIGTERM, _write_and_end)
 
-    def write_and_end(number: int, _: FrameType | None) -> None:
-        session = reference()
-        if session is not None and session.pid == os.getpid():
-            session.world.recorder.write(f"rank {session.world.rank} was asked to end (SIGTERM)")
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
 
-    signal.signal(signal.SIGTERM, write_and_end)
+def _write_and_end(number: int, _: FrameType | None) -> None:
+    for session in _open_sessions():
+        session.world.recorder.write(f"rank {session.world.rank} was asked to end (SIGTERM)")
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def _abort_after(grace_s: float) -> None:
@@ -90,10 +114,13 @@ def _abort_after(grace_s: float) -> None:
     abort(1)
 
 
-def _end(reference: weakref.ref[Session]) -> None:
-    session = reference()
-    if session is None or not session.is_open or session.pid != os.getpid():
-        return
+def _end() -> None:
+    """The end of the program."""
+    for session in _open_sessions():
+        _end_session(session)
+
+
+def _end_session(session: Session) -> None:
     if session.has_failed:
         sys.stderr.flush()
         _abort_after(GRACE_S)

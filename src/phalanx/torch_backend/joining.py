@@ -13,18 +13,32 @@ from typing import Any
 
 from torch.distributed import Store
 from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import rendezvous as find_env
 
+from phalanx.comm import kernels
 from phalanx.comm.world import World
-from phalanx.launch.detect import detect
+from phalanx.launch.binding import describe_binding, offered_cores, own_cores
+from phalanx.launch.detect import detect, detect_mpi, how_to_start
 from phalanx.torch_backend.compiling import leave_uncompiled
 from phalanx.torch_backend.ddp import watch_ddp
 from phalanx.torch_backend.failure import watch_over
+from phalanx.torch_backend.group_functions import accept_splits, accept_timeouts
+from phalanx.torch_backend.meeting import (
+    Meeting,
+    asked_of_init,
+    check_asked,
+    is_without_mpi,
+    leave,
+    meet,
+    meeting_of,
+    unused,
+)
 from phalanx.torch_backend.membership import Membership, tag_of
 from phalanx.torch_backend.mixed import MixedProcessGroup
 from phalanx.torch_backend.monitored import accept_monitored_barrier
 from phalanx.torch_backend.process_group import MpiProcessGroup
 from phalanx.torch_backend.session import Session
-from phalanx.torch_backend.store import open_store
+from phalanx.torch_backend.store import LaterStore, open_store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +66,14 @@ def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         return helper(*args, **kwargs)
     wanted = Wanted(name=arguments["group_name"], timeout=arguments["timeout"])
     devices = c10d.BackendConfig(arguments["backend"]).get_device_backend_map()
-    wanted = replace(wanted, session=_session(ranks, wanted.timeout))
+    meeting = meeting_of(arguments, os.environ)
+    wanted = replace(wanted, session=_session(ranks, wanted.timeout, meeting))
     assert wanted.session is not None
     world = wanted.session.world
     if not ranks:
-        _check_asked(_asked_of_init(), world)
+        _check_asked(asked_of_init(), world)
         if arguments["group_size"] == -1:
-            store = open_store(world, wanted.timeout)
+            store = meeting.store if meeting else _later_store(world, wanted.timeout)
             arguments.update(group_rank=world.rank, group_size=world.size, store=store)
         else:
             _check_asked((arguments["group_rank"], arguments["group_size"]), world)
@@ -80,6 +95,8 @@ def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
 def create(ranks: list[int]) -> Membership:
     """The process group of `ranks`, the calling rank among them; an empty list: of all."""
     accept_monitored_barrier()
+    accept_timeouts()
+    accept_splits()
     watch_ddp()
     wanted = _WANTED.get()
     session = wanted.session or _session(ranks, wanted.timeout)
@@ -87,7 +104,6 @@ def create(ranks: list[int]) -> Membership:
     if ranks:
         engine = engine.subgroup(ranks, name=wanted.name, tag=tag_of(wanted.name, ranks))
     engine.timeout_s = wanted.timeout.total_seconds()
-    engine.check = _is_checking()
     if wanted.others:
         return MixedProcessGroup(engine, session, wanted.store, wanted.name, others=wanted.others)
     return MpiProcessGroup(engine, session, wanted.store, wanted.name)
@@ -95,17 +111,38 @@ def create(ranks: list[int]) -> Membership:
 
 def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
     """For init_method="mpi://" """
-    world = _world(c10d.default_pg_timeout)
-    try:
-        store = open_store(world, c10d.default_pg_timeout)
-        rank, size = world.rank, world.size
-    finally:
-        world.close()
-    yield store, rank, size
+    if is_without_mpi(os.environ):
+        store, rank, size = next(find_env("env://"))
+        yield unused(store, rank, os.environ), rank, size
+    else:
+        world = _world(c10d.default_pg_timeout)
+        try:
+            store = open_store(world, c10d.default_pg_timeout)
+        finally:
+            world.close()
+        yield store, world.rank, world.size
     raise RuntimeError(f"{url} cannot be joined again; start a new job")
 
 
-def _session(ranks: list[int], timeout: timedelta) -> Session:
+def open_default_store() -> None:
+    """For a group of another backend beside the default group of backend mpi. Collective."""
+    default = c10d._world.default_pg
+    store = default.get_group_store() if isinstance(default, Membership) else None
+    if isinstance(store, LaterStore):
+        store.open()
+
+
+def _later_store(world: World, timeout: timedelta) -> LaterStore:
+    def gather(value: Any) -> list[Any]:
+        # In its turn among the collectives of the default group.
+        values: list[Any] = [None] * world.size
+        c10d.all_gather_object(values, value)
+        return values
+
+    return LaterStore(lambda: open_store(world, timeout, gather))
+
+
+def _session(ranks: list[int], timeout: timedelta, meeting: Meeting | None = None) -> Session:
     """That of the groups that exist, else a new one, which all ranks must make together."""
     for group in c10d._world.pg_map:
         if isinstance(group, Membership):
@@ -115,7 +152,12 @@ def _session(ranks: list[int], timeout: timedelta) -> Session:
             f"the first group of backend mpi must hold all {c10d._get_default_group().size()} "
             f"ranks, not {ranks}: make one of all ranks first, or use mpi as the default backend"
         )
-    session = Session(_world(timeout))
+    if meeting is not None:
+        session = Session(meet(meeting, timeout, check=_is_checking()), end=leave)
+    else:
+        session = Session(_world(timeout))
+        _report_binding(session.world)
+    _report_kernels(session.world)
     session.world.recorder.label = "backend mpi"
     watch_over(session)
     leave_uncompiled("phalanx.torch_backend")
@@ -124,7 +166,7 @@ def _session(ranks: list[int], timeout: timedelta) -> Session:
 
 def _world(timeout: timedelta) -> World:
     try:
-        world = World.create(timeout_s=timeout.total_seconds())
+        world = World.create(timeout_s=timeout.total_seconds(), check=_is_checking())
     except Exception as error:
         if "mpi4py.MPI" in sys.modules:
             raise
@@ -136,32 +178,41 @@ def _world(timeout: timedelta) -> World:
     if launched is not None and launched.world_size != world.size:
         text = (
             f"{launched.launcher} started rank {launched.rank} of {launched.world_size}, but MPI "
-            f"({world.library}) sees rank {world.rank} of {world.size}: start the script with the "
-            "mpiexec of this MPI, or unset the variables of another launcher"
+            f"({world.library}) sees rank {world.rank} of {world.size}: "
+            f"{how_to_start(launched, world.library)}"
         )
         world.close()
         raise RuntimeError(text)
     return world
 
 
-def _check_asked(asked: tuple[int, int], world: World) -> None:
-    rank, size = asked
-    if (rank not in (-1, world.rank)) or (size not in (-1, world.size)):
-        world.close()
-        raise RuntimeError(
-            f"init_process_group was given rank {rank} of {size}, but MPI started this process as "
-            f"rank {world.rank} of {world.size}; leave rank and world_size out, or make them agree"
+def _report_binding(world: World) -> None:
+    """Print one line, on rank 0, when the launcher's binding leaves cores of its node idle."""
+    if world.link is not None or detect_mpi(os.environ) is None:
+        return
+    ranks = world.node.allgather(own_cores())
+    text = describe_binding(ranks, offered_cores(os.environ), world.library, os.environ)
+    if text is not None and world.rank == 0:
+        print(f"phalanx: {text}", file=sys.stderr, flush=True)
+
+
+def _report_kernels(world: World) -> None:
+    """Print one line, on rank 0, when Phalanx was installed without its C kernels."""
+    if world.rank == 0 and not kernels.are_built():
+        print(
+            "phalanx: installed without C kernels, and slower for it: install a C compiler, "
+            "then pip install --force-reinstall --no-deps --no-cache-dir phalanx",
+            file=sys.stderr,
+            flush=True,
         )
 
 
-def _asked_of_init() -> tuple[int, int]:
-    """The rank and world size given to `init_process_group`, which says of them only that it
-    ignores them for mpi; −1: not given."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != "init_process_group":
-        frame = frame.f_back
-    given = frame.f_locals if frame is not None else {}
-    return given.get("rank", -1), given.get("world_size", -1)
+def _check_asked(asked: tuple[int, int], world: World) -> None:
+    try:
+        check_asked(asked, (world.rank, world.size))
+    except RuntimeError:
+        world.close()
+        raise
 
 
 def _make_others(helper: Any, arguments: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
@@ -181,8 +232,6 @@ def _default_rank() -> int:
     return rank
 
 
-def _is_checking() -> bool:
-    return (
-        os.environ.get("PHALANX_CHECK", "0") not in ("", "0")
-        or os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
-    )
+def _is_checking() -> bool | None:
+    """Whether PyTorch's debug mode asks for it; None: as Phalanx's own variable says."""
+    return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL" or None

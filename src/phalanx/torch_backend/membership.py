@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import Backend
-from torch.distributed import Work
+from torch.distributed import DistBackendError, Work
 
 from phalanx.comm.group import Group
 from phalanx.comm.traffic import Traffic
@@ -27,12 +28,14 @@ from phalanx.torch_backend.device import (
 )
 from phalanx.torch_backend.errors import calling
 from phalanx.torch_backend.message_works import Watcher
+from phalanx.torch_backend.profiling import is_profiling, profiled
 from phalanx.torch_backend.queue import Order
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.tensors import Places
-from phalanx.torch_backend.works import Finished, Joined, Queued
+from phalanx.torch_backend.works import Finished, Joined, Queued, let_callbacks_wait
 
-CLOSING_TIMEOUT_S = 5.0
+GRACE_S = 5.0  # after the timeout of a collective, to find out who did not come
+GIVING_UP_S = 3.0  # for a collective to notice that its group is given up
 
 if TYPE_CHECKING:
 
@@ -59,7 +62,8 @@ class Membership(ProcessGroup):
         self._watcher = Watcher(f"phalanx messages {name}")
         self._finished = Finished()
         self._coalesced: list[Work] | None = None
-        self.buckets = Buckets(engine.node)
+        self.buckets = Buckets(engine.node, session.world.settings)
+        let_callbacks_wait()
         session.join(self)
 
     # -- running collectives ---------------------------------------------------------------------
@@ -72,12 +76,18 @@ class Membership(ProcessGroup):
         is_async: bool,
         results: list[Tensor],
         places: Places | None = None,
+        given: Sequence[Tensor] | None = None,
     ) -> Work:
-        """Here and now where that is asked for and nothing is before it, else in its turn."""
+        """Here and now where that is asked for and nothing is before it, else in its turn.
+
+        given: the tensors whose shapes a profiler shows; None: the results.
+        """
         if self._refusal is not None:
             raise RuntimeError(f"{self._where(name)}: {self._refusal}")
         if places is not None:
             call = places.around(call)
+        if is_profiling():
+            call = profiled(name, results if given is None else given, call)
         if not is_async and self._order.run_at_once(partial(calling, call)):
             if places is not None:
                 places.after_wait()
@@ -216,7 +226,9 @@ class Membership(ProcessGroup):
         return False
 
     def _wait_for_pending_works(self) -> None:
-        self._order.close(self._engine.timeout_s)
+        for work in self._order.unfinished():
+            with suppress(Exception):
+                work.wait()
 
     def _set_sequence_number_for_group(self) -> None:
         pass
@@ -244,19 +256,52 @@ class Membership(ProcessGroup):
     # -- its end ---------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Finish what was submitted and give everything back. By every member."""
-        if self._refusal is None:
-            self._refusal = "the group has been destroyed"
-            self._close(CLOSING_TIMEOUT_S)
+        """Finish what was submitted and give everything back. By every member.
+
+        What is under way ends within the timeout of the group, one way or the other.
+
+        Raises: DistBackendError when some of it failed, or did not end; nothing of it is done
+        later. It is said once: called again, `destroy_process_group` comes to its end.
+        """
+        if self._refusal is not None:
+            return
+        if self._order.is_inside():
+            raise RuntimeError(
+                f"{self._where('destroy_process_group')}: called by a signal handler in the "
+                "middle of a collective; set a flag there and destroy the group after it"
+            )
+        self._refusal = "the group has been destroyed"
+        was_usable = self._engine.broken is None
+        unfinished = self._order.unfinished()
+        if not self._close(self._engine.timeout_s + GRACE_S):
+            texts = ", ".join(task.text for task in unfinished)
+            self._give_up(f"rank {self.rank()} destroyed group {self._name} in {texts}")
+        errors = [task.error for task in unfinished if task.error is not None]
+        if errors and was_usable:
+            raise DistBackendError(
+                f"{self._where('destroy_process_group')}: {len(errors)} of its collectives, which "
+                f"nobody waited for, failed: {errors[0]}"
+            )
 
     def abort(self) -> None:
-        """Give up: the others' waits in this group end with an error."""
+        """Give up: waits in this group end with an error, here and on the other ranks."""
         if self._refusal is None:
             self._refusal = "the group has been aborted"
-            self._engine.fail(f"rank {self._engine.rank} aborted group {self._name}")
-            if self._engine is self.session.world.group:
-                self.session.has_failed = True
-            self._close(0.0)
+            with suppress(DistBackendError):
+                self._give_up(f"rank {self._engine.rank} aborted group {self._name}")
+
+    def _give_up(self, reason: str) -> None:
+        """Raises: DistBackendError when something is under way all the same."""
+        self._engine.fail(reason)
+        if self._engine is self.session.world.group:
+            self.session.has_failed = True
+        if not self._close(GIVING_UP_S):
+            texts = ", ".join(task.text for task in self._order.unfinished())
+            raise DistBackendError(
+                f"{self._where('destroy_process_group')}: still under way, after "
+                f"{self._engine.timeout_s:g} s and although the group was given up: "
+                f"{texts or 'a call of another thread'}"
+            )
 
     def refuse(self, reason: str) -> None:
         """Raise RuntimeError with `reason` in every later call; gives nothing back."""
@@ -267,10 +312,13 @@ class Membership(ProcessGroup):
         self._watcher.close()
         return self._order.close(timeout_s)
 
-    def _close(self, timeout_s: float) -> None:
-        # A thread that is still in a collective needs the engine: leave it what it has.
-        if self.close(timeout_s):
+    def _close(self, timeout_s: float) -> bool:
+        """End the threads and leave the session; False where something is under way, which needs
+        the engine and keeps it."""
+        ended = self.close(timeout_s)
+        if ended:
             calling(partial(self.session.leave, self, self._engine))
+        return ended
 
 
 def tag_of(name: str, members: Sequence[int]) -> int:

@@ -11,6 +11,7 @@ from phalanx.comm.group import Request
 from phalanx.torch_backend.arguments import checked_rank, only
 from phalanx.torch_backend.membership import Membership
 from phalanx.torch_backend.message_works import Message
+from phalanx.torch_backend.profiling import begin_event, is_profiling
 from phalanx.torch_backend.tensors import Places
 
 
@@ -61,6 +62,9 @@ class Messages(Membership):
             watch=self._watcher.add,
         )
         work.after_wait = places.after_wait
+        if is_profiling():
+            name = "recvAnySource" if "any rank" in text else text.partition(" ")[0]
+            work.at_end = begin_event(name, [tensor])
         if self._coalesced is not None:
             self._coalesced.append(work)
         return work

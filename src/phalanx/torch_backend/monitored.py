@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
+import torch.distributed as dist
+from torch.distributed import DistBackendError
 from torch.distributed import distributed_c10d as c10d
 
 from phalanx.torch_backend.membership import Membership
@@ -13,21 +15,52 @@ from phalanx.torch_backend.membership import Membership
 
 class Monitored(Membership):
     def monitored_barrier(
-        self,
-        timeout: timedelta | float | None = None,
-        wait_all_ranks: bool = False,  # noqa: ARG002
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
         """Every timeout of this backend names all ranks that did not come, so this is a barrier
-        with a timeout of its own; `wait_all_ranks` changes nothing."""
+        with a timeout of its own. With `wait_all_ranks` the error names all of them first, else
+        only one; its words are those of gloo, which programs look for.
+
+        Raises: DistBackendError.
+        """
         timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        call = partial(self._engine.barrier, timeout_s=timeout_s)
-        self._run("monitored_barrier", call, is_async=False, results=[])
+        limit = f"{(self._engine.timeout_s if timeout_s is None else timeout_s) * 1e3:.0f} ms"
+        if timeout_s is not None and timeout_s <= 0:
+            raise DistBackendError(
+                f"Rank {self.rank()} timed out in monitoredBarrier after {limit}: it had no time"
+            )
+
+        def meet() -> None:
+            self._engine.barrier(name="monitored_barrier", timeout_s=timeout_s)
+            self._engine.check_peers()  # who is late finds the others' traces, and not them
+
+        try:
+            self._run("monitored_barrier", meet, is_async=False, results=[])
+        except DistBackendError as error:
+            missing = missing_ranks(str(error))
+            if self.rank() != 0:
+                text = (
+                    f"Rank {self.rank()} successfully reached monitoredBarrier, but received "
+                    "errors while waiting for others"
+                )
+            elif not missing:
+                text = f"Rank 0 timed out in monitoredBarrier after {limit}"
+            else:
+                shown = f"Ranks {', '.join(missing)}" if wait_all_ranks else f"Rank {missing[0]}"
+                text = f"{shown} failed to pass monitoredBarrier in {limit}"
+            if self._engine.broken is None or "Timed out" in str(error):
+                self._engine.fail(f"{text}: {error}")  # those that come later hear of it
+            raise DistBackendError(f"{text}: {error}") from None
+
+
+def missing_ranks(text: str) -> list[str]:
+    """Return the ranks that a timeout names: "… for rank 1, 2 (world 5)"."""
+    found = re.search(r" waited .* for rank ((?:\d+(?: \(world \d+\))?(?:, )?)+)", text)
+    return re.findall(r"(?<!world )(?<!\d)\d+", found[1]) if found else []
 
 
 def accept_monitored_barrier() -> None:
     """PyTorch's function refuses every backend but gloo before it asks the group."""
-    import torch.distributed as dist
-
     original = c10d.monitored_barrier
     if getattr(original, "asks_the_group", False):
         return

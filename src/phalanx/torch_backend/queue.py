@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 
 class Task(Protocol):
+    @property
+    def text(self) -> str:
+        """Names the call in messages."""
+
+    @property
+    def error(self) -> BaseException | None:
+        """What went wrong; None as long as nothing has."""
+
+    def wait(self) -> bool:
+        """Return when it is over."""
+
     def run(self) -> None:
         """Do it; keeps what went wrong."""
 
     def finish(self) -> None:
         """Tell whoever waits. What they do then may submit more."""
+
+
+class _Worker(threading.local):
+    order: Order | None = None
+    """The queue whose thread this is."""
+
+
+_WORKER = _Worker()
+_ORDERS: weakref.WeakSet[Order] = weakref.WeakSet()
+AFTER_COLLECTIVES: deque[Callable[[], object]] = deque()
+"""Calls for the main thread, to be made when it is in no collective any more."""
 
 
 class Order:
@@ -26,10 +50,14 @@ class Order:
     def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._unfinished: deque[Task] = deque()
         self._submitting = threading.Lock()
-        self._running = threading.Lock()
+        # Reentrant, since that kind of lock knows whose it is; nobody takes it twice.
+        self._running = threading.RLock()
         self._submitted = self._finished = 0
         self._thread: threading.Thread | None = None
+        self._is_closed = self._is_over = False
+        _ORDERS.add(self)
 
     def run_at_once(self, call: Callable[[], object]) -> bool:
         """Run `call` here and now; False, without running it, when others are before it."""
@@ -43,14 +71,29 @@ class Order:
 
     def begin(self) -> bool:
         """Whether the caller may run a call here and now; it says `end` after it."""
-        return self._submitted == self._finished and self._running.acquire(blocking=False)
+        return (
+            self._submitted == self._finished
+            and not self._running._is_owned()  # type: ignore[attr-defined]
+            and self._running.acquire(blocking=False)
+        )
 
     def end(self) -> None:
         self._running.release()
+        if AFTER_COLLECTIVES:
+            run_after_collectives()
+
+    def is_inside(self) -> bool:
+        """Return whether this thread is in a call of this queue: a signal handler is, that came
+        meanwhile. What it submits cannot run before it returns."""
+        owned: bool = self._running._is_owned()  # type: ignore[attr-defined]
+        return owned and not self._is_over
 
     def submit(self, task: Task) -> None:
         with self._submitting:
+            if self._is_closed:
+                raise RuntimeError(f"{task.text}: the group has been destroyed")
             self._submitted += 1
+            self._unfinished.append(task)
             self._tasks.put(task)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -59,24 +102,49 @@ class Order:
     def is_worker(self) -> bool:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
-    def run_next(self) -> None:
-        """On the worker's own thread, where a callback waits for what comes after it."""
-        task = self._tasks.get_nowait()
-        if task is not None:
-            self._do(task)
+    def run_next(self) -> bool:
+        """On the worker's own thread, where a callback waits for what comes after it; False where
+        nothing does."""
+        try:
+            task = self._tasks.get_nowait()
+        except Empty:
+            return False
+        if task is None:
+            self._tasks.put(None)  # the end, for the loop that this callback returns to
+            return False
+        self._do(task)
+        return True
+
+    def unfinished(self) -> list[Task]:
+        """What was submitted and is not over, the running one first."""
+        return list(self._unfinished)
 
     def close(self, timeout_s: float) -> bool:
-        """End the thread after what has been submitted; whether it ended in time."""
+        """Take no more, and wait until nothing is under way, on the thread of this queue or any
+        other; whether that is so. False: nothing has ended for `timeout_s`; to be called again."""
         with self._submitting:
-            thread, self._thread = self._thread, None
-        if thread is None:
-            return True
-        self._tasks.put(None)
-        if thread.ident != threading.get_ident():
-            thread.join(timeout_s)
-        return not thread.is_alive()
+            if not self._is_closed:
+                self._is_closed = True
+                self._tasks.put(None)
+        timeout_s = min(timeout_s, threading.TIMEOUT_MAX)
+        thread = self._thread
+        if self.is_worker():
+            run_until(lambda: False)
+        elif thread is not None:
+            finished = -1
+            while thread.is_alive() and finished != self._finished:
+                finished = self._finished
+                thread.join(timeout_s)
+            if thread.is_alive():
+                return False
+        # Never given back: nobody begins a call any more.
+        self._is_over = self._is_over or self._running.acquire(timeout=timeout_s)
+        if self._is_over:
+            _ORDERS.discard(self)
+        return self._is_over
 
     def _work(self) -> None:
+        _WORKER.order = self
         while (task := self._tasks.get()) is not None:
             self._do(task)
             del task  # its tensors must not live until the next one comes
@@ -84,5 +152,26 @@ class Order:
     def _do(self, task: Task) -> None:
         with self._running:
             task.run()
+        self._unfinished.popleft()
         self._finished += 1
         task.finish()
+
+
+def run_until(done: Callable[[], bool]) -> None:
+    """Run what is in the queue whose thread this is, if it is one's, until `done()` is true or
+    nothing is left."""
+    order = _WORKER.order
+    while order is not None and not done() and order.run_next():
+        pass
+
+
+def is_in_collective() -> bool:
+    """Return whether this thread is in a call of any queue."""
+    return any(order.is_inside() for order in list(_ORDERS))
+
+
+def run_after_collectives() -> None:
+    """Make the calls that were left for the time after the collectives of the main thread."""
+    if threading.current_thread() is threading.main_thread() and not is_in_collective():
+        while AFTER_COLLECTIVES:
+            AFTER_COLLECTIVES.popleft()()

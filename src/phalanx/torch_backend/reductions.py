@@ -13,13 +13,16 @@ from torch._C._distributed_c10d import (
     ReduceOptions,
     ReduceScatterOptions,
 )
+from torch.autograd import profiler as torch_profiler
 from torch.distributed import Work
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.dtypes import ReduceOp
 from phalanx.torch_backend.arguments import filled, one_list, only, same_length, strided
 from phalanx.torch_backend.errors import ENDED, as_torch
 from phalanx.torch_backend.membership import Membership
 from phalanx.torch_backend.operations import Reduction, factor_of, reduction_of
+from phalanx.torch_backend.sparse import MAX_DIMS, sum_sparse
 from phalanx.torch_backend.tensors import Places, buffer_of, is_plain
 from phalanx.torch_backend.works import Done
 
@@ -35,13 +38,20 @@ class Reductions(Membership):
     ) -> Work:
         if type(opts) is not AllreduceOptions:
             opts = filled(AllreduceOptions, opts, op=op, timeout=timeout)
-        elif not opts.asyncOp and type(tensors) is list and self._reduced_at_once(tensors, opts):
+        elif (
+            not opts.asyncOp
+            and not torch_profiler._is_profiler_enabled
+            and type(tensors) is list
+            and self._reduced_at_once(tensors, opts)
+        ):
             return self._finished
+        if type(tensors) is list and len(tensors) == 1 and tensors[0].is_sparse:
+            return self._sum_sparse(tensors[0], opts)
         tensor = only(tensors, self, "all_reduce")
         is_bucket = self.buckets.consider(tensor)
         reduction, places = self._reduction(tensor, opts, "all_reduce")
         if reduction.scales:
-            tensor.mul_(factor_of(opts.reduceOp))
+            places.scale(tensor, factor_of(opts.reduceOp))
         call = partial(
             self._engine.all_reduce,
             places.updates(tensor),
@@ -78,6 +88,18 @@ class Reductions(Membership):
             self._order.end()
         return True
 
+    def _sum_sparse(self, tensor: Tensor, opts: Any) -> Work:
+        reduction, places = self._reduction(tensor, opts, "all_reduce")
+        if reduction != Reduction(ReduceOp.SUM):
+            raise TypeError(f"{self._where('all_reduce')}: sparse tensors can only be summed")
+        if not tensor.is_cpu or len(tensor.shape) > MAX_DIMS - 2:
+            raise TypeError(
+                f"{self._where('all_reduce')}: a sparse tensor must be on the CPU, of no more than "
+                f"{MAX_DIMS - 2} dimensions"
+            )
+        call = partial(sum_sparse, tensor, self._engine, self._timeout_s(opts.timeout))
+        return self._run("all_reduce", call, is_async=opts.asyncOp, results=[tensor], places=places)
+
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         opts = filled(AllreduceOptions, opts)
         return self._together(
@@ -101,7 +123,7 @@ class Reductions(Membership):
         reduction, places = self._reduction(tensor, opts, "reduce")
         root = self._checked_root(opts.rootRank, "reduce")
         if reduction.scales and self.rank() == root:
-            tensor.mul_(factor_of(opts.reduceOp))
+            places.scale(tensor, factor_of(opts.reduceOp))
         scales = reduction.scales and self.rank() != root
         call = partial(
             self._engine.reduce,
@@ -127,8 +149,9 @@ class Reductions(Membership):
         parts = one_list(inputs, self, "reduce_scatter")
         same_length(parts, self, "reduce_scatter")
         reduction, places = self._reduction(output, opts, "reduce_scatter")
+        buffers = self._parts(parts, reduction, opts, places)
         return self._scatter_reduced(
-            output, self._parts(parts, reduction, opts, places), reduction, opts, places
+            "reduce_scatter", output, parts, buffers, reduction, opts, places
         )
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
@@ -144,7 +167,7 @@ class Reductions(Membership):
         (whole,) = self._parts([input], reduction, opts, places)
         count = output.numel()
         parts = [whole.part(r * count, (r + 1) * count) for r in range(self.size())]
-        return self._scatter_reduced(output, parts, reduction, opts, places)
+        return self._scatter_reduced(name, output, [input], parts, reduction, opts, places)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -179,7 +202,9 @@ class Reductions(Membership):
 
     def _scatter_reduced(
         self,
+        name: str,
         output: Tensor,
+        inputs: list[Tensor],
         parts: list[Buffer],
         reduction: Reduction,
         opts: Any,
@@ -194,5 +219,10 @@ class Reductions(Membership):
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
-            "reduce_scatter", call, is_async=opts.asyncOp, results=[output], places=places
+            name,
+            call,
+            is_async=opts.asyncOp,
+            results=[output],
+            places=places,
+            given=inputs,
         )

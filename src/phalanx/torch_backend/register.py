@@ -2,43 +2,71 @@
 
 Kept tiny: it costs every program that imports PyTorch. Everything else is imported by the first
 `init_process_group("mpi")`.
+
+A program that does not ask for backend mpi runs as without Phalanx. Two things differ, both only
+in ranks that an MPI launcher started: `is_mpi_available()` is True, and the variables of
+`launch/variables.py` are set.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
+import os
 import sys
+from collections.abc import Callable
 from typing import Any
+
+from phalanx.launch.detect import detect_mpi
+from phalanx.launch.variables import MARK, set_variables
 
 
 def register() -> None:
-    """Never raises: an exception here would break `import torch` for everybody."""
-    try:
-        _register(sys.modules["torch"])
-    except Exception as error:  # noqa: BLE001
-        print(f"phalanx: backend mpi is not available: {error!r}", file=sys.stderr)
+    """Never raises: an exception here would break `import torch` for everybody. Nothing is changed
+    in PyTorch when something is missing there."""
+    with contextlib.suppress(Exception):
+        launched = detect_mpi(os.environ)
+        try:
+            _register(sys.modules["torch"], is_rank=launched is not None)
+        except Exception as error:  # noqa: BLE001
+            # Where a user may want it, and once: children of a rank inherit the mark.
+            if launched is not None and launched.rank == 0 and MARK not in os.environ:
+                os.environ[MARK] = ""
+                print(f"phalanx: backend mpi is not available: {error!r}", file=sys.stderr)
 
 
-def _register(torch: Any) -> None:
+def _register(torch: Any, *, is_rank: bool) -> None:
     if not torch.distributed.is_available():
         return
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
-
     if c10d.is_mpi_available():
         return  # PyTorch was built with MPI: its own is what the user wants
-    c10d._MPI_AVAILABLE = True
-    c10d.ProcessGroupMPI = ProcessGroupMPI  # what PyTorch up to 2.13 asks for a group
+    from torch.distributed.rendezvous import register_rendezvous_handler
+
+    helper = _wrapped(c10d._new_process_group_helper, c10d)
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    # From here on nothing is expected to fail.
     if version >= (2, 14):
         c10d.Backend.register_backend("mpi", _create, extended_api=True, devices=["cpu", "cuda"])
+    register_rendezvous_handler("mpi", _rendezvous)
     # From 2.15 on PyTorch hooks its flight recorder to every group that does not record itself, and
     # cannot do so with one that is written in Python.
     recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add("mpi")
-    c10d._new_process_group_helper = _telling_more(c10d._new_process_group_helper)
-    from torch.distributed.rendezvous import register_rendezvous_handler
+    c10d.ProcessGroupMPI = ProcessGroupMPI  # what PyTorch up to 2.13 asks for a group
+    c10d._new_process_group_helper = helper
+    if is_rank:
+        set_variables(os.environ)
+        c10d._MPI_AVAILABLE = _can_load_mpi()  # programs choose their backend by it
 
-    register_rendezvous_handler("mpi", _rendezvous)
+
+def _can_load_mpi() -> bool:
+    """Return whether mpi4py finds a library of MPI, which stays uninitialised."""
+    try:
+        return importlib.util.find_spec("mpi4py.MPI") is not None
+    except Exception:  # noqa: BLE001  RuntimeError of mpi4py, or whatever a loader raises
+        return False
 
 
 class ProcessGroupMPI:
@@ -56,17 +84,29 @@ def _create(options: Any, _: Any = None) -> Any:
     return ProcessGroupMPI.create(list(options.global_ranks_in_group))
 
 
-def _telling_more(helper: Any) -> Any:
-    """PyTorch's function that makes every group, which keeps name, timeout and store from backend
-    mpi, and gives other backends no store beside it."""
+def names_mpi(backend: object) -> bool:
+    """Return whether a backend string such as "mpi" or "cpu:gloo,cuda:mpi" has backend mpi."""
+    return "mpi" in {part.rpartition(":")[2] for part in str(backend).lower().split(",")}
+
+
+def _wrapped(helper: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
+    """Return PyTorch's function that makes every group, changed to give backend mpi what it needs:
+    name, timeout and store, and for the length of the call the flag that PyTorch asks for."""
 
     def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
         backend = kwargs["backend"] if "backend" in kwargs else args[3]
-        if "mpi" not in str(backend):
+        if not names_mpi(backend):
+            joining = sys.modules.get("phalanx.torch_backend.joining")
+            if joining is not None:  # beside a group of backend mpi
+                joining.open_default_store()
             return helper(*args, **kwargs)
         from phalanx.torch_backend.joining import make_group
 
-        return make_group(helper, *args, **kwargs)
+        before, c10d._MPI_AVAILABLE = c10d._MPI_AVAILABLE, True
+        try:
+            return make_group(helper, *args, **kwargs)
+        finally:
+            c10d._MPI_AVAILABLE = before
 
     return new_process_group_helper
 

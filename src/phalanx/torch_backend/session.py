@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
@@ -24,8 +25,10 @@ class Participant(Protocol):
 class Session:
     """One `World`, closed when the last group has left it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, end: Callable[[], None] | None = None) -> None:
+        """end: called when the world has been closed."""
         self.world = world
+        self._end = end
         self.pid = os.getpid()
         self.is_open = True
         self.has_failed = False
@@ -47,6 +50,8 @@ class Session:
             finally:
                 self.is_open = False
                 self.world.close()
+                if self._end is not None:
+                    self._end()
 
     def meet(self) -> None:
         """Wait until the other ranks are leaving too. MPI's own end would wait for them as well,

@@ -1,35 +1,155 @@
-"""The store through which other backends, such as gloo, find each other."""
+"""The store through which other backends, such as gloo, find each other; opened when one asks.
+
+PyTorch's `TCPStore` listens on all interfaces and goes by host names unless it is given a socket.
+This one listens at one address: on one node that of the loopback, else one that all ranks reach.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import struct
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 from torch.distributed import HashStore, Store, TCPStore
 
 from phalanx.comm.world import World
 
+Gather = Callable[[Any], Sequence[Any]]
+"""The objects of all ranks, in their order. Collective."""
 
-def open_store(world: World, timeout: timedelta) -> Store:
-    """Served by rank 0 on a free port that the others hear of over MPI. Collective.
+_LOOPBACK = "127.0.0.1"
+_REACH_WITHIN_S = 2.0
+_SIOCGIFADDR = 0x8915  # the ioctl that asks for the address of an interface
 
-    Raises: RuntimeError, on every rank, when rank 0 cannot open it.
+
+def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -> Store:
+    """Served by rank 0. Collective.
+
+    gather: None: by the world's own collectives, among which it must be in its turn.
+    Raises: RuntimeError, on every rank, when rank 0 cannot open it or is not reached by all.
     """
-    if world.size == 1:
+    rank, size = world.rank, world.size
+    if size == 1:
         return HashStore()
-    host = "127.0.0.1" if world.on_one_node else socket.gethostname()
-    server: TCPStore | None = None
-    error = ""
-    if world.rank == 0:
-        try:
-            server = TCPStore(
-                host, 0, world.size, is_master=True, wait_for_workers=False, timeout=timeout
-            )
-        except Exception as caught:  # noqa: BLE001  the other ranks wait to hear of it
-            error = str(caught)
-    host, port, error = world.share((host, server.port if server else 0, error))
-    if error:
-        raise RuntimeError(f"rank 0 cannot open a store on {host}: {error}")
-    return server or TCPStore(
-        host, port, world.size, is_master=False, wait_for_workers=False, timeout=timeout
+    if gather is None:
+
+        def gather(value: Any) -> Sequence[Any]:
+            return [world.share(value, root=root) for root in range(size)]
+
+    listeners, error = _listen(world.on_one_node) if rank == 0 else ([], "")
+    offered, error = gather(([listener.getsockname() for listener in listeners], error))[0]
+    answers = gather([rank == 0 or _reaches(address) for address in offered])
+    reached = [number for number, _ in enumerate(offered) if all(a[number] for a in answers)]
+    if not reached:
+        for listener in listeners:
+            listener.close()
+        where = error or " or ".join(f"{host}:{port}" for host, port in offered)
+        raise RuntimeError(f"the ranks do not all reach rank 0, which opens a store: {where}")
+    host, port = offered[reached[0]]
+    descriptor = None
+    for number, listener in enumerate(listeners):
+        if number == reached[0]:
+            descriptor = listener.detach()
+        else:
+            listener.close()
+    return TCPStore(
+        host,
+        port,
+        size,
+        is_master=rank == 0,
+        timeout=timeout,
+        wait_for_workers=False,
+        master_listen_fd=descriptor,
     )
+
+
+class LaterStore(Store):
+    """A store that `open` opens: no port is open before somebody needs it."""
+
+    def __init__(self, make: Callable[[], Store]) -> None:
+        """make: opens it. Collective."""
+        super().__init__()
+        self._make = make
+        self._opened: Store | None = None
+
+    def open(self) -> None:
+        """By all ranks, before any of them uses it. Does nothing the second time."""
+        if self._opened is None:
+            self._opened = self._make()
+
+    def _own(self) -> Store:
+        if self._opened is None:
+            raise RuntimeError(
+                "the store of backend mpi is opened when all ranks make a group of another "
+                "backend: call dist.new_group(backend='gloo') on all ranks first"
+            )
+        return self._opened
+
+    def set(self, key: str, value: Any) -> None:
+        self._own().set(key, value)
+
+    def get(self, key: str) -> Any:
+        return self._own().get(key)
+
+    def add(self, key: str, amount: int) -> int:
+        return self._own().add(key, amount)
+
+    def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
+        return self._own().compare_set(key, expected, desired)
+
+    def wait(self, *arguments: Any) -> None:
+        self._own().wait(*arguments)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._own().check(keys)
+
+    def delete_key(self, key: str) -> bool:
+        return self._own().delete_key(key)
+
+    def num_keys(self) -> int:
+        return self._own().num_keys()
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        if self._opened is not None:
+            self._opened.set_timeout(timeout)
+
+
+def _listen(on_one_node: bool) -> tuple[list[socket.socket], str]:
+    """Sockets at the addresses by which this node may be reached, and why there are none."""
+    listeners, error = [], ""
+    for address in [_LOOPBACK] if on_one_node else addresses():
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            listener.bind((address, 0))
+            listener.listen(socket.SOMAXCONN)
+            listeners.append(listener)
+        except OSError as failed:
+            listener.close()
+            error = f"{address}: {failed.strerror}"
+    return listeners, error
+
+
+def addresses() -> list[str]:
+    """Return the IPv4 addresses of this node's interfaces, the loopback's only where it has no
+    other. Names are not looked up: between nodes they often mean nothing."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without such an address
+                request = struct.pack("256s", name.encode()[:15])
+                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
+                found.append(socket.inet_ntoa(answer[20:24]))
+    outside = [address for address in found if not address.startswith("127.")]
+    return outside or [_LOOPBACK]
+
+
+def _reaches(address: tuple[str, int]) -> bool:
+    try:
+        socket.create_connection(address, timeout=_REACH_WITHIN_S).close()
+    except OSError:
+        return False
+    return True

@@ -47,7 +47,8 @@ class Places:
     that are read, `store` brings back those that are written."""
 
     def __init__(self) -> None:
-        self._loads: list[tuple[Tensor, Tensor]] = []
+        self._scales: list[tuple[Tensor, float | Tensor]] = []
+        self._loads: list[tuple[Tensor, Tensor, float | Tensor | None]] = []
         self._stores: list[tuple[Tensor, Tensor]] = []
 
     def reads(self, tensor: Tensor) -> Buffer:
@@ -62,12 +63,16 @@ class Places:
     def scaled(self, tensor: Tensor, factor: float | Tensor) -> Buffer:
         """Read, and multiplied before the call; the tensor itself keeps its values."""
         copy = self._copy_of(tensor)
-        self._loads.append((tensor * factor, copy))
+        self._loads.append((tensor, copy, factor))
         return buffer_of(copy)
+
+    def scale(self, tensor: Tensor, factor: float | Tensor) -> None:
+        """Multiply the tensor itself before the call, in its turn."""
+        self._scales.append((tensor, factor))
 
     def around(self, call: Callable[[], object]) -> Callable[[], object]:
         """`call` with the copies before and after it."""
-        if not self._loads and not self._stores:
+        if not (self._scales or self._loads or self._stores):
             return call
 
         def copied() -> None:
@@ -79,8 +84,13 @@ class Places:
 
     def load(self) -> None:
         with torch.no_grad():
-            for tensor, copy in self._loads:
-                copy.copy_(tensor)
+            self._multiply()
+            for tensor, copy, factor in self._loads:
+                copy.copy_(tensor if factor is None else tensor * factor)
+
+    def _multiply(self) -> None:
+        for tensor, factor in self._scales:
+            tensor.mul_(factor)
 
     def store(self) -> None:
         with torch.no_grad():
@@ -92,7 +102,7 @@ class Places:
             return buffer_of(tensor)
         copy = self._copy_of(tensor)
         if is_read:
-            self._loads.append((tensor, copy))
+            self._loads.append((tensor, copy, None))
         if is_written:
             self._stores.append((tensor, copy))
         return buffer_of(copy)

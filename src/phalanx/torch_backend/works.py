@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -14,7 +13,7 @@ from torch.distributed import DistBackendError, Work
 from torch.futures import Future
 
 from phalanx.torch_backend.errors import as_torch
-from phalanx.torch_backend.queue import Order
+from phalanx.torch_backend.queue import Order, run_until
 
 
 def seconds(timeout: timedelta | None) -> float | None:
@@ -84,9 +83,20 @@ class Pending(Work):
         self._done = threading.Lock()
         self._done.acquire()
         self._guard = threading.Lock()
+        self._promise: Future[Any] | None = None
         self._future: Future[Any] | None = None
         self.after_wait: Callable[[], None] | None = None
         """On GPU tensors: makes the current stream wait too."""
+        self.at_end: Callable[[], None] | None = None
+        """Ends the event of a profiler."""
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    @property
+    def error(self) -> BaseException | None:
+        return self._error
 
     def is_completed(self) -> bool:
         return self._is_done
@@ -115,38 +125,40 @@ class Pending(Work):
         return True
 
     def get_future(self) -> Future[Any]:
+        """A future that fails as those of C++ do: an exception that Python sets is a value there,
+        which DDP's reducer would take for tensors."""
         with self._guard:
             if self._future is None:
-                self._future = self._new_future()
+                self._promise = Future(devices=gpus_of(self._results))
+                self._future = self._promise.then(lambda _: self._outcome())
                 if self._is_done:
-                    self._complete(self._future)
+                    self._complete(self._promise)
             return self._future
-
-    def _new_future(self) -> Future[Any]:
-        return Future(devices=gpus_of(self._results))
 
     def finish(self) -> None:
         with self._guard:
             self._is_done = True
-            future = self._future
+            promise = self._promise
+        if self.at_end is not None:
+            self.at_end()
         self._done.release()
-        if future is not None:
-            self._complete(future)
+        if promise is not None:
+            self._complete(promise)
 
     def _await(self, timeout_s: float | None) -> None:
         if not self._done.acquire(timeout=-1 if timeout_s is None else timeout_s):
             raise DistBackendError(f"{self._text} was not over after {timeout_s:g} s")
         self._done.release()
 
-    def _complete(self, future: Future[Any]) -> None:
-        if self._error is None:
-            if self.after_wait is not None:
-                self.after_wait()
-            future.set_result(self._results)
-        elif isinstance(self._error, Exception):
-            future.set_exception(self._error)
-        else:  # a Ctrl-C that hit the worker: futures take no more than an Exception
-            future.set_exception(RuntimeError(repr(self._error)))
+    def _outcome(self) -> list[Tensor]:
+        if self._error is not None:
+            raise self._error
+        return self._results
+
+    def _complete(self, promise: Future[Any]) -> None:
+        if self._error is None and self.after_wait is not None:
+            self.after_wait()
+        promise.set_result(self._results)
 
 
 class Queued(Pending):
@@ -175,29 +187,17 @@ class Queued(Pending):
         """A callback of an earlier collective may wait for this one, as those of PowerSGD do. It
         is on the only thread that could run it: do so now, after what comes before it."""
         if self._order.is_worker():
-            while not self._is_done:
-                self._order.run_next()
-
-    def _new_future(self) -> Future[Any]:
-        return OwnFuture(self)
+            run_until(lambda: self._is_done)
 
     def _await(self, timeout_s: float | None) -> None:
+        if self._order.is_inside():
+            raise RuntimeError(
+                f"{self._text}: awaited in the middle of another collective of this thread, by a "
+                "signal handler; it can only run after that. Set a flag in the handler, and call "
+                "collectives after the one that it came in"
+            )
         self.take_turn()
         super()._await(timeout_s)
-
-
-class OwnFuture(Future[Any]):
-    """Of a collective in a queue: may be awaited in callbacks of collectives before it."""
-
-    def __init__(self, work: Queued) -> None:
-        super().__init__(devices=gpus_of(work._results))
-        self._work = weakref.ref(work)  # the queue has it until it is done
-
-    def wait(self) -> Any:
-        work = self._work()
-        if work is not None:
-            work.take_turn()
-        return super().wait()
 
 
 class Joined(Pending):
@@ -226,3 +226,20 @@ class Joined(Pending):
         together: Future[Any] = torch.futures.collect_all(futures)
         results = self._results
         return together.then(lambda done: ([part.value() for part in done.value()], results)[1])
+
+
+def let_callbacks_wait() -> None:
+    """Have a future that is awaited in a callback of a collective, on the only thread that could
+    run what comes after it, run that first."""
+    futures: Any = torch._C.Future
+    original = futures.wait
+    if getattr(original, "runs_what_it_waits_for", False):
+        return
+
+    def wait(self: Future[Any]) -> Any:
+        run_until(self.done)
+        return original(self)
+
+    wait.__doc__ = original.__doc__
+    wait.runs_what_it_waits_for = True  # type: ignore[attr-defined]
+    futures.wait = wait

@@ -1,12 +1,15 @@
 """Two ranks, of which 1 comes late: what rank 0 can do meanwhile, and how its waits end."""
 
 import time
+import warnings
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
 LATE_S = 1.0
+# Up to PyTorch 2.12 by its older name.
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def took(began: float) -> float:
@@ -88,7 +91,7 @@ def check_timeouts(rank: int) -> None:
             try:
                 call()
             except dist.DistBackendError as error:
-                assert "0.3 s" in str(error)
+                assert "Timed out waiting: rank 0 waited 0.3 s" in str(error)
                 assert "rank 1" in str(error)
                 assert "number 1" in str(error)
             else:
@@ -96,12 +99,63 @@ def check_timeouts(rank: int) -> None:
     dist.barrier()
 
 
+def check_monitored_barrier(rank: int) -> None:
+    """Its errors have the words that programs look for."""
+    for wait_all_ranks, text in ((False, "Rank 1 failed"), (True, "Ranks 1 failed")):
+        group = dist.new_group()
+        if rank == 1:  # on messages, after rank 0 has asked who is there
+            time.sleep(LATE_S if group._engine.node is not None else 4 * LATE_S)
+        try:
+            dist.monitored_barrier(group, timedelta(seconds=0.3), wait_all_ranks)
+        except RuntimeError as error:
+            reached = "Rank 1 successfully reached monitoredBarrier"
+            said = reached if rank else f"{text} to pass monitoredBarrier in 300 ms"
+            assert said in str(error), error
+        else:
+            raise AssertionError("no timeout")
+        dist.barrier()
+    group = dist.new_group()
+    try:
+        group.monitored_barrier(timedelta(0))
+    except RuntimeError as error:
+        assert f"Rank {rank} timed out in monitoredBarrier" in str(error), error
+    else:
+        raise AssertionError("no timeout")
+    dist.monitored_barrier(group, timedelta(seconds=30), wait_all_ranks=True)
+
+
+def check_timeout_of_frameworks() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=7))
+    assert dist.group.WORLD.options._timeout == timedelta(seconds=7)
+
+
+def check_premultiplied_in_turn(rank: int) -> None:
+    """A factor is multiplied when the collective's turn comes, not when it is called."""
+    tensor = torch.ones(1000)
+    if rank == 1:
+        time.sleep(LATE_S)
+    works = [dist.all_reduce(tensor, async_op=True)]
+    twice = dist._make_nccl_premul_sum(2.0)
+    works.append(dist.all_reduce(tensor, twice, async_op=True))
+    scattered = torch.zeros(500)
+    works.append(reduce_scatter_single(scattered, tensor, twice, async_op=True))
+    for work in works:
+        work.wait()
+    assert (tensor == 8).all(), tensor
+    assert (scattered == 32).all(), scattered
+
+
 def main() -> None:
     dist.init_process_group("mpi", timeout=timedelta(seconds=30))
     rank = dist.get_rank()
     check_calls_return_at_once(rank)
     check_messages_pass_collectives(rank)
+    check_premultiplied_in_turn(rank)
     check_timeouts(rank)
+    check_monitored_barrier(rank)
+    check_timeout_of_frameworks()
     dist.destroy_process_group()
     print(f"rank {rank} of 2 is done", flush=True)
 

@@ -42,7 +42,16 @@ def check_local_mistakes(rank: int) -> None:
         here + "all_reduce: float8_e5m2 has no reduction",
         lambda: sum_of(ones.to(torch.float8_e5m2)),
     )
-    refused(TypeError, here + "all_reduce: .*sparse", lambda: sum_of(ones.to_sparse()))
+    sparse = ones.to_sparse()
+    refused(TypeError, here + "all_reduce: sparse.*only be summed", lambda: sum_of(sparse, largest))
+    refused(
+        TypeError,
+        here + "all_reduce: .*sparse_csr",
+        lambda: sum_of(torch.ones(2, 2).to_sparse_csr()),
+    )
+    refused(TypeError, here + "broadcast: .*sparse", lambda: dist.broadcast(sparse, 0))
+    other = torch.ones(4 + rank).to_sparse()
+    refused(ValueError, r"shapes: \(\d,\) on rank \d, \(\d,\) on rank \d", lambda: sum_of(other))
     refused(ValueError, "rank.*not of meta", lambda: sum_of(torch.ones(4, device="meta")))
     refused(ValueError, "rank.*5|5.*rank", lambda: dist.broadcast(ones, group_src=5))
     refused(ValueError, here + "recv: src is 7", lambda: group.recv([ones], 7, 0))
@@ -150,8 +159,8 @@ def main() -> None:
     check_forked()
     check_mismatch(rank)
     check_destroyed()
-    refused(RuntimeError, "rank 0 of 5, but MPI", lambda: given(0, 5))
-    refused(RuntimeError, f"rank {1 - rank} of 2, but MPI", lambda: given(1 - rank, 2))
+    refused(RuntimeError, "rank 0 of 5, but this process", lambda: given(0, 5))
+    refused(RuntimeError, f"rank {1 - rank} of 2, but this process", lambda: given(1 - rank, 2))
     print(f"rank {rank} of 2 is done", flush=True)
 
 

@@ -345,6 +345,24 @@ def check_objects(group: dist.ProcessGroup) -> None:
             assert received == [1, "two"]
 
 
+def check_sparse(case: Case) -> None:
+    """Gradients of embeddings: other places, and other numbers of them, on every rank."""
+    for rows, dtype in ((3, torch.float32), (7, torch.float64)):
+        full = [torch.zeros(20, rows, dtype=dtype) for _ in range(case.size)]
+        for rank, tensor in enumerate(full):
+            tensor[rank : 2 * rank + 1] = rank + 1
+        for sparse_dims in (1, 2):
+            own = full[case.rank].to_sparse(sparse_dims)
+            work = dist.all_reduce(own, group=case.group, async_op=case.is_async)
+            if case.is_async:
+                work.wait()
+            assert own.is_sparse
+            assert torch.equal(own.to_dense(), sum(full)), (rows, sparse_dims)
+    doubled = torch.sparse_coo_tensor([[1, 1]], [1.0, 2.0], (3,), check_invariants=True)
+    dist.all_reduce(doubled, group=case.group)
+    assert doubled.to_dense().tolist() == [0, 3 * case.size, 0]
+
+
 def check_futures(case: Case) -> None:
     tensor = torch.ones(5)
     work = dist.all_reduce(tensor, group=case.group, async_op=True)
@@ -412,6 +430,7 @@ def main() -> None:
         case = Case(group, is_async, is_apart)
         check_reductions(case)
         check_premultiplied(case)
+        check_sparse(case)
         for dtype, shape in itertools.product([torch.float32, *MOVED], SHAPES):
             check_moves(case, dtype, shape)
         for dtype in [*FLOATS, *INTS]:

@@ -1,6 +1,7 @@
 """Each rank: groups come and go, other backends live beside, and it begins again."""
 
 import inspect
+import sys
 import threading
 
 import torch
@@ -54,6 +55,31 @@ def check_gloo_beside(rank: int, size: int) -> None:
     assert store.get(f"from {(rank + 1) % size}") == str((rank + 1) % size).encode()
 
 
+def check_made_by_members_only(rank: int, size: int) -> None:
+    """PyTorch names such groups by how many groups a rank has: as many on all members."""
+    parts = [[r for r in range(size) if r % 2 == half] for half in range(min(2, size))]
+    for _ in range(2):
+        part = dist.split_group(split_ranks=parts)
+        assert total(part) == sum(1 + r for r in parts[rank % 2])
+    members = list(range(max(1, size - 1)))
+    if rank in members:  # PyTorch refuses this for the name "mpi" alone
+        group = dist.new_group(members, backend="cpu:mpi", use_local_synchronization=True)
+        assert total(group) == sum(1 + r for r in members)
+    inner = dist.split_group(part, [[0]])
+    assert (inner is None) == (dist.get_rank(part) != 0)
+    assert inner is None or total(inner) == 1 + rank
+
+
+def check_hooks() -> None:
+    """They are installed once, however often a process begins again."""
+    hook, names = sys.excepthook, []
+    while hook is not None and getattr(hook, "__closure__", None):
+        names.append(hook.__name__)
+        hook = inspect.getclosurevars(hook).nonlocals.get("old_hook")
+    assert names == ["_distributed_excepthook"], names
+    assert hook.__module__ == "phalanx.torch_backend.failure"
+
+
 def check_mesh(size: int) -> None:
     mesh = init_device_mesh("cpu", (size, 1), mesh_dim_names=("replica", "shard"))
     assert mesh["replica"].get_group().size() == size
@@ -80,11 +106,13 @@ def main() -> None:
         dist.init_process_group("mpi")
         rank, size = dist.get_rank(), dist.get_world_size()
         check_surface()
+        check_made_by_members_only(rank, size)
         check_subgroups(rank, size)
         if size > 2:
             check_overlapping(rank, size)
         check_gloo_beside(rank, size)
         check_mesh(size)
+        check_hooks()
         dist.all_reduce(torch.ones(1), async_op=True).wait()
         assert threads()
         dist.destroy_process_group()

@@ -1,5 +1,11 @@
 """Each rank: DDP's buckets lie where the others see them, and nothing else changes."""
 
+import copy
+import os
+import resource
+import warnings
+from pathlib import Path
+
 import torch
 import torch.distributed as dist
 import truth
@@ -112,7 +118,7 @@ def check_other_tensors_stay() -> None:
 
 def check_size_of_buckets() -> None:
     size = dist.get_world_size()
-    own = bucket_cap_mb(size, last_level_cache_bytes())
+    own = bucket_cap_mb(size, last_level_cache_bytes(), 0)
     assert DistributedDataParallel(truth.net()).bucket_bytes_cap == own * MEGABYTE
     assert DistributedDataParallel(truth.net(), bucket_cap_mb=3).bucket_bytes_cap == 3 * MEGABYTE
     assert (
@@ -120,6 +126,10 @@ def check_size_of_buckets() -> None:
         == 5 * MEGABYTE
     )
     gloo = dist.new_group(backend="gloo")
+    apart = without_buckets()
+    assert (
+        DistributedDataParallel(truth.net(), process_group=apart).bucket_bytes_cap == 25 * MEGABYTE
+    ), "PyTorch's own where no memory is shared"
     assert (
         DistributedDataParallel(truth.net(), process_group=gloo).bucket_bytes_cap == 25 * MEGABYTE
     )
@@ -133,7 +143,7 @@ def check_group_of_a_mesh() -> None:
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replica", "shard"))["replica"]
     model = truth.net()
     ddp = DistributedDataParallel(model, device_mesh=mesh, gradient_as_bucket_view=True)
-    own = bucket_cap_mb(shape[0], last_level_cache_bytes())
+    own = bucket_cap_mb(shape[0], last_level_cache_bytes(), 0)
     assert ddp.bucket_bytes_cap == own * MEGABYTE
     truth.train(ddp, truth.sgd(model.parameters()), truth.parts(group=mesh.get_group()))
     assert all(shared(model))
@@ -164,6 +174,36 @@ def check_accumulation_before_the_first_reduction() -> None:
     truth.loss_of(expected, truth.batch(0)).backward()
     truth.close(model[0].weight.grad, 2 * expected[0].weight.grad, "gradient")
     assert all(shared(model))
+
+
+def check_few_descriptors() -> None:
+    """Of the last rank: what it cannot share all ranks copy, and files can still be opened."""
+    used = len(os.listdir("/proc/self/fd"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    layers = [layer for _ in range(24) for layer in (nn.Linear(96, 96), nn.Tanh())]
+    models = []
+    for group in (dist.new_group(), without_buckets()):
+        torch.manual_seed(1)
+        model = nn.Sequential(*copy.deepcopy(layers))
+        ddp = DistributedDataParallel(
+            model, process_group=group, bucket_cap_mb=0.03, gradient_as_bucket_view=True
+        )
+        if dist.get_rank() == dist.get_world_size() - 1:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (2 * used + 16, hard))
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            for step in range(3):
+                torch.manual_seed(10 * step + dist.get_rank())
+                ddp(torch.randn(4, 96)).square().sum().backward()
+        Path("/proc/self/stat").read_text()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        models.append(model)
+        shares = sum(shared(model))
+        is_last = dist.get_rank() == dist.get_world_size() - 1
+        if group.buckets._node is not None:
+            assert 0 < shares < 48 if is_last else shares == 48, shares
+    for own, other in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(own.grad, other.grad)
 
 
 CHECKS = [check for name, check in globals().items() if name.startswith("check_")]

@@ -1,0 +1,73 @@
+"""PyTorch's functions on groups that refuse every backend but its own before they ask the group."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from phalanx.torch_backend.membership import Membership
+from phalanx.torch_backend.process_group import MpiProcessGroup
+
+
+def accept_timeouts() -> None:
+    """Have `_set_pg_timeout` ask the group; it is private, and training frameworks call it."""
+    original = c10d._set_pg_timeout
+    if getattr(original, "asks_the_group", False):
+        return
+
+    @functools.wraps(original)
+    def set_timeout(timeout: timedelta, group: Any = None) -> None:
+        asked = group or c10d._get_default_group()
+        if isinstance(asked, Membership):
+            asked.set_timeout(timeout)
+        else:
+            original(timeout, group)
+
+    set_timeout.asks_the_group = True  # type: ignore[attr-defined]
+    c10d._set_pg_timeout = set_timeout
+
+
+def accept_splits() -> None:
+    """Have `split_group` make groups of backend mpi, for which PyTorch asks for a GPU."""
+    original: Any = c10d.split_group
+    if getattr(original, "asks_the_group", False):
+        return
+
+    @functools.wraps(original)
+    def split_group(
+        parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        parent = parent_pg or c10d._get_default_group()
+        if type(parent) is MpiProcessGroup and split_ranks and not args:
+            return _split(parent, split_ranks, **kwargs)
+        return original(parent_pg, split_ranks, *args, **kwargs)
+
+    split_group.asks_the_group = True  # type: ignore[attr-defined]
+    c10d.split_group = dist.split_group = split_group
+
+
+def _split(
+    parent: Any,
+    split_ranks: Sequence[Sequence[int]],
+    timeout: timedelta | None = None,
+    pg_options: Any = None,  # noqa: ARG001
+    group_desc: str | None = None,
+    backend: Any = None,  # noqa: ARG001
+) -> Any:
+    """Return the group of those ranks of `parent` that this one is among; None: it is in none."""
+    for ranks in split_ranks:
+        if parent.rank() in ranks:
+            return dist.new_group(
+                [dist.get_global_rank(parent, rank) for rank in sorted(ranks)],
+                timeout=timeout or parent.options._timeout,
+                # PyTorch lets members make a group by themselves, but not for the name "mpi".
+                backend=",".join(f"{device.type}:mpi" for device in parent._device_types),
+                use_local_synchronization=True,
+                group_desc=group_desc,
+            )
+    return None

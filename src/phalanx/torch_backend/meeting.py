@@ -1,0 +1,166 @@
+"""How ranks that no MPI launcher started come together: through the store of torchrun."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import PrefixStore, Store
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.rendezvous import rendezvous
+
+from phalanx.comm.mpi import mpi, put_in_place_of_mpi
+from phalanx.comm.sockets.meeting import Address, Listener
+from phalanx.comm.sockets.stand_in import StandIn
+from phalanx.comm.world import World
+from phalanx.launch.detect import TORCHRUN_SIGN, detect, detect_mpi
+from phalanx.torch_backend.membership import Membership
+
+_RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # ranks of an earlier life have left their addresses
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """A store that all ranks know, and this rank's number among them."""
+
+    store: Store
+    rank: int
+    size: int
+
+
+def is_without_mpi(environ: Mapping[str, str]) -> bool:
+    """Return whether torchrun, or a program that sets its variables, started this process as one
+    of several ranks, of which MPI knows nothing."""
+    launched = detect(environ)
+    if launched is None or launched.launcher != "torchrun":
+        return False
+    return TORCHRUN_SIGN in environ or launched.world_size > 1
+
+
+def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Meeting | None:
+    """Return where the ranks of a new group meet, None where MPI knows them.
+
+    arguments: of PyTorch's function that makes groups; size −1: it leaves rank and store to MPI.
+    """
+    if detect_mpi(environ) is not None:
+        return None
+    if arguments["global_ranks_in_group"]:
+        default = c10d._get_default_group()
+        if isinstance(default, Membership):
+            return None  # what its ranks have met by serves this group too
+        return _meeting(c10d._get_default_store(), default.rank(), default.size(), environ)
+    if arguments["group_size"] != -1:
+        ranks = (arguments["group_rank"], arguments["group_size"])
+        return _meeting(arguments["store"], *ranks, environ)
+    given = _locals_of_init()
+    rank, size = asked_of_init()
+    if is_without_mpi(environ):
+        launched = detect(environ)
+        assert launched is not None
+        check_asked((rank, size), (launched.rank, launched.world_size))
+    elif size < 2 or rank < 0:
+        return None
+    store = given.get("store")
+    if store is None:
+        url, timeout = given.get("init_method") or "env://", arguments["timeout"]
+        store, rank, size = next(rendezvous(url, rank, size, timeout=timeout))
+        store.set_timeout(timeout)
+    return _meeting(store, rank, size, environ)
+
+
+def unused(store: Store, rank: int, environ: Mapping[str, str]) -> Store:
+    """Return a part of `store` in which no earlier group of these ranks, or of ranks that torchrun
+    has started again, has left anything."""
+    life = f"phalanx/{environ.get(_RESTARTS, '0')}"
+    number = store.add(f"{life}/meetings of rank {rank}", 1)
+    return PrefixStore(f"{life}/{number}", store)
+
+
+def asked_of_init() -> tuple[int, int]:
+    """Return the rank and world size given to `init_process_group`, which says of them only that
+    it ignores them for mpi; −1: not given."""
+    given = _locals_of_init()
+    return given.get("rank", -1), given.get("world_size", -1)
+
+
+def check_asked(asked: tuple[int, int], started: tuple[int, int]) -> None:
+    """Raises: RuntimeError when a rank or world size was asked for, and is not the launcher's."""
+    if any(given not in (-1, own) for given, own in zip(asked, started, strict=True)):
+        raise RuntimeError(
+            f"init_process_group was given rank {asked[0]} of {asked[1]}, but this process was "
+            f"started as rank {started[0]} of {started[1]}; leave rank and world_size out, or make "
+            "them agree"
+        )
+
+
+def meet(meeting: Meeting, timeout: timedelta, *, check: bool | None = None) -> World:
+    """Connect the ranks of this node, and make their world: its data go through shared memory.
+    Collective.
+
+    Raises: RuntimeError when a rank does not come, cannot be reached or is on another node.
+    """
+    timeout_s = timeout.total_seconds()
+    listener = Listener(meeting.size)
+    addresses = _exchange(meeting, listener.address, timeout)
+    check_one_node(addresses)
+    mesh = listener.connect(meeting.rank, addresses, timeout_s)
+    put_in_place_of_mpi(StandIn(mesh, timeout_s))
+    try:
+        return World.create(timeout_s=timeout_s, check=check)
+    except BaseException:
+        leave()
+        raise
+
+
+def leave() -> None:
+    """Close the connections that `meet` made, once the world is closed."""
+    stand_in = mpi()
+    put_in_place_of_mpi(None)
+    stand_in.close()
+
+
+def _meeting(store: Store, rank: int, size: int, environ: Mapping[str, str]) -> Meeting | None:
+    if size == 1 and not is_without_mpi(environ):
+        return None
+    return Meeting(store=unused(store, rank, environ), rank=rank, size=size)
+
+
+def _locals_of_init() -> Mapping[str, Any]:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "init_process_group":
+        frame = frame.f_back
+    return frame.f_locals if frame is not None else {}
+
+
+def _exchange(meeting: Meeting, own: Address, timeout: timedelta) -> list[Address]:
+    store, rank, size = meeting.store, meeting.rank, meeting.size
+    keys = [f"address of rank {peer}" for peer in range(size)]
+    store.set(keys[rank], json.dumps(asdict(own)))
+    addresses = []
+    for peer, key in enumerate(keys):
+        try:
+            store.wait([key], timeout)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"rank {rank} waited {timeout.total_seconds():g} s for rank {peer} to begin"
+            ) from error
+        addresses.append(Address(**json.loads(store.get(key))))
+    return addresses
+
+
+def check_one_node(addresses: Sequence[Address]) -> None:
+    machines = dict.fromkeys(address.machine for address in addresses)
+    if len(machines) == 1:
+        return
+    hosts = Counter(address.host for address in addresses)
+    where = ",".join(f"{host}:{count}" for host, count in hosts.items())
+    raise RuntimeError(
+        f"torchrun started {len(addresses)} ranks on {len(machines)} nodes, and backend mpi works "
+        "under torchrun on one node. For several let MPI start the script: "
+        f"mpiexec -n {len(addresses)} -host {where} python …"
+    )

@@ -1,0 +1,51 @@
+"""Events of PyTorch's profilers: each collective and message, with the shapes of its tensors.
+
+As those of PyTorch's own backends an event begins with the call and ends with its work, whatever
+thread that is on: "mpi:all_reduce". Shapes are recorded where the profiler has `record_shapes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import profiler as torch_profiler
+
+# The names that PyTorch's other backends give to what we know by another one.
+_NAMES = {
+    "all_gather_single": "_all_gather_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "all_to_all_single": "all_to_all",
+}
+_Event: Any = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+
+
+def is_profiling() -> bool:
+    """Return whether a profiler runs in this process: a read of a flag."""
+    return torch_profiler._is_profiler_enabled
+
+
+def begin_event(name: str, tensors: Sequence[Tensor]) -> Callable[[], None]:
+    """Begin an event, and return what ends it, on any thread."""
+    if _Event is None:
+        return lambda: None
+    event = _Event(f"mpi:{_NAMES.get(name, name)}", list(tensors), {})
+    event.__enter__()
+    return lambda: event.__exit__(None, None, None)
+
+
+def profiled(
+    name: str, tensors: Sequence[Tensor], call: Callable[[], object]
+) -> Callable[[], object]:
+    """Return `call` as an event that begins now and ends with it."""
+    end = begin_event(name, tensors)
+
+    def ended() -> None:
+        try:
+            call()
+        finally:
+            end()
+
+    return ended

@@ -1,0 +1,77 @@
+"""Python's signal handlers run between collectives, as they do with PyTorch's other backends.
+
+A handler that makes a collective, to save a checkpoint before the job is ended say, cannot make it
+in the middle of another one. A wait of this backend looks for signals, so that Ctrl-C ends it; any
+handler but Python's own for SIGINT, and those of this package, is put off until the collective is
+over.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from phalanx.torch_backend.queue import AFTER_COLLECTIVES, is_in_collective
+
+
+class Deferred:
+    """A handler that waits until this thread is in no collective."""
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if is_in_collective():
+            AFTER_COLLECTIVES.append(partial(self.handler, number, frame))
+        else:
+            self.handler(number, frame)
+
+
+def defer_handlers() -> None:
+    """Put off the handlers that exist, and those that are installed from now on."""
+    _wrap_functions()
+    if threading.current_thread() is threading.main_thread():
+        for number in signal.valid_signals():
+            handler = signal.getsignal(number)
+            if _wrapped(handler) is not handler:
+                signal.signal(number, handler)
+
+
+def _wrap_functions() -> None:
+    """Wrap `signal.signal`, and `signal.getsignal` so that programs get back what they gave."""
+    module: Any = signal
+    if getattr(module.signal, "defers", False):
+        return
+    install, look = module.signal, module.getsignal
+
+    @functools.wraps(install)
+    def install_deferred(signalnum: Any, handler: Any) -> Any:
+        return _unwrapped(install(signalnum, _wrapped(handler)))
+
+    @functools.wraps(look)
+    def look_unwrapped(signalnum: Any) -> Any:
+        return _unwrapped(look(signalnum))
+
+    install_deferred.defers = True  # type: ignore[attr-defined]
+    module.signal, module.getsignal = install_deferred, look_unwrapped
+
+
+def _wrapped(handler: Any) -> Any:
+    if not callable(handler) or isinstance(handler, Deferred | signal.Handlers):
+        return handler
+    return handler if _runs_at_once(handler) else Deferred(handler)
+
+
+def _runs_at_once(handler: Any) -> bool:
+    """Python's own for SIGINT, and those of this package: they make no collective, they end a rank
+    that waits in one."""
+    module = str(getattr(handler, "__module__", ""))
+    return handler is signal.default_int_handler or module.partition(".")[0] == "phalanx"
+
+
+def _unwrapped(handler: Any) -> Any:
+    return handler.handler if isinstance(handler, Deferred) else handler

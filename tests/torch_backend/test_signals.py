@@ -1,0 +1,23 @@
+"""Which signal handlers are put off until a collective is over; `handlers.py` runs them."""
+
+import signal
+
+from phalanx.torch_backend.signals import Deferred, _unwrapped, _wrapped
+from phalanx.train.rank import _raise_terminated
+
+
+def of_a_program(*_: object) -> None:
+    """A handler that may make collectives."""
+
+
+def test_handlers_of_programs_are_put_off() -> None:
+    wrapped = _wrapped(of_a_program)
+    assert isinstance(wrapped, Deferred)
+    assert _wrapped(wrapped) is wrapped
+    assert _unwrapped(wrapped) is of_a_program
+
+
+def test_handlers_that_end_a_rank_are_not() -> None:
+    """The launcher ends the ranks of `phalanx train` while they wait for one that has failed."""
+    for handler in (signal.default_int_handler, _raise_terminated, signal.SIG_DFL, None):
+        assert _wrapped(handler) is handler
