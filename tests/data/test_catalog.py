@@ -129,3 +129,17 @@ def test_the_launcher_asks_without_torch_or_numpy() -> None:
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert answer.stdout == "set()\n", answer.stderr
+
+
+def test_digits_without_what_they_are_made_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are taken from the cache, or refused before anything is started."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("phalanx.data.catalog.find_spec", lambda _: None)
+    for name in ("digits", "auto"):
+        with pytest.raises(UserError, match=r"scikit-learn, .* pip install 'phalanx\[study\]'"):
+            resolve(name)
+    digits_file().parent.mkdir()
+    digits_file().write_bytes(b"")
+    assert resolve("digits").name == "digits"

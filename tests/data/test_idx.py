@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -77,3 +78,32 @@ def test_another_number_of_dimensions_is_refused() -> None:
 def test_a_missing_file_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: No such file or directory"):
         read_idx(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(100, "is too long: .*, found more"), (2**31, "is truncated: .*, found 52428816")],
+)
+def test_what_unzips_without_end_is_never_in_memory(
+    count: int, message: str, tmp_path: Path
+) -> None:
+    header = struct.pack(">BBBB3I", 0, 0, 8, 3, count, 28, 28)
+    (tmp_path / "bomb").write_bytes(gzip.compress(header + bytes(50 * 2**20), 1))
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=message):
+            read_idx(tmp_path / "bomb")
+        _, most_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most_bytes < 10 * 2**20
+
+
+def test_more_than_the_machine_holds_is_refused_unread(tmp_path: Path) -> None:
+    """Its file is as long as its header says, and takes no room on the disk."""
+    header = struct.pack(">BBBB3I", 0, 0, 8, 3, 2**30, 28, 28)
+    with (tmp_path / "huge").open("wb") as file:
+        file.write(header)
+        file.truncate(len(header) + 2**30 * 28 * 28)
+    with pytest.raises(UserError, match=r"GB of memory would be needed, this machine has"):
+        read_idx(tmp_path / "huge")

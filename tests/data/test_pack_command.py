@@ -1,5 +1,6 @@
 """`phalanx data pack` and `phalanx data verify` as they are typed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -30,6 +31,7 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
     assert lines[-1] == f"next: phalanx train --data {folder}"
     answer = phalanx("data", "verify", folder)
     assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.startswith("samples: train 36, validation 4\n")
     assert answer.stdout.endswith("all as they were written\n")
     shard = tmp_path / "t.pack" / "train" / "shard-00000.tar"
     content = bytearray(shard.read_bytes())
@@ -42,6 +44,13 @@ def test_pack_then_verify_then_damage(tmp_path: Path) -> None:
         "  sample 3, shard-00000.tar byte 6784: is not what was packed",
     ]
     assert answer.stderr.endswith(f"phalanx: 1 of 4 files of {folder} are damaged\n")
+    shard.with_name("index.json").unlink()
+    answer = phalanx("data", "verify", folder)
+    assert answer.returncode == 1
+    assert answer.stderr.endswith(
+        f"phalanx: {folder} is not whole: {folder}/train has 1 shards and no index.json: it is "
+        "damaged, or not whole\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,3 +96,32 @@ def test_stopped_by_the_keyboard_and_gone_on_with(tmp_path: Path) -> None:
     values = pack.read("inputs", np.arange(pack.num_samples))
     assert len(np.unique(values[:, 0])) == 5_400
     pack.close()
+
+
+def test_what_is_no_file_or_no_markup(tmp_path: Path) -> None:
+    """In one start each: names with brackets, a FIFO and a device are a line, and nothing hangs."""
+    os.mkfifo(tmp_path / "pipe.tar")
+    (tmp_path / "zeros.csv").symlink_to("/dev/zero")
+    for source, message in (
+        ("[/red]", "there is no [/red]: name a file"),
+        (str(tmp_path / "pipe.tar"), "pipe.tar cannot be read: Not a regular file"),
+        (str(tmp_path), "pipe.tar cannot be read: Not a regular file"),
+        (str(tmp_path / "zeros.csv"), "zeros.csv cannot be read: Not a regular file"),
+    ):
+        answer = phalanx("data", "pack", source, str(tmp_path / "p"))
+        assert (answer.returncode, answer.stderr.count("\n")) == (2, 1), answer.stderr
+        assert message in answer.stderr
+
+
+def test_the_summary_names_what_is_not_packed(tmp_path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    for kind in ("cat", "dog"):
+        (tmp_path / "pets" / kind).mkdir(parents=True)
+        image_module.new("L", (4, 4)).save(tmp_path / "pets" / kind / "0.png")
+    (tmp_path / "pets" / "cat" / "notes.txt").write_text("miaow")
+    answer = phalanx("data", "pack", str(tmp_path / "pets"), str(tmp_path / "p"))
+    assert answer.returncode == 0, answer.stderr
+    notes = tmp_path / "pets" / "cat" / "notes.txt"
+    assert f"not packed: 1 files that end in none of .png, .jpg, .jpeg …: {notes}\n" in (
+        answer.stdout
+    )

@@ -6,7 +6,9 @@ The launcher asks here before it starts ranks, so that missing data costs a seco
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -42,6 +44,12 @@ FILE_SETS: Mapping[Name, FileSet] = {"mnist": MNIST, "fashion": FASHION, "cifar1
 """The data that is files of others; the rest is embedded."""
 
 
+NEEDS_SCIKIT_LEARN = (
+    "the embedded digits are made from those of scikit-learn, which is not installed: "
+    "pip install 'phalanx[study]', or name other data with --dataset or --data"
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """The data set that is taken."""
@@ -69,7 +77,7 @@ def resolve(name: str, data_root: Path | None = None) -> Choice:
     """
     match name:
         case "digits":
-            return Choice(name="digits", folder=None, reason="digits, the embedded data, as asked")
+            return _digits("digits, the embedded data, as asked")
         case "text":
             return Choice(name="text", folder=None, reason=f"text: {describe_reference()}")
         case "auto":
@@ -85,9 +93,19 @@ def _mnist_or_digits(roots: list[Path]) -> Choice:
     folder = find_folder(roots, MNIST)
     if folder is None:
         reason = f"auto took the embedded digits: {what_is_missing(roots, MNIST)}"
-        return Choice(name="digits", folder=None, reason=reason)
+        return _digits(reason)
     _check_sizes(folder, MNIST)
     return Choice(name="mnist", folder=folder, reason=f"mnist: auto found it in {folder}")
+
+
+def _digits(reason: str) -> Choice:
+    """Raises: UserError when they would have to be made and what makes them is not installed."""
+    if find_spec("sklearn") is None:
+        with suppress(OSError):
+            if digits_file().exists():
+                return Choice(name="digits", folder=None, reason=reason)
+        raise UserError(NEEDS_SCIKIT_LEARN)
+    return Choice(name="digits", folder=None, reason=reason)
 
 
 def _files(name: Name, roots: list[Path]) -> Choice:

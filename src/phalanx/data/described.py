@@ -11,7 +11,7 @@ import numpy as np
 from phalanx.data.pack_reader import INPUTS, TARGETS
 from phalanx.data.packed.index import INDEX, Field, PackIndex
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.stored import read_index
+from phalanx.data.packed.stored import has_index, read_index
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape
 
@@ -47,7 +47,7 @@ def describe(folder: Path) -> DescribedPack:
     if not folder.is_dir():
         raise UserError(f"--data {folder}: there is no such folder")
     for split in (TRAIN, VALIDATION):
-        if not (folder / split / INDEX).is_file():
+        if not has_index(folder / split):
             raise UserError(
                 f"--data {folder}: there is no {split}/{INDEX} in it: `phalanx data pack` makes "
                 f"a folder with {TRAIN} and {VALIDATION}"

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from phalanx.data.arrays import Arrays, Bytes
-from phalanx.data.catalog import NUM_TRAIN_SAMPLES, NUM_VALIDATION_SAMPLES
+from phalanx.data.catalog import NEEDS_SCIKIT_LEARN, NUM_TRAIN_SAMPLES, NUM_VALIDATION_SAMPLES
+from phalanx.errors import UserError
 
 Labels = NDArray[np.int64]
 
@@ -54,7 +55,10 @@ def make_digits() -> Arrays:
 
 def read_originals() -> tuple[NDArray[np.float64], Labels]:
     """Images (1797, 8, 8) of whole numbers from 0 to 16, and labels (1797,)."""
-    from sklearn.datasets import load_digits  # takes a second; not needed when there is a cache
+    try:
+        from sklearn.datasets import load_digits  # takes a second; not needed with a cache
+    except ModuleNotFoundError:
+        raise UserError(NEEDS_SCIKIT_LEARN) from None
 
     originals = load_digits()
     return originals.images.astype(np.float64), originals.target.astype(np.int64)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.unzip import read_unzipped
+from phalanx.data.memory import check_fits
+from phalanx.data.unzip import read_unzipped, unzipped_size
 from phalanx.errors import UserError
 
 # Type byte of the header → element, most significant byte first.
@@ -26,7 +27,15 @@ def read_idx(path: Path, *, num_dims: int | None = None) -> NDArray[Any]:
     num_dims: refuse a file with another number of dimensions.
     Raises: UserError when the file cannot be read, is damaged, truncated or too long.
     """
-    return parse_idx(read_unzipped(path), str(path), num_dims=num_dims)
+    element, shape = _parse_header(read_unzipped(path, limit_bytes=4 + 4 * 255), str(path))
+    expected_bytes = 4 + 4 * len(shape) + math.prod(shape) * element.itemsize
+    found_bytes = unzipped_size(path, expected_bytes)
+    if found_bytes == expected_bytes:  # else there is no need of memory for it
+        check_fits(3 * expected_bytes, f"{path} has {' x '.join(map(str, shape))} elements")
+        content = read_unzipped(path, limit_bytes=expected_bytes + 1)
+        return parse_idx(content, str(path), num_dims=num_dims)
+    found = "more" if found_bytes > expected_bytes else str(found_bytes)
+    raise UserError(_misfit(expected_bytes, found, element, shape, str(path)))
 
 
 def parse_idx(content: bytes, source: str, *, num_dims: int | None = None) -> NDArray[Any]:
@@ -37,14 +46,20 @@ def parse_idx(content: bytes, source: str, *, num_dims: int | None = None) -> ND
     header_bytes = 4 + 4 * len(shape)
     expected_bytes = header_bytes + math.prod(shape) * element.itemsize
     if len(content) != expected_bytes:
-        fault = "is truncated" if len(content) < expected_bytes else "is too long"
-        sizes = " x ".join(map(str, shape))
-        raise UserError(
-            f"{source} {fault}: {sizes} elements of {element.itemsize} bytes need "
-            f"{expected_bytes} bytes with the header, found {len(content)}"
-        )
+        raise UserError(_misfit(expected_bytes, str(len(content)), element, shape, source))
     array = np.frombuffer(content, element, offset=header_bytes).reshape(shape)
     return array.astype(element.newbyteorder("="))
+
+
+def _misfit(
+    expected: int, found: str, element: np.dtype[Any], shape: tuple[int, ...], source: str
+) -> str:
+    fault = "is too long" if found == "more" or int(found) > expected else "is truncated"
+    sizes = " x ".join(map(str, shape))
+    return (
+        f"{source} {fault}: {sizes} elements of {element.itemsize} bytes need "
+        f"{expected} bytes with the header, found {found}"
+    )
 
 
 def _parse_header(content: bytes, source: str) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -45,8 +45,12 @@ def inventory(data_root: Path | None = None) -> list[Holding]:
 
 def _digits() -> Holding:
     path = digits_file()
-    if not path.exists():
-        return Holding(name="digits", state="made when first used", where=str(path))
+    try:
+        state = "made when first used" if not path.exists() else ""
+    except OSError as error:
+        state = f"made in each run: {error.strerror}"
+    if state:
+        return Holding(name="digits", state=state, where=str(path))
     state = "verified" if read(path) is not None else "damaged, made again when used"
     return Holding(name="digits", state=state, where=str(path))
 

@@ -66,7 +66,10 @@ MNIST_MIRRORS = (
 def find_file(folder: Path, file: PublishedFile) -> Path | None:
     """The file in `folder`, unzipped by preference: it reads faster."""
     candidates = (folder / file.name, folder / file.gz_name)
-    return next((path for path in candidates if path.is_file()), None)
+    try:
+        return next((path for path in candidates if path.is_file()), None)
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def check_size(path: Path, file: PublishedFile) -> None:

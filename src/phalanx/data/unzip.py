@@ -7,8 +7,10 @@ import zlib
 from pathlib import Path
 
 from phalanx.errors import UserError
+from phalanx.records.regular_file import check_regular
 
 GZIP_MAGIC = b"\x1f\x8b"
+_PIECE_BYTES = 2**20
 
 
 def read_unzipped(path: Path, *, limit_bytes: int | None = None) -> bytes:
@@ -19,6 +21,7 @@ def read_unzipped(path: Path, *, limit_bytes: int | None = None) -> bytes:
     """
     count = -1 if limit_bytes is None else limit_bytes
     try:
+        check_regular(path)
         with path.open("rb") as file:
             zipped = file.read(2) == GZIP_MAGIC
             file.seek(0)
@@ -33,13 +36,15 @@ def read_unzipped(path: Path, *, limit_bytes: int | None = None) -> bytes:
 
 
 def unzipped_size(path: Path, expected_bytes: int) -> int:
-    """The size of a file's content, at most one byte more than `expected_bytes`.
+    """The size of a file's content, at most one byte more than `expected_bytes`; it is not held in
+    memory.
 
     A gzip file ends with the size of its content, so one that is as it should be costs no
     unzipping; a file cut short ends with anything and is unzipped to see how far it goes.
     Raises: UserError when the file cannot be read or ends in the middle.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             zipped = file.read(2) == GZIP_MAGIC
             size = file.seek(0, 2)
@@ -48,6 +53,20 @@ def unzipped_size(path: Path, expected_bytes: int) -> int:
             file.seek(max(0, size - 4))
             if int.from_bytes(file.read(), "little") == expected_bytes:
                 return expected_bytes
+            return _count(path, expected_bytes + 1)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    return len(read_unzipped(path, limit_bytes=expected_bytes + 1))
+
+
+def _count(path: Path, limit_bytes: int) -> int:
+    found = 0
+    try:
+        with gzip.open(path) as file:
+            while found < limit_bytes:
+                piece = file.read(min(_PIECE_BYTES, limit_bytes - found))
+                if not piece:
+                    break
+                found += len(piece)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path} is truncated or damaged: {error}") from error
+    return found

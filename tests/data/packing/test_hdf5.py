@@ -1,5 +1,6 @@
 """Data sets of HDF5 files, block by block."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,3 +44,113 @@ def test_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "no.h5").write_bytes(b"no")
     with pytest.raises(UserError, match="cannot be read as HDF5"):
         find_origin(str(tmp_path / "no.h5"), Wanted())
+
+
+SECRET = b"S3CRET" * 20
+
+
+def link_outside(file: "h5py.File", folder: Path) -> None:
+    with h5py.File(folder / "other.h5", "w") as other:
+        other["inputs"] = np.frombuffer(SECRET[:40], "u1").reshape(10, 4)
+    file["inputs"] = h5py.ExternalLink("other.h5", "inputs")
+
+
+def store_outside(file: "h5py.File", folder: Path) -> None:
+    (folder / "secret").write_bytes(SECRET)
+    place = [(str(folder / "secret"), 0, h5py.h5f.UNLIMITED)]
+    file.create_dataset("inputs", shape=(10, 4), dtype="u1", external=place)
+
+
+def virtual_outside(file: "h5py.File", folder: Path) -> None:
+    with h5py.File(folder / "other.h5", "w") as other:
+        other["x"] = np.frombuffer(SECRET[:40], "u1").reshape(10, 4)
+    layout = h5py.VirtualLayout(shape=(10, 4), dtype="u1")
+    layout[:] = h5py.VirtualSource(str(folder / "other.h5"), "x", shape=(10, 4))
+    file.create_virtual_dataset("inputs", layout)
+
+
+def virtual_of_outside(file: "h5py.File", folder: Path) -> None:
+    """Of a data set of the same file that lies outside."""
+    (folder / "secret").write_bytes(SECRET)
+    place = [(str(folder / "secret"), 0, h5py.h5f.UNLIMITED)]
+    file.create_dataset("hidden", shape=(10, 4), dtype="u1", external=place)
+    layout = h5py.VirtualLayout(shape=(10, 4), dtype="u1")
+    layout[:] = h5py.VirtualSource(file["hidden"])
+    file.create_virtual_dataset("inputs", layout)
+
+
+def soft_link_outside(file: "h5py.File", folder: Path) -> None:
+    file.create_group("deep")["elsewhere"] = h5py.ExternalLink("secret.h5", "/")
+    file["inputs"] = h5py.SoftLink("/deep/elsewhere/inputs")
+
+
+@pytest.mark.parametrize(
+    ("write", "other"),
+    [
+        (link_outside, "other.h5"),
+        (store_outside, "secret"),
+        (virtual_outside, "other.h5"),
+        (virtual_of_outside, "secret"),
+        (soft_link_outside, "secret.h5"),
+    ],
+)
+def test_data_of_another_file_is_refused(
+    write: Callable[["h5py.File", Path], None], other: str, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "evil.h5", "w") as file:
+        write(file, tmp_path)
+        file["targets"] = np.arange(10) % 2
+    with pytest.raises(UserError, match=f"lies in another file, .*{other}\nname that file as"):
+        find_origin(str(tmp_path / "evil.h5"), Wanted())
+
+
+def test_links_and_virtual_data_sets_within_the_file(tmp_path: Path) -> None:
+    content = RANDOM.random((6, 2))
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file["group/real"] = content
+        file["group/link"] = h5py.SoftLink("real")
+        layout = h5py.VirtualLayout(shape=(6, 2), dtype="f8")
+        layout[:3] = h5py.VirtualSource(file["group/real"])[3:]
+        layout[3:] = h5py.VirtualSource(file["group/real"])[:3]
+        file.create_virtual_dataset("turned", layout)
+        file["inputs"] = h5py.SoftLink("/group/link")
+        file["circle"] = h5py.SoftLink("/circle")
+        file["gone"] = h5py.SoftLink("/nowhere")
+        file["targets"] = np.arange(6) % 2
+    path = str(tmp_path / "own.h5")
+    inputs, _ = everything(find_origin(path, Wanted()))
+    np.testing.assert_array_equal(np.array(inputs), content)
+    inputs, _ = everything(find_origin(path, Wanted(inputs=("turned",))))
+    np.testing.assert_array_equal(np.array(inputs), np.roll(content, 3, axis=0))
+    with pytest.raises(UserError, match="circle is a link that leads in a circle"):
+        find_origin(path, Wanted(inputs=("circle",)))
+    with pytest.raises(UserError, match="has no data set 'gone'"):
+        find_origin(path, Wanted(inputs=("gone",)))
+
+
+def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
+    path = tmp_path / "t.h5"
+    inputs = RANDOM.random((40, 3)).astype("f4")
+    inputs[17, 1] = np.nan
+    with h5py.File(path, "w") as file:
+        file["inputs"] = inputs
+        file["targets"] = np.arange(40) % 4
+        file["prices"] = np.arange(40) * 2_304
+        huge = {"shape": (2**40,), "chunks": (2**20,), "dtype": "i8"}
+        file.create_dataset("many", **huge)
+        file.create_dataset("rows", **huge)
+        file.create_dataset("wide", shape=(40, 2**40), chunks=(1, 2**20), dtype="u1")
+        file["none"] = np.zeros((0, 3))
+    with pytest.raises(UserError, match="the inputs of sample 17, counted from 0, are not all fin"):
+        packed(find_origin(str(path), Wanted()), tmp_path / "p")
+    assert not (tmp_path / "p").exists()
+    for wanted, message in (
+        (Wanted(target="prices"), "prices: targets go up to 89,856\nsay --classes 89857 if"),
+        (Wanted(inputs=("rows",), target="many"), "many has 1,099,511,627,776 rows: .* GB of mem"),
+        (Wanted(inputs=("wide",)), r"a row of wide is \(1099511627776,\): 4,398.0 GB of memory"),
+        (Wanted(inputs=("none",), target="none"), "have no rows"),
+    ):
+        with pytest.raises(UserError, match=message):
+            find_origin(str(path), wanted)
+    prices = find_origin(str(path), Wanted(target="prices", classes=0))
+    assert (prices.classes, prices.fields[1].dtype) == ([], "float32")

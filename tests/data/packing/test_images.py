@@ -1,6 +1,8 @@
 """Images of folders: kept as they are, or decoded to one size."""
 
 import io
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -89,4 +91,85 @@ def test_images_that_are_damaged(tmp_path: Path) -> None:
         everything(find_origin(str(tmp_path / "pets"), Wanted()))
     broken.write_bytes(b"hello")
     with pytest.raises(UserError, match=r"dog/1.png is not an image"):
+        find_origin(str(tmp_path / "pets"), Wanted())
+
+
+def test_what_is_not_packed_is_counted_and_named(tmp_path: Path) -> None:
+    pets, elsewhere = tmp_path / "pets", tmp_path / "elsewhere"
+    for split in ("train", "val", "test"):
+        make_images(pets / split)
+    elsewhere.mkdir()
+    (elsewhere / "linked.jfif").write_bytes(png(np.zeros((6, 5, 3), np.uint8), "JPEG"))
+    (pets / "train" / "cat" / "more").symlink_to(elsewhere)
+    (pets / "train" / "fox").symlink_to(elsewhere)
+    (pets / "train" / "bird").mkdir()
+    (pets / "train" / "loose.png").write_bytes(png(np.zeros((6, 5, 3), np.uint8)))
+    (pets / "train" / "dog" / "notes.txt").write_text("woof")
+    (pets / "train" / "dog" / "._0.png").write_text("of a Mac")
+    origin = find_origin(str(pets), Wanted())
+    assert origin.classes == ["cat", "dog", "fox"]
+    assert [len(chunk) for chunk in origin.chunks] == [6 + 2 + 6], "linked ones too"
+    train = pets / "train"
+    skipped = [str(group) for group in origin.skipped]
+    assert skipped[:4] == [
+        f"1 files that end in none of .png, .jpg, .jpeg …: {train}/dog/notes.txt",
+        f"1 hidden files or folders: {train}/dog/._0.png",
+        f"1 files in no class's folder: {train}/loose.png",
+        f"1 folders without images, which make no class: {train}/bird",
+    ]
+    assert skipped[4].startswith("6 files in folders beside those for training and validation: ")
+    assert f"{pets}/test/cat/0.png" in skipped[4]
+
+
+def test_folders_that_cannot_be_meant(tmp_path: Path) -> None:
+    make_images(tmp_path / "pets")
+    cat = tmp_path / "pets" / "cat"
+    (cat / "gone.png").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"cat/gone.png is a link to nothing"):
+        find_origin(str(tmp_path / "pets"), Wanted())
+    (cat / "gone.png").unlink()
+    (cat / "circle").symlink_to(tmp_path / "pets" / "cat")
+    with pytest.raises(UserError, match=r"cat/circle links to a folder that holds it"):
+        find_origin(str(tmp_path / "pets"), Wanted())
+    (cat / "circle").unlink()
+    os.mkfifo(cat / "pipe.png")
+    with pytest.raises(UserError, match=r"cat/pipe.png is no regular file"):
+        find_origin(str(tmp_path / "pets"), Wanted())
+    (cat / "pipe.png").unlink()
+    make_images(tmp_path / "splits" / "val")
+    make_images(tmp_path / "splits" / "test")
+    with pytest.raises(UserError, match="has test, val and no train"):
+        find_origin(str(tmp_path / "splits"), Wanted())
+
+
+@pytest.mark.parametrize("kind", ["PNG", "PPM", "TIFF"])
+def test_grey_images_of_16_bits_are_scaled(kind: str, tmp_path: Path) -> None:
+    ramp = np.linspace(0, 65535, 64).astype(np.uint16).reshape(8, 8)
+    for name in ("cat", "dog"):
+        (tmp_path / "deep" / name).mkdir(parents=True)
+        (tmp_path / "deep" / name / "0.png").write_bytes(png(ramp, kind))
+    expected = np.round(ramp / 257).astype(np.uint8)
+    for wanted in (Wanted(), Wanted(decode=True), Wanted(size=(8, 8))):
+        origin = find_origin(str(tmp_path / "deep"), wanted)
+        assert origin.fields[0].shape == [1, 8, 8]
+        assert origin.notes[0].startswith("2 grey images of 16 bits, scaled to 8: ")
+        train, validation = packed(origin, tmp_path / "p")
+        np.testing.assert_array_equal(train.read("inputs", np.array([0]))[0, 0], expected)
+        train.close()
+        validation.close()
+        shutil.rmtree(tmp_path / "p")
+
+
+def test_images_of_several_frames_or_of_32_bits(tmp_path: Path) -> None:
+    make_images(tmp_path / "pets")
+    frames = [image_module.fromarray(np.full((6, 5, 3), i * 50, np.uint8)) for i in range(3)]
+    frames[0].save(
+        tmp_path / "pets" / "cat" / "moving.gif", save_all=True, append_images=frames[1:]
+    )
+    origin = find_origin(str(tmp_path / "pets"), Wanted())
+    assert [note.split(": ")[0] for note in origin.notes] == [
+        "1 images of several frames or pages, of which the first is packed"
+    ]
+    image_module.fromarray(np.ones((6, 5), np.float32)).save(tmp_path / "pets" / "cat" / "f.tiff")
+    with pytest.raises(UserError, match=r"f.tiff is not an image: its pixels have 32 bits"):
         find_origin(str(tmp_path / "pets"), Wanted())

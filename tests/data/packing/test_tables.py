@@ -39,6 +39,10 @@ CSV_FAULTS = {
     "has no column 't': it has a, b": "a,b\n1,2\n",
     "has two columns 'a'": "a,a,t\n1,2,3\n",
     "too large for float32": "a,t\n1e39,0\n",
+    "row 4, column 't': there is no target": "a,t\n1,cat\n\n2,\n3,dog\n",
+    "row 3, column 't': the target is 'nan'": "a,t\n1,0.5\n2,nan\n",
+    "row 2 is no row of a table: field larger than": f"a,t\n{'1' * 140_000},0\n",
+    "is no text: it holds bytes that are 0": "a,t\n1,\0\n",
 }
 
 

@@ -96,3 +96,120 @@ def test_tars_that_are_wrong(tmp_path: Path) -> None:
     path.write_bytes(b"no tar at all" * 100)
     with pytest.raises(UserError, match="is not a tar, or damaged"):
         find_origin(str(path), Wanted())
+
+
+def numbered(count: int, first: int = 0) -> dict[str, bytes]:
+    """Members of samples 000, 001, …: an image and a class each."""
+    image = png(np.zeros((2, 2), np.uint8))
+    return {
+        f"{i:03d}.{ending}": content
+        for i in range(first, first + count)
+        for ending, content in (("png", image), ("cls", b"%d" % (i % 2)))
+    }
+
+
+def header_of(path: Path, name: str) -> int:
+    with tarfile.open(path) as archive:
+        return archive.getmember(name).offset
+
+
+def test_a_tar_that_ends_early_is_refused(tmp_path: Path) -> None:
+    """Python's tarfile takes each of these for a shorter archive, without a word."""
+    path = tmp_path / "t.tar"
+    write_tar(path, numbered(10))
+    whole, at = path.read_bytes(), header_of(path, "004.png")
+    for offset in (at, at + 100, at + 148, at + 300):
+        content = bytearray(whole)
+        content[offset] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=rf"damaged: at byte {at} there is neither a member"):
+            find_origin(str(path), Wanted())
+    path.write_bytes(whole[:at])
+    with pytest.raises(UserError, match=rf"is cut off: it ends at byte {at} without"):
+        find_origin(str(path), Wanted())
+    path.write_bytes(whole[: at + 200])
+    with pytest.raises(UserError, match=r"is cut off|is not a tar, or damaged"):
+        find_origin(str(path), Wanted())
+
+
+def test_tars_that_were_joined_are_read_on(tmp_path: Path) -> None:
+    parts = []
+    for i in range(3):
+        write_tar(tmp_path / "part", numbered(4, first=4 * i))
+        parts.append((tmp_path / "part").read_bytes())
+    path = tmp_path / "t.tar"
+    path.write_bytes(b"".join(parts))
+    inputs, targets = everything(find_origin(str(path), Wanted()))
+    assert len(inputs) == 12
+    assert targets.tolist() == [0, 1] * 6
+    path.write_bytes(parts[0] + b"\0" * 512 + b"rest" * 512)
+    with pytest.raises(UserError, match="damaged: at byte"):
+        find_origin(str(path), Wanted())
+
+
+def test_a_second_member_of_one_ending_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "t.tar", "w") as archive:
+        for name in ("a.cls", "a.png", "a.cls", "a.png"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    with pytest.raises(UserError, match=r"'a.cls' at byte 1536 is a second .cls of its sample"):
+        find_origin(str(tmp_path / "t.tar"), Wanted())
+
+
+def test_members_that_are_not_packed_are_named(tmp_path: Path) -> None:
+    members = {}
+    for name, content in numbered(12).items():
+        members[name] = content
+        if name.endswith("cls"):
+            members[name.replace("cls", "json")] = b"{}"
+    write_tar(tmp_path / "t.tar", members)
+    origin = find_origin(str(tmp_path / "t.tar"), Wanted())
+    assert [str(group) for group in origin.skipped] == [
+        "12 members .json, neither inputs nor targets: "
+        + ", ".join(f"{i:03d}.json" for i in range(10))
+        + " and 2 more"
+    ]
+
+
+NPY = io.BytesIO()
+np.save(NPY, np.zeros(3, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (("cls", b"9" * 30_000), "of 30,000 letters is no target"),
+        (("cls", b" "), r"1.cls at byte \d+: there is no target"),
+        (("cls", b"x" * 70_000), "is no target: it has 70,000 bytes"),
+        (("cls", b"\xff"), "is neither text nor an array"),
+        (("cls", b"0.5"), r"is no finite number|0.png"),
+        (("targets.npy", NPY.getvalue()), r"is float32 of \(3,\), the first target float32 of \(2"),
+        (("targets.npy", NPY.getvalue()[:-1]), "12 bytes, and 11 follow"),
+        (
+            ("targets.npy", NPY.getvalue().replace(b"(3,), }", b"(1000000000000,), }")),
+            "4,000,000,000,000 bytes, and",
+        ),
+        (("targets.npy", NPY.getvalue().replace(b"(3,)", b"((3,")), "header cannot be read|Cannot"),
+    ],
+)
+def test_targets_that_are_wrong(target: tuple[str, bytes], message: str, tmp_path: Path) -> None:
+    (ending, content), image = target, png(np.zeros((2, 2), np.uint8))
+    first = io.BytesIO()
+    np.save(first, np.zeros(2, np.float32))
+    good = first.getvalue() if ending == "targets.npy" else b"cat" if content == b"0.5" else b"0"
+    members = {"0.png": image, f"0.{ending}": good, "1.png": image, f"1.{ending}": content}
+    write_tar(tmp_path / "t.tar", members)
+    if content == b"0.5":
+        message = "0.cls at byte .*: the target 'cat' is no finite number"
+    with pytest.raises(UserError, match=message):
+        find_origin(str(tmp_path / "t.tar"), Wanted(target=ending))
+
+
+def test_quantities_of_a_tar(tmp_path: Path) -> None:
+    members = {}
+    for i in range(20):
+        members |= {f"{i}.png": png(np.zeros((2, 2), np.uint8)), f"{i}.txt": b"%.3f" % (i * 0.37)}
+    write_tar(tmp_path / "t.tar", members)
+    origin = find_origin(str(tmp_path / "t.tar"), Wanted())
+    _, targets = everything(origin)
+    assert origin.classes == []
+    np.testing.assert_array_equal(targets, np.round(np.arange(20) * 0.37, 3).astype(np.float32))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +14,14 @@ from numpy.typing import NDArray
 from phalanx.errors import UserError
 
 _MODES = {1: "L", 3: "RGB"}
+_WITH_16_BITS = ("PNG", "PPM")
+"""Formats whose grey images of 16 bits Pillow may give as numbers of 32 bits, its mode I."""
+
+IMAGE_ERRORS = (
+    *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError),
+    *(IndexError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError),
+)
+"""Pillow's answers to damaged files."""
 
 
 def decode_image(content: bytes, num_channels: int | None = None) -> NDArray[np.uint8]:
@@ -23,11 +33,45 @@ def decode_image(content: bytes, num_channels: int | None = None) -> NDArray[np.
     image_module = pillow()
     try:
         with image_module.open(io.BytesIO(content)) as image:
-            channels = num_channels or (1 if image.mode in ("1", "L") else 3)
-            pixels = np.asarray(image.convert(_MODES[channels]))
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise ValueError(f"is not an image: {error}") from error
+            channels = num_channels or channels_of(image)
+            pixels = np.asarray(in_8_bits(image).convert(_MODES[channels]))
+    except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
+        raise ValueError(f"is not an image: {words_of(error)}") from error
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def words_of(error: BaseException) -> str:
+    """Return what Pillow says of a file, without the address of the object that held it."""
+    is_unknown = type(error).__name__ == "UnidentifiedImageError"
+    return "its format is unknown" if is_unknown else str(error)
+
+
+def channels_of(image: Any) -> int:
+    """Return 1 for a grey image of Pillow, else 3."""
+    return 1 if image.mode in ("1", "L", "I", "F") or has_16_bits(image) else 3
+
+
+def has_16_bits(image: Any) -> bool:
+    """Whether a grey image of Pillow has 16 bits a pixel.
+
+    Raises: ValueError when it has 32, whose range nobody knows.
+    """
+    if image.mode.startswith("I;16") or (image.mode == "I" and image.format in _WITH_16_BITS):
+        return True
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels have 32 bits; bring them to 8 or 16")
+    return False
+
+
+def in_8_bits(image: Any) -> Any:
+    """Return an image of Pillow, grey of 16 bits scaled to 8: converted, it would be cut at 255.
+
+    Raises: ValueError when it has 32 bits a pixel.
+    """
+    if not has_16_bits(image):
+        return image
+    deep = np.asarray(image).astype(np.uint32)
+    return pillow().fromarray(((np.minimum(deep, 65535) * 255 + 32767) // 65535).astype(np.uint8))
 
 
 def pillow() -> Any:

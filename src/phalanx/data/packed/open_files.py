@@ -14,6 +14,8 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.records.regular_file import check_regular
+
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -125,6 +127,7 @@ class Held:
 
 class _OpenFile:
     def __init__(self, path: Path, is_mapped: bool) -> None:
+        check_regular(path)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._map = _mapped(descriptor) if is_mapped else None
         address = 0 if self._map is None else self._map.ctypes.data

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.blocks import Blocks
-from phalanx.data.packed.damage import DamagedError, fault_of
+from phalanx.data.packed.damage import ALTERED_CHECKSUM, DamagedError, fault_of
 from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.file_sizes import check_files
 from phalanx.data.packed.index import Field, PackIndex, Shard
@@ -179,6 +179,9 @@ class Pack:
         """Raises: DamagedError where damaged samples stop the run."""
         sample, shard = int(asked.samples[row]), int(asked.shards[row])
         file, offset = self._path(shard, asked.file), int(asked.parts.offsets[row])
+        entry = self._reader.altered_entry(sample, shard)
+        if entry is not None:
+            fault, file, offset = ALTERED_CHECKSUM, self._path(shard, 0), entry
         error = DamagedError(fault, file=file, sample=sample, offset_bytes=offset)
         if self._damaged == "stop":
             raise error

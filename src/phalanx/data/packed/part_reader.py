@@ -55,6 +55,7 @@ class PartReader:
         )
         self._short_way = ShortWay(index, self._table, self._files, most_files=OPEN_FILES // 2)
         self.first_samples = self._table.first_samples
+        self.altered_entry = self._table.altered_entry
 
     def locate(self, field: int, indices: Indices) -> Asked:
         """Raises: IndexError for a sample that is not there; UserError as `SpanTable.parts`."""

@@ -10,6 +10,11 @@ import msgspec
 from phalanx.data.packed.check import check_index
 from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
 from phalanx.errors import UserError
+from phalanx.records.regular_file import check_regular
+
+SPLITS = "splits.json"
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec says of damaged bytes."""
 
 
 def read_index(folder: Path) -> PackIndex:
@@ -19,6 +24,7 @@ def read_index(folder: Path) -> PackIndex:
     """
     path = folder / INDEX
     try:
+        check_regular(path)
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} is no pack: it has no {INDEX}{_hint(folder)}") from None
@@ -31,7 +37,7 @@ def read_index(folder: Path) -> PackIndex:
                 f"{path} has schema {schema}; this Phalanx reads up to {SCHEMA_VERSION}: update it"
             )
         index = msgspec.json.decode(content, type=PackIndex)
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise UserError(f"{path} is damaged: {error}") from error
     check_index(index, path)
     if index.sha256 != _digest(index):
@@ -52,7 +58,15 @@ def _digest(index: PackIndex) -> str:
 
 def splits_of(folder: Path) -> list[str]:
     """Those of the usual splits that are there, whole."""
-    return [name for name in ("train", "validation") if (folder / name / INDEX).is_file()]
+    return [name for name in ("train", "validation") if has_index(folder / name)]
+
+
+def has_index(folder: Path) -> bool:
+    """Raises: UserError when the folder cannot be read."""
+    try:
+        return (folder / INDEX).is_file()
+    except OSError as error:
+        raise UserError(f"{folder / INDEX} cannot be read: {error.strerror}") from error
 
 
 class _Schema(msgspec.Struct):

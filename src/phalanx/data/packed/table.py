@@ -15,6 +15,7 @@ from phalanx.data.packed.damage import WHAT_TO_DO
 from phalanx.data.packed.index import PackIndex, Shard
 from phalanx.data.packed.shards import sample_bytes
 from phalanx.errors import UserError
+from phalanx.records.regular_file import check_regular
 
 NOWHERE = 1 << 62
 """An offset beyond every file, of parts that the table tells nonsense about."""
@@ -43,6 +44,7 @@ class SpanTable:
         self._path_of = path_of
         self._is_strict = is_strict
         self._lock = threading.Lock()
+        self._altered: set[int] = set()
         self._is_read = np.zeros(len(index.shards), bool)
         counts = [shard.num_samples for shard in index.shards]
         self.first_samples = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -78,6 +80,16 @@ class SpanTable:
         sample = self._rows[:1].nbytes
         return self._rows, sample, field * (sample // len(self._index.fields))
 
+    def altered_entry(self, sample: int, shard: int) -> int | None:
+        """Return where in its shard's table a sample's checksums stand, in bytes, if that table is
+        not as it was packed: it is the table then that is damaged, as far as can be told."""
+        if shard not in self._altered:
+            return None
+        first, end = self.first_samples[shard : shard + 2].tolist()
+        row_bytes = self._rows[:1].nbytes
+        header_bytes = self._index.shards[shard].files[0].bytes - (end - first) * row_bytes
+        return int(header_bytes + (sample - first) * row_bytes)
+
     def _parts_of_npy(
         self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]
     ) -> Parts:
@@ -105,7 +117,9 @@ class SpanTable:
             if self._is_read[number]:
                 return
             shard, path = self._index.shards[number], self._path_of(number, 0)
-            content = _content(path, shard, self._is_strict)
+            content, is_altered = _content(path, shard, self._is_strict)
+            if is_altered:
+                self._altered.add(number)
             rows = self._rows[self.first_samples[number] : self.first_samples[number + 1]]
             kept = content[len(content) - rows.nbytes :] if len(content) >= rows.nbytes else b""
             if kept:
@@ -113,14 +127,17 @@ class SpanTable:
             self._is_read[number] = True
 
 
-def _content(path: Path, shard: Shard, is_strict: bool) -> bytes:
+def _content(path: Path, shard: Shard, is_strict: bool) -> tuple[bytes, bool]:
+    """A shard's table, and whether it was altered."""
     try:
+        check_regular(path)
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    if is_strict and hashlib.sha256(content).hexdigest() != shard.files[0].sha256:
+    is_altered = hashlib.sha256(content).hexdigest() != shard.files[0].sha256
+    if is_strict and is_altered:
         raise UserError(
             f"{path}, the checksums of {shard.num_samples} samples, is not what was packed\n"
             f"{WHAT_TO_DO}"
         )
-    return content
+    return content, is_altered

@@ -13,8 +13,9 @@ import numpy as np
 from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.stored import read_index, splits_of
+from phalanx.data.packed.stored import read_index
 from phalanx.errors import UserError
+from phalanx.records.regular_file import check_regular
 
 PIECE_BYTES = 4 * 2**20
 
@@ -26,18 +27,6 @@ class FileState(NamedTuple):
     path: Path
     fault: str
     """Empty: as it was written."""
-
-
-def splits(folder: Path) -> list[Path]:
-    """The folders of a pack's splits; of a folder that is one itself, that.
-
-    Raises: UserError when it is neither.
-    """
-    names = splits_of(folder)
-    if names:
-        return [folder / name for name in names]
-    read_index(folder)
-    return [folder]
 
 
 def size_bytes(index: PackIndex) -> int:
@@ -84,6 +73,7 @@ def _read_all(pack: Pack, first: int, num_samples: int) -> None:
 def _fault(path: Path, expected_bytes: int, sha256: str, told: Told) -> str:
     digest, found = hashlib.sha256(), 0
     try:
+        check_regular(path)
         with path.open("rb") as file:
             while piece := file.read(PIECE_BYTES):
                 digest.update(piece)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.data.packing.origin import Numbers
+from phalanx.data.packing.skipped import Skipped
 
 
 class ChunkedOrigin(ABC):
@@ -24,6 +25,8 @@ class ChunkedOrigin(ABC):
     chunks: list[range]
     validation: Numbers | None = None
     targets: NDArray[Any]
+    skipped: list[Skipped]
+    notes: list[str]
 
     _kept: tuple[int, Any] = (-1, None)
 

@@ -6,16 +6,26 @@ import csv
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packing.columns import chosen_columns
 from phalanx.data.packing.origin import ArraysOrigin, Wanted, fingerprint_of
-from phalanx.data.packing.targets import labelled
+from phalanx.data.packing.targets import Places, labelled, parse_targets
 from phalanx.data.unzip import read_unzipped
 from phalanx.errors import UserError
+
+MAX_EXPANSION, MIN_LIMIT_BYTES = 100, 64 * 2**20
+"""A table unzips to ten or twenty times its size; what unzips to more than this is none."""
+
+
+class _Table(NamedTuple):
+    names: list[str]
+    rows: list[list[str]]
+    lines: list[int]
+    """Of the file, from 1 on, where each row ends."""
 
 
 def read_csv(path: Path, wanted: Wanted) -> ArraysOrigin:
@@ -24,12 +34,17 @@ def read_csv(path: Path, wanted: Wanted) -> ArraysOrigin:
 
     Raises: UserError naming row, column and value where something is no number.
     """
-    names, rows = _table(path)
+    names, rows, lines = _table(path)
     inputs, target = chosen_columns(path, names, wanted)
     values = np.empty((len(rows), len(inputs)), np.float32)
     for column, name in enumerate(inputs):
-        values[:, column] = _numbers(path, name, [row[names.index(name)] for row in rows])
-    targets, classes = labelled(_target_values([row[names.index(target)] for row in rows]))
+        words = [row[names.index(name)] for row in rows]
+        values[:, column] = _numbers(path, name, words, lines)
+    places = Places(
+        f"{path}, column {target!r}", lambda i: f"{path} row {lines[i]}, column {target!r}"
+    )
+    words = [row[names.index(target)] for row in rows]
+    targets, classes = labelled(parse_targets(words, places), places, wanted.classes)
     return ArraysOrigin(
         f"{path}, target {target}",
         values,
@@ -39,27 +54,49 @@ def read_csv(path: Path, wanted: Wanted) -> ArraysOrigin:
     )
 
 
-def _table(path: Path) -> tuple[list[str], list[list[str]]]:
+def _table(path: Path) -> _Table:
+    text = _text(path)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
+    rows, lines = [], []
     try:
-        text = read_unzipped(path).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8: byte {error.start} is no character") from error
-    first = text.split("\n", 1)[0]
-    separator = max(",;\t", key=first.count)
-    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=separator))
-    rows = [row for row in rows if row]
+        for row in reader:
+            if row:
+                rows.append(row)
+                lines.append(reader.line_num)
+    except csv.Error as error:
+        raise UserError(f"{path} row {reader.line_num} is no row of a table: {error}") from error
     if len(rows) < 2:
         raise UserError(f"{path} has no rows below its header")
     names = [name.strip() for name in rows[0]]
-    for number, row in enumerate(rows[1:], start=2):
+    for row, line in zip(rows[1:], lines[1:], strict=True):
         if len(row) != len(names):
             raise UserError(
-                f"{path} row {number} has {len(row)} values, the header {len(names)} names"
+                f"{path} row {line} has {len(row)} values, the header {len(names)} names"
             )
-    return names, rows[1:]
+    return _Table(names, rows[1:], lines[1:])
 
 
-def _numbers(path: Path, name: str, words: Sequence[str]) -> NDArray[np.float32]:
+def _text(path: Path) -> str:
+    if b"\0" in read_unzipped(path, limit_bytes=2**20):
+        raise UserError(f"{path} is no text: it holds bytes that are 0")
+    limit = max(MIN_LIMIT_BYTES, MAX_EXPANSION * path.stat().st_size)
+    content = read_unzipped(path, limit_bytes=limit + 1)
+    if len(content) > limit:
+        raise UserError(f"{path} is no table: it unzips to more than {limit / 1e6:,.0f} MB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8: byte {error.start} is no character") from error
+
+
+def _separator(text: str) -> str:
+    first = text.split("\n", 1)[0]
+    return max(",;\t", key=first.count)
+
+
+def _numbers(
+    path: Path, name: str, words: Sequence[str], lines: Sequence[int]
+) -> NDArray[np.float32]:
     try:
         with np.errstate(over="ignore"):
             numbers = np.array(words, dtype=object).astype(np.float32)
@@ -67,13 +104,17 @@ def _numbers(path: Path, name: str, words: Sequence[str]) -> NDArray[np.float32]
         numbers = np.full(len(words), np.nan, np.float32)
     if np.isfinite(numbers).all():
         return numbers
-    for row, word in enumerate(words, start=2):
+    for line, word in zip(lines, words, strict=True):
         if not _is_finite(word):
             raise UserError(
-                f"{path} row {row}, column {name!r}: {word!r} is not a number\n"
+                f"{path} row {line}, column {name!r}: {_shortened(word)!r} is not a number\n"
                 "leave the column out with --inputs, or mend the row"
             )
     raise UserError(f"{path}, column {name!r} has numbers too large for float32")
+
+
+def _shortened(word: str) -> str:
+    return word if len(word) <= 60 else f"{word[:60]}…"
 
 
 def _is_finite(word: str) -> bool:
@@ -81,15 +122,3 @@ def _is_finite(word: str) -> bool:
         return bool(np.isfinite(float(word)))
     except ValueError:
         return False
-
-
-def _target_values(words: Sequence[str]) -> NDArray[Any]:
-    """Whole numbers where all are, else floats, else text."""
-    for kind in (np.int64, np.float64):
-        try:
-            values = np.array([word.strip() for word in words], dtype=object).astype(kind)
-        except (ValueError, OverflowError):
-            continue
-        if np.isfinite(values).all():
-            return values
-    return np.array([word.strip() for word in words])

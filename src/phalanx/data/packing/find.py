@@ -7,12 +7,14 @@ from pathlib import Path
 from phalanx.data.packing.csv_file import read_csv
 from phalanx.data.packing.hdf5_file import Hdf5File
 from phalanx.data.packing.idx_files import idx_files, read_idx_folder
-from phalanx.data.packing.image_folder import ImageFolder, has_images
+from phalanx.data.packing.image_files import has_images
+from phalanx.data.packing.image_folder import ImageFolder
 from phalanx.data.packing.known import NAMES, read_known
 from phalanx.data.packing.origin import Kind, Origin, Wanted
 from phalanx.data.packing.parquet_files import ParquetFiles
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.errors import UserError
+from phalanx.records.regular_file import check_regular
 
 _KIND_OF_ENDING: dict[str, Kind] = {
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
@@ -34,17 +36,19 @@ def find_origin(source: str, wanted: Wanted) -> Origin:
     if source in NAMES and wanted.kind is None and not path.exists():
         _refuse_unused(source, wanted)
         return read_known(source)
-    if not path.exists():
+    if "\0" in source or not path.exists():
         raise UserError(
             f"there is no {source}: name a file, a folder, or one of {', '.join(NAMES)}"
         )
+    if not path.is_dir():
+        check_source(path)
     kind = wanted.kind or _kind_of(path)
     _refuse_unused(kind, wanted)
     match kind:
         case "images":
             return ImageFolder(_folder(path, kind), wanted)
         case "idx":
-            return read_idx_folder(_folder(path, kind))
+            return read_idx_folder(_folder(path, kind), wanted)
         case "csv":
             return read_csv(_file(path, kind), wanted)
         case "parquet":
@@ -55,11 +59,21 @@ def find_origin(source: str, wanted: Wanted) -> Origin:
             return TarFiles(_files(path, kind), wanted)
 
 
+def check_source(path: Path) -> None:
+    """Raises: UserError when it cannot be read, or is a FIFO or a device, which never end."""
+    try:
+        check_regular(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+
+
 def _refuse_unused(kind: str, wanted: Wanted) -> None:
     """Raises: UserError for what was asked for and would not be done."""
     if kind not in WITH_IMAGES and (wanted.size or wanted.decode):
         option = "--size" if wanted.size else "--decode"
         raise UserError(f"{option} is of images in folders, Parquet and tar, not of {kind}")
+    if kind not in (*WITH_PARTS, "idx") and wanted.classes is not None:
+        raise UserError(f"--classes {wanted.classes}: the classes of {kind} are known")
     if kind not in WITH_PARTS and (wanted.inputs or wanted.target):
         option = f"--inputs {wanted.inputs[0]}" if wanted.inputs else f"--target {wanted.target}"
         raise UserError(f"{option}: {kind} has no columns or parts to choose from")
@@ -90,6 +104,8 @@ def _files(path: Path, kind: Kind) -> list[Path]:
     found = sorted(path.glob(f"*.{kind}"))
     if not found:
         raise UserError(f"{path} has no files *.{kind}")
+    for file in found:
+        check_source(file)
     return found
 
 

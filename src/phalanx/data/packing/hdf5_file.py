@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.memory import check_fits
 from phalanx.data.packed.index import Field
 from phalanx.data.packing.chunked import ChunkedOrigin
+from phalanx.data.packing.hdf5_links import find_data_set
 from phalanx.data.packing.origin import Wanted, fingerprint_of
-from phalanx.data.packing.targets import labelled
+from phalanx.data.packing.targets import Places, labelled
 from phalanx.errors import UserError
 
 CHUNK_BYTES = 64 * 2**20
+BYTES_OF_A_SAMPLE = 40
+"""That are held in memory while packing: its target, and its place in the order of samples."""
+
 _USUAL_INPUTS, _USUAL_TARGETS = ("inputs", "images", "data", "x", "X"), ("targets", "labels", "y")
 
 
@@ -22,19 +29,21 @@ class Hdf5File(ChunkedOrigin):
     """Inputs are read in blocks of rows of about 64 MB."""
 
     def __init__(self, path: Path, wanted: Wanted) -> None:
-        """Raises: UserError when a data set is missing, or is not numbers, or they do not fit."""
+        """Raises: UserError when a data set is missing, lies in another file, is not numbers, or
+        the two do not fit each other or the memory."""
         self._path = path
         self._file = _opened(path)
-        inputs_name, target_name = self._names(wanted)
-        self._inputs_set, targets = self._data_set(inputs_name), self._data_set(target_name)
+        with _reading(path):
+            inputs_name, target_name = self._names(wanted)
+            self._inputs_set, targets = self._data_set(inputs_name), self._data_set(target_name)
+            self._check_sizes(inputs_name, target_name, targets)
+            values = targets[...]
         num_samples = self._inputs_set.shape[0]
-        if targets.shape[0] != num_samples:
-            raise UserError(
-                f"{path}: {inputs_name} has {num_samples} rows, {target_name} {targets.shape[0]}"
-            )
         self.text = f"{path}, {inputs_name} and {target_name}"
         self.fingerprint = fingerprint_of([path])
-        self.targets, self.classes = labelled(targets[...])
+        self.skipped, self.notes = [], []
+        places = Places(f"{path}, {target_name}", lambda i: f"{path}, {target_name} row {i}")
+        self.targets, self.classes = labelled(values, places, wanted.classes)
         row_bytes = max(1, self._inputs_set.nbytes // max(1, num_samples))
         step = max(1, CHUNK_BYTES // row_bytes)
         starts = range(0, num_samples, step)
@@ -46,12 +55,8 @@ class Hdf5File(ChunkedOrigin):
 
     def read_chunk(self, chunk: int) -> NDArray[Any]:
         rows = self.chunks[chunk]
-        try:
+        with _reading(self._path, f"rows {rows.start} to {rows.stop - 1}: "):
             content = self._inputs_set[rows.start : rows.stop]
-        except OSError as error:
-            raise UserError(
-                f"{self._path} is damaged: rows {rows.start} to {rows.stop - 1}: {error}"
-            ) from error
         native: NDArray[Any] = np.ascontiguousarray(content, content.dtype.newbyteorder("="))
         return native
 
@@ -63,8 +68,8 @@ class Hdf5File(ChunkedOrigin):
         self._file.visititems(lambda name, item: there.append(name) if _is_set(item) else None)
         if len(wanted.inputs) > 1:
             raise UserError(f"{self._path}: name one data set with --inputs, not {wanted.inputs}")
-        inputs = wanted.inputs[0] if wanted.inputs else _first(_USUAL_INPUTS, there)
-        target = wanted.target or _first(_USUAL_TARGETS, there)
+        inputs = wanted.inputs[0] if wanted.inputs else _first(_USUAL_INPUTS, self._file)
+        target = wanted.target or _first(_USUAL_TARGETS, self._file)
         listed = ", ".join(there[:12]) or "nothing"
         if inputs is None or target is None:
             raise UserError(
@@ -74,14 +79,30 @@ class Hdf5File(ChunkedOrigin):
         return inputs, target
 
     def _data_set(self, name: str) -> Any:
-        item = self._file.get(name)
-        if not _is_set(item):
+        item = find_data_set(self._path, self._file, name)
+        if item is None:
             raise UserError(f"{self._path} has no data set {name!r}")
         if item.dtype.kind not in "biuf" or not item.shape:
             raise UserError(
                 f"{self._path}: {name} is {item.dtype} of {item.shape}, not rows of numbers"
             )
         return item
+
+    def _check_sizes(self, inputs_name: str, target_name: str, targets: Any) -> None:
+        path, num_samples = self._path, self._inputs_set.shape[0]
+        if targets.shape[0] != num_samples:
+            raise UserError(
+                f"{path}: {inputs_name} has {num_samples} rows, {target_name} {targets.shape[0]}"
+            )
+        if num_samples < 1:
+            raise UserError(f"{path}: {inputs_name} and {target_name} have no rows")
+        check_fits(
+            2 * targets.nbytes + num_samples * BYTES_OF_A_SAMPLE,
+            f"{path}: {target_name} has {num_samples:,} rows",
+        )
+        shape = self._inputs_set.shape[1:]
+        row_bytes = self._inputs_set.nbytes // num_samples
+        check_fits(4 * row_bytes, f"{path}: a row of {inputs_name} is {shape}")
 
 
 def _opened(path: Path) -> Any:
@@ -93,16 +114,27 @@ def _opened(path: Path) -> Any:
         ) from None
     try:
         return h5py.File(path, "r")
-    except OSError as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{path} cannot be read as HDF5: {error}") from error
+
+
+@contextmanager
+def _reading(path: Path, where: str = "") -> Iterator[None]:
+    """Raises: UserError for what the HDF5 library says of damaged files."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+        raise UserError(f"{path} is damaged: {where}{error}") from error
 
 
 def _is_set(item: Any) -> bool:
     return hasattr(item, "dtype") and hasattr(item, "shape")
 
 
-def _first(usual: tuple[str, ...], there: list[str]) -> str | None:
-    return next((name for name in usual if name in there), None)
+def _first(usual: tuple[str, ...], file: Any) -> str | None:
+    return next((name for name in usual if file.get(name, getlink=True) is not None), None)
 
 
 def _field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field:

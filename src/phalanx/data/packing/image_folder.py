@@ -10,14 +10,11 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Sample
+from phalanx.data.packing.image_files import find_images
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.origin import Numbers, Wanted, fingerprint_of
 from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
-
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-_FOR_TRAINING = ("train", "training")
-_FOR_VALIDATION = ("validation", "valid", "val", "test")
 
 
 class ImageFolder:
@@ -29,14 +26,7 @@ class ImageFolder:
 
         Raises: UserError when there is none, or one is no image.
         """
-        train_folder, validation_folder = _splits(folder)
-        train, self.classes = _images(train_folder)
-        held_out: list[tuple[Path, str]] = []
-        if validation_folder is not None:
-            held_out, classes = _images(validation_folder)
-            unknown = sorted(set(classes) - set(self.classes))
-            if unknown:
-                raise UserError(f"{validation_folder / unknown[0]}: no such class for training")
+        train, held_out, self.classes, self.skipped = find_images(folder)
         files = train + held_out
         self._paths = [path for path, _ in files]
         self._targets = np.array([self.classes.index(name) for _, name in files], np.int64)
@@ -46,6 +36,7 @@ class ImageFolder:
         self.validation = np.arange(len(train), len(files)) if held_out else None
         self._pool = ThreadPoolExecutor(usable_cores())
         self._form: ImageForm = choose_form(self._pool.map(_peek_file, self._paths), wanted)
+        self.notes = self._form.notes
         self.fields = [self._form.field, Field(name="targets", dtype="int64", shape=[])]
 
     def read(self, numbers: Numbers) -> list[Sample]:
@@ -59,42 +50,6 @@ class ImageFolder:
 
     def _packed(self, path: Path) -> NDArray[np.uint8] | bytes:
         return self._form.packed(_content(path), str(path))
-
-
-def has_images(folder: Path) -> bool:
-    """Whether it looks like one: some folder in it, or in its `train`, holds an image."""
-    root, _ = _splits(folder)
-    return any(
-        path.suffix.lower() in ENDINGS
-        for child in root.iterdir()
-        if child.is_dir()
-        for path in child.rglob("*")
-    )
-
-
-def _splits(folder: Path) -> tuple[Path, Path | None]:
-    training = [folder / name for name in _FOR_TRAINING if (folder / name).is_dir()]
-    validation = [folder / name for name in _FOR_VALIDATION if (folder / name).is_dir()]
-    if not training:
-        return folder, None
-    return training[0], validation[0] if validation else None
-
-
-def _images(folder: Path) -> tuple[list[tuple[Path, str]], list[str]]:
-    """Every image with its class, and the classes that have any."""
-    found = [
-        (path, child.name)
-        for child in sorted(folder.iterdir())
-        if child.is_dir() and not child.name.startswith(".")
-        for path in sorted(child.rglob("*"))
-        if path.suffix.lower() in ENDINGS and path.is_file()
-    ]
-    if not found:
-        raise UserError(
-            f"{folder} has no folders of images: one for each class is wanted, with files that end "
-            f"in {', '.join(ENDINGS[:3])} …"
-        )
-    return found, sorted({name for _, name in found})
 
 
 def _peek_file(path: Path) -> Peek:

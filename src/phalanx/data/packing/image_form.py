@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,13 +11,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.decode import decode_image, pillow
+from phalanx.data.packed.decode import (
+    IMAGE_ERRORS,
+    channels_of,
+    decode_image,
+    has_16_bits,
+    in_8_bits,
+    pillow,
+    words_of,
+)
 from phalanx.data.packed.index import Encoding, Field
 from phalanx.data.packing.origin import Wanted
+from phalanx.data.packing.skipped import Skipped, reported
 from phalanx.errors import UserError
 
 KEPT = ("PNG", "JPEG")
 """Formats whose files are packed as they are; others become PNG."""
+
+
+_FRAMES = "images of several frames or pages, of which the first is packed"
+_WITH_FRAMES = ("GIF", "PNG", "TIFF", "WEBP")
 
 
 class Peek(NamedTuple):
@@ -27,6 +41,8 @@ class Peek(NamedTuple):
     channels: int
     height: int
     width: int
+    has_16_bits: bool = False
+    num_frames: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +50,8 @@ class ImageForm:
     field: Field
     size: tuple[int, int] | None = None
     """(height, width) that images are brought to."""
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What becomes of images that are not packed as they are."""
 
     def packed(self, content: bytes, where: str) -> bytes | NDArray[np.uint8]:
         """Of one image's file. Every image is decoded, so that what is packed can be read.
@@ -62,7 +80,12 @@ def choose_form(images: Iterable[Peek], wanted: Wanted) -> ImageForm:
     first: Peek | None = None
     other: Peek | None = None
     channels, num_png, num_images = 1, 0, 0
+    deep, moving = Skipped("grey images of 16 bits, scaled to 8"), Skipped(_FRAMES)
     for image in images:
+        if image.has_16_bits:
+            deep.add(image.where)
+        if image.num_frames > 1:
+            moving.add(image.where)
         first = first or image
         if (image.height, image.width) != (first.height, first.width):
             other = other or image
@@ -71,6 +94,7 @@ def choose_form(images: Iterable[Peek], wanted: Wanted) -> ImageForm:
         num_images += 1
     if first is None:
         raise UserError("there are no images to pack")
+    notes = [str(group) for group in reported((deep, moving))]
     height, width = wanted.size or (first.height, first.width)
     if wanted.size or wanted.decode:
         if other is not None and wanted.size is None:
@@ -80,9 +104,10 @@ def choose_form(images: Iterable[Peek], wanted: Wanted) -> ImageForm:
                 "for example --size 224x224"
             )
         shape = [channels, height, width]
-        return ImageForm(field=_field("raw", shape), size=wanted.size)
+        return ImageForm(field=_field("raw", shape), size=wanted.size, notes=notes)
     encoding: Encoding = "png" if 2 * num_png > num_images else "jpeg"
-    return ImageForm(field=_field(encoding, None if other else [channels, height, width]))
+    described = _field(encoding, None if other else [channels, height, width])
+    return ImageForm(field=described, notes=notes)
 
 
 def peek(content: bytes | Any, where: str) -> Peek:
@@ -93,10 +118,11 @@ def peek(content: bytes | Any, where: str) -> Peek:
     image_module = pillow()
     try:
         with image_module.open(io.BytesIO(content) if isinstance(content, bytes) else content) as i:
-            channels = 1 if i.mode in ("1", "L") else 3
-            return Peek(where, str(i.format), channels, i.height, i.width)
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise UserError(f"{where} is not an image: {error}") from error
+            frames = i.n_frames if i.format in _WITH_FRAMES else 1
+            size = channels_of(i), i.height, i.width
+            return Peek(where, str(i.format), *size, has_16_bits(i), frames)
+    except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
+        raise UserError(f"{where} is not an image: {words_of(error)}") from error
 
 
 def _field(encoding: Encoding, shape: list[int] | None) -> Field:
@@ -107,10 +133,11 @@ def _resized(content: bytes, where: str, size: tuple[int, int]) -> bytes:
     image_module = pillow()
     try:
         with image_module.open(io.BytesIO(content)) as image:
-            mode = "L" if image.mode in ("1", "L") else "RGB"
-            smaller = image.convert(mode).resize(size[::-1], image_module.Resampling.BILINEAR)
-    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
-        raise UserError(f"{where} is not an image: {error}") from error
+            mode = "L" if channels_of(image) == 1 else "RGB"
+            even = in_8_bits(image).convert(mode)
+            smaller = even.resize(size[::-1], image_module.Resampling.BILINEAR)
+    except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
+        raise UserError(f"{where} is not an image: {words_of(error)}") from error
     file = io.BytesIO()
     smaller.save(file, "BMP")  # without loss and without work
     return file.getvalue()

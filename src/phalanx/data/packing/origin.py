@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
+from phalanx.data.packing.skipped import Skipped
+from phalanx.errors import UserError
 
 Numbers = NDArray[np.int64]
 Kind = Literal["images", "idx", "csv", "parquet", "hdf5", "tar"]
@@ -29,6 +31,10 @@ class Origin(Protocol):
     """Samples that are best read together; one where any sample is as good as the next."""
     validation: Numbers | None
     """The samples that the data itself sets aside; None where it says nothing."""
+    skipped: list[Skipped]
+    """What is in the source and is not packed."""
+    notes: list[str]
+    """What is packed otherwise than it was, a line each."""
 
     def read(self, numbers: Numbers) -> Rows | list[Sample]:
         """Samples by number, of one chunk wherever possible.
@@ -53,6 +59,12 @@ class Wanted:
     """Images become arrays; else their files are kept as they are."""
     size: tuple[int, int] | None = None
     """(height, width) that images are brought to, which decodes them."""
+    classes: int | None = None
+    """How many the target has; 0: none, it is a quantity; None: as many as there are."""
+
+    def __post_init__(self) -> None:
+        if self.classes is not None and self.classes < 0:
+            raise UserError(f"--classes must be at least 0, not {self.classes}")
 
 
 class ArraysOrigin:
@@ -76,6 +88,8 @@ class ArraysOrigin:
             for name, part in self._rows.items()
         ]
         self.chunks = [range(len(inputs))]
+        self.skipped: list[Skipped] = []
+        self.notes: list[str] = []
         self.validation = None if num_train is None else np.arange(num_train, len(inputs))
 
     def read(self, numbers: Numbers) -> Rows:

@@ -9,13 +9,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.memory import check_fits
 from phalanx.data.packed.index import Field
 from phalanx.data.packing.chunked import ChunkedOrigin
 from phalanx.data.packing.columns import chosen_columns
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.origin import Wanted, fingerprint_of
-from phalanx.data.packing.targets import labelled
+from phalanx.data.packing.targets import Places, labelled
 from phalanx.errors import UserError
+
+BYTES_OF_A_ROW = 40
+"""That are held in memory while packing: its target, and its place in the order of rows."""
+
+PARQUET_ERRORS = (
+    *(OSError, ValueError, KeyError, NotImplementedError, TypeError, MemoryError),
+    *(IndexError, OverflowError),
+)
+"""What pyarrow's errors derive from."""
 
 
 class ParquetFiles(ChunkedOrigin):
@@ -27,6 +37,7 @@ class ParquetFiles(ChunkedOrigin):
 
         Raises: UserError when a file is damaged, or columns are missing or not of such kinds.
         """
+        self.skipped, self.notes = [], []
         self._files = [_opened(path) for path in paths]
         self._paths = list(paths)
         names = self._files[0].schema_arrow.names
@@ -41,8 +52,13 @@ class ParquetFiles(ChunkedOrigin):
         self.chunks = [range(end - count, end) for count, end in zip(counts, ends, strict=True)]
         self.text = f"{paths[0] if len(paths) == 1 else paths[0].parent}, target {target}"
         self.fingerprint = fingerprint_of(paths)
-        self.targets, self.classes = labelled(self._target_values(target))
+        check_fits(sum(counts) * BYTES_OF_A_ROW, f"{paths[0]} has {sum(counts):,} rows")
+        places = Places(
+            f"{paths[0]}, column {target!r}", lambda i: f"{self._row(i)}, column {target!r}"
+        )
+        self.targets, self.classes = labelled(self._target_values(target), places, wanted.classes)
         self._form = self._image_form(wanted)
+        self.notes = self._form.notes if self._form else []
         field = self._form.field if self._form else self._array_field()
         targets = self.targets
         self.fields = [
@@ -75,7 +91,7 @@ class ParquetFiles(ChunkedOrigin):
         file, group = self._groups[chunk]
         try:
             table = self._files[file].read_row_group(group, columns=list(columns))
-        except (OSError, ValueError, KeyError) as error:
+        except PARQUET_ERRORS as error:
             raise UserError(f"{self._where(chunk)} cannot be read: {error}") from error
         table = table.select(list(columns)).combine_chunks()
         for name in columns:
@@ -91,14 +107,26 @@ class ParquetFiles(ChunkedOrigin):
         file, group = self._groups[chunk]
         return f"{self._paths[file]} row group {group}"
 
+    def _row(self, number: int) -> str:
+        chunk = next(i for i, rows in enumerate(self.chunks) if number in rows)
+        return f"{self._where(chunk)}, row {number - self.chunks[chunk].start} of it"
+
     def _target_values(self, target: str) -> NDArray[Any]:
         parts = []
         for chunk in range(len(self._groups)):
             column = self._read(chunk, [target]).column(0)
-            parts.append(_as_array(column, f"{self._where(chunk)}, column {target!r}"))
-        if not parts:
+            where = f"{self._where(chunk)}, column {target!r}"
+            parts.append(_as_array(column, where))
+            if parts[-1].dtype.kind not in "biufU":
+                raise UserError(f"{where} holds {column.type}, neither numbers nor text")
+            if (parts[0].dtype.kind == "U") != (parts[-1].dtype.kind == "U"):
+                raise UserError(f"{where} holds {column.type}, and another kind before")
+        if not sum(map(len, parts)):
             raise UserError(f"{self._paths[0]} has no rows")
-        return np.concatenate(parts)
+        try:
+            return np.concatenate(parts)
+        except ValueError as error:
+            raise UserError(f"{self._paths[0]}, column {target!r}: {error}") from error
 
     def _image_form(self, wanted: Wanted) -> ImageForm | None:
         schema = self._files[0].schema_arrow
@@ -110,6 +138,8 @@ class ParquetFiles(ChunkedOrigin):
         for number, chunk in enumerate(self.chunks):
             contents = _image_bytes(self._read(number, self._columns).column(0))
             for row, content in zip(chunk, contents, strict=True):
+                if not content:
+                    raise UserError(f"{self._row(row)}, column {self._columns[0]!r}: no image")
                 yield peek(content, f"{self.text}: the image of row {row}")
 
     def _array_field(self) -> Field:
@@ -143,7 +173,7 @@ def _opened(path: Path) -> Any:
         ) from None
     try:
         return parquet.ParquetFile(path)
-    except (OSError, pyarrow.ArrowException) as error:
+    except (*PARQUET_ERRORS, pyarrow.ArrowException) as error:
         raise UserError(f"{path} cannot be read as Parquet: {error}") from error
 
 
@@ -176,6 +206,8 @@ def _as_array(column: Any, where: str) -> NDArray[Any]:
             raise UserError(f"{where}: lists of {min(lengths)} to {max(lengths)} values")
         chunk = column.combine_chunks() if hasattr(column, "combine_chunks") else column
         flat = chunk.flatten().to_numpy(zero_copy_only=False)
+        if flat.dtype.kind == "O":
+            raise UserError(f"{where}: lists of {kind.value_type}, not of numbers")
         array: NDArray[Any] = flat.reshape(len(column), lengths.pop() if lengths else 0)
         return array
     values: NDArray[Any] = column.to_numpy()

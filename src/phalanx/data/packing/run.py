@@ -14,8 +14,10 @@ import msgspec
 from phalanx.data.packed.check import check_fields, check_layout
 from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex
 from phalanx.data.packed.shards import sample_bytes
+from phalanx.data.packed.splits import write_splits
 from phalanx.data.packed.stored import read_index, splits_of
 from phalanx.data.packed.writer import PackWriter, hidden_folder, sync_folder
+from phalanx.data.packing.finite import check_finite
 from phalanx.data.packing.order import Numbers, split
 from phalanx.data.packing.origin import Origin
 from phalanx.errors import UserError
@@ -92,6 +94,7 @@ def pack(
             for name, numbers in parts._asdict().items()
             if len(numbers)
         }
+        write_splits(hidden, {name: index.num_samples for name, index in indices.items()})
         _publish(hidden, target)
     return indices
 
@@ -133,6 +136,7 @@ def _pack_split(
         told(folder.name, writer.num_samples, len(numbers))
         for part in _pieces(numbers[writer.num_samples :], request.fields):
             samples = origin.read(part)
+            check_finite(samples, part, origin.text)
             if isinstance(samples, list):
                 for sample in samples:
                     writer.add(sample)

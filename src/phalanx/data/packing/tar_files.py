@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
+from phalanx.data.packed.npy_content import parse_npy
 from phalanx.data.packed.shard_writers import Sample
 from phalanx.data.packing.image_form import ImageForm, choose_form, peek
 from phalanx.data.packing.origin import Numbers, Wanted, fingerprint_of
-from phalanx.data.packing.targets import labelled
+from phalanx.data.packing.skipped import Skipped
+from phalanx.data.packing.tar_members import Member, read_samples
+from phalanx.data.packing.targets import Places, labelled, parse_targets
 from phalanx.errors import UserError
 
 _USUAL_INPUTS = ("inputs.npy", "inputs.png", "inputs.jpg", "png", "jpg", "jpeg", "webp", "npy")
 _USUAL_TARGETS = ("targets.npy", "cls", "label", "txt")
 
 
-class Member(NamedTuple):
-    file: int
-    name: str
-    offset: int
-    size: int
+MAX_TARGET_BYTES = 2**16
+"""Of one that is text."""
 
 
 class TarFiles:
@@ -39,7 +38,7 @@ class TarFiles:
         """
         self._paths = list(paths)
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
-        samples = [sample for i, path in enumerate(paths) for sample in _samples(i, path)]
+        samples = [sample for i, path in enumerate(paths) for sample in read_samples(i, path)]
         if not samples:
             raise UserError(f"{paths[0]} holds no samples")
         inputs, target = self._endings(samples[0], wanted)
@@ -52,9 +51,13 @@ class TarFiles:
                         f"{', '.join(sorted(sample))}"
                     )
         self._members = [sample[inputs] for sample in samples]
-        values = [self._target_value(sample[target]) for sample in samples]
-        self.targets, self.classes = labelled(np.array(values))
+        self.skipped = _unused(samples, (inputs, target))
+        members = [sample[target] for sample in samples]
+        places = Places(str(paths[0]), lambda i: self._where(members[i]))
+        values = self._target_values(members, places)
+        self.targets, self.classes = labelled(values, places, wanted.classes)
         self._form, field = self._input_form(inputs, wanted)
+        self.notes = self._form.notes if self._form else []
         shape = list(self.targets.shape[1:])
         self.fields = [field, Field(name="targets", dtype=self.targets.dtype.name, shape=shape)]
         self.text = f"{paths[0] if len(paths) == 1 else paths[0].parent}, .{inputs} and .{target}"
@@ -85,21 +88,38 @@ class TarFiles:
             raise UserError(f"{self._where(member)} is cut off: the archive is truncated")
         return content
 
-    def _array(self, member: Member) -> Any:
+    def _array(self, member: Member) -> NDArray[Any]:
         try:
-            array = np.load(io.BytesIO(self._content(member)), allow_pickle=False)
-        except (ValueError, EOFError) as error:
+            array = parse_npy(self._content(member))
+        except ValueError as error:
             raise UserError(f"{self._where(member)} is no array: {error}") from error
-        return np.ascontiguousarray(array).reshape(np.shape(array))
+        if array.dtype.kind not in "biuf":
+            raise UserError(f"{self._where(member)} is no array of numbers, but of {array.dtype}")
+        native = array.astype(array.dtype.newbyteorder("="), copy=False)
+        return np.ascontiguousarray(native).reshape(array.shape)
 
-    def _target_value(self, member: Member) -> Any:
-        if member.name.endswith(".npy"):
-            return self._array(member)
+    def _target_values(self, members: Sequence[Member], places: Places) -> NDArray[Any]:
+        if not members[0].name.lower().endswith(".npy"):
+            return parse_targets([self._text(member) for member in members], places)
+        first = self._array(members[0])
+        arrays = []
+        for member in members:
+            array = self._array(member)
+            if (array.dtype, array.shape) != (first.dtype, first.shape):
+                raise UserError(
+                    f"{self._where(member)} is {array.dtype} of {array.shape}, the first target "
+                    f"{first.dtype} of {first.shape}"
+                )
+            arrays.append(array)
+        return np.stack(arrays)
+
+    def _text(self, member: Member) -> str:
+        if member.size > MAX_TARGET_BYTES:
+            raise UserError(f"{self._where(member)} is no target: it has {member.size:,} bytes")
         try:
-            text = self._content(member).decode().strip()
+            return self._content(member).decode()
         except UnicodeDecodeError:
             raise UserError(f"{self._where(member)} is neither text nor an array") from None
-        return int(text) if text.lstrip("-").isdecimal() else text
 
     def _input_form(self, ending: str, wanted: Wanted) -> tuple[ImageForm | None, Field]:
         if not ending.endswith("npy"):
@@ -123,45 +143,21 @@ class TarFiles:
                 f"which members of {self._paths[0]} are wanted? name one ending each with --inputs "
                 f"and --target: {', '.join(sorted(sample))}"
             )
-        return inputs.lstrip("."), target.lstrip(".")
+        return inputs.lstrip(".").lower(), target.lstrip(".").lower()
 
     def _where(self, member: Member) -> str:
         return f"{self._paths[member.file]}: {member.name} at byte {member.offset}"
 
 
-def _samples(number: int, path: Path) -> Iterator[dict[str, Member]]:
-    """Members by ending, of one sample after the other.
-
-    Raises: UserError for a damaged archive, or a member that is no file or leaves its folder.
-    """
-    key, sample = "", dict[str, Member]()
-    try:
-        with tarfile.open(path, "r:") as archive:
-            for info in archive:
-                if info.isdir():
-                    continue
-                _check(path, info)
-                stem, _, ending = PurePosixPath(info.name).name.partition(".")
-                full_key = str(PurePosixPath(info.name).parent / stem)
-                if sample and full_key != key:
-                    yield sample
-                    sample = {}
-                key = full_key
-                sample[ending] = Member(number, info.name, info.offset_data, info.size)
-    except (tarfile.TarError, EOFError) as error:
-        raise UserError(f"{path} is not a tar, or damaged: {error}") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    if sample:
-        yield sample
-
-
-def _check(path: Path, info: tarfile.TarInfo) -> None:
-    name = PurePosixPath(info.name)
-    if name.is_absolute() or ".." in name.parts:
-        raise UserError(f"{path} is refused: its member {info.name!r} leaves the folder")
-    if not info.isreg() or info.issparse():
-        raise UserError(f"{path} is refused: its member {info.name!r} is a link or no plain file")
+def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> list[Skipped]:
+    """Members that are neither inputs nor targets, by ending."""
+    groups: dict[str, Skipped] = {}
+    for sample in samples:
+        for ending, member in sample.items():
+            if ending not in used:
+                reason = f"members .{ending}, neither inputs nor targets"
+                groups.setdefault(ending, Skipped(reason)).add(member.name)
+    return list(groups.values())
 
 
 def _first(usual: tuple[str, ...], sample: dict[str, Member]) -> str | None:

@@ -2,32 +2,177 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-MAX_CLASSES = 100_000
+from phalanx.errors import UserError
+
+MAX_CLASSES = 1_000
+"""More are taken only where the user says how many there are."""
+
+MAX_NAME_LETTERS = 200
+MAX_LISTED = 5
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+_MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "none", "nil", "?", "-", ".", "inf"})
+"""Words, in lower case, by which tables say that a number is missing."""
 
 
-def labelled(values: NDArray[Any]) -> tuple[NDArray[Any], list[str]]:
-    """(n,) targets and the names of their classes.
+class Places(NamedTuple):
+    """Where targets stand, for error messages."""
+
+    source: str
+    of: Callable[[int], str]
+    """Names the place of one target."""
+
+
+def parse_targets(words: Sequence[str], places: Places) -> NDArray[Any]:
+    """Return whole numbers where all words are, else floats where all are numbers, else text.
+
+    Raises: UserError naming the first word that is empty, not finite, or no number among numbers.
+    """
+    words = [word.strip() for word in words]
+    _check_words(words, places)
+    is_whole = [_WHOLE.fullmatch(word) is not None for word in words]
+    if all(is_whole):
+        return _as_int64([int(word) for word in words], places)
+    numbers = [_number(word) for word in words]
+    unlike = [i for i, number in enumerate(numbers) if number is None]
+    if not unlike:
+        return np.array(numbers, np.float64)
+    has_fractions = any(
+        number is not None and not whole for number, whole in zip(numbers, is_whole, strict=True)
+    )
+    is_mixed = len(unlike) < len(words)
+    odd = next((i for i in unlike if has_fractions or words[i].lower() in _MISSING), None)
+    if is_mixed and odd is not None:
+        raise UserError(
+            f"{places.of(odd)}: the target {words[odd]!r} is no finite number, as those of other "
+            "samples are\nmend it, or leave that sample out"
+        )
+    return np.array(words)
+
+
+def labelled(
+    values: NDArray[Any], places: Places, num_classes: int | None = None
+) -> tuple[NDArray[Any], list[str]]:
+    """Return (n, …) targets and the names of their classes.
 
     Text: a class for each, in the order of the alphabet. Whole numbers from 0 on are classes
-    already; others are put in order. Floats are quantities: float32, and no classes.
+    already; negative ones are put in order. Floats are quantities: float32, and no classes.
     values: (n,) of text, whole numbers or floats; (n, …) whole numbers are taken as they are.
+    num_classes: as the user says; 0: none, the targets are quantities. None: as many as there are,
+    each with a sample, and up to `MAX_CLASSES`.
+    Raises: UserError when they cannot be meant so, with the option that says it.
     """
+    if values.dtype.kind in "biu":
+        values = _as_int64(values, places)
+    if num_classes == 0 or (values.dtype.kind == "f" and num_classes is None):
+        return _quantities(values, places), []
     if values.dtype.kind == "f":
-        return values.astype(np.float32), []
-    if values.dtype.kind in "biu" and _are_classes(values):
-        return values.astype(np.int64), [str(i) for i in range(int(values.max()) + 1)]
-    if values.ndim > 1:
-        return values.astype(np.int64), []
+        if not (np.isfinite(values).all() and (values == np.floor(values)).all()):
+            raise UserError(
+                f"{places.source}: targets are fractions, which are no {num_classes} classes"
+            )
+        values = values.astype(np.int64)
+    if values.dtype.kind not in "biu":
+        return _named(values, places, num_classes)
+    if not values.size or (values.min() < 0 and values.ndim > 1):
+        return values, []
+    if values.min() < 0:
+        return _named(values, places, num_classes)
+    return values, _numbered(values, places, num_classes)
+
+
+def _numbered(values: NDArray[np.int64], places: Places, num_classes: int | None) -> list[str]:
+    found = int(values.max()) + 1
+    if num_classes is not None and found > num_classes:
+        first = int(np.argmax(values.reshape(len(values), -1).max(1) >= num_classes))
+        raise UserError(
+            f"{places.of(first)}: the target is {found - 1}, not one of {num_classes} classes"
+        )
+    if num_classes is None and found > MAX_CLASSES:
+        raise UserError(_how_many(places, found, f"targets go up to {found - 1:,}"))
+    if num_classes is None and values.ndim == 1:
+        empty = np.flatnonzero(np.bincount(values, minlength=found) == 0).tolist()
+        if empty:
+            listed = ", ".join(map(str, empty[:MAX_LISTED])) + (", …" * (len(empty) > MAX_LISTED))
+            fault = f"targets go up to {found - 1}, and no sample has {listed}"
+            raise UserError(_how_many(places, found, fault))
+    return [str(i) for i in range(num_classes or found)]
+
+
+def _named(
+    values: NDArray[Any], places: Places, num_classes: int | None
+) -> tuple[NDArray[np.int64], list[str]]:
+    if values.dtype.kind not in "biu":
+        _check_words(values.tolist(), places)
     names, targets = np.unique(values, return_inverse=True)
-    if values.dtype.kind in "biu" and len(names) > MAX_CLASSES:
-        return values.astype(np.int64), []
+    if num_classes is None and len(names) > MAX_CLASSES:
+        raise UserError(
+            _how_many(places, len(names), f"targets have {len(names):,} different values")
+        )
+    if num_classes is not None and len(names) != num_classes:
+        raise UserError(
+            f"{places.source}: targets have {len(names):,} different values, not {num_classes:,}"
+        )
     return targets.astype(np.int64), [str(name) for name in names.tolist()]
 
 
-def _are_classes(values: NDArray[Any]) -> bool:
-    return bool(values.size) and int(values.min()) >= 0 and int(values.max()) < MAX_CLASSES
+def _check_words(words: Sequence[str], places: Places) -> None:
+    for i, word in enumerate(words):
+        if not word.strip() or word.lower() == "nan":
+            what = f"the target is {word!r}" if word.strip() else "there is no target"
+            raise UserError(f"{places.of(i)}: {what}\nmend it, or leave that sample out")
+        if len(word) > MAX_NAME_LETTERS:
+            raise UserError(f"{places.of(i)}: {word[:20]!r}… of {len(word):,} letters is no target")
+
+
+def _quantities(values: NDArray[Any], places: Places) -> NDArray[np.float32]:
+    if values.dtype.kind not in "biuf":
+        raise UserError(f"{places.source}: the target {str(values.flat[0])!r} is text, no quantity")
+    with np.errstate(over="ignore"):
+        quantities = values.astype(np.float32)
+    is_finite = np.isfinite(quantities).reshape(len(quantities), -1).all(1)
+    if not is_finite.all():
+        first = int(np.argmin(is_finite))
+        value = values[first] if values.ndim == 1 else "not all"
+        raise UserError(
+            f"{places.of(first)}: the target is {value}, no finite number of float32\n"
+            "mend it, or leave that sample out"
+        )
+    return quantities
+
+
+def _as_int64(values: Sequence[int] | NDArray[Any], places: Places) -> NDArray[np.int64]:
+    if isinstance(values, np.ndarray) and (values.size == 0 or int(values.max()) < 2**63):
+        return values.astype(np.int64)
+    try:
+        return np.array(values).astype(np.int64, casting="safe")
+    except (OverflowError, TypeError):
+        first = next(i for i, value in enumerate(values) if not _fits(value))
+        raise UserError(f"{places.of(first)}: the target {values[first]} is out of range") from None
+
+
+def _fits(value: Any) -> bool:
+    return int(np.max(value)) < 2**63 and int(np.min(value)) >= -(2**63)
+
+
+def _how_many(places: Places, found: int, fault: str) -> str:
+    return (
+        f"{places.source}: {fault}\nsay --classes {found} if these are classes, or --classes 0 "
+        "if they are quantities"
+    )
+
+
+def _number(word: str) -> float | None:
+    """None where it is none, or not finite."""
+    try:
+        number = float(word) if "_" not in word else np.nan
+    except ValueError:
+        return None
+    return number if np.isfinite(number) else None
