@@ -91,6 +91,7 @@ def check_records(events_by_rank: list[list[AnyEvent]], *, num_servers: int) -> 
     assert sum(e.samples for e in steps) == sum(e.samples for e in epochs) == 2 * 1000
     assert sum(e.samples for e in evaluations) == 2 * 500
     assert all(min(e.forward_s, e.backward_s, e.communication_s, e.optimizer_s) >= 0 for e in steps)
+    assert all((e.user_s or 0) + (e.system_s or 0) > 0 for e in epochs), "processor time"
     finished = [e for events in events_by_rank for e in events if isinstance(e, Finished)]
     assert len({e.parameters_sha256 for e in finished}) == 1, "ranks end with other parameters"
     summary = [e for e in events_by_rank[0] if isinstance(e, Summary)][-1]

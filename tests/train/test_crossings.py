@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from phalanx.train.manifest import find_checkpoint, read_manifest
+from phalanx.train.manifest import verify
+from phalanx.train.resume import find_checkpoint
 from tests.conftest import Ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -25,15 +26,16 @@ def test_every_layout_goes_on_from_every_other(
 def test_a_rank_killed_while_it_writes(
     ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
+    """Every rank has a folder of its own, as on nodes that share none."""
     output = ranks.mpi(2, programs("crossings.py"), str(tmp_path), "die", may_fail=True)
     assert "is done" not in output
-    whole = tmp_path / "epoch-0001"
-    assert find_checkpoint(tmp_path) == whole
-    read_manifest(whole)
-    assert (tmp_path / ".epoch-0002.parts").is_dir(), "killed in the midst of it"
+    saved = tmp_path / "0" / "saved"
+    assert find_checkpoint(saved).path == saved / "epoch-0001"
+    assert (saved / ".epoch-0002.new").is_dir(), "killed in the midst of it"
     ranks.mpi(2, programs("crossings.py"), str(tmp_path), "again")
-    assert sorted(path.name for path in tmp_path.glob("*epoch*")) == ["epoch-0001", "epoch-0002"]
-    read_manifest(tmp_path / "epoch-0002")
+    assert sorted(path.name for path in saved.glob("*epoch*")) == ["epoch-0001", "epoch-0002"]
+    assert not list((tmp_path / "1").iterdir()), "rank 0 alone writes"
+    verify(saved / "epoch-0002")
     for name in ("model", "optimizer"):
-        files = [load_file(tmp_path / f"epoch-000{n}" / f"{name}.safetensors") for n in (1, 2)]
+        files = [load_file(saved / f"epoch-000{n}" / f"{name}.safetensors") for n in (1, 2)]
         assert all(files[0][key].equal(files[1][key]) for key in files[0]), "the same steps"

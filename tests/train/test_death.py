@@ -1,8 +1,11 @@
 """A worker or a server that dies ends the run at once, by name; its last checkpoint is whole."""
 
+import contextlib
 import os
 import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,8 +15,9 @@ import psutil
 import pytest
 
 from phalanx.records.files import read_events, read_run
+from phalanx.records.launcher_log import LAUNCHER_LOG
 from phalanx.records.schema import Started
-from phalanx.train.manifest import find_checkpoint, read_manifest
+from phalanx.train.resume import find_checkpoint
 from tests.conftest import ONE_THREAD, Ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
@@ -77,7 +81,87 @@ def test_who_died_is_named_and_the_last_checkpoint_is_whole(
     ), errors
     assert read_run(folder).outcome.status == "failed"
     assert took_s < WITHIN_S
-    assert read_manifest(find_checkpoint(checkpoints)).epochs_done >= 1
+    assert find_checkpoint(checkpoints).manifest.epochs_done >= 1
     left = [p for p in psutil.process_iter(["cmdline"]) if str(folder) in (p.info["cmdline"] or [])]
     assert not left
     print(f"ended after {took_s:.2f} s")
+
+
+def wait_for_steps(folder: Path, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 100
+    path = folder / "rank-1.jsonl"
+    while not path.exists() or path.read_text().count('"step"') < 10:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no steps within 100 s"
+        time.sleep(0.02)
+
+
+def end_of(process: subprocess.Popen[str], folder: Path) -> tuple[float, str]:
+    """Seconds until the run has ended, and what it printed on standard error."""
+    began = time.monotonic()
+    try:
+        _, errors = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert process.returncode == 1, errors
+    assert "Traceback" not in errors
+    assert len(errors.splitlines()) <= 4, errors
+    outcome = read_run(folder).outcome
+    assert outcome.status == "failed"
+    assert (outcome.error or "").splitlines()[0] in errors
+    return time.monotonic() - began, errors
+
+
+def test_a_rank_that_cannot_write_ends_the_run_at_once(ranks: Ranks, tmp_path: Path) -> None:
+    """Writing the error down failed as well, and nobody told the other ranks: they waited for the
+    whole timeout, and the record said for ever that the run was running."""
+    folder = tmp_path / "run"
+    words = ("--strategy", "mpi", "--ranks", "2", "--timeout-s", "60")
+    process = begin(folder, tmp_path / "checkpoints", *words)
+    wait_for_steps(folder, process)
+    resource.prlimit(process_of(folder, 1), resource.RLIMIT_FSIZE, (0, 0))
+    took_s, errors = end_of(process, folder)
+    assert "could not write its records" in errors
+    assert "rank 1: OSError: [Errno 27] File too large" in errors
+    assert took_s < 30
+
+
+@pytest.mark.parametrize("strategy", ["mpi", "gloo"])
+def test_a_full_disk_ends_the_run_at_once(ranks: Ranks, tmp_path: Path, strategy: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("may not mount a file system")
+    try:
+        folder = disk / "run"
+        words = ("--strategy", strategy, "--ranks", "2", "--timeout-s", "60")
+        process = begin(folder, tmp_path / "checkpoints", *words)
+        wait_for_steps(folder, process)
+        with (disk / "others").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        took_s, errors = end_of(process, folder)
+        assert "could not write its records" in errors
+        assert took_s < 30
+        print((folder / LAUNCHER_LOG).read_text())
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_node_that_does_not_see_the_record_is_named(tmp_path: Path) -> None:
+    """The message was true on that node, and false where the user looked."""
+    folder = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-m", "phalanx.train", str(folder)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ONE_THREAD},
+    )
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"phalanx: {folder / 'run.json'} does not exist, as {socket.gethostname()} sees it: ranks "
+        "on several nodes need a folder for their records that all nodes share; name one with "
+        "--run-dir\n"
+    )
+    assert not folder.exists()

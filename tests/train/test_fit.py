@@ -88,6 +88,8 @@ def test_text(options: dict[str, object], words: str) -> None:
         ({"strategy": "tensor", "pipeline_schedule": "gpipe"}, "--pipeline-schedule gpipe means"),
         ({"strategy": "mpi", "server_mode": "bounded"}, "it is for --strategy server"),
         ({"strategy": "mpi", "local_steps": 4}, "it is for --strategy local"),
+        ({"strategy": "mpi", "restart_schedule": True}, "--restart-schedule means nothing"),
+        ({"strategy": "mpi", "allow_changes": True}, "--allow-changes means nothing"),
         ({"strategy": "gloo", "all_reduce": "ring"}, "it is for --strategy mpi"),
         ({"strategy": "gloo", "compress": "int8"}, "--compress int8 means nothing for --model mlp"),
         ({"strategy": "mpi", "powersgd_rank": 2}, "it is for --compress powersgd"),

@@ -107,6 +107,19 @@ def test_a_rank_that_sees_no_loss_says_nothing_of_it() -> None:
     assert " 40%  loss 1.0000  50 images/s" in whole.text()
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"strategy": "zero"}, {"strategy": "tensor"}, {"mesh": "dp=2,tp=1"}],
+    ids=str,
+)
+def test_messages_within_the_passes_are_not_called_communication(options: dict[str, str]) -> None:
+    config = TrainConfig(ranks=2, epochs=3, batch_size=100, **options)  # type: ignore[arg-type]
+    assert "  communication \N{EN DASH}  2.50 s" in epoch_line(summary(1), config)
+    state = LiveState(config)
+    state.take([started(1), step(0, 50, 100.0)])
+    assert state.text().endswith("  communication \N{EN DASH}")
+
+
 @pytest.mark.parametrize(("label", "shown"), [(None, True), ("mpi 2", False)])
 def test_finished_epochs_become_lines(tmp_path: Path, label: str | None, shown: bool) -> None:
     printed = io.StringIO()

@@ -16,7 +16,8 @@ from phalanx.data.sampler import epoch_order
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
 from phalanx.records.schema import Epoch, Notice, Step, Summary
-from phalanx.train.manifest import check_order, find_checkpoint, folder_name, read_manifest
+from phalanx.train.manifest import folder_name, read_manifest
+from phalanx.train.resume import check_order, find_checkpoint
 from tests.conftest import Ranks
 from tests.data.packs import alter, make_pack
 
@@ -57,7 +58,7 @@ def cases(
         others = {"checkpoint_dir": str(folder / name / "saved"), "checkpoint_steps": PERIOD}
         if before is not None:
             saved = folder.parent / before / name / "saved"
-            others["resume"] = str(saved / folder_name(0, step))
+            others["resume"] = str(saved / folder_name(0, step * BATCH))
         if "stage" in chosen:
             others["stage"] = str(folder / "stage")
         made[name] = options(packs / name, **(chosen | others))
@@ -154,12 +155,12 @@ def check_damaged(folder: Path) -> None:
 
 
 def check_checkpoints(folder: Path) -> None:
-    names = sorted(path.name for path in folder.iterdir())
-    assert names == ["epoch-0000-step-000004", "epoch-0000-step-000008", "epoch-0001"]
-    assert find_checkpoint(folder).name == "epoch-0001"
+    names = sorted(path.name for path in folder.glob("epoch-*"))
+    assert names == ["epoch-0000-samples-00000032", "epoch-0000-samples-00000064", "epoch-0001"]
+    assert find_checkpoint(folder).path.name == "epoch-0001"
     within = read_manifest(folder / names[1])
-    assert (within.epochs_done, within.samples_seen, within.schema) == (0, 64, 2)
-    assert read_manifest(folder / names[2]).schema == 1
+    assert within.position == (0, 64)
+    assert within.train_samples == SAMPLES
     with pytest.raises(UserError, match=r"within an epoch of 77 samples of .* at random"):
         check_order(within, folder / names[1], "another order")
     check_order(read_manifest(folder / names[2]), folder / names[2], "another order")

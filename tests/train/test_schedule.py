@@ -1,4 +1,5 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -6,7 +7,7 @@ from hypothesis import strategies as st
 
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
-from phalanx.train.schedule import Schedule, check_warm_up, schedule_of
+from phalanx.train.schedule import Schedule, check_warm_up, schedule_of, step_at
 
 KINDS = ("constant", "step", "cosine", "polynomial")
 WARM_UPS = ("constant", "linear", "cosine")
@@ -77,6 +78,28 @@ def test_every_schedule_rises_to_its_peak_and_falls_from_there(schedule: Schedul
     assert all(a >= b >= 0 for a, b in itertools.pairwise(falling))
 
 
+def test_a_milestone_is_reached_at_its_step() -> None:
+    """0.55 of 100 is 55.00000000000001 in floating point."""
+    for part in (0.07, 0.14, 0.28, 0.29, 0.55, 0.56, 0.57, 0.58):
+        schedule = Schedule(kind="step", peak=1.0, num_steps=100, milestones=(part,))
+        falls = [step for step in range(100) if schedule.at(step) < 1]
+        assert falls[0] == round(part * 100)
+
+
+@given(schedules(), st.integers(0, 50))
+def test_begun_anew_it_is_the_schedule_of_what_is_left(schedule: Schedule, first: int) -> None:
+    anew = replace(schedule, first_step=first, num_steps=schedule.num_steps + first)
+    rates = [anew.at(first + step) for step in range(schedule.num_steps)]
+    assert rates == [schedule.at(step) for step in range(schedule.num_steps)]
+
+
+def test_positions_become_steps() -> None:
+    sizes = {"num_train": 77, "global_batch_size": 8}  # ten steps an epoch
+    assert [step_at((0, seen), **sizes) for seen in (0, 8, 32, 72)] == [0, 1, 4, 9]
+    assert step_at((3, 0), **sizes) == 30
+    assert step_at((1, 30), **sizes) == 14, "47 samples left, of another batch: six steps"
+
+
 @given(schedules())
 def test_without_a_warm_up_nothing_rises(schedule: Schedule) -> None:
     """And what comes after one is the same decay, over the steps that are left."""
@@ -96,7 +119,7 @@ def test_of_a_run_epochs_become_steps() -> None:
         lr=0.1, lr_rule="linear", batch_size=1024, epochs=4, warmup_epochs=1.5,
         lr_schedule="polynomial", lr_power=1.0, warmup="cosine",
     )  # fmt: skip
-    made = schedule_of(config, global_batch_size=1024, steps_per_epoch=10)
+    made = schedule_of(config, global_batch_size=1024, num_train=10_000)
     assert made == Schedule(
         kind="polynomial", peak=0.8, num_steps=40, warmup="cosine", warmup_steps=15, power=1.0
     )

@@ -20,6 +20,9 @@ from phalanx.torch_backend.tensors import buffer_of
 class DataParallel(nn.Module):
     """`module`, with every parameter's gradient the mean over all ranks once backward returns.
 
+    It is the mean of the ranks' own means, as with PyTorch's DDP: where ranks have batches of
+    different sizes each rank counts as much as any other, not each sample.
+
     Gradients live in memory that the ranks of a node share and are summed where they lie, in the
     order of the ranks: the same bits on every rank. A bucket is reduced as soon as its last
     gradient is there; buckets follow the order in which gradients came in the first backward pass.

@@ -85,6 +85,11 @@ class Gloo(Strategy):
             state_formula=state_formula,
         )
 
+    def synchronize_buffers(self) -> None:
+        """Those of rank 0, as DDP does before every step."""
+        for buffer in self.model.buffers():
+            dist.broadcast(buffer, 0)
+
     def barrier(self) -> None:
         dist.barrier()
 

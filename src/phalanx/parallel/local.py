@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from phalanx.comm.reducer import AllReducer, make_reducer
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.gradients import told_of_one
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
+from phalanx.parallel.step import OwnState
 from phalanx.parallel.strategy import (
     IGNORED,
     Batch,
@@ -50,8 +51,8 @@ class Local(OverMPI):
     Gradients are clipped and looked through by each rank for itself: they are never summed. A step
     that is skipped is skipped on the rank whose gradients were not finite.
 
-    The optimizer's own state stays where it is; a checkpoint has that of rank 0, from which every
-    rank goes on. The outer momentum is not saved: it begins anew.
+    The optimizer's own state stays where it is. A checkpoint has that of every rank and the outer
+    momentum, for as many ranks with the same outer optimizer; others go on from rank 0's.
     Source: Stich 2019, "Local SGD converges fast and communicates little", arXiv:1805.09767;
             Douillard et al. 2023, "DiLoCo", arXiv:2311.08105, for the outer step.
     """
@@ -78,9 +79,9 @@ class Local(OverMPI):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
-        self._names = [name for name, _ in model.named_parameters()]
         self._parameters_now = as_one_vector(self._parameters)
         self._world.broadcast(self._parameters_now.numpy())
+        self._broadcast_untrained()
         self._shared = self._parameters_now.clone()
         if self.size > 1:
             self._reducer = make_reducer(
@@ -148,6 +149,40 @@ class Local(OverMPI):
         self._shared.grad = None
         self._parameters_now.copy_(self._shared)
         self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
+
+    def own_state(self) -> OwnState | None:
+        """This rank's optimizer state, and the outer momentum."""
+        if not (STATES[self._rule.formula] or self._outer_momentum):
+            return None
+        tensors = {
+            f"inner:{name}:{quantity}": value
+            for name, state in self.optimizer_state().items()
+            for quantity, value in state.items()
+            if isinstance(value, Tensor)
+        }
+        tensors |= {f"outer::{name}": value for name, value in self._outer_tensors().items()}
+        return OwnState(self._words, [], tensors)
+
+    def go_on_from(self, state: OwnState) -> bool:
+        if state.words != self._words:
+            return False
+        states, outer = self.optimizer_state(), self._outer_tensors()
+        for key, value in state.tensors.items():
+            kind, rest = key.split(":", 1)
+            name, quantity = rest.rsplit(":", 1)
+            if kind == "outer":
+                outer[quantity].copy_(value)
+            else:
+                states[name][quantity] = value
+        return True
+
+    @property
+    def _words(self) -> str:
+        return f"local SGD ({'nesterov' if self._outer_momentum else 'average'})"
+
+    def _outer_tensors(self) -> dict[str, Tensor]:
+        state = self._outer.state.get(self._shared, {})
+        return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
         size, whole = self._shared.itemsize, self._shared.nbytes

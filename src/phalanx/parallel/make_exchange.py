@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from torch import nn
@@ -11,11 +10,10 @@ from phalanx.comm.collectives.library import is_native
 from phalanx.comm.collectives.moves import moved_by_choice
 from phalanx.comm.dtypes import DType
 from phalanx.comm.reducer import Method, obstacle_to_sharing
-from phalanx.comm.select import Choice, Topology, asked_for, choose_all_reduce
+from phalanx.comm.select import Choice, Topology, choose_all_reduce
 from phalanx.comm.traffic import Moved, together
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
-from phalanx.launch.cores import last_level_cache_bytes
 from phalanx.parallel.buckets import (
     LAST_PART,
     UNKNOWN,
@@ -68,7 +66,7 @@ def make_exchange(
 
 def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
     if world.on_one_node:
-        return largest_bucket_bytes(world.size, last_level_cache_bytes())
+        return largest_bucket_bytes(world.size, world.settings.cache_bytes)
     return network_bucket_bytes(world.link or UNKNOWN) if overlaps else whole
 
 
@@ -82,7 +80,7 @@ def choice_for(world: World, count: int, dtype: DType, method: Method) -> Choice
             shares_memory=world.group.node is not None,
             is_imitated=world.link is not None,
         ),
-        asked=asked_for(os.environ) if method == "auto" else method,
+        asked=world.settings.all_reduce if method == "auto" else method,
         is_native=is_native(dtype),
     )
 

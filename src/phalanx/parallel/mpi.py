@@ -37,7 +37,7 @@ class MPI(OverMPI):
     """Gradients that are neither compressed nor summed during the backward pass go through one
     reducer: all ranks of a node read the sums from one place, and during the optimizer's step every
     parameter's `grad` is a view of it. Else they go through an `Exchange`, bucket by bucket. A
-    parameter that the loss does not reach has a gradient of zeros."""
+    parameter that the loss does not reach has a gradient of zeros; a frozen one has none."""
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class MPI(OverMPI):
         self._rule = rule
         for parameter in self._parameters:
             self._world.broadcast(parameter.detach().numpy())
+        self._broadcast_untrained()
         is_compressed = not isinstance(self._compressor, Uncompressed)
         try:
             if self.size > 1 and (self._overlaps or is_compressed):

@@ -47,6 +47,7 @@ from phalanx.parallel.strategy import (
     backward,
     pieces_of,
     storage_bytes,
+    trained_parameters,
 )
 from phalanx.parallel.tensor import split_layers, table_of
 from phalanx.records.schema import Expected
@@ -83,12 +84,13 @@ class OnMesh(OnTorch):
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
-            self._world.broadcast(tensor.detach().numpy())
-        self._names = [name for name, _ in model.named_parameters()]
+            self._broadcast(tensor)
+        names = list(trained_parameters(model))  # of the full model
         shape = getattr(model, "shape", None)  # of the data, of models that can be split
         self._sequence = shape.targets_per_sample if shape else 1
         model = self._divide(model)
         super().prepare(model, rule)
+        self._names = names
         self._rule = rule
         self._parts = local_parts(self._parameters)
         self._place_parts()
@@ -171,7 +173,7 @@ class OnMesh(OnTorch):
     def _place_parts(self) -> None:
         """Which of the model's parameters a rank has parts of, and how many ranks have the same."""
         numbers = {name: number for number, name in enumerate(self._names)}
-        self._numbers_held = [numbers[name] for name, _ in self.model.named_parameters()]
+        self._numbers_held = [numbers[name] for name in trained_parameters(self.model)]
         sharing = self.size // self._mesh.pp  # ranks of a stage
         self._copies = torch.tensor(
             [sharing // num_parts(parameter) for parameter in self._parameters],
@@ -217,7 +219,7 @@ class OnMesh(OnTorch):
         return self._told(found, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
-        names = [name for name, _ in self.model.named_parameters()]
+        names = trained_parameters(self.model)
         return {n: self.optimizer.state[p] for n, p in zip(names, self._parts, strict=True)}
 
     def predict(self, inputs: Tensor) -> Tensor | None:

@@ -24,9 +24,38 @@ class OverMPI(Strategy):
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._checkpoint_group: Group | None = None
         self.rank, self.size, self.local_rank = world.rank, world.size, world.local_rank
         self.data_rank, self.data_size = world.rank, world.size
         self.library = world.library
+
+    def _broadcast(self, tensor: Tensor) -> None:
+        """Give every rank the values of rank 0, whatever their type. Collective."""
+        values = tensor.detach().contiguous()
+        self._world.broadcast(values.reshape(-1).view(torch.uint8).numpy())
+        tensor.detach().copy_(values)
+
+    def _broadcast_untrained(self) -> None:
+        """Give every rank the frozen parameters and the buffers of rank 0. Collective."""
+        frozen = [p for p in self.model.parameters() if not p.requires_grad]
+        for tensor in (*frozen, *self.model.buffers()):
+            self._broadcast(tensor)
+
+    @torch.no_grad()
+    def synchronize_buffers(self) -> None:
+        statistics = running_statistics(self.model)
+        if statistics:
+            weight = 1.0 if self.role == "worker" else 0.0
+            flat = torch.cat([tensor.flatten().double() for tensor in statistics]) * weight
+            self._world.all_reduce(flat.numpy())
+            flat /= self.size - self.first_worker
+            parts = flat.split([tensor.numel() for tensor in statistics])
+            for tensor, part in zip(statistics, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+        known = {id(tensor) for tensor in statistics}
+        for buffer in self.model.buffers():
+            if id(buffer) not in known:
+                self._broadcast(buffer)
 
     def barrier(self) -> None:
         self._world.barrier("the barrier of the epoch")
@@ -61,6 +90,13 @@ class OverMPI(Strategy):
         group.traffic = None  # what it carries is no training
         return group
 
+    def checkpoint_group(self) -> Group | None:
+        if self._checkpoint_group is None and self.size > 1:
+            group = self._world.group.subgroup(range(self.size), name="checkpoints")
+            group.traffic = None  # what it carries is no training
+            self._checkpoint_group = group
+        return self._checkpoint_group
+
     def traffic(self) -> tuple[int, int] | None:
         counted = self._world.traffic
         return None if counted is None else (counted.sent_bytes, counted.received_bytes)
@@ -72,7 +108,20 @@ class OverMPI(Strategy):
         return offset_to_first(self._world.group)
 
     def close(self) -> None:
+        if self._checkpoint_group is not None:
+            self._checkpoint_group.close()
+            self._checkpoint_group = None
         self._world.close()
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """Means and variances that batch norm has of the samples that this rank has seen."""
+    return [
+        tensor
+        for module in model.modules()
+        for tensor in (getattr(module, "running_mean", None), getattr(module, "running_var", None))
+        if isinstance(tensor, Tensor)
+    ]
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:

@@ -95,9 +95,9 @@ class Server(OverMPI):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
-        self._names = [name for name, _ in model.named_parameters()]
         self._weights = as_one_vector(self._parameters)
         self._world.broadcast(self._weights.numpy())
+        self._broadcast_untrained()
         self._shares = [
             share_of(server, self._servers, len(self._weights)) for server in range(self._servers)
         ]

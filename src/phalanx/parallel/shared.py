@@ -47,6 +47,7 @@ class Shared(OverMPI):
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
+        self._broadcast_untrained()
         dtypes = {parameter.dtype for parameter in self._parameters}
         if dtypes not in ({torch.float32}, {torch.float64}):
             raise ValueError(
@@ -94,7 +95,7 @@ class Shared(OverMPI):
         """The sums are never there, but each rank's own gradients still are."""
         own = bad_among([parameter.grad for parameter in self._parameters], 0.0)
         own = own._replace(loss=self._remade_gradients().loss)
-        return self._told(own, own, [name for name, _ in self.model.named_parameters()])
+        return self._told(own, own, self._names)
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
         """Parameters and state exist once: each rank's part of them is 1/p."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 IGNORED = -100
@@ -125,6 +125,11 @@ def pieces_of(batch: Batch, number: int) -> list[Batch]:
         for some, of_them in zip(inputs, targets, strict=True)
         if len(some)
     ]
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return by name the parameters that require a gradient; frozen ones are never updated."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def storage_bytes(tensors: Sequence[Tensor]) -> int:

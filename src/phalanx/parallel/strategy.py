@@ -39,6 +39,7 @@ from phalanx.parallel.step import (
     cross_entropy_sum,
     pieces_of,
     storage_bytes,
+    trained_parameters,
 )
 from phalanx.records.schema import Expected
 from phalanx.records.spans import Reading, Spans, now_ns
@@ -55,6 +56,7 @@ __all__ = [
     "cross_entropy_sum",
     "pieces_of",
     "storage_bytes",
+    "trained_parameters",
 ]
 
 
@@ -107,7 +109,10 @@ class Strategy(ABC):
         Strategies call this first, and go on from there.
         """
         self.model = self.module = model
-        self._parameters = list(model.parameters())
+        trained = trained_parameters(model)
+        if not trained:
+            raise UserError("the model has no parameter that requires a gradient")
+        self._names, self._parameters = list(trained), list(trained.values())
 
     def step(self, batch: Batch) -> StepResult:
         """One step of the optimizer, by the gradient of the mean loss over the global batch."""
@@ -187,8 +192,7 @@ class Strategy(ABC):
         """A line that names rank and parameter. Collective; costs as much as a step: every rank
         makes its own gradients again, which the sums have replaced."""
         summed = bad_among([parameter.grad for parameter in self._parameters], 0.0)
-        names = [name for name, _ in self.model.named_parameters()]
-        return self._told(self._remade_gradients(), summed, names)
+        return self._told(self._remade_gradients(), summed, self._names)
 
     def _told(self, own: BadGradients, summed: BadGradients, names: Sequence[str]) -> str:
         """What all ranks have found, as rank 0 says it. Collective."""
@@ -270,6 +274,10 @@ class Strategy(ABC):
         """After the last step of an epoch, before the model is evaluated: ranks whose parameters
         have drifted apart bring them together."""
 
+    def synchronize_buffers(self) -> None:  # noqa: B027  # one process has nothing to do
+        """Give all ranks the same buffers, before the model is evaluated or saved: statistics of
+        batch norm are the mean over the ranks that see samples, others are rank 0's. Collective."""
+
     @property
     def node(self) -> int:
         """Number of this rank's node."""
@@ -278,6 +286,11 @@ class Strategy(ABC):
     def one_of_each_node(self) -> Group | None:
         """A new group of one rank of each node, for a thread of its own; None: there is one node,
         or this rank is none of these. Collective over those ranks."""
+        return None
+
+    def checkpoint_group(self) -> Group | None:
+        """A group of all ranks that carries checkpoints to rank 0; None where no rank has anything
+        that rank 0 lacks. Collective the first time."""
         return None
 
     @property
@@ -320,7 +333,7 @@ class Strategy(ABC):
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """By the parameter's name the state that this rank keeps of it, to read and to fill:
         of what it holds of the parameter, by torch.optim's names."""
-        return {name: self.optimizer.state[p] for name, p in self.model.named_parameters()}
+        return {name: self.optimizer.state[p] for name, p in trained_parameters(self.model).items()}
 
     def own_state(self) -> OwnState | None:
         """What this rank alone keeps beside that; between steps. None, on all ranks, where ranks
@@ -342,7 +355,9 @@ class Strategy(ABC):
         ]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         return StateBytes(
-            storage_bytes(self._parameters), storage_bytes(gradients), storage_bytes(states)
+            storage_bytes(list(self.model.parameters())),
+            storage_bytes(gradients),
+            storage_bytes(states),
         )
 
     @abstractmethod

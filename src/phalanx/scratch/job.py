@@ -5,30 +5,33 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from phalanx.errors import UserError
+from phalanx.launch.allocation import check_ranks
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
+from phalanx.launch.temporary import job_folder
+from phalanx.launch.watch import watch
+from phalanx.records.closing import closed_on_error, end_run
 from phalanx.records.environment import describe_environment
+from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
-from phalanx.records.running import begin_run, end_run, judge, raise_failure
-from phalanx.records.schema import Outcome, Setting
+from phalanx.records.running import begin_run
+from phalanx.records.schema import Setting
 from phalanx.scratch.config import ScratchConfig, choose_data
 from phalanx.scratch.progress import Progress
 
 RUNS = Path("runs") / "scratch"
-POLL_INTERVAL_S = 0.1
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.scratch")
 
 
@@ -50,6 +53,7 @@ def run_scratch(
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
     """
     assert config.ranks is not None, "complete() comes first"
+    check_ranks(config.ranks, os.environ)
     mpi = None if config.scheme == "alone" else find_mpi(os.environ)
     begin_run(
         folder,
@@ -59,19 +63,15 @@ def run_scratch(
         setting=setting_of(config),
         environment=describe_environment(str(mpi) if mpi else None, cores=usable_cores()),
     )
-    try:
-        with tempfile.TemporaryDirectory(prefix="phalanx-scratch-") as images:
-            write_samples(config, Path(images))
-            ranks = rank_command(config, [*program, str(folder), images], mpi)
-            with Job.start([ranks], folder / LAUNCHER_LOG) as job:
-                exit_code = _watch(job, config, Progress(console, folder, config, label))
-        outcome = judge(folder, config.ranks, exit_code, timeout_s=config.timeout_s)
-    except KeyboardInterrupt:
-        end_run(folder, Outcome(status="interrupted"))
-        raise
-    except UserError as error:
-        end_run(folder, Outcome(status="failed", error=str(error)))
-        raise
+    with closed_on_error(partial(end_run, folder)):
+        with job_folder() as images:
+            write_samples(config, images)
+            ranks = rank_command(config, [*program, str(folder), str(images)], mpi)
+            progress = Progress(console, folder, config, label)
+            silent_s, has_launcher = 2 * config.timeout_s, mpi is not None
+            with Job.start([ranks], folder / LAUNCHER_LOG) as job, progress:
+                ending = watch(job, progress.update, silent_s=silent_s, has_launcher=has_launcher)
+        outcome = judge(folder, config.ranks, Ending(*ending))
     end_run(folder, outcome)
     raise_failure(folder, outcome)
 
@@ -163,17 +163,3 @@ def rank_command(
         environment={**started.environment, **threads},
         death_signal=started.death_signal,
     )
-
-
-def _watch(job: Job, config: ScratchConfig, progress: Progress) -> int | None:
-    """Show progress until the job ends; None when nothing has happened for the run's timeout."""
-    heard_at = time.monotonic()
-    with progress:
-        while (exit_code := job.poll()) is None:
-            if progress.update():
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > 2 * config.timeout_s:
-                return None
-            time.sleep(POLL_INTERVAL_S)
-        progress.update()
-    return exit_code

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from phalanx.comm.traffic import Traffic
 from phalanx.records.files import EventWriter
+from phalanx.records.processor_time import ProcessorTime
 from phalanx.records.schema import Epoch, Evaluation, Step
 from phalanx.records.totals import RankTotals
 from phalanx.scratch.batches import batches, epoch_order, num_batches
@@ -80,10 +81,10 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
     """Train on every sample once and evaluate. Collective; the ranks start and end together."""
     before = work.traffic.snapshot()
     work.ranks.barrier("epoch's beginning")
-    began = time.perf_counter()
+    began, used_before = time.perf_counter(), ProcessorTime.now()
     trained = train_epoch(work, epoch)
     work.ranks.barrier("epoch's end")
-    ended = time.perf_counter()
+    ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
     moved = work.traffic - before
     work.writer.add(
         Epoch(
@@ -96,6 +97,8 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
             communicated_bytes=handed_in(moved),
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,
+            user_s=used.user_s,
+            system_s=used.system_s,
         )
     )
     evaluation = evaluate(work, epoch)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from phalanx.records.divergence import loss_text
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.schema import Started, Step, Summary
 from phalanx.scratch.config import ScratchConfig
@@ -75,7 +76,7 @@ class Progress:
 def row(summary: Summary, epochs: int) -> str:
     """An epoch as a line of the table under HEADER."""
     return (
-        f"{f'{summary.epoch + 1}/{epochs}':>7} {summary.train_loss:7.4f} "
+        f"{f'{summary.epoch + 1}/{epochs}':>7} {loss_text(summary.train_loss):>7} "
         f"{summary.train_accuracy:7.2%} {summary.validation_accuracy:11.2%} "
         f"{summary.images_per_s:10,.0f} {summary.communication_share:8.1%} "
         f"{summary.epoch_s:8.2f}"

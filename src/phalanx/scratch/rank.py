@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import traceback
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from phalanx.comm.world import abort
-from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.launch.orphan import end_with_parent
-from phalanx.records.files import write_failure
-from phalanx.records.schema import Failure
+from phalanx.records.failures import EXIT_FAILED, failure_of, report_failure
 from phalanx.scratch.session import train
 
-EXIT_BAD_INPUT = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
@@ -38,12 +33,8 @@ def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _fail(error: BaseException, rank: int, folder: Path) -> NoReturn:
-    mendable = isinstance(error, UserError)
-    message = str(error) if mendable else f"{type(error).__name__}: {error}"
-    failure = Failure(
-        rank=rank, mendable=mendable, message=message, traceback=traceback.format_exc()
-    )
-    if write_failure(folder, failure):
-        where = "" if mendable else f"rank {rank}: "
-        print(f"phalanx: {where}{message}", file=sys.stderr, flush=True)
-    abort(EXIT_BAD_INPUT if mendable else 1)
+    exit_code = EXIT_FAILED
+    try:
+        exit_code, _ = report_failure(folder, failure_of(error, rank))
+    finally:
+        abort(exit_code)

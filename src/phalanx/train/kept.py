@@ -1,43 +1,73 @@
 """What every rank keeps for itself from step to step, in a checkpoint: a file a rank.
 
 A compressor keeps what it did not send. That fits the rank, the number of ranks and the buckets
-that it comes from; a run of others begins with nothing kept, and says so. All ranks write, into the
-folder of the checkpoint, which all of them must see.
+that it comes from; a run of others begins with nothing kept, and says so. Rank 0 writes all files,
+from what the others send.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
+from phalanx.comm.group import Group
 from phalanx.parallel.step import OwnState
 from phalanx.parallel.strategy import Strategy
-from phalanx.train.checkpoint import make_empty, unwritable
-from phalanx.train.manifest import Manifest, folder_of, is_kept, kept_file
+from phalanx.train.gathering import Piece, Plan, full_tensors, gather_objects
+from phalanx.train.manifest import Manifest, is_kept, kept_file
+from phalanx.train.tensor_file import Spec, in_file_order, write_stream
+
+Write = Callable[[Path], None]
 
 
-def write_kept(folder: Path, strategy: Strategy, manifest: Manifest) -> Path | None:
-    """A hidden folder beside the checkpoint's that holds the file of every rank; None where nothing
-    is kept. Collective.
+class _Described(msgspec.Struct, frozen=True):
+    """A rank's state without its values."""
 
-    Raises: UserError when this rank's file cannot be written.
+    words: str
+    plan: list[list[int]]
+    specs: dict[str, Spec]
+
+    def as_plan(self, rank: int) -> Plan:
+        specs = {name: self.specs[name] for name in in_file_order(self.specs)}
+        pieces = {
+            name: [Piece(rank, (0,) * len(spec.shape), spec.shape)] if spec.num_elements else []
+            for name, spec in specs.items()
+        }
+        return Plan(specs, pieces)
+
+
+def send_kept(strategy: Strategy) -> Write | None:
+    """Return on rank 0 what writes the files of all ranks into a folder; None where nothing is
+    kept. The others have sent theirs when they return. Collective: rank 0 must call what it gets.
     """
     state = strategy.own_state()
     if state is None:
         return None
-    target = folder / folder_of(manifest)
-    hidden = folder / f".{target.name}.kept"
-    try:
-        make_empty(hidden, strategy)
-        words = {"words": state.words, "plan": json.dumps(state.plan)}
-        save_file(state.tensors, hidden / kept_file(strategy.rank), metadata=words)
-        strategy.barrier()
-    except Exception as error:
-        raise unwritable(target, error) from error
-    return hidden
+    group = strategy.checkpoint_group()
+    own = _Described(
+        state.words, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
+    )
+    rows = gather_objects(group, own, _Described)
+    tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
+    if rows is not None:
+        return lambda folder: _write(folder, group, rows, tensors)
+    for _ in full_tensors(group, own.as_plan(strategy.rank), tensors):
+        pass
+    return None
+
+
+def _write(folder: Path, group: Group | None, rows: list[_Described], own: dict[str, Any]) -> None:
+    for rank, row in enumerate(rows):
+        plan = row.as_plan(rank)
+        words = {"words": row.words, "plan": json.dumps(row.plan)}
+        stream = full_tensors(group, plan, own)
+        write_stream(folder / kept_file(rank), plan.specs, stream, words)
 
 
 def load_kept(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:

@@ -11,13 +11,14 @@ from phalanx.data.source import Loaded, Source
 from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
+from phalanx.records.processor_time import ProcessorTime
 from phalanx.records.schema import Action, Epoch, Memory, Notice, Skipped
 from phalanx.records.totals import RankTotals
 from phalanx.train.evaluation import evaluate
 from phalanx.train.hits import Hits
 from phalanx.train.memory import resident_bytes
 from phalanx.train.recorded import step_record
-from phalanx.train.schedule import Schedule
+from phalanx.train.schedule import Schedule, step_at
 
 MEASURED_STEP = 2
 """The step after which memory is measured: by then every buffer has been made."""
@@ -53,8 +54,11 @@ class Work:
 
     def first_step(self, epoch: int) -> int:
         """The number in the run of the first step that this run makes in `epoch`."""
-        left = self.source.num_train - self.seen_before(epoch)
-        return (epoch + 1) * self.steps - num_batches(left, self.global_batch_size)
+        return step_at(
+            (epoch, self.seen_before(epoch)),
+            num_train=self.source.num_train,
+            global_batch_size=self.global_batch_size,
+        )
 
     @property
     def measured_step(self) -> int:
@@ -69,10 +73,10 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
     communicated_before, traffic_before = strategy.communicated_bytes, strategy.traffic()
     staleness_before = strategy.staleness()
     strategy.barrier()
-    began = time.perf_counter()
+    began, used_before = time.perf_counter(), ProcessorTime.now()
     trained = train_epoch(work, epoch)
     strategy.barrier()
-    ended = time.perf_counter()
+    ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
     sent, received = _difference(strategy.traffic(), traffic_before)
     work.writer.add(
         Epoch(
@@ -88,6 +92,8 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
             staleness=dict(strategy.staleness() - staleness_before),
             first_sample=work.seen_before(epoch),
             damaged=trained.damaged,
+            user_s=used.user_s,
+            system_s=used.system_s,
         )
     )
     evaluation = evaluate(strategy, work.source, epoch, began_at=work.began_at)
@@ -141,6 +147,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
         else:
             make_steps(work, batches, epoch, part, trained)
         strategy.finish_epoch()
+        strategy.synchronize_buffers()
         if work.save is not None and part.stop < (epoch + 1) * work.steps:
             made = part.stop - work.first_step(epoch)
             work.save(epoch, work.seen_before(epoch) + made * work.global_batch_size)

@@ -1,75 +1,86 @@
-"""What a checkpoint folder says of itself, and whether that is true. Needs no torch.
+"""The manifest of a checkpoint: what it is of, the SHA-256 of every file and its own. No torch.
 
-A checkpoint is a folder `epoch-<n>`, or `epoch-<n>-step-<m>` within the next epoch, with tensors as
-safetensors and a `manifest.json` that holds the SHA-256 of every file. The folder appears under its
-name only when it is whole.
+A checkpoint is a folder `epoch-<n>`, or `epoch-<n>-samples-<m>` within the next epoch, with tensors
+as safetensors and a `manifest.json`. The folder appears under its name only when it is complete.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import time
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from phalanx.errors import UserError
 
 MANIFEST = "manifest.json"
-MANIFEST_SCHEMA = 2
-WHOLE_EPOCHS = 1  # the schema of a manifest that says nothing of an epoch in part
+MODEL_FILE = "model.safetensors"
+OPTIMIZER_FILE = "optimizer.safetensors"
+MANIFEST_SCHEMA = 3
+"""Since 3 with a checksum of its own, the run and its recipe; older ones are refused."""
 
 _KEPT = "kept-"
 
+Count = Annotated[int, Meta(ge=0)]
+AtLeastOne = Annotated[int, Meta(ge=1)]
+Sha256 = Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")]
+Value = str | int | float | bool | None
 
-class StoredFile(msgspec.Struct, frozen=True, kw_only=True):
-    sha256: str
-    bytes: int
+
+class StoredFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    sha256: Sha256
+    bytes: Count
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    schema: int = WHOLE_EPOCHS
+class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    schema: int = MANIFEST_SCHEMA
     phalanx: str
     model: str
     dtype: str
     optimizer: str
     dataset: str
-    seed: int
-    global_batch_size: int
-    epochs_done: int
-    samples_seen: int = 0
-    """Of the epoch after these, by all ranks together: from there any number of ranks goes on."""
+    seed: Count
+    global_batch_size: AtLeastOne
+    epochs_done: Count
+    samples_seen: Count = 0
+    """Of the epoch after these, by all ranks together: from there any number of ranks resumes."""
+    train_samples: Count = 0
+    """Of an epoch; 0 where nobody knows."""
     order: str = ""
-    """Of the samples of an epoch, besides its seed; empty in the manifests of older versions."""
+    """Of the samples of an epoch, besides its seed."""
     options: dict[str, int] = {}
-    """Of the model, every default filled in; empty in the manifests of older versions."""
-    files: dict[str, StoredFile]
+    """Of the model, every default filled in."""
+    run: str = ""
+    """Id of the run, kept when it resumes by the same recipe."""
+    saved_at: float = msgspec.field(default_factory=time.time)
+    """Seconds since 1970."""
+    recipe: dict[str, Value] = {}
+    """All other options that decide the numbers."""
+    schedule_start: tuple[Count, Count] = (0, 0)
+    """Epoch, and samples of it, from which the learning rate's schedule counts."""
+    files: dict[str, StoredFile] = {}
+    sha256: Sha256 = ""
+    """Of the manifest with this left empty."""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epochs done, and samples seen of the next."""
+        return self.epochs_done, self.samples_seen
 
 
-def folder_name(epochs_done: int, step: int = 0) -> str:
-    """step: of the epoch after these; 0: that has not begun. Names sort as they were made."""
-    return f"epoch-{epochs_done:04d}" + (f"-step-{step:06d}" if step else "")
+def folder_name(epochs_done: int, samples_seen: int = 0) -> str:
+    """samples_seen: of the epoch after these; 0: it has not begun."""
+    return f"epoch-{epochs_done:04d}" + (f"-samples-{samples_seen:08d}" if samples_seen else "")
 
 
-def folder_of(manifest: Manifest) -> str:
-    """The name of the checkpoint's folder; a step has `global_batch_size` samples."""
-    steps = -(-manifest.samples_seen // manifest.global_batch_size)
-    return folder_name(manifest.epochs_done, steps)
-
-
-def find_checkpoint(path: Path) -> Path:
-    """`path` itself when it is a checkpoint, else the newest checkpoint in the folder `path`.
-
-    Raises: UserError when there is none.
-    """
-    if (path / MANIFEST).is_file():
-        return path
-    if not path.is_dir():
-        raise UserError(f"--resume {path}: there is no such folder")
-    found = sorted(manifest.parent for manifest in path.glob(f"epoch-*/{MANIFEST}"))
-    if not found:
-        raise UserError(f"--resume {path}: no checkpoint (epoch-*/{MANIFEST}) in this folder")
-    return found[-1]
+def position_of(name: str) -> tuple[int, int]:
+    """Epochs done and samples seen by the name of a checkpoint; (-1, 0) of any other name."""
+    words = name.lstrip(".").split(".")[0].split("-")
+    numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
+    return (numbers[0], numbers[1] if len(numbers) > 1 else 0) if numbers else (-1, 0)
 
 
 def kept_file(rank: int) -> str:
@@ -81,18 +92,50 @@ def is_kept(name: str) -> bool:
     return name.startswith(_KEPT)
 
 
-def read_manifest(checkpoint: Path, *, rank: int | None = None) -> Manifest:
-    """Read the manifest and hold every file to it.
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    """Describe the files in `folder`, and sign it all."""
+    files = {path.name: _stored(path) for path in sorted(folder.iterdir())}
+    complete = msgspec.structs.replace(manifest, files=files)
+    signed = msgspec.structs.replace(complete, sha256=_digest(complete))
+    (folder / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(signed), indent=2))
 
-    rank: that leaves to the others what they keep for themselves.
-    Raises: UserError naming the file that is missing, damaged or of a newer kind.
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """Read the manifest alone; the files beside it are not looked at.
+
+    Raises: UserError when it is missing, damaged, or of another schema.
     """
     try:
-        manifest = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=Manifest)
-    except (OSError, msgspec.DecodeError) as error:
-        raise UserError(f"checkpoint {checkpoint} cannot be read: {error}") from error
-    if manifest.schema > MANIFEST_SCHEMA:
-        raise UserError(f"checkpoint {checkpoint} was written by a newer Phalanx: update Phalanx")
+        content = (checkpoint / MANIFEST).read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"checkpoint {checkpoint} has no {MANIFEST}") from None
+    except OSError as error:
+        raise UserError(f"checkpoint {checkpoint}: {MANIFEST}: {error.strerror}") from error
+    try:
+        schema = msgspec.json.decode(content, type=_Schema).schema
+        if schema != MANIFEST_SCHEMA:
+            raise UserError(_other_schema(checkpoint, schema))
+        manifest = msgspec.json.decode(content, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"checkpoint {checkpoint}: {MANIFEST} is damaged: {error}") from error
+    if manifest.sha256 != _digest(manifest):
+        raise UserError(
+            f"checkpoint {checkpoint}: {MANIFEST} is damaged or was altered: "
+            "it does not have its own SHA-256"
+        )
+    for name in (MODEL_FILE, OPTIMIZER_FILE):
+        if name not in manifest.files:
+            raise UserError(f"checkpoint {checkpoint}: {MANIFEST} does not name {name}")
+    return manifest
+
+
+def verify(checkpoint: Path, *, rank: int | None = None) -> Manifest:
+    """Read the manifest and hold every file to it. Cost: all files are read.
+
+    rank: that leaves to the others what they keep for themselves; None: all of it.
+    Raises: UserError naming the file that is missing or damaged.
+    """
+    manifest = read_manifest(checkpoint)
     for name, stored in manifest.files.items():
         if rank is not None and is_kept(name) and name not in (kept_file(0), kept_file(rank)):
             continue
@@ -104,65 +147,42 @@ def read_manifest(checkpoint: Path, *, rank: int | None = None) -> Manifest:
     return manifest
 
 
+class _Schema(msgspec.Struct):
+    schema: int = 0
+
+
+def _other_schema(checkpoint: Path, schema: int) -> str:
+    if schema > MANIFEST_SCHEMA:
+        return f"checkpoint {checkpoint} was written by a newer Phalanx: update Phalanx"
+    return (
+        f"checkpoint {checkpoint} was written by an older Phalanx (manifest schema {schema}, this "
+        f"one reads {MANIFEST_SCHEMA}): finish that run with the version that began it"
+    )
+
+
+def _digest(manifest: Manifest) -> str:
+    unsigned = msgspec.structs.replace(manifest, sha256="")
+    return hashlib.sha256(msgspec.json.encode(unsigned)).hexdigest()
+
+
+def _stored(path: Path) -> StoredFile:
+    return StoredFile(sha256=file_sha256(path), bytes=path.stat().st_size)
+
+
 def _problem(path: Path, stored: StoredFile) -> str | None:
-    if not path.is_file():
-        return "is missing"
-    num_bytes = path.stat().st_size
-    if num_bytes != stored.bytes:
-        return f"has {num_bytes} bytes instead of {stored.bytes}"
-    if file_sha256(path) != stored.sha256:
-        return "does not have the SHA-256 of the manifest"
+    try:
+        if not path.is_file():
+            return "is missing"
+        num_bytes = path.stat().st_size
+        if num_bytes != stored.bytes:
+            return f"has {num_bytes} bytes instead of {stored.bytes}"
+        if file_sha256(path) != stored.sha256:
+            return "does not have the SHA-256 of the manifest"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
     return None
 
 
 def file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def check_resumable(
-    manifest: Manifest,
-    checkpoint: Path,
-    *,
-    epochs: int,
-    seed: int,
-    options: Mapping[str, int | None],
-    **wanted: str | int,
-) -> None:
-    """Raise UserError when the checkpoint is of another `model`, `optimizer` …, or finished.
-
-    options: of the model, completed. wanted: fields of the manifest with the values that the run
-    asks for. epochs: its goal. seed: by which its samples are ordered.
-    """
-    pairs: dict[str, tuple[object, object]]
-    pairs = {name: (getattr(manifest, name), value) for name, value in wanted.items()}
-    pairs |= {name: (value, options.get(name)) for name, value in manifest.options.items()}
-    for name, (found, value) in pairs.items():
-        if found != value:
-            raise UserError(
-                f"checkpoint {checkpoint} is of {name} {found}, this run wants {value}: "
-                f"use --{name} {found} or another checkpoint"
-            )
-    if manifest.samples_seen and manifest.seed != seed:
-        raise UserError(
-            f"checkpoint {checkpoint} is within an epoch of seed {manifest.seed}, this run wants "
-            f"{seed}, in whose order other samples are left: use --seed {manifest.seed}, or a "
-            "checkpoint of a whole epoch"
-        )
-    if manifest.epochs_done >= epochs:
-        raise UserError(
-            f"checkpoint {checkpoint} has done {manifest.epochs_done} epochs, "
-            f"--epochs {epochs} leaves none to do: raise --epochs"
-        )
-
-
-def check_order(manifest: Manifest, checkpoint: Path, order: str) -> None:
-    """Raise UserError when the checkpoint is within an epoch of other samples, or of the same in
-    another order: what is left of it cannot be told then."""
-    if not manifest.samples_seen:
-        return
-    if manifest.order != order:
-        raise UserError(
-            f"checkpoint {checkpoint} is within an epoch of {manifest.order}, this run's epochs "
-            f"are of {order}: take the same options, or a checkpoint of a whole epoch"
-        )

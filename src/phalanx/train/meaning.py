@@ -113,6 +113,11 @@ MEANINGS = (
     ),
     Meaning(("stage_mb", "keep_staged"), "--stage", lambda config, _: config.stage is not None),
     Meaning(
+        ("restart_schedule", "allow_changes"),
+        "--resume",
+        lambda config, _: config.resume is not None,
+    ),
+    Meaning(
         ("checkpoint_steps",),
         "--checkpoint-dir",
         lambda config, _: config.checkpoint_dir is not None,

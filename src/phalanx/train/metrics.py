@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from phalanx.records.divergence import loss_text
 from phalanx.records.schema import Summary
+from phalanx.records.waiting import exchanges_within_passes
 from phalanx.train.config import TrainConfig
 
 
@@ -10,14 +12,20 @@ def epoch_line(summary: Summary, config: TrainConfig) -> str:
     """One epoch as a line of a log. config: complete."""
     return (
         f"epoch {summary.epoch + 1}/{config.epochs}"
-        f"  loss {_loss(summary.train_loss)}"
-        f"  validation {_loss(summary.validation_loss)}"
+        f"  loss {loss_text(summary.train_loss)}"
+        f"  validation {loss_text(summary.validation_loss)}"
         f"  {accuracy_words(config)} {summary.validation_accuracy:.2%}"
         f"  {summary.images_per_s:,.0f} {samples_word(config)}/s"
-        f"  communication {summary.communication_share:.1%}"
+        f"{communication_words(config, summary.communication_share)}"
         f"  {summary.epoch_s:.2f} s"
         f"{_damaged(summary)}{_skipped(summary)}"
     )
+
+
+def communication_words(config: TrainConfig, share: float) -> str:
+    """A dash where messages go within the passes, and are timed as these."""
+    within = exchanges_within_passes(config.strategy, config.zero_stage)
+    return "  communication " + ("\N{EN DASH}" if within else f"{share:.1%}")
 
 
 def _damaged(summary: Summary) -> str:
@@ -26,10 +34,6 @@ def _damaged(summary: Summary) -> str:
     return (
         f"  {summary.damaged:,} damaged {'sample' if summary.damaged == 1 else 'samples'} left out"
     )
-
-
-def _loss(value: float) -> str:
-    return f"{value:.4f}" if value < 1e6 else f"{value:.1e}"
 
 
 def _skipped(summary: Summary) -> str:

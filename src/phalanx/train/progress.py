@@ -12,7 +12,7 @@ from rich.text import Text
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.schema import AnyEvent, Notice, Skipped, Started, Step, Summary
 from phalanx.train.config import TrainConfig
-from phalanx.train.metrics import accuracy_words, epoch_line, samples_word
+from phalanx.train.metrics import accuracy_words, communication_words, epoch_line, samples_word
 
 BAR_WIDTH = 20
 
@@ -107,7 +107,7 @@ class LiveState:
             f"epoch {self._steps[-1].epoch + 1}/{self.config.epochs} {bar} {done:4.0%}"
             f"{self._loss(self._started)}{self._last_accuracy()}"
             f"  {samples / seconds:,.0f} {samples_word(self.config)}/s"
-            f"  communication {communication_s / seconds:.1%}"
+            f"{communication_words(self.config, communication_s / seconds)}"
         )
 
     def _loss(self, started: Started) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import sys
 import time
-import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -15,13 +15,18 @@ from phalanx.comm.world import abort
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched, detect
 from phalanx.launch.orphan import end_with_parent
-from phalanx.records.files import read_run, write_failure
-from phalanx.records.running import end_run
-from phalanx.records.schema import Failure, Outcome
+from phalanx.records.closing import end_run
+from phalanx.records.failures import (
+    EXIT_FAILED,
+    failure_of,
+    report_failure,
+    unseen_record,
+)
+from phalanx.records.files import read_run
+from phalanx.records.schema import Outcome
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import Place, train
 
-EXIT_BAD_INPUT = 2
 # What is wrong with the options is found by all ranks at once, before they share a folder in
 # which only one could be the first to say so: the others leave rank 0 the time to end them.
 ECHO_DELAY_S = 2.0
@@ -37,7 +42,10 @@ def run_started_by_phalanx(folder: Path) -> None:
     when anything fails."""
     end_with_parent()
     launched = detect(os.environ)
-    config = TrainConfig.from_record(read_run(folder).config)
+    try:
+        config = TrainConfig.from_record(read_run(folder).config)
+    except (OSError, UserError) as error:
+        _fail(unseen_record(error), launched.rank if launched else 0, Place(folder=None))
     guarded(config, launched, folder)
 
 
@@ -61,12 +69,8 @@ def guarded(config: TrainConfig, launched: Launched | None, folder: Path | None)
     try:
         train(config, launched, place)
     except (Terminated, KeyboardInterrupt) as request:
-        place.dump(f"rank {rank} was ended: {type(request).__name__}")
-        place.close()
-        os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
+        _stop(request, rank, place)
     except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
-        place.dump(f"{type(error).__name__}: {error}")
-        place.close()
         _fail(error, rank, place)
     return place.folder
 
@@ -75,17 +79,42 @@ def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
+def _stop(request: BaseException, rank: int, place: Place) -> NoReturn:
+    """End this rank as asked; its records are closed as far as they can be written."""
+    try:
+        _try(lambda: place.dump(f"rank {rank} was ended: {type(request).__name__}"))
+        _try(place.close)
+        if rank == 0:
+            _end_kept_run(place, Outcome(status="interrupted"))
+    finally:
+        os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
+
+
 def _fail(error: BaseException, rank: int, place: Place) -> NoReturn:
-    mendable = isinstance(error, UserError)
-    message = str(error) if mendable else f"{type(error).__name__}: {error}"
-    failure = Failure(
-        rank=rank, mendable=mendable, message=message, traceback=traceback.format_exc()
-    )
-    if place.folder is None and rank > 0:
-        time.sleep(ECHO_DELAY_S)
-    if place.folder is None or write_failure(place.folder, failure):
-        where = "" if mendable else f"rank {rank}: "
-        print(f"phalanx: {where}{message}", file=sys.stderr, flush=True)
-        if place.folder and place.keeps_run and (place.folder / "run.json").exists():
-            end_run(place.folder, Outcome(status="failed", error=message, rank=rank))
-    abort(EXIT_BAD_INPUT if mendable else 1)
+    """End all ranks. Nothing on the way may keep this rank from `abort`: the others wait."""
+    exit_code = EXIT_FAILED
+    try:
+        failure = failure_of(error, rank)
+        _try(lambda: place.dump(f"{type(error).__name__}: {error}"))
+        _try(place.close)
+        if place.folder is None and rank > 0:
+            time.sleep(ECHO_DELAY_S)
+        exit_code, is_first = report_failure(place.folder, failure)
+        if is_first:
+            outcome = Outcome(status="failed", error=failure.message, rank=rank)
+            _end_kept_run(place, outcome)
+    finally:
+        abort(exit_code)
+
+
+def _end_kept_run(place: Place, outcome: Outcome) -> None:
+    """Close `run.json` where the ranks themselves keep it."""
+    folder = place.folder
+    if folder and place.keeps_run and (folder / "run.json").exists():
+        _try(lambda: end_run(folder, outcome))
+
+
+def _try(step: Callable[[], object]) -> None:
+    """Take a step of the way out, which may fail: the disk may be what this rank failed of."""
+    with contextlib.suppress(Exception):
+        step()

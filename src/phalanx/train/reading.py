@@ -69,6 +69,9 @@ class ReadingOptions:
     validation_samples: int | None = None
     """Evaluate on the first so many validation samples only. Default: all."""
 
+    final_train_samples: int | None = None
+    """Evaluate the final model on so many training samples, too. Default: none."""
+
     @property
     def data_name(self) -> str:
         """What the data is called, in logs and records."""
@@ -81,7 +84,8 @@ class ReadingOptions:
                 raise UserError(f"{option(name)} must not be negative, not {getattr(self, name)}")
         if self.prefetch < 1:
             raise UserError(f"--prefetch must be at least 1, not {self.prefetch}")
-        for name in ("stage_mb", "shuffle_shards"):
+        counts = ("shuffle_shards", "train_samples", "validation_samples", "final_train_samples")
+        for name in ("stage_mb", *counts):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"{option(name)} must be positive, not {value}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -11,9 +12,9 @@ from pathlib import Path
 from phalanx.data.catalog import Choice, resolve
 from phalanx.data.described import DescribedPack, describe
 from phalanx.errors import UserError
+from phalanx.launch.allocation import check_ranks, most_local_ranks, slots_per_node
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
-from phalanx.models.options import completed
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records import running
 from phalanx.records.schema import Setting
@@ -22,8 +23,8 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.fit import check_fit, dataset_for
 from phalanx.train.learning import LearningOptions
-from phalanx.train.manifest import check_resumable, find_checkpoint, read_manifest
 from phalanx.train.reading import ReadingOptions
+from phalanx.train.resume import check_checkpoint_dir, check_resumable, find_checkpoint
 from phalanx.train.split import ON_A_MESH, SplitOptions
 
 RUNS = Path("runs")
@@ -36,35 +37,63 @@ SAID_ELSEWHERE = {
 
 
 def complete(
-    config: TrainConfig, launched: Launched | None
+    config: TrainConfig, launched: Launched | None, notices: list[str] | None = None
 ) -> tuple[TrainConfig, Choice | DescribedPack]:
     """Fill in every default that depends on the machine, the launcher or the data found.
 
-    Raises: UserError when the options do not fit these or each other, before anything is started.
+    notices: what the user should hear of a checkpoint is added to it.
+    Raises: UserError when the options do not fit these or each other, before anything is started;
+            RunIsFinishedError when the checkpoint has all epochs already.
     """
     ranks = _ranks(config, launched)
-    local_ranks = launched.local_world_size if launched else ranks
+    if launched is None:
+        check_ranks(ranks, os.environ)
     choice = _choose(config)
     config = replace(
         config,
         dataset=choice.name if isinstance(choice, Choice) else config.dataset,
         ranks=ranks,
-        threads=config.threads or max(1, usable_cores() // (local_ranks or ranks)),
-        resume=find_checkpoint(config.resume) if config.resume else None,
+        threads=config.threads or max(1, usable_cores() // _local_ranks(ranks, launched)),
     )
     check_fit(config, choice.shape)
-    if config.resume:
-        check_resumable(
-            read_manifest(config.resume),
-            config.resume,
-            model=config.model,
-            dtype=config.dtype,
-            optimizer=config.optimizer,
-            epochs=config.epochs,
-            seed=config.seed,
-            options=vars(completed(config.model, config.model_options)),
-        )
+    _check_writable("--stage", config.stage)
+    config, messages = _resumed(config)
+    if notices is not None:
+        notices += messages
     return config, choice
+
+
+def _resumed(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
+    """Replace `--resume` by the checkpoint itself, and return lines for the user on it."""
+    found = find_checkpoint(config.resume) if config.resume else None
+    messages: list[str] = []
+    if found is not None:
+        changed = "" if check_resumable(found, config) else ", with changed options"
+        messages = [*found.passed_over, f"resuming from {found.path}{changed}"]
+        config = replace(config, resume=found.path)
+    if config.checkpoint_dir:
+        check_checkpoint_dir(config.checkpoint_dir, found)
+    return config, messages
+
+
+def _local_ranks(ranks: int, launched: Launched | None) -> int:
+    """Ranks among which the cores of a node are shared."""
+    if launched and launched.local_world_size:
+        return launched.local_world_size
+    return most_local_ranks(ranks, slots_per_node(os.environ))
+
+
+def _check_writable(option: str, folder: Path | None) -> None:
+    """Find out before ranks are started whether `folder` can be written to, or made."""
+    if folder is None:
+        return
+    place = folder
+    while not place.exists():  # raises OSError for a name that is too long
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"{option} {folder}: {place} is not a folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"{option} {folder}: {place} may not be written to: name another folder")
 
 
 def _choose(config: TrainConfig) -> Choice | DescribedPack:

@@ -1,4 +1,5 @@
-"""The learning rate of every step: a pure function of it, so that resuming changes nothing."""
+"""The learning rate of every step: a pure function of it, so that a run that resumes with the same
+options has the rates of one that was never broken off."""
 
 from __future__ import annotations
 
@@ -13,26 +14,32 @@ from phalanx.train.learning import WarmUp
 CONSTANT_WARM_UP = 0.1
 """Part of the highest rate that a constant warm-up has."""
 
+ROUNDING = 1e-6
+"""Of a step: what is nearer than this to a milestone has reached it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """From step 0 to `num_steps`, the whole run's updates: a warm-up of `warmup_steps`, then from
-    `peak` on:
+    """From `first_step` to `num_steps`, the whole run's updates: a warm-up of `warmup_steps`, then
+    from `peak` on:
 
     constant:   `peak` throughout.
-    step:       times `factor` from each of the `milestones` on, which are parts of the whole run.
+    step:       times `factor` from each of the `milestones` on, which are parts of these updates.
     cosine:     down to 0 along half a cosine. Source: Loshchilov & Hutter 2017, arXiv:1608.03983,
                 without restarts.
     polynomial: down to 0 as (1 - t)^power. Source: of power 2 with LARS, You et al. 2017,
                 arXiv:1708.03888.
 
-    The warm-up is a tenth of `peak` (`constant`: Goyal et al. 2017, arXiv:1706.02677, with which
-    `linear`, from nothing, is compared there), or rises along half a cosine (`cosine`).
+    The warm-up is a tenth of `peak` (`constant`), or rises from nothing, along a line (`linear`) or
+    half a cosine (`cosine`). Source: a constant and a gradual warm-up in Goyal et al. 2017,
+    arXiv:1706.02677; theirs stay at, or start from, the peak divided by the number of workers.
     """
 
     kind: LearningRateSchedule
     peak: float
     num_steps: int
+    first_step: int = 0
+    """More than 0 where a run that resumed has begun it anew."""
     warmup: WarmUp = "linear"
     warmup_steps: int = 0
     milestones: tuple[float, ...] = (0.5, 0.75)
@@ -40,13 +47,15 @@ class Schedule:
     power: float = 2.0
 
     def at(self, step: int) -> float:
-        """The rate of the update number `step`, counted from 0."""
+        """The rate of the update number `step` of the run, counted from 0."""
+        step, num_steps = step - self.first_step, self.num_steps - self.first_step
         if step < self.warmup_steps:
             return self.peak * self._risen((step + 1) / (self.warmup_steps + 1))
         if self.kind == "step":
-            passed = sum(step >= part * self.num_steps for part in self.milestones)
+            # 0.55 of 100 steps is 55.00000000000001 in floating point, and means 55
+            passed = sum(step >= part * num_steps - ROUNDING for part in self.milestones)
             return self.peak * self.factor**passed
-        decaying = self.num_steps - self.warmup_steps
+        decaying = num_steps - self.warmup_steps
         done = min(1.0, (step - self.warmup_steps) / decaying) if decaying > 0 else 1.0
         return self.peak * self._left(done)
 
@@ -71,12 +80,31 @@ class Schedule:
                 return 1.0
 
 
-def schedule_of(config: TrainConfig, *, global_batch_size: int, steps_per_epoch: int) -> Schedule:
-    """Of a whole run."""
+def step_at(position: tuple[int, int], *, num_train: int, global_batch_size: int) -> int:
+    """Return the number of the first step after `position`.
+
+    position: epochs done, samples seen of the next.
+    """
+    epochs_done, samples_seen = position
+    whole, left = (-(-n // global_batch_size) for n in (num_train, num_train - samples_seen))
+    return (epochs_done + 1) * whole - left
+
+
+def schedule_of(
+    config: TrainConfig,
+    *,
+    global_batch_size: int,
+    num_train: int,
+    start: tuple[int, int] = (0, 0),
+) -> Schedule:
+    """num_train: samples of an epoch. start: position at which a run that resumed began it anew."""
+    sizes = {"num_train": num_train, "global_batch_size": global_batch_size}
+    steps_per_epoch = step_at((1, 0), **sizes)
     return Schedule(
         kind=config.lr_schedule,
         peak=config.learning_rate(global_batch_size),
         num_steps=config.epochs * steps_per_epoch,
+        first_step=step_at(start, **sizes),
         warmup=config.warmup,
         warmup_steps=round(config.warmup_epochs * steps_per_epoch),
         milestones=config.lr_milestones,

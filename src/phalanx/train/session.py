@@ -11,26 +11,28 @@ from pathlib import Path
 
 import torch
 
-from phalanx.data.sampler import num_batches
+from phalanx.data.source import Source
+from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.strategy import Strategy
+from phalanx.records.closing import end_run
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.running import end_run
 from phalanx.records.schema import Finished, Notice, Outcome, Started
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import parameters_sha256
 from phalanx.train.config import TrainConfig
+from phalanx.train.evaluation import evaluate_on_training_data
 from phalanx.train.join import join
 from phalanx.train.loop import Work, run_epoch, tell
-from phalanx.train.manifest import check_order
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
+from phalanx.train.resume import RunIsFinishedError, check_order
 from phalanx.train.run import begin_run, complete, new_folder, this_command, title
-from phalanx.train.saving import Saver, load
+from phalanx.train.saving import Saver, load, starting_point
 from phalanx.train.schedule import schedule_of
 from phalanx.train.sourcing import open_source
 from phalanx.train.split import ON_A_MESH, parse_slow_rank
@@ -61,9 +63,17 @@ class Place:
 
 def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     began_at = time.perf_counter() - process_age_s()
+    notices: list[str] = []
     if place.folder is None:
         place.keeps_run = True
-        config, choice = complete(config, launched)
+        try:
+            config, choice = complete(config, launched, notices)
+        except RunIsFinishedError as finished:
+            if launched is None or launched.rank == 0:
+                print(finished, flush=True)
+            return
+        except UserError as error:
+            raise _with_host(error, launched) from error
     assert config.threads is not None, "the run's record holds a complete configuration"
     torch.set_num_threads(config.threads)
     keep_freed_memory()
@@ -74,7 +84,8 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
             begin_run(
                 place.folder, config, study="train", command=this_command(), mpi=strategy.library
             )
-            print("\n".join(_first_lines(config, choice.reason, launched)), flush=True)
+            lines = _first_lines(config, choice.reason, launched)
+            print("\n".join([lines[0], *notices, *lines[1:]]), flush=True)
         strategy.barrier()
     assert place.folder is not None, "named by the parent or by rank 0"
     place.strategy = strategy
@@ -84,6 +95,8 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
         place.tracing = Tracing(strategy, place.folder, began_at)
     work, saver = _prepare(config, strategy, place.writer, began_at)
     _epochs(config, work, saver)
+    if saver:
+        saver.close()
     work.source.close()
     if place.tracing:
         place.tracing.compare_clocks()
@@ -99,6 +112,13 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     if place.keeps_run and strategy.rank == 0:
         end_run(place.folder, Outcome(status="completed"))
     strategy.close()
+
+
+def _with_host(error: UserError, launched: Launched | None) -> UserError:
+    """Of several nodes one may lack what the others have."""
+    if launched is None or launched.local_world_size == launched.world_size:
+        return error
+    return UserError(f"{error} (on {socket.gethostname()})")
 
 
 def _first_lines(config: TrainConfig, reason: str, launched: Launched | None) -> list[str]:
@@ -127,22 +147,18 @@ def _prepare(
     )
     global_batch_size = config.global_batch_size(strategy.size)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    start = starting_point(config, strategy)
     schedule = schedule_of(
         config,
         global_batch_size=global_batch_size,
-        steps_per_epoch=num_batches(source.num_train, global_batch_size),
+        num_train=source.num_train,
+        start=start.schedule_start,
     )
     _tell(strategy, config)
     strategy.prepare(model, update_rule(config, schedule.peak))
-    epochs_done = samples_seen = 0
     if config.resume:
-        manifest, told = load(config.resume, strategy)
-        if told:
-            writer.add(Notice(at_s=time.perf_counter() - began_at, text=told))
-            if strategy.rank == 0:
-                print(told, flush=True)
-        check_order(manifest, config.resume, source.order)
-        epochs_done, samples_seen = manifest.epochs_done, manifest.samples_seen
+        _resume(config.resume, strategy, source, writer, began_at)
     saver = None
     if config.checkpoint_dir:
         saver = Saver(
@@ -151,17 +167,18 @@ def _prepare(
             strategy=strategy,
             writer=writer,
             began_at=began_at,
-            dataset=source.name,
-            order=source.order,
-            global_batch_size=global_batch_size,
+            source=source,
+            start=start,
+            shapes=shapes,
         )
+        saver.begin()
     slow_rank, delay_s = parse_slow_rank(config.slow_rank) if config.slow_rank else (-1, 0.0)
     work = Work(
         strategy=strategy,
         delay_s=delay_s if strategy.rank == slow_rank else 0.0,
         resident_before=resident_before,
-        first_epoch=epochs_done,
-        first_sample=samples_seen,
+        first_epoch=start.position[0],
+        first_sample=start.position[1],
         checkpoint_steps=config.checkpoint_steps,
         save=saver.within_epoch if saver and config.checkpoint_steps else None,
         schedule=schedule,
@@ -174,6 +191,18 @@ def _prepare(
     writer.add(_started(config, work, num_parameters))
     writer.flush()
     return work, saver
+
+
+def _resume(
+    checkpoint: Path, strategy: Strategy, source: Source, writer: EventWriter, began_at: float
+) -> None:
+    """Load the checkpoint, and report what of it did not fit."""
+    manifest, messages = load(checkpoint, strategy)
+    for line in messages:
+        writer.add(Notice(at_s=time.perf_counter() - began_at, text=line))
+        if strategy.rank == 0:
+            print(line, flush=True)
+    check_order(manifest, checkpoint, source.order)
 
 
 def _tell(strategy: Strategy, config: TrainConfig) -> None:
@@ -228,3 +257,13 @@ def _epochs(config: TrainConfig, work: Work, saver: Saver | None) -> None:
             saver.after_epoch(epoch)
         if rows is not None:
             work.writer.flush()
+    if config.final_train_samples:
+        work.writer.add(
+            evaluate_on_training_data(
+                work.strategy,
+                work.source,
+                config.epochs - 1,
+                config.final_train_samples,
+                began_at=work.began_at,
+            )
+        )

@@ -1,71 +1,72 @@
-"""Checkpoints of a model that no rank holds whole: written and read by all ranks together.
+"""Checkpoints of a model that no rank holds in full: written by rank 0 from the parts of all.
 
-The files are those of any other checkpoint, whole tensors by the parameter's name, so that one
-that four ranks wrote can go on under any strategy and on any number of ranks. Each rank writes its
-parts through torch.distributed.checkpoint's storage of safetensors, and rank 0 joins them; nobody
-needs more memory than its parts. The folder must be one that all ranks see.
+The files are those of any other checkpoint, full tensors by the parameter's name, so that one that
+four ranks wrote can go on under any strategy and on any number of ranks. The parts come to rank 0
+as messages, tensor by tensor: the folder need not be shared by the nodes. Each rank reads for
+itself the parts that it holds, from a folder that it must see.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
-import warnings
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
-from torch.distributed.checkpoint.hf_storage import (
-    HuggingFaceStorageReader,
-    HuggingFaceStorageWriter,
-)
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from phalanx.errors import UserError
 from phalanx.parallel.local_parts import local, placed_like
 from phalanx.parallel.strategy import Strategy
-from phalanx.train.checkpoint import MODEL_FILE, OPTIMIZER_FILE, make_empty, seal, unwritable
-from phalanx.train.manifest import Manifest, folder_of, read_manifest
+from phalanx.train.checkpoint import write_checkpoint
+from phalanx.train.gathering import Held, Plan, full_tensors, make_plan
+from phalanx.train.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, folder_name, verify
+from phalanx.train.tensor_file import Spec, write_stream
 
-JOINED = "model-00001-of-00001.safetensors"
-"""What the storage calls the file of all parts."""
+Shapes = Mapping[str, tuple[int, ...]]
 
 
-def save_together(folder: Path, strategy: Strategy, manifest: Manifest) -> Path:
-    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-step-<m>`; collective.
-    It is there whole or not at all.
+def save_sharded(
+    folder: Path, strategy: Strategy, manifest: Manifest, shapes: Shapes | None = None
+) -> Path:
+    """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; collective.
+    It is published complete or not at all.
 
-    manifest: without its `files`, which are filled in here.
+    manifest: without its `files`, which are filled in here. shapes: of the full model's tensors, to
+    which the parts are held.
     Raises: UserError when it cannot be written; what was there before is untouched.
     """
-    target = folder / folder_of(manifest)
-    temporary = folder / f".{target.name}.parts"
-    try:
-        make_empty(temporary, strategy)
-        _write(model_parts(strategy), temporary / "model", strategy)
-        _write(optimizer_parts(strategy), temporary / "optimizer", strategy)
-        if strategy.rank == 0:
-            for file in (MODEL_FILE, OPTIMIZER_FILE):
-                parts = temporary / Path(file).stem
-                (parts / JOINED).rename(temporary / file)
-                shutil.rmtree(parts)
-            seal(temporary, target, manifest)
-        strategy.barrier()
-    except Exception as error:
-        raise unwritable(target, error) from error
-    return target
+    files = {MODEL_FILE: model_parts(strategy), OPTIMIZER_FILE: optimizer_parts(strategy)}
+    group = strategy.checkpoint_group()
+    plans = {name: make_plan(group, _held(parts)) for name, parts in files.items()}
+    streams = {
+        name: full_tensors(group, plans[name], {key: _plain(part) for key, part in parts.items()})
+        for name, parts in files.items()
+    }
+    if strategy.rank > 0:
+        for stream in streams.values():
+            for _ in stream:
+                pass
+        return folder / folder_name(*manifest.position)
+    if shapes is not None:
+        _check_shapes(plans, shapes)
+
+    def fill(new: Path) -> None:
+        for name, stream in streams.items():
+            write_stream(new / name, plans[name].specs, stream)
+
+    return write_checkpoint(folder, manifest, fill)
 
 
-def load_together(checkpoint: Path, strategy: Strategy) -> Manifest:
+def load_sharded(checkpoint: Path, strategy: Strategy) -> Manifest:
     """Put into each rank's parts what belongs there, bit for bit; no rank reads more. Needs no
     message: every rank reads for itself.
 
     Raises: UserError when a file is damaged or the tensors are not those of the model.
     """
-    manifest = read_manifest(checkpoint)
+    manifest = verify(checkpoint)
     model, found = model_parts(strategy), _shapes(checkpoint / MODEL_FILE)
     for name, tensor in model.items():
         if found.get(name) != tuple(tensor.shape):
@@ -73,20 +74,19 @@ def load_together(checkpoint: Path, strategy: Strategy) -> Manifest:
                 f"checkpoint {checkpoint} does not fit the model: {name} is of shape "
                 f"{found.get(name, 'none')} there, and of {tuple(tensor.shape)} here"
             )
-    wanted = {**model, **_empty_state(_shapes(checkpoint / OPTIMIZER_FILE), strategy)}
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # as is meant
-        load(wanted, storage_reader=HuggingFaceStorageReader(str(checkpoint)), no_dist=True)
+    _read(checkpoint / MODEL_FILE, model)
+    state = _empty_state(_shapes(checkpoint / OPTIMIZER_FILE), strategy)
+    _read(checkpoint / OPTIMIZER_FILE, state)
     return manifest
 
 
 def model_parts(strategy: Strategy) -> dict[str, Tensor]:
-    """What this rank holds of the parameters and buffers, by name."""
+    """Return what this rank holds of the parameters and buffers, by name."""
     return {name: tensor.detach() for name, tensor in strategy.model.state_dict().items()}
 
 
 def optimizer_parts(strategy: Strategy) -> dict[str, Tensor]:
-    """What this rank keeps of the optimizer's state, by `<parameter>:<quantity>`."""
+    """Return what this rank keeps of the optimizer's state, by `<parameter>:<quantity>`."""
     parameters = dict(strategy.model.named_parameters())
     return {
         f"{name}:{quantity}": placed_like(value, parameters[name])
@@ -96,40 +96,53 @@ def optimizer_parts(strategy: Strategy) -> dict[str, Tensor]:
     }
 
 
-def _write(parts: dict[str, Tensor], folder: Path, strategy: Strategy) -> None:
-    """`folder/JOINED` from the parts of all ranks."""
-    counts = strategy.gather([len(parts)])
-    total = strategy.share("" if counts is None else str(int(sum(row[0] for row in counts))))
-    if int(total):
-        storage = HuggingFaceStorageWriter(
-            str(folder), save_distributed=True, enable_consolidation=True
+def _held(parts: Mapping[str, Tensor]) -> dict[str, Held]:
+    held = {}
+    for name, tensor in parts.items():
+        sizes, offsets = _box(tensor)
+        held[name] = Held(Spec.of(tensor).code, tuple(tensor.shape), offsets, sizes)
+    return held
+
+
+def _box(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes and offsets of this rank's part within the full tensor."""
+    if not isinstance(tensor, DTensor):
+        return tuple(tensor.shape), (0,) * tensor.dim()
+    sizes, offsets = compute_local_shape_and_global_offset(
+        tensor.shape, tensor.device_mesh, tensor.placements
+    )
+    return tuple(map(int, sizes)), tuple(map(int, offsets))
+
+
+def _plain(part: Tensor) -> Tensor:
+    return local(part).contiguous()
+
+
+def _check_shapes(plans: Mapping[str, Plan], shapes: Shapes) -> None:
+    """Raise RuntimeError before anything is written that is not the model."""
+    found = {name: spec.shape for name, spec in plans[MODEL_FILE].specs.items()}
+    wrong = [n for n in {**found, **shapes} if found.get(n) != shapes.get(n)]
+    if wrong:
+        raise RuntimeError(
+            f"the ranks' parts are not the model: {wrong[0]} is {found.get(wrong[0], 'missing')}, "
+            f"not {shapes.get(wrong[0], 'part of it')}"
         )
-        save(parts, storage_writer=storage)
-        if strategy.rank == 0:
-            _write_scalars(folder)
-    elif strategy.rank == 0:  # of an optimizer without state
-        folder.mkdir()
-        save_file({}, folder / JOINED)
 
 
-def _write_scalars(folder: Path) -> None:
-    """PyTorch 2.13 takes tensors without dims for empty ones when it joins the parts, and leaves
-    zeros in their place."""
-    scalars: dict[str, Tensor] = {}
-    for file in (folder / "sharded").glob("*.safetensors"):
-        with safe_open(file, framework="pt") as tensors:
-            names = [name for name in tensors.keys() if not tensors.get_slice(name).get_shape()]  # noqa: SIM118
-            scalars |= {name: tensors.get_tensor(name) for name in names}
-    with (folder / JOINED).open("r+b") as joined:
-        start = 8 + int.from_bytes(joined.read(8), "little")  # of the data, after the header
-        header = json.loads(joined.read(start - 8))
-        for name, value in scalars.items():
-            joined.seek(start + header[name]["data_offsets"][0])
-            joined.write(value.numpy().tobytes())
+def _read(file: Path, into: Mapping[str, Tensor]) -> None:
+    """Fill this rank's parts from their places in the full tensors."""
+    with safe_open(file, framework="pt") as tensors:
+        for name, tensor in into.items():
+            sizes, offsets = _box(tensor)
+            if 0 in sizes:
+                continue
+            place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
+            values = tensors.get_slice(name)[place] if place else tensors.get_tensor(name)
+            local(tensor).copy_(values)
 
 
-def _empty_state(shapes: dict[str, tuple[int, ...]], strategy: Strategy) -> dict[str, Tensor]:
-    """Room for the state of the file, made and put into the optimizer."""
+def _empty_state(shapes: Shapes, strategy: Strategy) -> dict[str, Tensor]:
+    """Make room for the state of the file, and put it into the optimizer."""
     parameters = dict(strategy.model.named_parameters())
     states = strategy.optimizer_state()
     wanted = {}
@@ -146,4 +159,5 @@ def _empty_state(shapes: dict[str, tuple[int, ...]], strategy: Strategy) -> dict
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     with safe_open(file, framework="pt") as tensors:
-        return {name: tuple(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+        names: Iterable[str] = tensors.keys()
+        return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}

@@ -1,7 +1,8 @@
 """Each rank: checkpoints of every layout of these ranks, and each layout goes on from the one that
 another has written.
 
-Words: a folder, then `cross`, or `die` (rank 1 is killed while it writes), or `again`.
+Words: a folder, then `cross`, or `die` (rank 1 is killed while its parts are written), or `again`.
+In the latter two every rank has a folder of its own, which no other sees.
 """
 
 import os
@@ -14,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "parallel" / "programs"))
 import torch
 from on_mesh import ADAM, Case, compare
 from safetensors.torch import load_file
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
 
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
@@ -28,9 +28,10 @@ from phalanx.parallel.pipeline.staged import Staged
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
+from phalanx.train import sharded
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.manifest import Manifest
-from phalanx.train.sharded import load_together, save_together
+from phalanx.train.sharded import load_sharded, save_sharded
 
 GPT = Case(
     model="gpt",
@@ -79,10 +80,9 @@ def save(folder: Path, strategy: Strategy, case: Case, epoch: int = 1) -> Path:
         seed=3,
         global_batch_size=11,
         epochs_done=epoch,
-        files={},
     )
     if strategy.is_sharded:
-        return save_together(folder, strategy, manifest)
+        return save_sharded(folder, strategy, manifest)
     if strategy.rank == 0:
         save_checkpoint(folder, strategy.model, strategy.optimizer, manifest)
     strategy.barrier()
@@ -91,7 +91,7 @@ def save(folder: Path, strategy: Strategy, case: Case, epoch: int = 1) -> Path:
 
 def load(checkpoint: Path, strategy: Strategy) -> None:
     if strategy.is_sharded:
-        load_together(checkpoint, strategy)
+        load_sharded(checkpoint, strategy)
     else:
         load_checkpoint(checkpoint, strategy.model, strategy.optimizer)
 
@@ -148,7 +148,7 @@ def refuse_another(folder: Path) -> None:
     strategy = make("shard=4", wider)
     strategy.prepare(wider.build(3), PLAIN)
     try:
-        load_together(folder, strategy)
+        load_sharded(folder, strategy)
         raise AssertionError("loaded")
     except UserError as error:
         assert "hidden1.weight is of shape (26, 25) there, and of (30, 25) here" in str(error)
@@ -165,15 +165,16 @@ def main(folder: Path, what: str) -> None:
         cross(folder / "mlp", MLP, PLAIN, ["shard=2,tp=2"], rank)
         refuse_another(folder / "mlp" / "shard=2,tp=2" / "epoch-0001")
     else:
+        (folder / str(rank)).mkdir(exist_ok=True)
+        os.chdir(folder / str(rank))
+        folder = Path("saved")
         strategy = make("shard=2", MLP)
         strategy.prepare(MLP.build(3), ADAM)
         train(strategy, MLP, 0)
         if what == "die":
             save(folder, strategy, MLP)
             if rank == 1:
-                HuggingFaceStorageWriter.write_data = lambda *_: os.kill(
-                    os.getpid(), signal.SIGKILL
-                )
+                sharded.full_tensors = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         save(folder, strategy, MLP, 2)
         strategy.close()
     print(f"\nrank {rank} of {size} is done", flush=True)

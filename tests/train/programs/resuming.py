@@ -1,8 +1,8 @@
 """Each rank: train every case, and keep which samples every step was given.
 
-Words: a folder; a JSON object: for each case its name and the options of a training run. A case
-leaves its samples in `<folder>/<name>/seen-<rank>.json`: a list for each step, in the order of
-`batch.step`, of those that count.
+Words: a folder; a JSON object: for each case its name and the options of a training run, in which
+{rank} stands for the rank. A case leaves its samples in `<folder>/<name>/seen-<rank>.json`: a list
+for each step, in the order of `batch.step`, of those that count.
 """
 
 import json
@@ -37,14 +37,18 @@ def watched(strategy: Strategy, seen: dict[int, list[int]]) -> Strategy:
 
 def run(folder: Path, options: dict[str, Any]) -> None:
     seen: dict[int, list[int]] = {}
+    launched = None if options["strategy"] == "sequential" else detect(os.environ)
+    rank = launched.rank if launched else 0
+    options = {
+        name: value.format(rank=rank) if isinstance(value, str) else value
+        for name, value in options.items()
+    }
     config = TrainConfig.from_record(
         {"threads": 1, "dtype": "float64", "timeout_s": 60.0, **options}
     )
-    launched = None if config.strategy == "sequential" else detect(os.environ)
     config, _ = complete(config, launched)
     session.join = lambda config, launched: watched(join(config, launched), seen)
     session.train(config, launched, session.Place(folder=folder))
-    rank = launched.rank if launched else 0
     (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
 
 

@@ -58,7 +58,6 @@ def manifest(config: TrainConfig, epochs_done: int) -> Manifest:
         seed=config.seed,
         global_batch_size=BATCH,
         epochs_done=epochs_done,
-        files={},
     )
 
 

@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
+from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.parallel.engine import Backend
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.over_mpi import running_statistics
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.costing import shared_costs
@@ -121,10 +123,19 @@ class Staged(OnMesh):
         return Boundary((tokens // self._mesh.tp, *others), end.dtype)
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+        """Raises: UserError for batch norm, whose statistics would be of one micro-batch's rank."""
+        if running_statistics(model):
+            raise UserError(
+                "a pipeline cannot keep the running statistics of batch norm: take a norm without "
+                "them (LayerNorm, GroupNorm), or another strategy"
+            )
         super().prepare(model, rule)
         self._quantities = len(STATES[rule.formula])
         self._pipeline.rehearse()
         self.clear_gradients()
+
+    def synchronize_buffers(self) -> None:
+        """Stages have none that change."""
 
     # -- a step ------------------------------------------------------------------------------
 

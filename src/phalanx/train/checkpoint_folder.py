@@ -1,0 +1,148 @@
+"""Checkpoint folders on the disk: published whole or not at all, and never lost while replaced.
+
+A checkpoint is written into a hidden folder, brought to the disk, and renamed. One that is already
+there is renamed aside first and removed last, so that a kill at any point leaves the old checkpoint
+or the new one: `readable_folders` finds it under either name. No torch.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from phalanx.errors import UserError
+
+LOCK = ".lock"
+_HIDDEN = re.compile(r"\.(epoch-\d+(?:-[a-z]+-\d+)?)\.(.+)")
+_NEW, _ASIDE, _REMOVED = "new", "old", "removed"
+
+
+def readable_folders(folder: Path) -> list[Path]:
+    """Return the checkpoint folders in `folder`, and those set aside whose successor is missing."""
+    if not folder.is_dir():
+        return []
+    visible = sorted(path for path in folder.glob("epoch-*") if path.is_dir())
+    names = {path.name for path in visible}
+    return visible + [p for p, name in _hidden(folder, _ASIDE) if name not in names]
+
+
+def visible_name(folder: Path) -> str:
+    """Return the name under which a checkpoint was published."""
+    match = _HIDDEN.fullmatch(folder.name)
+    return match[1] if match else folder.name
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Give an empty hidden folder to fill, and publish it as `target` at the end of the block.
+
+    Nothing is left of it when the block fails, a request to end included; `target` is as it was
+    before then. Raises: OSError.
+    """
+    new = _hidden_path(target, _NEW)
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir(parents=True)
+    try:
+        yield new
+        publish(new, target)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        _restore(target)
+        raise
+
+
+def publish(new: Path, target: Path) -> None:
+    """Bring the files of `new` to the disk and rename it to `target`, in the place of what is
+    there. Raises: OSError."""
+    for path in (*sorted(new.iterdir()), new):
+        sync(path)
+    aside = _hidden_path(target, _ASIDE)
+    if target.exists():
+        shutil.rmtree(aside, ignore_errors=True)
+        target.rename(aside)
+    new.rename(target)
+    sync(target.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove(checkpoint: Path) -> None:
+    """Remove a checkpoint, which is hidden first: none is ever seen in part."""
+    hidden = _hidden_path(checkpoint, _REMOVED)
+    try:
+        checkpoint.rename(hidden)
+    except OSError:
+        return  # gone already, or not ours to remove
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def lock(folder: Path) -> IO[bytes]:
+    """Make `folder` this process's to write checkpoints into, and sweep what killed runs left.
+
+    The lock ends when the file is closed, or with the process. Where the file system has no locks
+    nothing is swept: the hidden folders might be those of a living run.
+    Raises: UserError when another run has it, or it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("ab")
+    except OSError as error:
+        raise UserError(
+            f"--checkpoint-dir {folder} cannot be written: {error.strerror or error}"
+        ) from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise UserError(
+            f"--checkpoint-dir {folder}: another run is writing its checkpoints there: "
+            "wait for it, or name another folder"
+        ) from None
+    except OSError:  # a file system without locks
+        return file
+    sweep(folder)
+    return file
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed runs left in `folder`; a checkpoint set aside gets its name back where its
+    successor is missing."""
+    for path, name in _hidden(folder, _ASIDE):
+        _restore(folder / name)
+        shutil.rmtree(path, ignore_errors=True)
+    for path, _ in _hidden(folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def sync(path: Path) -> None:
+    """Bring a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _restore(target: Path) -> None:
+    aside = _hidden_path(target, _ASIDE)
+    if aside.is_dir() and not target.exists():
+        aside.rename(target)
+
+
+def _hidden_path(target: Path, kind: str) -> Path:
+    return target.with_name(f".{target.name}.{kind}")
+
+
+def _hidden(folder: Path, kind: str | None = None) -> list[tuple[Path, str]]:
+    """Hidden folders, of one kind or all, each with the name of its checkpoint."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        match = _HIDDEN.fullmatch(path.name)
+        if match and path.is_dir() and kind in (None, match[2]):
+            found.append((path, match[1]))
+    return found

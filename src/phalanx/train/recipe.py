@@ -1,0 +1,73 @@
+"""The recipe of a run: every option that decides its numbers, to be compared when it resumes.
+
+How the work is split over ranks, and how gradients travel, is not part of it: a checkpoint goes on
+under any strategy and on any number of ranks. No torch, no MPI.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from phalanx.data.described import describe
+from phalanx.train.config import TrainConfig
+from phalanx.train.learning import LearningOptions
+from phalanx.train.manifest import Manifest, Value
+from phalanx.train.split import option
+
+SCHEDULE = (
+    "epochs", "lr", "lr_rule", "lr_schedule", "lr_milestones", "lr_factor", "lr_power",
+    "warmup_epochs", "warmup",
+)  # fmt: skip
+"""Options that decide the learning rate of a step."""
+
+_OF_THE_DATA = ("train_samples", "shuffle_shards", "augment", "damaged")
+_OTHERS = ("epochs", "autocast")
+
+
+def recipe_of(config: TrainConfig) -> dict[str, Value]:
+    """Return the options by name, as plain values; `data` is the fingerprint of packed data."""
+    fingerprint = describe(config.data).fingerprint if config.data is not None else ""
+    learning = [field.name for field in fields(LearningOptions) if field.name != "optimizer"]
+    names = (*learning, *_OF_THE_DATA, *_OTHERS)
+    return {name: _plain(getattr(config, name)) for name in names} | {"data": fingerprint}
+
+
+def differences(manifest: Manifest, config: TrainConfig) -> dict[str, str]:
+    """Return by option what the checkpoint has and what this run wants, where that differs.
+
+    config: complete. `epochs` counts only where the learning rate depends on it.
+    """
+    assert config.ranks is not None, "complete() comes first"
+    recipe = recipe_of(config)
+    pairs: dict[str, tuple[Value, Value]] = {
+        "dataset": (manifest.dataset, config.data_name),
+        "seed": (manifest.seed, config.seed),
+        "global_batch_size": (
+            manifest.global_batch_size, config.global_batch_size(config.ranks)
+        ),
+    }  # fmt: skip
+    names = [*recipe, *(name for name in manifest.recipe if name not in recipe)]
+    pairs |= {name: (manifest.recipe.get(name), recipe.get(name)) for name in names}
+    if recipe["data"]:  # known by its content, whatever the folder is called
+        del pairs["dataset"]
+    if manifest.recipe.get("lr_schedule") == recipe.get("lr_schedule") == "constant":
+        pairs.pop("epochs", None)
+    return {
+        name: f"{_option(name)} {_shown(found)} there, {_shown(wanted)} here"
+        for name, (found, wanted) in pairs.items()
+        if found != wanted
+    }
+
+
+def _plain(value: object) -> Value:
+    if isinstance(value, tuple):
+        return " ".join(map(str, value))
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def _option(name: str) -> str:
+    return option({"global_batch_size": "batch_size"}.get(name, name))
+
+
+def _shown(value: Value) -> str:
+    return "none" if value is None or value == "" else str(value)

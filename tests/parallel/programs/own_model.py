@@ -1,0 +1,99 @@
+"""Each rank: a model of one's own, with a frozen layer and batch norm, by every strategy that takes
+any model. Its frozen parameters stay, and all ranks have the same buffers when it is evaluated."""
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.comm.update import UpdateRule
+from phalanx.comm.world import World
+from phalanx.parallel.local import Local
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.server import Server
+from phalanx.parallel.shared import Shared
+from phalanx.parallel.strategy import Batch, Strategy
+from phalanx.parallel.zero import ZeroOne
+
+RULE = UpdateRule(name="adamw", learning_rate=0.01, weight_decay=0.5)
+STEPS, PER_RANK = 6, 5
+NESTEROV = {"outer_optimizer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
+
+
+class Scale(nn.Module):
+    """A buffer that no sample changes, of a type that no sum takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.rand(12) > 0.2)
+        self.register_buffer("scale", torch.rand(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs * self.mask * self.scale
+
+
+def build(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(25, 12), nn.BatchNorm1d(12), Scale(), nn.ReLU(), nn.Linear(12, 10)
+    )
+    model[1].requires_grad_(False)
+    return model
+
+
+def batch(step: int, rank: int, size: int) -> Batch:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    inputs = torch.rand(PER_RANK, 1, 5, 5, generator=generator) + rank  # not alike on all ranks
+    targets = torch.randint(10, (PER_RANK,), generator=generator)
+    return Batch(inputs, targets, PER_RANK, PER_RANK * size, step)
+
+
+def make(name: str) -> Strategy:
+    world = World.create(timeout_s=60)
+    match name:
+        case "shared":
+            return Shared(world)
+        case "local":
+            return Local(world, steps=2, **NESTEROV)  # type: ignore[arg-type]
+        case "server":
+            return Server(world, servers=1, mode="synchronous", staleness=0)
+        case "zero":
+            return ZeroOne(world)
+        case _:
+            return MPI(world, overlap="on" if name == "overlap" else "off")
+
+
+def run(name: str) -> None:
+    strategy = make(name)
+    truth = {key: value.clone() for key, value in build(0).state_dict().items()}
+    strategy.prepare(build(strategy.rank), RULE)
+    before = strategy.model.state_dict()
+    for key, value in truth.items():
+        assert torch.equal(before[key], value), f"{name}: {key} is not rank 0's"
+    if strategy.role == "server":
+        strategy.serve(STEPS)
+    else:
+        for step in range(STEPS):
+            strategy.step(batch(step, strategy.data_rank, strategy.data_size))
+    strategy.finish_epoch()
+    own = strategy.model[2].running_mean.tolist()
+    counts = strategy.gather([*own, float(strategy.role == "worker")])
+    strategy.synchronize_buffers()
+    after = strategy.model.state_dict()
+    for key in ("1.weight", "1.bias", "3.mask", "3.scale"):
+        assert torch.equal(after[key], truth[key]), f"{name}: {key} has changed"
+    assert not torch.equal(after["5.weight"], truth["5.weight"]), f"{name}: nothing was trained"
+    flat = torch.cat([value.flatten().double() for value in after.values()])
+    rows = strategy.gather(flat.tolist())
+    if rows is not None and counts is not None:
+        assert all(row == rows[0] for row in rows), f"{name}: ranks differ"
+        table = torch.tensor([row[:-1] for row in counts if row[-1]])
+        assert not torch.allclose(table[0], table[1]), "each had seen its own samples"
+        assert torch.allclose(after["2.running_mean"], table.mean(0), atol=1e-6)
+        print(f"{name} is right", flush=True)
+    strategy.barrier()
+    strategy.close()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name in ("mpi", "overlap", "shared", "local", "server", "zero"):
+        run(name)

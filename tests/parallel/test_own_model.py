@@ -1,0 +1,25 @@
+"""A model of one's own: frozen layers stay as they are, batch norm has one set of statistics."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch import nn
+
+from phalanx.comm.update import UpdateRule
+from phalanx.errors import UserError
+from phalanx.parallel.sequential import Sequential
+from tests.conftest import Ranks
+
+
+@pytest.mark.mpi
+def test_frozen_layers_and_batch_norm(ranks: Ranks, programs: Callable[[str], Path]) -> None:
+    output = ranks.mpi(3, programs("own_model.py"), timeout_s=200)
+    for name in ("mpi", "overlap", "shared", "local", "server", "zero"):
+        assert f"{name} is right" in output, output
+
+
+def test_a_model_that_is_all_frozen_is_refused() -> None:
+    model = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(UserError, match="no parameter that requires a gradient"):
+        Sequential().prepare(model, UpdateRule(name="sgd", learning_rate=0.1))

@@ -1,0 +1,173 @@
+"""A kill at any point leaves the old checkpoint or the new one, and nothing hidden for ever."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.train import checkpoint_folder
+from phalanx.train.checkpoint_folder import LOCK, lock, readable_folders, remove, replacing
+
+OLD, NEW = b"old", b"new"
+
+
+def write(folder: Path, content: bytes) -> None:
+    """Two files, which belong together."""
+    with replacing(folder / "epoch-0001") as new:
+        for name in ("model", "optimizer"):
+            (new / name).write_bytes(content)
+
+
+def contents(folder: Path) -> bytes:
+    """Of the one checkpoint in `folder`, whose files belong together."""
+    (found,) = readable_folders(folder)
+    parts = {path.name: path.read_bytes() for path in found.iterdir()}
+    assert parts.keys() == {"model", "optimizer"}, "a checkpoint in part"
+    assert parts["model"] == parts["optimizer"]
+    return parts["model"]
+
+
+def killed_after(number: int, work: Callable[[], None]) -> bool:
+    """Run `work` in a process that is killed at its `number`th call that changes the disk."""
+    process = os.fork()
+    if not process:
+        left = number
+
+        def counting(real: Callable[..., object]) -> Callable[..., object]:
+            def call(*args: object, **options: object) -> object:
+                nonlocal left
+                if not left:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                left -= 1
+                return real(*args, **options)
+
+            return call
+
+        for name in ("rename", "mkdir", "unlink", "rmdir", "fsync", "open"):
+            setattr(os, name, counting(getattr(os, name)))
+        Path.write_bytes = counting(Path.write_bytes)  # type: ignore[method-assign, assignment]
+        work()
+        os._exit(0)
+    _, status = os.waitpid(process, 0)
+    return os.WIFSIGNALED(status)
+
+
+def test_a_kill_at_any_point_leaves_the_old_or_the_new(tmp_path: Path) -> None:
+    found, number = [], 0
+    while True:
+        folder = tmp_path / str(number)
+        write(folder, OLD)
+        was_killed = killed_after(number, lambda: write(folder, NEW))  # noqa: B023
+        found.append(contents(folder))
+        # What the next run does: it sweeps, and the same checkpoint is still there.
+        with lock(folder):
+            assert contents(folder) == found[-1]
+            assert {path.name for path in folder.iterdir()} == {"epoch-0001", LOCK}
+        write(folder, NEW)
+        assert contents(folder) == NEW
+        if not was_killed:
+            break
+        number += 1
+    assert number > 10, "calls that were counted"
+    assert found == sorted(found, reverse=True), "first the old, then the new, for good"
+    assert {OLD, NEW} == set(found)
+
+
+def test_removing_is_never_seen_in_part(tmp_path: Path) -> None:
+    number, was_killed = 0, True
+    while was_killed:
+        folder = tmp_path / str(number)
+        write(folder, OLD)
+        was_killed = killed_after(number, lambda: remove(folder / "epoch-0001"))  # noqa: B023
+        if readable_folders(folder):
+            assert contents(folder) == OLD
+        with lock(folder):
+            assert {path.name for path in folder.iterdir()} <= {"epoch-0001", LOCK}
+        number += 1
+    assert number > 3
+    assert not readable_folders(folder)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError])
+def test_a_failed_write_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    write(tmp_path, OLD)
+    with pytest.raises(error), replacing(tmp_path / "epoch-0001") as new:
+        (new / "model").write_bytes(NEW)
+        raise error
+    assert os.listdir(tmp_path) == ["epoch-0001"]
+    assert contents(tmp_path) == OLD
+
+
+def test_a_failed_exchange_brings_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, OLD)
+    rename = Path.rename
+
+    def failing(path: Path, target: Path) -> Path:
+        if path.name.endswith(".new"):
+            raise OSError("no more")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", failing)
+    with pytest.raises(OSError, match="no more"):
+        write(tmp_path, NEW)
+    assert os.listdir(tmp_path) == ["epoch-0001"]
+    assert contents(tmp_path) == OLD
+
+
+def test_what_older_versions_left_is_swept(tmp_path: Path) -> None:
+    """Also that of the same process id, as every process of a container has."""
+    names = (f".epoch-0001.{os.getpid()}", ".epoch-0002.parts", ".epoch-0003-step-000004.kept")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model").write_bytes(OLD)
+    (tmp_path / ".epochs").mkdir()
+    with lock(tmp_path):
+        assert sorted(os.listdir(tmp_path)) == [".epochs", LOCK]
+    write(tmp_path, NEW)
+
+
+def test_a_folder_that_another_run_writes_is_left_alone(tmp_path: Path) -> None:
+    with lock(tmp_path):
+        (tmp_path / ".epoch-0001.new").mkdir()  # of the run that has the lock
+        process = os.fork()
+        if not process:
+            try:
+                lock(tmp_path)
+            except UserError as error:
+                os._exit(7 if "another run is writing" in str(error) else 8)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7
+        assert (tmp_path / ".epoch-0001.new").exists()
+    lock(tmp_path).close()
+    assert not (tmp_path / ".epoch-0001.new").exists()
+
+
+def test_without_locks_nothing_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("no locks here")
+
+    (tmp_path / ".epoch-0001.new").mkdir()
+    monkeypatch.setattr(checkpoint_folder.fcntl, "flock", refused)
+    lock(tmp_path).close()
+    assert (tmp_path / ".epoch-0001.new").exists()
+    write(tmp_path, NEW)  # into the very folder that was left
+    assert contents(tmp_path) == NEW
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir(mode=0o500)
+    process = os.fork()
+    if not process:
+        if os.geteuid() == 0:
+            os.setuid(65534)  # root may write anywhere
+        try:
+            lock(tmp_path / "saved")
+        except UserError as error:
+            os._exit(7 if "saved cannot be written: Permission denied" in str(error) else 8)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 7

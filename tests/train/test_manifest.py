@@ -1,0 +1,127 @@
+"""A manifest is as it was written, to the bit, or refused in a line or two."""
+
+import os
+import random
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.train.checkpoint_folder import replacing
+from phalanx.train.manifest import (
+    MANIFEST,
+    MODEL_FILE,
+    OPTIMIZER_FILE,
+    Manifest,
+    folder_name,
+    position_of,
+    read_manifest,
+    verify,
+    write_manifest,
+)
+
+
+def manifest(**others: object) -> Manifest:
+    plain = {
+        "phalanx": "0", "model": "mlp", "dtype": "float32", "optimizer": "adam", "seed": 0,
+        "dataset": "digits", "global_batch_size": 128, "epochs_done": 1, "run": "a run",
+    }  # fmt: skip
+    return Manifest(**{**plain, **others})  # type: ignore[arg-type]
+
+
+def save(folder: Path, **others: object) -> Path:
+    """A checkpoint whose tensors are bytes that nobody reads."""
+    document = manifest(**others)
+    target = folder / folder_name(*document.position)
+    with replacing(target) as new:
+        (new / MODEL_FILE).write_bytes(b"weights")
+        (new / OPTIMIZER_FILE).write_bytes(b"moments")
+        write_manifest(new, document)
+    return target
+
+
+def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
+    recipe = {"lr": 1e-3, "clip_norm": None, "augment": False, "epochs": 5, "data": ""}
+    found = verify(save(tmp_path, recipe=recipe, samples_seen=640, schedule_start=(1, 5)))
+    expected = manifest(recipe=recipe, samples_seen=640, schedule_start=(1, 5))
+    assert msgspec.structs.replace(found, files={}, sha256="", saved_at=expected.saved_at) == (
+        expected
+    )
+    assert set(found.files) == {MODEL_FILE, OPTIMIZER_FILE}
+
+
+def test_every_flipped_bit_is_refused(tmp_path: Path) -> None:
+    """Each byte of the file with a bit of it, chosen by a seed."""
+    path = save(tmp_path, recipe={"lr": 0.5}) / MANIFEST
+    content, chosen = path.read_bytes(), random.Random(5)
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << chosen.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(UserError) as caught:
+            verify(path.parent)
+        assert str(caught.value).count("\n") <= 1
+    path.write_bytes(content)
+    verify(path.parent)
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"samples_seen": -5}, "samples_seen"),
+        ({"epochs_done": -7}, "epochs_done"),
+        ({"global_batch_size": 0}, "global_batch_size"),
+        ({"seed": -1}, "seed"),
+        ({"schema": 99}, "newer Phalanx: update"),
+        ({"schema": 2}, r"older Phalanx \(manifest schema 2, this one reads 3\)"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(
+    tmp_path: Path, others: dict[str, int], words: str
+) -> None:
+    folder = tmp_path / "epoch-0001"
+    folder.mkdir()
+    for name in (MODEL_FILE, OPTIMIZER_FILE):
+        (folder / name).write_bytes(b"")
+    write_manifest(folder, manifest(**others))  # with a checksum that is right
+    with pytest.raises(UserError, match=words):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is damaged"),
+        (b"\xff\xfe", "is damaged"),
+        (b"[" * 100_000, "is damaged"),
+        (b'{"schema": 3, "phalanx": "0"}', "is damaged"),
+        (b"{}", "older Phalanx"),
+    ],
+)
+def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / MANIFEST).write_bytes(content)
+    with pytest.raises(UserError, match=words):
+        read_manifest(tmp_path)
+
+
+def test_both_files_must_be_named(tmp_path: Path) -> None:
+    (tmp_path / MODEL_FILE).write_bytes(b"weights")
+    write_manifest(tmp_path, manifest())
+    with pytest.raises(UserError, match=r"does not name optimizer\.safetensors"):
+        read_manifest(tmp_path)
+
+
+def test_a_file_that_is_none_is_missing(tmp_path: Path) -> None:
+    saved = save(tmp_path)
+    (saved / MODEL_FILE).unlink()
+    os.mkfifo(saved / MODEL_FILE)  # reading it would never end
+    with pytest.raises(UserError, match=r"model\.safetensors is missing"):
+        verify(saved)
+
+
+def test_names_say_the_position() -> None:
+    for position in ((0, 0), (12, 0), (3, 640), (10_000, 123_456_789)):
+        assert position_of(folder_name(*position)) == position
+    assert position_of("epoch-0001-step-000003") == (1, 3)
+    assert position_of(".epoch-0007.old") == (7, 0)

@@ -1,0 +1,218 @@
+"""What a run may resume from: the newest complete checkpoint, of its own recipe, or it is told."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.train.config import TrainConfig
+from phalanx.train.manifest import MANIFEST, MODEL_FILE, Manifest, folder_name
+from phalanx.train.recipe import recipe_of
+from phalanx.train.resume import (
+    Found,
+    RunIsFinishedError,
+    check_checkpoint_dir,
+    check_resumable,
+    find_checkpoint,
+)
+from tests.train.test_manifest import save
+
+CONFIG = TrainConfig(dataset="digits", ranks=1)
+
+
+def save_at(folder: Path, epochs: int, samples: int = 0, **others: Any) -> Path:
+    return save(folder, epochs_done=epochs, samples_seen=samples, **others)
+
+
+# -- which one ---------------------------------------------------------------------------------
+
+
+def test_the_newest_is_the_one_that_has_seen_most_samples(tmp_path: Path) -> None:
+    """Not the last by name: after another batch size, and after epoch 9999."""
+    for samples in (4_000, 6_000, 12_000, 14_000, 100_000_000):
+        expected = save_at(tmp_path, 0, samples)
+        assert find_checkpoint(tmp_path).path == expected
+    for epochs in (1, 9_999, 10_000):
+        expected = save_at(tmp_path, epochs)
+        assert find_checkpoint(tmp_path).path == expected
+    assert save_at(tmp_path, 2).is_dir()
+    assert find_checkpoint(tmp_path).path == expected
+    assert find_checkpoint(expected).path == expected
+
+
+def test_of_several_runs_it_is_the_one_that_saved_last(tmp_path: Path) -> None:
+    save_at(tmp_path, 5, run="first", saved_at=10.0)
+    expected = save_at(tmp_path, 2, run="second", saved_at=20.0)
+    assert find_checkpoint(tmp_path).path == expected
+
+
+def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
+    for epochs in (1, 2, 3, 4):
+        save_at(tmp_path, epochs)
+    (tmp_path / folder_name(4) / MANIFEST).unlink()
+    (tmp_path / folder_name(3) / MODEL_FILE).write_bytes(b"WEIGHTS")
+    (tmp_path / folder_name(1) / MODEL_FILE).write_bytes(b"older, of no interest")
+    found = find_checkpoint(tmp_path)
+    assert found.path == tmp_path / folder_name(2)
+    missing, flipped = sorted(found.passed_over, key=lambda line: "manifest.json" not in line)
+    assert missing == f"passed over: checkpoint {tmp_path / folder_name(4)} has no manifest.json"
+    assert "epoch-0003 is damaged: model.safetensors does not have the SHA-256" in flipped
+    with pytest.raises(UserError, match=r"epoch-0003 is damaged: model\.safetensors"):
+        find_checkpoint(tmp_path / folder_name(3))  # asked for by name
+    shutil.rmtree(tmp_path / folder_name(2))
+    with pytest.raises(UserError, match=r"no complete checkpoint in it: .*epoch-0004 has no mani"):
+        find_checkpoint(tmp_path)
+
+
+def test_one_set_aside_counts_while_its_successor_is_missing(tmp_path: Path) -> None:
+    save_at(tmp_path, 1)
+    aside = tmp_path / ".epoch-0002.old"
+    save_at(tmp_path, 2).rename(aside)
+    shutil.copytree(aside, tmp_path / ".epoch-0003.new")  # never published
+    found = find_checkpoint(tmp_path)
+    assert (found.path, found.manifest.epochs_done) == (aside, 2)
+    newer = save_at(tmp_path, 2)
+    assert find_checkpoint(tmp_path).path == newer
+
+
+def test_no_checkpoint_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no checkpoint \(epoch-\*/manifest"):
+        find_checkpoint(tmp_path)
+    with pytest.raises(UserError, match="there is no such folder"):
+        find_checkpoint(tmp_path / "nothing")
+
+
+# -- of which recipe -----------------------------------------------------------------------------
+
+
+def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> Found:
+    """A checkpoint of a run of `config`."""
+    manifest = Manifest(
+        phalanx="0",
+        model=config.model,
+        dtype=config.dtype,
+        optimizer=config.optimizer,
+        dataset="digits",
+        seed=config.seed,
+        global_batch_size=config.global_batch_size(1),
+        epochs_done=epochs,
+        samples_seen=samples,
+        options={"width": 256},
+        run="a run",
+        recipe=recipe_of(config),
+    )
+    return Found(path=Path("ck/epoch"), manifest=manifest)
+
+
+def told(checkpoint: Found, **others: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        check_resumable(checkpoint, dataclasses.replace(CONFIG, **others))
+    message = str(caught.value)
+    assert message.count("\n") <= 1
+    return message
+
+
+def test_the_same_recipe_resumes_under_any_split() -> None:
+    others = TrainConfig(
+        dataset="digits", ranks=3, strategy="mpi", compress="topk", threads=2, timeout_s=9.0
+    )
+    assert check_resumable(found(), CONFIG)
+    assert check_resumable(found(), others)
+    assert check_resumable(found(samples=640), others)
+
+
+@pytest.mark.parametrize(
+    ("others", "words"),
+    [
+        ({"lr": 0.5}, "--lr 0.001 there, 0.5 here"),
+        ({"batch_size": 32}, "--batch-size 128 there, 32 here"),
+        ({"weight_decay": 1.0}, "--weight-decay 0.0 there, 1.0 here"),
+        ({"label_smoothing": 0.3}, "--label-smoothing 0.0 there, 0.3 here"),
+        ({"clip_norm": 1.0}, "--clip-norm none there, 1.0 here"),
+        ({"seed": 7}, "--seed 0 there, 7 here"),
+        ({"dataset": "mnist"}, "--dataset digits there, mnist here"),
+        ({"train_samples": 100}, "--train-samples none there, 100 here"),
+        ({"autocast": "bf16"}, "--autocast none there, bf16 here"),
+        ({"epochs": 8}, "--epochs 5 there, 8 here"),
+        ({"lr_milestones": (0.1,)}, "--lr-milestones 0.5 0.75 there, 0.1 here"),
+    ],
+)
+def test_another_recipe_is_refused_by_name(others: dict[str, Any], words: str) -> None:
+    message = told(found(), **others)
+    assert words in message
+    advice = "--restart-schedule" if {*others} & {"lr", "epochs", "lr_milestones"} else "--allow"
+    assert advice in message.splitlines()[1]
+    allowing = {"restart_schedule": True} if advice == "--restart-schedule" else {}
+    changed = dataclasses.replace(CONFIG, **{"allow_changes": not allowing, **allowing, **others})
+    assert not check_resumable(found(), changed), "allowed, and a run of its own from here"
+
+
+def test_every_difference_is_named() -> None:
+    message = told(found(), lr=0.5, weight_decay=1.0, batch_size=32, label_smoothing=0.3)
+    for name in ("--lr", "--weight-decay", "--batch-size", "--label-smoothing"):
+        assert name in message
+    assert "--allow-changes" in message
+    message = told(found(), restart_schedule=True, lr=0.5, weight_decay=1.0)
+    assert "--weight-decay" in message
+    assert "--lr " not in message, "that is what --restart-schedule allows"
+
+
+def test_another_model_is_refused_whatever_is_allowed() -> None:
+    assert "is of model mlp, this run wants cnn" in told(found(), model="cnn", allow_changes=True)
+    assert "is of width 256, this run wants 128: use --width 256" in told(found(), width=128)
+    assert "is of dtype float32" in told(found(), dtype="float64", allow_changes=True)
+    assert "is of optimizer adam" in told(found(), optimizer="sgd", allow_changes=True)
+
+
+@pytest.mark.parametrize("others", [{"seed": 3}, {"train_samples": 9}, {"dataset": "mnist"}])
+def test_within_an_epoch_the_samples_must_be_the_same(others: dict[str, Any]) -> None:
+    message = told(found(samples=640), allow_changes=True, **others)
+    assert "is within an epoch, of which other samples would be left" in message
+    assert check_resumable(found(samples=640), CONFIG)
+    batch = dataclasses.replace(CONFIG, batch_size=32, allow_changes=True)
+    assert not check_resumable(found(samples=640), batch), "another batch is fine"
+
+
+def test_more_epochs_at_a_constant_rate_are_the_same_recipe() -> None:
+    constant = dataclasses.replace(CONFIG, lr_schedule="constant")
+    more = dataclasses.replace(constant, epochs=9)
+    assert check_resumable(found(constant, epochs=5), more)
+
+
+def test_a_finished_run_says_so() -> None:
+    with pytest.raises(RunIsFinishedError, match="has done 5 epochs, all that --epochs 5 asks for"):
+        check_resumable(found(epochs=5), CONFIG)
+    constant = dataclasses.replace(CONFIG, lr_schedule="constant")
+    with pytest.raises(RunIsFinishedError):
+        check_resumable(found(constant, epochs=9), constant)
+    message = told(found(epochs=5), restart_schedule=True)
+    assert "--epochs 5 leaves none to do: raise --epochs" in message
+    message = told(found(epochs=4), restart_schedule=True, warmup_epochs=2.0, epochs=6)
+    assert "--warmup-epochs 2 is all of the 2 epochs that --restart-schedule leaves" in message
+
+
+# -- into which folder ---------------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is no folder that you may write to"):
+        check_checkpoint_dir(tmp_path / "file" / "saved", None)
+
+
+def test_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    check_checkpoint_dir(tmp_path / "nothing", None)
+    check_checkpoint_dir(tmp_path, None)
+    saved = save_at(tmp_path, 5)
+    with pytest.raises(UserError, match=r"up to epoch-0005: go on from them by --resume"):
+        check_checkpoint_dir(tmp_path, None)
+    check_checkpoint_dir(tmp_path, find_checkpoint(saved))
+    elsewhere = find_checkpoint(save_at(tmp_path / "other", 1, run="another"))
+    with pytest.raises(UserError, match=r"holds the checkpoints of another run than .*epoch-0001"):
+        check_checkpoint_dir(tmp_path, elsewhere)
+    (saved / MANIFEST).write_bytes(b"damaged")
+    with pytest.raises(UserError, match="holds the checkpoints"):
+        check_checkpoint_dir(tmp_path, None)
