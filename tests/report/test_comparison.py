@@ -41,7 +41,14 @@ def measured(job: Job, epoch_s: float, accuracy: float = 0.9) -> RunMeasure:
 
 
 def cells(*runs: tuple[Job, float]) -> list[Cell]:
-    return list(compare(measured(job, epoch_s) for job, epoch_s in runs))
+    """Each run three times, with seeds of its own, half a percent apart."""
+    return list(
+        compare(
+            measured(replace(job, seed=seed), epoch_s * factor)
+            for job, epoch_s in runs
+            for seed, factor in enumerate((0.995, 1.0, 1.005))
+        )
+    )
 
 
 def test_speed_up_and_efficiency() -> None:
@@ -113,3 +120,47 @@ def test_labels_say_what_differs_and_nothing_else(full: Path) -> None:
 
 def test_scaling_is_drawn_at_the_batch_that_most_cells_have(full: Path) -> None:
     assert main_batch(read_folder(full).cells) == 128
+
+
+def with_options(run: RunMeasure, **options: object) -> RunMeasure:
+    assert run.run is not None
+    config = {**run.run.config, **options}
+    chosen = {name: str(value) for name, value in options.items() if value is not None}
+    setting = msgspec.structs.replace(run.run.setting, options=chosen)
+    return replace(run, run=msgspec.structs.replace(run.run, config=config, setting=setting))
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"compress": "topk"}, {"link": "100Mbit/s"}, {"weight_decay": 10.0}, {"augment": True},
+        {"train_samples": 600}, {"overlap": "off"}, {"accumulate": 4}, {"autocast": "bf16"},
+        {"lr_schedule": "step"}, {"lr_rule": "linear"}, {"warmup_epochs": 2.0},
+        {"clip_norm": 1.0}, {"label_smoothing": 0.1}, {"momentum": 0.5}, {"staleness": 1},
+        {"local_steps": 4}, {"micro_batches": 8}, {"an_option_of_next_year": "on"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_runs_that_differ_in_any_option_are_not_averaged(option: dict[str, object]) -> None:
+    """Runs with and without a compressor, a link, ten times the decay were one cell of five."""
+    plain = measured(Job("mlp", "mpi", ranks=2), 1.0, 0.98)
+    both = compare([plain, with_options(plain, **option)])
+    assert [len(cell.runs) for cell in both] == [1, 1]
+
+
+def test_the_seed_and_where_a_run_is_kept_make_no_other_cell() -> None:
+    first = with_options(measured(Job("mlp", "mpi", ranks=2), 1.0), run_dir="a", seed=0)
+    second = with_options(measured(Job("mlp", "mpi", ranks=2, seed=1), 1.0), run_dir="b", seed=1)
+    (cell,) = compare([first, second])
+    assert len(cell.runs) == 2
+
+
+def test_what_tells_cells_apart_is_in_their_names() -> None:
+    plain = measured(Job("mlp", "mpi", ranks=2), 1.0)
+    topk = with_options(plain, compress="topk", link="100Mbit/s")
+    fewer = with_options(plain, train_samples=600)
+    cells = compare([plain, topk, fewer])
+    labels = [cell.layout.phrase for cell in cells]
+    assert labels[1] == "MPI (compress topk, link 100Mbit/s) on 2 ranks"
+    subjects = subject_labels(cell.subject for cell in cells)
+    assert list(subjects.values()) == ["mlp", "mlp · train samples 600"]

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,63 @@ def test_the_newest_study_or_run(tmp_path: Path, alone: Path) -> None:
     assert newest_folder(tmp_path) == run
     os.utime(study / "study.json", (3000, 3000))
     assert newest_folder(tmp_path) == study
+
+
+def halve(path: Path) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[: len(lines) // 2]))
+
+
+def double(path: Path) -> None:
+    path.write_bytes(path.read_bytes() * 2)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def cut(path: Path) -> None:
+    """In its last line, as a killed process leaves it."""
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (halve, "rank-1.jsonl ends before the run did"),
+        (cut, "rank-1.jsonl ends before the run did"),
+        (empty, "rank-1.jsonl is empty"),
+        (double, "rank-1.jsonl holds the end of the run 2 times"),
+    ],
+)
+def test_half_the_records_of_a_completed_run_are_no_run(
+    damage: Callable[[Path], None], told: str, tmp_path: Path
+) -> None:
+    """Half a file was drawn as a whole: an epoch of 1.89 s in place of 1.77 s, and no word."""
+    jobs = [Job("mlp", "sequential"), Job("mlp", "mpi", ranks=2)]
+    folder = make_study(tmp_path / "s", jobs)
+    damage(rank_file(folder / jobs[1].name, 1))
+    measures = read_folder(folder)
+    assert [run.status for run in measures.runs] == ["completed", "damaged"]
+    assert told in str(measures.runs[1].error)
+    assert [cell.layout.strategy for cell in measures.cells] == ["sequential"]
+    with pytest.raises(UserError, match=f"is damaged: {told}"):
+        read_folder(folder / jobs[1].name)
+
+
+@pytest.mark.parametrize("name", ["rank-0.jsonl", "run.json", "study.json"])
+@pytest.mark.timeout(60)
+def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
+    """Reading a pipe that nobody writes to never ends, nor does reading /dev/zero."""
+    folder = make_study(tmp_path / "s", [Job("mlp", "sequential")])
+    path = folder / name if name == "study.json" else folder / "mlp-sequential-t1-b128-s0" / name
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        path.unlink()
+        make(path)
+        if name == "study.json":
+            with pytest.raises(UserError, match=r"study.json is not a regular file"):
+                read_folder(folder)
+        else:
+            (run,) = read_folder(folder).runs
+            assert run.status == "damaged"
+            assert f"{name} is not a regular file" in str(run.error)

@@ -5,6 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from phalanx.report.summary import summary_table
+from tests.report.made_study import make_study, scaling_jobs
 
 
 def printed(folder: Path, width: int = 80) -> list[str]:
@@ -33,3 +34,12 @@ def test_every_run_has_a_row_with_its_status(troubled: Path) -> None:
 def test_batch_and_seed_are_shown_only_when_there_are_several(full: Path, alone: Path) -> None:
     assert {"batch", "seed"} <= set(printed(full, width=120)[0].split())
     assert not {"batch", "seed"} & set(printed(alone, width=120)[0].split())
+
+
+def test_of_several_seeds_no_word_is_cut(tmp_path: Path) -> None:
+    """The status of runs that all came to their end gives its room to the seed."""
+    jobs = [job for seed in (0, 1) for job in scaling_jobs(["mlp"], seed)]
+    head, _, *rows = printed(make_study(tmp_path / "s", jobs))
+    assert "seed" in head.split()
+    assert "status" not in head.split()
+    assert len(rows) == len(jobs)

@@ -7,6 +7,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
+from phalanx.report.options import SPLITTING
 from phalanx.study.parallelism import ParallelismConfig, Plan, default_folder, layouts, plan
 from phalanx.study.planned import TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
@@ -30,6 +31,12 @@ def configs(**options: Any) -> list[TrainConfig]:
 
 def test_every_scheme_has_its_options() -> None:
     assert tuple(SCHEMES) == get_args(SchemeName)
+
+
+def test_schemes_differ_in_how_the_work_is_split_alone() -> None:
+    """Else the report would not compare them."""
+    options = {name for scheme in SCHEMES.values() for name in scheme.options}
+    assert options - {"strategy"} <= SPLITTING
 
 
 def test_the_quick_study_has_every_scheme_on_four_ranks() -> None:

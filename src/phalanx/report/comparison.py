@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 
 from phalanx.records.schema import Run, Setting
-from phalanx.report.measures import PARTS, RunMeasure
+from phalanx.report.measures import PARTS, EpochMeasure, RunMeasure
+from phalanx.report.options import (
+    MODEL_SIZES,
+    Options,
+    layout_options,
+    named_with_options,
+    subject_options,
+    varying_words,
+)
 from phalanx.report.schemes import scheme_of, spoken
+from phalanx.report.statistics import Interval, Times, ratio_of_times
 
-MODEL_SIZES = ("width", "layers", "heads", "hidden")
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -25,6 +33,7 @@ class Subject:
     optimizer: str
     learning_rate: float  # before the rule
     dtype: str
+    others: Options = ()  # all that decides besides, but for the seed and the layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +45,7 @@ class Layout:
     threads: int
     batch_size: int  # global, or of each rank
     batch_per_rank: bool
+    others: Options = ()  # of how the work is split, besides
 
     @property
     def workers(self) -> int:
@@ -97,6 +107,21 @@ class Cell:
     loss: Spread | None  # validation, after the last epoch
     accuracy: Spread | None
     speed_up: float | None = None  # against the sequential program with one thread
+    speed_up_interval: Interval | None = None  # None where epochs are too few to tell
+
+    @property
+    def times(self) -> Times:
+        """Seconds of the timed epochs, run by run."""
+        return tuple(run.timed_s for run in self.runs)
+
+    @property
+    def accuracy_by_seed(self) -> dict[int, float]:
+        """After the last epoch; of runs of one seed the last."""
+        return _by_seed(self.runs, lambda epoch: epoch.validation_accuracy)
+
+    @property
+    def loss_by_seed(self) -> dict[int, float]:
+        return _by_seed(self.runs, lambda epoch: epoch.validation_loss)
 
     @property
     def efficiency(self) -> float | None:
@@ -133,6 +158,7 @@ def subject_of(run: Run) -> Subject:
         optimizer=setting.optimizer,
         learning_rate=float(given) if isinstance(given, int | float) else setting.learning_rate,
         dtype=setting.dtype,
+        others=subject_options(run),
     )
 
 
@@ -148,11 +174,12 @@ def layout_of(run: Run) -> Layout:
     # One rank's batch is the global batch, so sequential runs serve both kinds as reference.
     own = isinstance(per_rank, int) and setting.ranks > 1
     return Layout(
-        strategy=scheme_of(setting),
+        strategy=named_with_options(scheme_of(setting), setting),
         ranks=setting.ranks,
         threads=setting.threads,
         batch_size=int(str(per_rank)) if own else setting.global_batch_size,
         batch_per_rank=own,
+        others=layout_options(run),
     )
 
 
@@ -170,7 +197,7 @@ def sequential_reference(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
 def subject_labels(subjects: Iterable[Subject]) -> dict[Subject, str]:
     """A name for each: the model, and whatever else they differ in."""
     distinct = list(dict.fromkeys(subjects))
-    names = [field.name for field in fields(Subject)]
+    names = [field.name for field in fields(Subject) if field.name != "others"]
     varying = [name for name in names if len({getattr(s, name) for s in distinct}) > 1]
     words = {
         "sizes": "{}",
@@ -189,6 +216,7 @@ def subject_labels(subjects: Iterable[Subject]) -> dict[Subject, str]:
                     for n in varying
                     if n in words and (value := getattr(subject, n))
                 ),
+                *varying_words(subject.others, [other.others for other in distinct]),
             ]
         )
         for subject in distinct
@@ -238,6 +266,27 @@ def _spread(runs: Sequence[RunMeasure], values: Sequence[float | None]) -> Sprea
     return Spread(mean=fmean(known), low=min(known), high=max(known), seeds=len(seeds))
 
 
+def _by_seed(
+    runs: Sequence[RunMeasure], value: Callable[[EpochMeasure], float | None]
+) -> dict[int, float]:
+    return {
+        run.setting.seed: found
+        for run in runs
+        if run.setting and run.trained and (found := value(run.trained[-1])) is not None
+    }
+
+
 def _with_speed_up(cell: Cell, cells: Sequence[Cell]) -> Cell:
     reference = sequential_reference(cell, cells)
-    return replace(cell, speed_up=reference.epoch_s / cell.epoch_s) if reference else cell
+    if reference is None:
+        return cell
+    return replace(
+        cell,
+        speed_up=reference.epoch_s / cell.epoch_s,
+        speed_up_interval=None if cell is reference else speed_up(reference, cell),
+    )
+
+
+def speed_up(reference: Cell, cell: Cell, *, comparisons: int = 1) -> Interval | None:
+    """How many times as fast `cell` is as `reference`; None where epochs are too few to tell."""
+    return ratio_of_times(reference.times, cell.times, comparisons=comparisons)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from phalanx.records.schema import Environment
 from phalanx.report.comparison import counted
-from phalanx.report.findings import Topic
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import Table
+from phalanx.report.topic import Topic
 from phalanx.report.wording import joined
 
 

@@ -5,41 +5,36 @@ A sentence states its rule where it draws a line, and nothing that the records d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 from phalanx.report.answers import (
-    SAME_WITHIN,
     WALL_SHARE,
     accuracy_against_sequential,
     best_configuration,
+    beyond_ideal,
     communication_wall,
     hidden_communication,
     mpi_or_gloo,
     oversubscription,
     sentence,
 )
-from phalanx.report.comparison import Cell, Subject, counted, main_batch, subject_labels
+from phalanx.report.comparability import comparability_topic
+from phalanx.report.comparison import (
+    Cell,
+    Subject,
+    counted,
+    main_batch,
+    sequential_reference,
+    speed_up,
+    subject_labels,
+)
+from phalanx.report.disturbance import disturbance_topic, with_disturbance
 from phalanx.report.folder import StudyMeasures
+from phalanx.report.topic import Sentence, Topic
 from phalanx.report.trace.write import TRACE_NAME
-from phalanx.report.wording import joined, percent, seconds
+from phalanx.report.wording import joined, percent, ratio, seconds
 
 ERRORS_SHOWN = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
-    label: str  # of the subject; empty when it is about the whole study
-    text: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Topic:
-    """Sentences about one question, usually one a model, and the rule they were made by."""
-
-    title: str
-    rule: str
-    sentences: tuple[Sentence, ...]
 
 
 def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
@@ -51,6 +46,8 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
         found = [(labels[s].upper(), answer(cells)) for s, cells in by_subject.items()]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
+    topics.append(disturbance_topic(measures.runs))
+    topics.append(comparability_topic(measures.runs))
     topics.append(trace_topic(measures))
     topics.append(not_completed_topic(measures))
     return tuple(topic for topic in topics if topic.sentences)
@@ -88,14 +85,29 @@ def headline(measures: StudyMeasures) -> str:
     if not by_subject:
         return "No run of this study was completed yet"
     labels = subject_labels(by_subject)
-    best = [min(cells, key=lambda cell: cell.epoch_s) for cells in by_subject.values()]
-    cell = max(best, key=lambda cell: cell.speed_up or 0.0)
-    label = labels[cell.subject].upper()
-    if cell.speed_up is None:
+    return with_disturbance(_fastest(by_subject, labels), measures.runs)
+
+
+def _fastest(by_subject: Mapping[Subject, list[Cell]], labels: Mapping[Subject, str]) -> str:
+    """The largest speed-up whose interval carries it, over all configurations of all subjects."""
+    cells = [cell for group in by_subject.values() for cell in group]
+    known = [cell for cell in cells if cell.speed_up is not None]
+    if not known:
+        cell = min(cells, key=lambda cell: cell.epoch_s)
+        label = labels[cell.subject].upper()
         return f"An epoch of the {label} takes {seconds(cell.epoch_s)}, {cell.layout.phrase}"
-    if cell.speed_up <= 1 + SAME_WITHIN:
-        return "Nothing tried here beats the sequential program with one thread"
-    gain = f"{cell.speed_up:.2f} times as fast as one sequential thread"
+    told = []
+    for cell in known:
+        reference = sequential_reference(cell, cells)
+        if reference is not None and reference is not cell:
+            interval = speed_up(reference, cell, comparisons=len(known))
+            if interval is not None and interval.verdict(1) == "higher":
+                told.append((interval, cell))
+    if not told:
+        return "Nothing tried here is seen to beat the sequential program with one thread"
+    interval, cell = max(told, key=lambda pair: pair[0].estimate)
+    gain = f"{ratio(interval)} as fast as one sequential thread"
+    label = labels[cell.subject].upper()
     return sentence(f"{cell.layout.phrase} trains the {label} {gain}").rstrip(".")
 
 
@@ -124,12 +136,14 @@ def not_completed(measures: StudyMeasures) -> str | None:
 _QUESTIONS: tuple[tuple[str, str, Callable[[Sequence[Cell]], str | None]], ...] = (
     (
         "Best configuration",
-        "The shortest median epoch; the first epoch is left out as warm-up where there are three.",
+        "The shortest median epoch, where the interval of its ratio to every other says so; the "
+        "first epoch is left out as warm-up where there are three. Intervals are of 95 %, by the "
+        "bootstrap over runs, all comparisons of a sentence together.",
         best_configuration,
     ),
     (
         "Communication",
-        "The wall is the first number of ranks that does not shorten the epoch, or whose "
+        "The wall is the first number of ranks that is seen to lengthen the epoch, or whose "
         f"communication takes more than {percent(WALL_SHARE, 0)} of the training time.",
         communication_wall,
     ),
@@ -145,14 +159,21 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Sequence[Cell]], str | None]], ...] 
         oversubscription,
     ),
     (
+        "Efficiency beyond 100 %",
+        "Speed-up \N{DIVISION SIGN} (ranks \N{MULTIPLICATION SIGN} threads of each), with its "
+        "interval.",
+        beyond_ideal,
+    ),
+    (
         "Accuracy",
-        "On the validation data after the last epoch, against the sequential program.",
+        "On the validation data after the last epoch, against the sequential program with the "
+        "same seed.",
         accuracy_against_sequential,
     ),
     (
         "MPI against Gloo",
-        "Same model, batch, ranks and threads; median epochs within "
-        f"{percent(SAME_WITHIN, 0)} of each other count as equal.",
+        "Same model, batch, ranks and threads. What an interval that holds 1 does not tell apart "
+        "is not called faster.",
         mpi_or_gloo,
     ),
 )

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run, read_study
+from phalanx.records.owner import has_died
 from phalanx.records.schema import Study
 from phalanx.report.comparison import Cell, compare
 from phalanx.report.measures import RankMeasure, RunMeasure, measure_rank, measure_run
 from phalanx.report.trace.read import is_traced
+
+DIED = "its process is gone: it ended without a word"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,9 +94,19 @@ def _run_of_study(folder: Path) -> RunMeasure:
         if run.outcome.status == "completed" and len(ranks) < run.setting.ranks:
             lost = sorted(set(range(run.setting.ranks)) - set(ranks))
             raise ValueError(f"{folder} completed, but has no records of ranks {lost}")
+        if run.outcome.status == "completed" and (damage := _damage(folder, ranks)):
+            raise ValueError(damage)
     except (ValueError, OSError) as error:
         return RunMeasure(name=folder.name, status="damaged", error=str(error))
-    return replace(measure_run(run, ranks), is_traced=is_traced(folder))
+    measure = replace(measure_run(run, ranks), is_traced=is_traced(folder))
+    return replace(measure, status="interrupted", error=DIED) if has_died(run) else measure
+
+
+def _damage(folder: Path, ranks: Mapping[int, RankMeasure]) -> str | None:
+    """What of the records of a completed run cannot be: half a file would be drawn as a whole."""
+    found = [(rank_file(folder, rank), measure.damage) for rank, measure in ranks.items()]
+    told = [f"{path.name} {damage}" for path, damage in found if damage]
+    return f"{folder} is damaged: {'; '.join(told)}" if told else None
 
 
 def _read_ranks(folder: Path, ranks: int) -> dict[int, RankMeasure]:

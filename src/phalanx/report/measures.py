@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Literal
 
+from phalanx.records.divergence import mean_loss
 from phalanx.records.schema import (
     AnyEvent,
     Epoch,
@@ -17,10 +18,14 @@ from phalanx.records.schema import (
     Started,
     Status,
     Step,
+    TrainingEvaluation,
 )
+from phalanx.records.waiting import exchanges_within_passes
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer")
+DEFAULT_ZERO_STAGE = 3
+SCRATCH_MODEL = "network"
 WARM_UP_FROM_EPOCHS = 3  # with fewer epochs than this, leaving the first out leaves too little
 
 RunStatus = Status | Literal["missing", "damaged"]
@@ -53,6 +58,19 @@ class RankMeasure:
     epochs: Mapping[int, RankEpoch]
     evaluations: Mapping[int, Evaluation]
     finished: Finished | None
+    training_evaluation: TrainingEvaluation | None = None
+    num_finished: int = 0
+    is_last_finished: bool = False  # whether its last event says that it came to the end
+
+    @property
+    def damage(self) -> str | None:
+        """Why these are not the records of a rank that came to its end, once; None where they
+        are."""
+        if not self.is_last_finished:
+            return "ends before the run did" if self.started else "is empty"
+        if self.num_finished > 1:
+            return f"holds the end of the run {self.num_finished} times"
+        return None
 
     @property
     def targets_per_sample(self) -> int:
@@ -74,6 +92,7 @@ class EpochMeasure:
     train_accuracy: float | None
     validation_loss: float | None
     validation_accuracy: float | None
+    first_sample: int = 0  # more than 0 where another run had seen the samples before it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +108,24 @@ class RunMeasure:
     timed_epochs: tuple[int, ...] = ()  # those that the time of an epoch is taken from
     epoch_s: float | None = None  # median
     images_per_s: float | None = None
-    communication_share: float | None = None  # exposed ÷ training time, mean over ranks
+    communication_share: float | None = None  # exposed ÷ training time, mean over ranks;
+    # None where messages go within the passes and are timed as these
     step_parts_s: tuple[float, ...] | None = None  # a mean step, in the order of PARTS
     overlaps: Mapping[int, Overlap] = field(default_factory=dict)  # by epoch, mean over ranks
     overlap: Overlap | None = None  # over the timed epochs
+    processor_s: tuple[float, float] | None = None
+    """User and system time of all ranks in a timed epoch, medians; None where nobody measured."""
+    final_train_accuracy: float | None = None  # of the final model, on some of the training data
     is_traced: bool = False  # a trace of all ranks is there, or can be made
 
     @property
     def setting(self) -> Setting | None:
         return self.run.setting if self.run else None
+
+    @property
+    def timed_s(self) -> tuple[float, ...]:
+        """Seconds of the timed epochs."""
+        return tuple(e.epoch_s for e in self.epochs if e.epoch in self.timed_epochs)
 
     @property
     def trained(self) -> tuple[EpochMeasure, ...]:
@@ -113,7 +141,10 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
     epochs: dict[int, RankEpoch] = {}
     evaluations: dict[int, Evaluation] = {}
     steps: list[Step] = []
+    training_evaluation: TrainingEvaluation | None = None
+    num_finished, last = 0, None
     for event in events:
+        last = event
         match event:
             case Step():
                 steps.append(event)
@@ -122,22 +153,32 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
                 steps = []
             case Evaluation():
                 evaluations[event.epoch] = event
+            case TrainingEvaluation():
+                training_evaluation = event
             case Started():
                 started, steps = started or event, []
             case Finished():
-                finished = event
+                finished, num_finished = event, num_finished + 1
             case _:
                 pass
-    return RankMeasure(started=started, epochs=epochs, evaluations=evaluations, finished=finished)
+    return RankMeasure(
+        started=started,
+        epochs=epochs,
+        evaluations=evaluations,
+        finished=finished,
+        training_evaluation=training_evaluation,
+        num_finished=num_finished,
+        is_last_finished=isinstance(last, Finished),
+    )
 
 
 def measure_run(run: Run, ranks: Mapping[int, RankMeasure]) -> RunMeasure:
     """All that is known of a run; times are None when no epoch was finished by every rank."""
     epochs = _epochs(ranks)
-    timed = timed_epochs([epoch.epoch for epoch in epochs if epoch.epoch >= 0])
-    times_s = [epoch.epoch_s for epoch in epochs if epoch.epoch in timed]
-    samples = next((epoch.samples for epoch in reversed(epochs) if epoch.epoch >= 0), 0)
-    epoch_s = median(times_s) if times_s else None
+    timed = _whole(timed_epochs([epoch.epoch for epoch in epochs if epoch.epoch >= 0]), epochs)
+    counted = [epoch for epoch in epochs if epoch.epoch in timed]
+    epoch_s = median(epoch.epoch_s for epoch in counted) if timed else None
+    is_told = not _exchanges_within(run.setting)
     return RunMeasure(
         name=run.run,
         status=run.outcome.status,
@@ -147,21 +188,64 @@ def measure_run(run: Run, ranks: Mapping[int, RankMeasure]) -> RunMeasure:
         epochs=epochs,
         timed_epochs=timed,
         epoch_s=epoch_s,
-        images_per_s=samples / epoch_s if epoch_s else None,
-        communication_share=_communication_share(ranks.values(), timed),
-        step_parts_s=_step_parts(ranks.values(), timed),
+        images_per_s=_rate(counted, epochs),
+        communication_share=_communication_share(ranks.values(), timed) if is_told else None,
+        step_parts_s=_step_parts(ranks.values(), timed) if is_told else None,
         overlaps={
             epoch: overlap
             for epoch in sorted({number for rank in ranks.values() for number in rank.epochs})
             if (overlap := _overlap(ranks.values(), [epoch]))
         },
         overlap=_overlap(ranks.values(), timed),
+        processor_s=_processor_s(ranks.values(), timed),
+        final_train_accuracy=_final_train_accuracy(ranks.values()),
     )
+
+
+def _final_train_accuracy(ranks: Iterable[RankMeasure]) -> float | None:
+    everyone = list(ranks)
+    events = [rank.training_evaluation for rank in everyone]
+    known = [event for event in events if event is not None]
+    if not known or len(known) < len(everyone):
+        return None
+    return _accuracy(known, max(rank.targets_per_sample for rank in everyone))
 
 
 def timed_epochs(epochs: Sequence[int]) -> tuple[int, ...]:
     """The epochs whose time counts: the first is warm-up, unless there are fewer than three."""
     return tuple(epochs[1:] if len(epochs) >= WARM_UP_FROM_EPOCHS else epochs)
+
+
+def _processor_s(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> tuple[float, float] | None:
+    everyone = list(ranks)
+    sums = []
+    for epoch in timed:
+        events = [rank.epochs[epoch].event for rank in everyone]
+        user_s = [event.user_s for event in events if event.user_s is not None]
+        system_s = [event.system_s for event in events if event.system_s is not None]
+        if len(user_s) == len(system_s) == len(events):
+            sums.append((sum(user_s), sum(system_s)))
+    if not sums:
+        return None
+    return median(user for user, _ in sums), median(system for _, system in sums)
+
+
+def _whole(timed: Sequence[int], epochs: Sequence[EpochMeasure]) -> tuple[int, ...]:
+    """Those that this run made from their first sample: a part of an epoch takes less time."""
+    return tuple(e.epoch for e in epochs if e.epoch in timed and not e.first_sample)
+
+
+def _rate(counted: Sequence[EpochMeasure], epochs: Sequence[EpochMeasure]) -> float | None:
+    """Samples a second of the timed epochs; of parts of epochs where there is nothing else."""
+    known = counted or [epoch for epoch in epochs if epoch.epoch >= 0]
+    rates = [epoch.samples / epoch.epoch_s for epoch in known if epoch.epoch_s]
+    return median(rates) if rates else None
+
+
+def _exchanges_within(setting: Setting) -> bool:
+    """The network from scratch times its messages wherever they are."""
+    stage = setting.options.get("zero_stage", DEFAULT_ZERO_STAGE)
+    return setting.model != SCRATCH_MODEL and exchanges_within_passes(setting.strategy, stage)
 
 
 def _rank_epoch(event: Epoch, steps: Sequence[Step], started: Started | None) -> RankEpoch:
@@ -212,6 +296,7 @@ def _epoch(
         epoch_s=epoch_s,
         trained_s=trained_s,
         samples=sum(event.samples for event in events),
+        first_sample=max((event.first_sample for event in events), default=0),
         train_loss=_mean_loss(events, targets_per_sample),
         train_accuracy=_accuracy(events, targets_per_sample),
         validation_loss=_mean_loss(evaluations, targets_per_sample),
@@ -222,16 +307,21 @@ def _epoch(
 def _mean_loss(
     events: Sequence[Epoch] | Sequence[Evaluation], targets_per_sample: int
 ) -> float | None:
-    return _ratio(sum(e.loss_sum for e in events), _targets(events, targets_per_sample))
+    targets = _targets(events, targets_per_sample)
+    return mean_loss(sum(e.loss_sum for e in events), targets) if targets else None
 
 
 def _accuracy(
-    events: Sequence[Epoch] | Sequence[Evaluation], targets_per_sample: int
+    events: Sequence[Epoch] | Sequence[Evaluation] | Sequence[TrainingEvaluation],
+    targets_per_sample: int,
 ) -> float | None:
     return _ratio(sum(e.correct for e in events), _targets(events, targets_per_sample))
 
 
-def _targets(events: Sequence[Epoch] | Sequence[Evaluation], targets_per_sample: int) -> int:
+def _targets(
+    events: Sequence[Epoch] | Sequence[Evaluation] | Sequence[TrainingEvaluation],
+    targets_per_sample: int,
+) -> int:
     return sum(e.samples for e in events) * targets_per_sample
 
 

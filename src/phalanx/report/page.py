@@ -31,6 +31,7 @@ from phalanx.report.large_batch.material import KIND as LARGE_BATCH
 from phalanx.report.large_batch.page import large_batch_content
 from phalanx.report.parallelism.page import KIND as PARALLELISM
 from phalanx.report.parallelism.page import parallelism_content
+from phalanx.report.published.beside import beside_published
 from phalanx.report.sections import Material, leading_row, materials, sections
 from phalanx.report.tables import (
     baselines,
@@ -40,9 +41,10 @@ from phalanx.report.tables import (
     sources,
 )
 from phalanx.report.trace.write import write_missing_trace
-from phalanx.report.wording import percent, seconds
+from phalanx.report.wording import percent, seconds, span
 
 PAGE_NAME = "report.html"
+SCALING = "scaling"
 CONTENTS: Mapping[str, Callable[[Path], Content]] = {
     PARALLELISM: parallelism_content,
     COMPRESSION: compression_content,
@@ -137,12 +139,13 @@ def key_figure(material: Material) -> KeyFigure | None:
         return None
     best = min(material.cells, key=lambda cell: cell.epoch_s)
     accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
-    if best.speed_up is None:
+    interval = best.speed_up_interval
+    if interval is None or interval.verdict(1) != "higher":
         value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
         rate = f"{best.images_per_s:,.0f} images/s"
     else:
         value, meaning = f"{best.speed_up:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
-        rate = f"{seconds(best.epoch_s)} an epoch"
+        rate = f"{span(interval)}; {seconds(best.epoch_s)} an epoch"
     return KeyFigure(label=material.label, value=value, meaning=meaning, beside=rate + accuracy)
 
 
@@ -168,6 +171,8 @@ def _columns(figure: Figure) -> dict[str, Any]:
 
 def _tables(measures: StudyMeasures) -> list[Any]:
     made = [baselines(measures.cells), configurations(measures.cells), executions(measures.runs)]
+    if measures.study.kind == SCALING:
+        made.append(beside_published(measures.cells))
     return [table for table in made if table.rows]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.records.schema import Setting
+from phalanx.records.waiting import exchanges_within_passes
 
 SPOKEN = {
     "sequential": "the sequential program",
@@ -37,7 +38,6 @@ SPOKEN = {
 SPOKEN_FIRST = {"zero": "ZeRO", "mesh": "the mesh"}
 DRIFTING = ("server asynchronous", "server bounded", "local")
 """Schemes that do not make the update of the sequential program: by theory their losses differ."""
-WITHIN_PASSES = ("zero 2", "zero 3", "tensor", "mesh")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +94,9 @@ def group_of(scheme: str) -> Group | None:
 
 def spoken(scheme: str) -> str:
     """In a sentence."""
+    base, bracket, options = scheme.partition(" (")
+    if bracket:
+        return f"{spoken(base)} ({options}"
     if scheme in SPOKEN:
         return SPOKEN[scheme]
     strategy, _, rest = scheme.partition(" ")
@@ -108,7 +111,8 @@ def makes_the_same_update(scheme: str) -> bool:
 def exchanges_within(scheme: str) -> bool:
     """Whether most of what the scheme exchanges lies within its forward and backward passes, and
     is timed as these."""
-    return scheme.startswith(WITHIN_PASSES)
+    words = scheme.split()
+    return exchanges_within_passes(words[0], words[1] if len(words) > 1 else 0)
 
 
 def _of_its_axes(setting: Setting) -> list[str]:

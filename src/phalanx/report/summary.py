@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from rich import box
-from rich.console import JustifyMethod
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.comparison import Cell, layout_of
+from phalanx.report.findings import findings, headline
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.tables import SAYS
+from phalanx.report.terminal import print_findings
 from phalanx.report.wording import UNKNOWN, fixed, grouped
 
 COLUMNS = (
@@ -30,7 +32,19 @@ COLUMNS = (
     "status",
 )
 WORDS = frozenset({"model", "strategy", "status"})
+TOLD = ("Best configuration", "MPI against Gloo", "Disturbance", "Not made alike", "Not completed")
 ONLY_WHEN_VARIED = frozenset({"batch", "seed"})
+
+
+def show_summary(folder: Path, console: Console) -> None:
+    """The table, what it shows and what it cannot tell.
+
+    Raises: UserError when the records cannot be read.
+    """
+    measures = read_folder(folder)
+    console.print(summary_table(folder))
+    console.print(Text(headline(measures), style="bold"))
+    print_findings((topic for topic in findings(measures) if topic.title in TOLD), console)
 
 
 def summary_table(folder: Path) -> Table:
@@ -41,6 +55,9 @@ def summary_table(folder: Path) -> Table:
     rows = summary_rows(read_folder(folder))
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     shown = [i for i, name in enumerate(COLUMNS) if _is_shown(name, {row[i] for row in rows})]
+    seed, status = COLUMNS.index("seed"), COLUMNS.index("status")
+    if seed in shown and all(row[status] == "completed" for row in rows):
+        shown.remove(status)  # 80 columns have no room for both
     for i in shown:
         justify: JustifyMethod = "left" if COLUMNS[i] in WORDS else "right"
         table.add_column(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
+from phalanx.records.divergence import loss_text
 from phalanx.records.schema import Environment
 from phalanx.report.charts.figure import Figure
 from phalanx.report.comparison import Cell, Layout, Spread, layout_of, subject_labels
 from phalanx.report.measures import RunMeasure
-from phalanx.report.wording import UNKNOWN, fixed, grouped, joined, percent
+from phalanx.report.wording import UNKNOWN, fixed, grouped, joined, percent, span
 
 MARKS = {
     "completed": "\N{CHECK MARK}",
@@ -49,7 +51,7 @@ def baselines(cells: Sequence[Cell]) -> Table:
                 str(cell.layout.threads),
                 fixed(cell.epoch_s),
                 grouped(cell.images_per_s),
-                _times(cell.speed_up),
+                speed_up_words(cell),
                 _share(cell.efficiency),
                 _share(cell.accuracy.mean if cell.accuracy else None, 2),
             )
@@ -64,9 +66,11 @@ def configurations(cells: Sequence[Cell]) -> Table:
     return make_table(
         "Configurations",
         "Completed runs that differ only in their seed, together. Times are medians over epochs "
-        "and seeds, with the fastest and the slowest epoch; accuracy is the mean over seeds, "
+        "and seeds, with the fastest and the slowest epoch; a speed-up has its interval of 95 %; "
+        "accuracy is the mean over seeds, "
         "with the worst and the best.",
-        "model|strategy|ranks#|threads#|batch#|epoch (s)#|range (s)#|images/s#"
+        "model|strategy|ranks#|threads#|batch#|epoch (s)#|range (s)#|user (s)#|system (s)#"
+        "|images/s#"
         "|speed-up#|efficiency#|comm.#|accuracy#|over seeds#",
         [
             (labels[cell.subject], *_layout(cell.layout), *_measures(cell))
@@ -79,8 +83,11 @@ def executions(runs: Sequence[RunMeasure]) -> Table:
     """Every run of the plan, with what became of it."""
     return make_table(
         "Runs",
-        "Epoch times in the order they were run; the first is warm-up where there are three.",
-        "run|status|strategy|ranks#|threads#|batch#|seed#|epoch (s)#|images/s#|comm.#"
+        "Epoch times in the order they were run; the first is warm-up where there are three. User "
+        "and system: processor time of all ranks and threads in such an epoch, which is more than "
+        "the wall-clock time where several cores work, and counts waiting as far as it spins.",
+        "run|status|strategy|ranks#|threads#|batch#|seed#|epoch (s)#|user (s)#|system (s)#"
+        "|images/s#|comm.#"
         "|loss#|accuracy#|start-up (s)#|epochs (s)#|error",
         [_execution(measure) for measure in runs],
     )
@@ -139,13 +146,25 @@ def _measures(cell: Cell) -> tuple[str, ...]:
     return (
         fixed(cell.epoch_s),
         f"{fixed(min(cell.epoch_times_s))} {UNKNOWN} {fixed(max(cell.epoch_times_s))}",
+        *_processor(_mean_processor(cell)),
         grouped(cell.images_per_s),
-        _times(cell.speed_up),
+        speed_up_words(cell),
         _share(cell.efficiency),
         _share(cell.communication_share),
         _share(cell.accuracy.mean if cell.accuracy else None, 2),
         _seeds(cell.accuracy),
     )
+
+
+def _mean_processor(cell: Cell) -> tuple[float, float] | None:
+    known = [run.processor_s for run in cell.runs if run.processor_s is not None]
+    if not known:
+        return None
+    return fmean(user for user, _ in known), fmean(system for _, system in known)
+
+
+def _processor(times_s: tuple[float, float] | None) -> tuple[str, str]:
+    return (UNKNOWN, UNKNOWN) if times_s is None else (fixed(times_s[0]), fixed(times_s[1]))
 
 
 def _seeds(accuracy: Spread | None) -> str:
@@ -175,9 +194,12 @@ def _execution(measure: RunMeasure) -> tuple[str, ...]:
         *layout,
         str(setting.seed) if setting else UNKNOWN,
         fixed(measure.epoch_s),
+        *_processor(measure.processor_s),
         grouped(measure.images_per_s),
         _share(measure.communication_share),
-        UNKNOWN if last is None or last.validation_loss is None else f"{last.validation_loss:.4f}",
+        UNKNOWN
+        if last is None or last.validation_loss is None
+        else loss_text(last.validation_loss),
         _share(last.validation_accuracy if last else None, 2),
         fixed(max(startups, default=None)),
         " ".join(fixed(epoch.epoch_s) for epoch in measure.trained) or UNKNOWN,
@@ -204,8 +226,12 @@ def _facts(environment: Environment) -> list[tuple[str, str]]:
     return [(what, value) for what, value in facts if value is not None]
 
 
-def _times(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{value:.2f}"
+def speed_up_words(cell: Cell) -> str:
+    """With its interval, where there are epochs enough for one."""
+    if cell.speed_up is None:
+        return UNKNOWN
+    interval = cell.speed_up_interval
+    return f"{cell.speed_up:.2f}" + ("" if interval is None else f" ({span(interval)})")
 
 
 def _share(value: float | None, decimals: int = 1) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
-from phalanx.report.findings import Topic
+from phalanx.report.topic import Topic
 
 
 def print_findings(topics: Iterable[Topic], console: Console) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.report.statistics import Interval
+
 MINUS = "\N{MINUS SIGN}"
 UNKNOWN = "\N{EN DASH}"
 
@@ -35,6 +37,21 @@ def points(difference: float) -> str:
     """A difference of two shares in percentage points, with its sign: +0.05."""
     text = f"{difference * 100:+.2f}"
     return "0.00" if text in ("+0.00", "-0.00") else text.replace("-", MINUS)
+
+
+def ratio(interval: Interval) -> str:
+    """A ratio with its interval: 1.93 times (1.81 to 2.05)."""
+    return f"{interval.estimate:.2f} times ({span(interval)})"
+
+
+def span(interval: Interval) -> str:
+    """From where to where: 1.81 to 2.05."""
+    return f"{interval.low:.2f} to {interval.high:.2f}"
+
+
+def points_with_span(interval: Interval) -> str:
+    """A difference of shares: +0.09 points (+0.06 to +0.14)."""
+    return f"{points(interval.estimate)} points ({points(interval.low)} to {points(interval.high)})"
 
 
 def joined(parts: Sequence[str]) -> str:

@@ -7,12 +7,19 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from phalanx.errors import RunFailedError, UserError
-from phalanx.records.files import read_events, read_run, read_study, write_study
-from phalanx.records.schema import Study, Summary
+from phalanx.launch.cores import usable_cores
+from phalanx.records.configuration import Configuration, deciding, differences, shared
+from phalanx.records.files import read_events, read_run, read_study, write_run, write_study
+from phalanx.records.schema import Probe, Study, Summary
 from phalanx.study.planned import PlannedRun
+from phalanx.study.probe import probe
+
+MOST_TOLD = 6
+"""Options that differ, in one message."""
 
 
 def open_study(
@@ -21,33 +28,86 @@ def open_study(
     *,
     kind: str,
     command: str,
+    data: Sequence[str] = (),
     left_out: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the plan, or find the same one there.
+    """Write the plan with the configuration of each run, or find the same one there.
 
+    data: the data sets that were found for it.
     left_out: what is no run of the study although it was asked for, and why.
-    Raises: UserError when the folder holds another study.
+    Raises: UserError when the folder holds another study, or one of other options, and when none
+    of the runs can be made.
     """
-    names = [run.name for run in planned]
+    wanted = {run.name: deciding({**run.options, "data found": list(data)}) for run in planned}
     if (folder / "study.json").exists():
-        found = read_study(folder)
-        if found.runs != names:
-            raise UserError(
-                f"{folder} holds another study ({found.command}): name another --study-dir"
-            )
+        _check_same(folder, _read(folder), wanted, command)
         return
+    _check_possible(planned)
+    common = shared(wanted)
     study = Study(
         study=folder.name,
         kind=kind,
         command=command,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        runs=names,
+        runs=list(wanted),
         left_out=dict(left_out or {}),
+        common=common,
+        configurations={
+            name: {option: value for option, value in config.items() if option not in common}
+            for name, config in wanted.items()
+        },
     )
     try:
         write_study(folder, study)
     except OSError as error:
         raise UserError(f"the study cannot be written to {folder}: {error.strerror}") from error
+
+
+def _check_possible(planned: Sequence[PlannedRun]) -> None:
+    """Raises: UserError with the first reason, where every run refuses its options. A run that can
+    be made is enough: the others are then shown with their errors."""
+    first = None
+    for run in planned:
+        try:
+            run.check()
+        except UserError as error:
+            first = first or error
+        else:
+            return
+    if first is not None:
+        raise UserError(f"none of the {len(planned)} runs can be made: {first}")
+
+
+def _read(folder: Path) -> Study:
+    try:
+        return read_study(folder)
+    except ValueError as error:
+        raise UserError(f"{error}: name another --study-dir") from error
+
+
+def _check_same(
+    folder: Path, found: Study, wanted: Mapping[str, Configuration], command: str
+) -> None:
+    """Raises: UserError naming what differs: runs of both would stand in one table."""
+    if found.runs != list(wanted):
+        raise UserError(f"{folder} holds another study ({found.command}): name another --study-dir")
+    if not found.configurations:
+        raise UserError(
+            f"{folder} was begun by an older Phalanx, which did not write down the options of its "
+            "runs: name another --study-dir"
+        )
+    differ = [
+        difference
+        for name, config in wanted.items()
+        for difference in differences({**found.common, **found.configurations[name]}, config)
+    ]
+    if differ:
+        told = list(dict.fromkeys(differ))
+        more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+        raise UserError(
+            f"{folder} was begun with other options: {'; '.join(told[:MOST_TOLD])}{more}.\n"
+            f"Name another --study-dir for `{command}`, or go on with `{found.command}`"
+        )
 
 
 def execute(folder: Path, planned: Sequence[PlannedRun], console: Console) -> int:
@@ -60,19 +120,28 @@ def execute(folder: Path, planned: Sequence[PlannedRun], console: Console) -> in
         console.print(f"{len(planned) - len(todo)} of {len(planned)} runs are there already")
     failed = 0
     began = time.monotonic()
+    before = probe(usable_cores())
     for number, run in enumerate(todo, 1):
         label = f"[{number:{len(str(len(todo)))}}/{len(todo)}] {run.name:{_width(todo)}}"
         try:
             set_aside(folder / run.name)
             run.make(folder / run.name, study=folder.name, console=console, label=label)
+            after = probe(usable_cores())
+            _keep_probes(folder / run.name, before, after)
+            before = after
             text = _result(folder / run.name)
-        except (RunFailedError, UserError) as error:
+        except (RunFailedError, UserError, OSError) as error:
             failed += 1
+            before = probe(usable_cores())
             text = f"failed: {str(error).splitlines()[0]}"
         left_s = (time.monotonic() - began) / number * (len(todo) - number)
         left = f"  about {timedelta(seconds=round(left_s))} left" if number < len(todo) else ""
         console.print(f"{label}  {text}{left}", markup=False)
     return failed
+
+
+def _keep_probes(folder: Path, before: Probe, after: Probe) -> None:
+    write_run(folder, msgspec.structs.replace(read_run(folder), probes=[before, after]))
 
 
 def is_done(folder: Path) -> bool:

@@ -21,6 +21,13 @@ class PlannedRun(Protocol):
     def name(self) -> str:
         """Of its folder within the study."""
 
+    @property
+    def options(self) -> Mapping[str, object]:
+        """All that were chosen, defaults included."""
+
+    def check(self) -> None:
+        """Raises: UserError when its options do not fit each other, the data or this machine."""
+
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
         """Make the run as a job of its own, with its records in `folder`, which is not there yet.
 
@@ -35,6 +42,13 @@ class TrainingRun:
     name: str
     config: TrainConfig
     environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, beside our own
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        return {**self.config.as_record(), **self.environment}
+
+    def check(self) -> None:
+        complete(self.config, None)
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
         config, _ = complete(self.config, None)

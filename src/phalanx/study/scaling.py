@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -15,26 +15,38 @@ from phalanx.study.planned import TrainingRun
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
 from phalanx.train.split import Strategy
 
-QUICK_EPOCHS = 3
-QUICK_TRAIN_SAMPLES, QUICK_VALIDATION_SAMPLES = 8_192, 2_000
-FULL_EPOCHS = 5
+EPOCHS = 6
+"""The first is warm-up, which leaves five that are timed."""
+
+SEEDS = (0, 1, 2)
+"""Runs of the same work differ by some percent from one to the next: an interval needs several."""
+
+QUICK_MODELS: tuple[ModelName, ...] = ("mlp", "cnn")
+FULL_MODELS: tuple[ModelName, ...] = ("mlp", "cnn", "rnn")
+QUICK_TRAIN_SAMPLES: Mapping[str, int] = {"mlp": 8_192, "resnet": 512}
+QUICK_VALIDATION_SAMPLES = 500
+OTHER_TRAIN_SAMPLES = 2_048
+"""Of a quick study: an epoch is to take less than a second on one core, and a run less than what
+it takes to start it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig:
     """What to compare. The defaults take about three minutes on two cores."""
 
-    models: tuple[ModelName, ...] = ("mlp", "cnn", "rnn")
-    """Networks to train."""
+    models: tuple[ModelName, ...] | None = None
+    """Networks to train. Default: mlp and cnn, the rnn too with --full."""
 
     strategies: tuple[Strategy, ...] = ("sequential", "mpi", "gloo")
     """Ways to train them."""
 
     ranks: tuple[int, ...] | None = None
-    """Numbers of ranks for mpi, shared and gloo. Default: 1, 2, 4 … up to twice the cores."""
+    """Numbers of ranks for mpi, shared and gloo. Default: 2 and as many as there are cores; with
+    --full 1, 2, 4 … up to twice the cores."""
 
     threads: tuple[int, ...] | None = None
-    """Numbers of threads for sequential. Default: 1, 2, 4 … up to the cores."""
+    """Numbers of threads for sequential. Default: 1 and as many as there are cores; with --full
+    1, 2, 4 … up to the cores."""
 
     threads_per_rank: int = 1
     """Compute threads of each rank of mpi, shared and gloo."""
@@ -42,20 +54,22 @@ class ScalingConfig:
     batch_sizes: tuple[int, ...] = (DEFAULT_BATCH_SIZE,)
     """Global batch sizes; each is a study of its own within the report."""
 
-    seeds: tuple[int, ...] = (0,)
-    """Every run is repeated with each seed; several give the spread of the accuracy."""
+    seeds: tuple[int, ...] = SEEDS
+    """Every run is repeated with each seed, seed after seed: that tells what is chance, of times as
+    of accuracies."""
 
     full: bool = False
-    """All samples and 5 epochs, instead of 3 epochs of 8,192 samples, judged by 2,000."""
+    """All samples, models, ranks and threads."""
 
-    epochs: int | None = None
-    """Passes over the training data. Default: 3, or 5 with --full."""
+    epochs: int = EPOCHS
+    """Passes over the training data; the first is not timed."""
 
     train_samples: int | None = None
-    """Training samples of an epoch. Default: 8,192, or all with --full."""
+    """Training samples of an epoch. Default: 8,192 for the mlp, 2,048 for others (512 for the
+    resnet), or all with --full."""
 
     validation_samples: int | None = None
-    """Validation samples that each epoch is judged by. Default: 2,000, or all with --full."""
+    """Validation samples that each epoch is judged by. Default: 500, or all with --full."""
 
     dataset: DatasetName = "auto"
     """`mnist`, the embedded `digits`, or `auto`: mnist where it is found, digits otherwise."""
@@ -83,29 +97,52 @@ class ScalingConfig:
 
 
 def plan(study: ScalingConfig, cores: int) -> list[TrainingRun]:
-    """Every run of the study, in the order in which they are made: those that are compared with
-    each other one after the other, so that a machine that slows down slows all of them.
+    """Every run of the study, in the order in which they are made: seed after seed, and those that
+    are compared with each other one after the other, so that a machine that slows down slows all
+    of them.
 
     Raises: UserError when an option does not fit (a batch smaller than the ranks).
     """
     return [
         _planned(study, model, strategy, ranks, threads, batch_size, seed)
-        for model in study.models
-        for batch_size in study.batch_sizes
         for seed in study.seeds
+        for model in models_of(study)
+        for batch_size in study.batch_sizes
         for strategy, ranks, threads in layouts(study, cores)
     ]
 
 
+def models_of(study: ScalingConfig) -> tuple[ModelName, ...]:
+    return study.models or (FULL_MODELS if study.full else QUICK_MODELS)
+
+
 def layouts(study: ScalingConfig, cores: int) -> Iterator[tuple[Strategy, int, int]]:
     """(strategy, ranks, threads of each rank)."""
+    threads_of_one = powers_of_two(cores) if study.full else sorted({1, cores})
+    ranks_of_many = powers_of_two(2 * cores) if study.full else sorted({2, max(2, cores)})
     for strategy in study.strategies:
         if strategy == "sequential":
-            for threads in study.threads or powers_of_two(cores):
+            for threads in study.threads or threads_of_one:
                 yield strategy, 1, threads
         else:
-            for ranks in study.ranks or powers_of_two(2 * cores):
+            for ranks in study.ranks or ranks_of_many:
                 yield strategy, ranks, study.threads_per_rank
+
+
+def what_more_would_tell(study: ScalingConfig, cores: int) -> str:
+    """What this study leaves out for the sake of its three minutes."""
+    more = []
+    if not study.full:
+        left = [model.upper() for model in FULL_MODELS if model not in models_of(study)]
+        most = powers_of_two(2 * cores)[-1]
+        more.append(f"--full: {', '.join(['all training samples', *left, f'1 to {most} ranks'])}")
+    seeds = len(study.seeds)
+    more.append(
+        f"--seeds {' '.join(map(str, range(4 * seeds)))}: intervals less than half as wide"
+        if seeds > 1
+        else f"--seeds {' '.join(map(str, SEEDS))}: what differs from run to run"
+    )
+    return f"a longer run would tell more: {'; '.join(more)}"
 
 
 def powers_of_two(largest: int) -> list[int]:
@@ -121,7 +158,7 @@ def _planned(
     batch_size: int,
     seed: int,
 ) -> TrainingRun:
-    quick = not study.full
+    samples = QUICK_TRAIN_SAMPLES.get(model, OTHER_TRAIN_SAMPLES)
     config = TrainConfig(
         model=model,
         dataset=study.dataset,
@@ -129,13 +166,13 @@ def _planned(
         strategy=strategy,
         ranks=ranks,
         threads=threads,
-        epochs=study.epochs or (QUICK_EPOCHS if quick else FULL_EPOCHS),
+        epochs=study.epochs,
         batch_size=batch_size,
         lr=study.lr,
         seed=seed,
-        train_samples=study.train_samples or (QUICK_TRAIN_SAMPLES if quick else None),
+        train_samples=study.train_samples or (None if study.full else samples),
         validation_samples=study.validation_samples
-        or (QUICK_VALIDATION_SAMPLES if quick else None),
+        or (None if study.full else QUICK_VALIDATION_SAMPLES),
         timeout_s=study.timeout_s,
     )
     config.global_batch_size(ranks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,13 @@ class ScratchRun:
 
     name: str
     config: ScratchConfig
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        return self.config.as_record()
+
+    def check(self) -> None:
+        complete(self.config)
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
         command = command_words("scratch", self.config.as_record(), ScratchConfig().as_record())

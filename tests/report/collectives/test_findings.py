@@ -24,10 +24,13 @@ def test_ours_against_the_fastest_of_the_others(tmp_path: Path) -> None:
     subject = only_subject(make_bench(tmp_path / "b"))
     assert [round(duel.gain, 2) for duel in duels(subject)] == [0.8, 8.0, 5.0, 5.0]
     assert best_against_rest(subject) == (
-        "At 4 B phalanx window takes 500 ns, 1.2 times slower than Open MPI (400 ns); "
-        "at 64 KB phalanx window takes 1.00 µs, 8.0 times as fast as Open MPI (8.00 µs); "
-        "at 1 MB phalanx window takes 12.0 µs, 5.0 times as fast as Open MPI (60.0 µs); "
-        "at 16 MB phalanx window takes 400 µs, 5.0 times as fast as Open MPI (2.00 ms)."
+        "At 4 B phalanx window takes 500 ns, not told from Open MPI (400 ns); "
+        "at 64 KB phalanx window takes 1.00 µs, 8.0 times (5.4 to 11.8) as fast as "
+        "Open MPI (8.00 µs); "
+        "at 1 MB phalanx window takes 12.0 µs, 5.0 times (3.4 to 7.4) as fast as "
+        "Open MPI (60.0 µs); "
+        "at 16 MB phalanx window takes 400 µs, 5.0 times (3.4 to 7.4) as fast as "
+        "Open MPI (2.00 ms)."
     )
 
 
@@ -70,7 +73,8 @@ def test_distance_from_the_floor(tmp_path: Path) -> None:
 def test_headline(tmp_path: Path) -> None:
     subject = only_subject(make_bench(tmp_path / "b"))
     assert headline([subject]) == (
-        "All-reduce of 1 MB on 2 ranks: phalanx window is 5.0 times as fast as Open MPI"
+        "All-reduce of 1 MB on 2 ranks: phalanx window is 5.0 times (3.4 to 7.4) as "
+        "fast as Open MPI"
     )
     assert headline([]) == "Nothing to compare was measured yet"
 
@@ -84,7 +88,7 @@ def test_of_several_libraries_the_hardest_rival_is_in_the_headline(tmp_path: Pat
         "All-reduce, Intel MPI 2021.18",
         "All-reduce, Open MPI 5.0.11",
     ]
-    assert headline(found).endswith("phalanx window is 2.0 times as fast as Intel MPI")
+    assert headline(found).endswith("phalanx window is 2.0 times (1.4 to 2.9) as fast as Intel MPI")
 
 
 def test_right_and_wrong_results(tmp_path: Path) -> None:
@@ -112,7 +116,7 @@ def test_what_is_missing_and_what_failed_is_said(tmp_path: Path) -> None:
 def test_a_barrier_has_no_sizes_to_speak_of(tmp_path: Path) -> None:
     subject = only_subject(make_bench(tmp_path / "b", collectives=("barrier",)))
     assert best_against_rest(subject) == (
-        "Phalanx window takes 500 ns, 1.2 times slower than Open MPI (400 ns)."
+        "Phalanx window takes 500 ns, not told from Open MPI (400 ns)."
     )
     assert crossings(subject) is None
     assert distance_from_floor(subject) == "Phalanx window takes 2.50 times the floor."
@@ -129,8 +133,9 @@ def test_all_libraries_together(tmp_path: Path) -> None:
     (sentence,) = topics["All libraries together"].sentences
     assert sentence.label == "All-reduce, 2 ranks"
     assert sentence.text == (
-        "At 4 B 1.2 times slower than Open MPI; at 64 KB 8.0 times as fast as Open MPI; "
-        "at 1 MB 2.0 times as fast as Intel MPI; at 16 MB 5.0 times as fast as Open MPI."
+        "At 4 B not told from Open MPI; at 64 KB 8.0 times (5.4 to 11.8) as fast as Open MPI; "
+        "at 1 MB 2.0 times (1.4 to 2.9) as fast as Intel MPI; "
+        "at 16 MB 5.0 times (3.4 to 7.4) as fast as Open MPI."
     )
     # What holds for every run is said once.
     assert [s.text for s in topics["Not measured"].sentences] == ["All-reduce: no GPU."]
@@ -152,3 +157,11 @@ def test_a_machine_that_was_not_quiet(tmp_path: Path) -> None:
     (text,) = told(make_bench(tmp_path / "busy", preempted=1000))
     assert text.startswith("Ranks lost their core 500 times a second: something else was at work")
     assert told(make_bench(tmp_path / "crowded", preempted=1000, ranks=3)) == []
+
+
+def test_calls_that_are_seen_to_be_slower_are_said_to_be(tmp_path: Path) -> None:
+    slow = {**MEDIANS, "window": (4e-6, 64e-6, 600e-6, 20e-3)}
+    subject = only_subject(make_bench(tmp_path / "b", medians=slow))
+    text = best_against_rest(subject)
+    assert text is not None
+    assert "slower than Open MPI, which is 10.0 times (6.8 to 14.7) as fast" in text

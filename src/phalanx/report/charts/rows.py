@@ -46,6 +46,8 @@ def cell_rows(cells: Iterable[Cell]) -> list[Row]:
             "images_per_s": cell.images_per_s,
             "cores": cell.cores,
             "speed_up": cell.speed_up,
+            "speed_up_low": cell.speed_up_interval.low if cell.speed_up_interval else None,
+            "speed_up_high": cell.speed_up_interval.high if cell.speed_up_interval else None,
             "efficiency": cell.efficiency,
             "communication_share": cell.communication_share,
             "accuracy": cell.accuracy.mean if cell.accuracy else None,

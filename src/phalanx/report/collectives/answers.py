@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from phalanx.report.answers import sentence
 from phalanx.report.collectives.comparison import Duel, Subject, duels, reigns
 from phalanx.report.collectives.measures import Point
+from phalanx.report.statistics import Interval, blocks, ratio_of_times
 from phalanx.report.wording import duration, joined, percent, size
 
 TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
 FLOOR_FROM_BYTES = 2**20
 HEADLINE_BYTES = 2**20
-SAME_WITHIN = 0.05  # times closer than this are called equal
 
 
 def best_against_rest(subject: Subject) -> str | None:
@@ -36,12 +36,24 @@ def told_duel(subject: Subject) -> Duel | None:
 
 
 def compared(duel: Duel) -> str:
-    """5.1 times as fast as Open MPI."""
-    if abs(duel.gain - 1) <= SAME_WITHIN:
-        return f"as fast as {duel.theirs.label}"
-    if duel.gain > 1:
-        return f"{duel.gain:.1f} times as fast as {duel.theirs.label}"
-    return f"{1 / duel.gain:.1f} times slower than {duel.theirs.label}"
+    """5.1 times (4.6 to 5.7) as fast as Open MPI, or that it cannot be told."""
+    theirs = duel.theirs.label
+    interval = ratio_of_times((blocks(duel.theirs.times_s),), (blocks(duel.ours.times_s),))
+    if interval is None:
+        return f"not told from {theirs} by so few calls"
+    match interval.verdict(1):
+        case "higher":
+            return f"{_ratio_words(interval)} as fast as {theirs}"
+        case "lower":
+            return f"slower than {theirs}, which is {_ratio_words(interval.inverse)} as fast"
+        case _:
+            return f"not told from {theirs}"
+
+
+def _ratio_words(interval: Interval) -> str:
+    digits = 1 if interval.estimate >= 1.5 else 2
+    low, high = f"{interval.low:.{digits}f}", f"{interval.high:.{digits}f}"
+    return f"{interval.estimate:.{digits}f} times ({low} to {high})"
 
 
 def crossings(subject: Subject) -> str | None:

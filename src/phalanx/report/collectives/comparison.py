@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from phalanx.records.collectives import Collective
+from phalanx.records.collectives import Collective, beside_crowd
 from phalanx.report.collectives.measures import BenchMeasure, Point
 
 SPOKEN: dict[Collective, str] = {
@@ -36,6 +36,12 @@ class Subject:
     @property
     def ranks(self) -> int:
         return self.points[0].ranks
+
+    @property
+    def where(self) -> str:
+        """The ranks, and what else ran."""
+        bench = self.measure.bench
+        return f"on {self.ranks} ranks{beside_crowd(bench.setting.crowd if bench else 0)}"
 
     @property
     def timing(self) -> str:
@@ -130,6 +136,8 @@ def _label(collective: Collective, measure: BenchMeasure, runs: Sequence[BenchMe
         parts.append(f"{measure.bench.setting.ranks} ranks")
     if measure.bench and len({(s.dtype, s.op) for s in settings}) > 1:
         parts.append(f"{measure.bench.setting.dtype} {measure.bench.setting.op}")
+    if measure.bench and measure.bench.setting.crowd:
+        parts.append(beside_crowd(measure.bench.setting.crowd).strip())
     label = ", ".join(parts)
     names = {run.name for run in runs}
     told_apart = len({(r.mpi, _words(r)) for r in runs}) == len(names)
@@ -138,4 +146,6 @@ def _label(collective: Collective, measure: BenchMeasure, runs: Sequence[BenchMe
 
 def _words(measure: BenchMeasure) -> str:
     setting = measure.bench.setting if measure.bench else None
-    return f"{setting.ranks} {setting.dtype} {setting.op}" if setting else ""
+    if setting is None:
+        return ""
+    return f"{setting.ranks} {setting.dtype} {setting.op} {setting.crowd}"

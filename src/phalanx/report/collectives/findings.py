@@ -18,7 +18,7 @@ from phalanx.report.collectives.answers import (
 )
 from phalanx.report.collectives.comparison import SPOKEN, Duel, Subject, duels
 from phalanx.report.collectives.measures import BenchMeasure, Obstacle
-from phalanx.report.findings import Sentence, Topic
+from phalanx.report.topic import Sentence, Topic
 from phalanx.report.wording import duration, joined, size
 
 QUIET_PER_S = 300  # a quiet machine of two cores showed 210 to 240, a busy one 350 to 1,200
@@ -51,8 +51,7 @@ def headline(subjects: Sequence[Subject]) -> str:
     what = SPOKEN[subject.collective]
     if duel.num_bytes:
         what = f"{what} of {size(duel.num_bytes)}"
-    where = f"on {subject.ranks} ranks"
-    return sentence(f"{what} {where}: {duel.ours.label} is {compared(duel)}").rstrip(".")
+    return sentence(f"{what} {subject.where}: {duel.ours.label} is {compared(duel)}").rstrip(".")
 
 
 def _correctness(subjects: Sequence[Subject]) -> Topic:
@@ -82,7 +81,9 @@ def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
     told = []
     for measure in measures:
         lost, bench = measure.preempted_per_s, measure.bench
-        crowded = bench is not None and bench.setting.ranks > bench.environment.cores
+        crowded = bench is not None and (
+            bench.setting.crowd > 0 or bench.setting.ranks > bench.environment.cores
+        )
         if lost is not None and lost > QUIET_PER_S and not crowded:
             text = (
                 f"Ranks lost their core {lost:,.0f} times a second: something else was at work, "
@@ -155,7 +156,7 @@ def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
 
 def _alone(subject: Subject) -> str:
     fastest = subject.at(subject.sizes[-1])[0]
-    what = f"{SPOKEN[subject.collective]}{of_size(fastest.num_bytes)} on {subject.ranks} ranks"
+    what = f"{SPOKEN[subject.collective]}{of_size(fastest.num_bytes)} {subject.where}"
     return sentence(f"{what}: {duration(fastest.median_s)} with {fastest.label}").rstrip(".")
 
 

@@ -6,12 +6,16 @@ import math
 from collections.abc import Callable
 
 from phalanx.report.answers import sentence
-from phalanx.report.compression.material import MEMORY, NONE, CompressionCell, Material
+from phalanx.report.comparability import comparability_topic
+from phalanx.report.comparison import counted
+from phalanx.report.compression.material import MARGIN, MEMORY, NONE, CompressionCell, Material
 from phalanx.report.compression.wording import bandwidth, spoken
-from phalanx.report.findings import Sentence, Topic
-from phalanx.report.wording import amount, joined, percent, points
+from phalanx.report.disturbance import disturbance_topic, with_disturbance
+from phalanx.report.findings import not_completed_topic
+from phalanx.report.statistics import Interval
+from phalanx.report.topic import Sentence, Topic
+from phalanx.report.wording import amount, joined, percent, points_with_span, ratio, span
 
-SAME_WITHIN = 0.02  # steps closer than this are called equal
 LINE_WITHIN = 0.15  # steps farther than this from the fitted line do not lie on one
 NO_LINE = (
     " That is no line: the bandwidths above are guesses. Was the machine busy? "
@@ -26,24 +30,34 @@ def findings(material: Material) -> tuple[Topic, ...]:
         sentences = tuple(Sentence(label=label, text=text) for label, text in answer(material))
         if sentences:
             topics.append(Topic(title=title, rule=rule, sentences=sentences))
-    return tuple(topics)
+    topics.append(disturbance_topic(material.measures.runs))
+    topics.append(comparability_topic(material.measures.runs))
+    topics.append(not_completed_topic(material.measures))
+    return tuple(topic for topic in topics if topic.sentences)
 
 
 def headline(material: Material) -> str:
-    """The fastest that holds the accuracy, on the slowest link where one is, and whether any pays
-    in memory."""
+    """What is seen to be faster and to hold the accuracy, on the link nearest to 1 Gbit/s where
+    there is one; what holds it comes before what nobody knows of."""
     place = nearest_gigabit(material) or MEMORY
-    best = fastest(material, place)
-    if best is None:
+    runs = material.measures.runs
+    if not any(cell.place == place for cell in material.cells):
         return "No run came to its end yet."
-    factor = material.faster(best.compressor, place)
-    if best.compressor == NONE or factor is None:
-        return f"In {place} nothing is faster than gradients as they are."
+    chosen = chosen_in(material, place)
+    if chosen is None:
+        return with_disturbance(
+            f"In {place} nothing is seen to be faster than gradients as they are", runs
+        )
+    cell, interval = chosen
     where = "in shared memory" if place == MEMORY else f"on a link of {place}"
-    return sentence(
-        f"{spoken(best.compressor)} makes steps {where} {factor:.1f} times as fast and holds the "
-        "accuracy"
-    )
+    text = f"{spoken(cell.compressor)} makes steps {where} {ratio(interval)} as fast"
+    if material.holds_accuracy(cell.compressor) == "holds":
+        text += f" and holds the accuracy, to {MARGIN * 100:g} points"
+    elif material.accuracy(cell.compressor) is None:
+        text += "; its accuracy was not measured"
+    else:
+        text += "; what that does to the accuracy cannot be told"
+    return with_disturbance(sentence(text).rstrip("."), runs)
 
 
 def nearest_gigabit(material: Material) -> str | None:
@@ -56,32 +70,45 @@ def nearest_gigabit(material: Material) -> str | None:
     return min(rated)[1] if rated else None
 
 
-def fastest(material: Material, place: str) -> CompressionCell | None:
-    """Of those that hold the accuracy, or of which nothing is known."""
-    cells = [c for c in material.cells if c.place == place]
-    held = [c for c in cells if material.holds_accuracy(c.compressor) is not False]
-    return min(held, key=lambda cell: cell.step_s, default=None)
+def chosen_in(material: Material, place: str) -> tuple[CompressionCell, Interval] | None:
+    """Of those that are seen to be faster than without compression the one with the shortest step
+    that holds the accuracy; where none does, of those that are not seen to lose it."""
+    found = [
+        (cell, interval)
+        for cell in material.cells
+        if cell.place == place and cell.compressor != NONE
+        if (interval := material.faster_interval(cell.compressor, place)) is not None
+        if interval.verdict(1) == "higher"
+    ]
+    for wanted in ("holds", "cannot be told"):
+        held = [pair for pair in found if material.holds_accuracy(pair[0].compressor) == wanted]
+        if held:
+            return min(held, key=lambda pair: pair[0].step_s)
+    return None
 
 
 def _by_place(material: Material) -> list[tuple[str, str]]:
     told = []
     for place in material.places:
-        ratios = {
-            spoken(c): factor
+        known = {
+            spoken(c): interval
             for c in material.compressors
-            if c != NONE and (factor := material.faster(c, place))
+            if c != NONE and (interval := material.faster_interval(c, place))
         }
-        if not ratios:
+        if not known:
             continue
-        better = {name: f for name, f in ratios.items() if f > 1 + SAME_WITHIN}
-        if not better:
-            told.append((place, "No compressor makes a step shorter."))
-            continue
-        order = sorted(better, key=lambda name: -better[name])
-        text = joined([f"{name} {better[name]:.2f}" for name in order])
-        rest = [name for name in ratios if name not in better]
-        end = f"; {joined(rest)} not" if rest else ""
-        told.append((place, sentence(f"times as fast as without: {text}{end}")))
+        parts = []
+        for verdict, words in (
+            ("higher", "times as fast as without"),
+            ("cannot be told", "not told from without"),
+            ("lower", "slower"),
+        ):
+            some = [(i, name) for name, i in known.items() if i.verdict(1) == verdict]
+            if some:
+                some.sort(key=lambda pair: -pair[0].estimate)
+                listed = [f"{name} {i.estimate:.2f} ({span(i)})" for i, name in some]
+                parts.append(f"{words}: {joined(listed)}")
+        told.append((place, sentence("; ".join(parts))))
     return told
 
 
@@ -121,22 +148,24 @@ def _accuracy(material: Material) -> list[tuple[str, str]]:
     told = [
         (
             spoken(NONE),
-            f"{percent(plain.mean, 2)} over {plain.seeds} seeds, from {percent(plain.low, 2)} to "
-            f"{percent(plain.high, 2)}.",
+            f"{percent(plain.mean, 2)} over {counted(plain.seeds, 'seed')}"
+            + (f", from {percent(plain.low, 2)} to {percent(plain.high, 2)}." * (plain.seeds > 1))
+            + "." * (plain.seeds == 1),
         )
     ]
     for compressor in material.compressors:
         own = material.accuracy(compressor)
         if compressor == NONE or own is None:
             continue
-        verdict = "within" if material.holds_accuracy(compressor) else "below"
-        told.append(
-            (
-                spoken(compressor),
-                f"{percent(own.mean, 2)}, {points(own.mean - plain.mean)} points: {verdict} the "
-                "spread of the seeds.",
-            )
-        )
+        difference = material.accuracy_difference(compressor)
+        text = f"{percent(own.mean, 2)}: "
+        if difference is None:
+            text += "what it costs cannot be told from a single seed."
+        else:
+            verdict = {"holds": "holds it", "is below": "is below", "cannot be told": ""}
+            word = verdict[material.holds_accuracy(compressor)] or "cannot be told"
+            text += f"{word}, {points_with_span(difference)}."
+        told.append((spoken(compressor), text))
     return told
 
 
@@ -156,7 +185,8 @@ def _bytes(material: Material) -> list[tuple[str, str]]:
 _QUESTIONS: tuple[tuple[str, str, Callable[[Material], list[tuple[str, str]]]], ...] = (
     (
         "How much faster is a step, and where?",
-        f"Medians; less than {SAME_WITHIN:.0%} faster counts as not.",
+        "Medians, with the interval of the ratio, all compressors of a place together; what an "
+        "interval that holds 1 does not tell apart is not called faster.",
         _by_place,
     ),
     (
@@ -167,8 +197,8 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Material], list[tuple[str, str]]]], 
     ),
     (
         "Is the accuracy held?",
-        "A mean over the seeds that is not below the worst seed without compression counts as "
-        "within.",
+        "The difference is taken seed by seed. A compressor holds the accuracy when its interval "
+        f"lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not wholly below 0.",
         _accuracy,
     ),
     ("How many bytes does the busiest rank send?", "Counted, not computed.", _bytes),

@@ -16,11 +16,22 @@ from phalanx.report.comparison import Spread
 from phalanx.report.compression.fit import Fit, Point, fitted
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
+from phalanx.report.statistics import (
+    Holding,
+    Interval,
+    Times,
+    holding,
+    paired_difference,
+    ratio_of_times,
+)
 
 KIND = "compression"
 NONE = "none"
 MEMORY = "shared memory"
 WARM_UP_STEPS = 3
+MARGIN = 0.005
+"""A compressor holds the accuracy where it is seen to cost less than this, and not seen to cost
+anything."""
 
 _UNITS = {"kbit/s": 1e3 / 8, "mbit/s": 1e6 / 8, "gbit/s": 1e9 / 8}
 
@@ -34,12 +45,24 @@ class CompressionCell:
     runs: tuple[RunMeasure, ...]
     step_s: float
     """Median over steps and seeds, of the slowest rank; the first steps left out."""
+    times: Times = ()
+    """What its interval is made of: the median step of each run, or the steps of the only one."""
     sent_bytes: float | None
     """Counted; in a step, by the rank that sends the most."""
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
         return bandwidth_of(self.place)
+
+    @property
+    def accuracy_by_seed(self) -> dict[int, float]:
+        """After the last epoch of whole trainings."""
+        return {
+            run.setting.seed: accuracy
+            for run in self.runs
+            if self.place == MEMORY and run.setting and run.trained
+            if (accuracy := run.trained[-1].validation_accuracy) is not None
+        }
 
     @property
     def accuracy(self) -> Spread | None:
@@ -100,10 +123,26 @@ class Material:
         cell = self.cell(compressor, MEMORY)
         return cell.accuracy if cell else None
 
-    def holds_accuracy(self, compressor: str) -> bool | None:
-        """Whether the mean over its seeds is no worse than the worst seed without compression."""
-        own, plain = self.accuracy(compressor), self.accuracy(NONE)
-        return own.mean >= plain.low if own and plain else None
+    def faster_interval(self, compressor: str, place: str) -> Interval | None:
+        """Of `faster`, all compressors of a place together."""
+        own, plain = self.cell(compressor, place), self.cell(NONE, place)
+        if own is None or plain is None:
+            return None
+        others = sum(cell.place == place for cell in self.cells) - 1
+        return ratio_of_times(plain.times, own.times, comparisons=others)
+
+    def accuracy_difference(self, compressor: str) -> Interval | None:
+        """To the accuracy without compression, seed by seed; None where one of them was not
+        measured, or with a single seed."""
+        own, plain = self.cell(compressor, MEMORY), self.cell(NONE, MEMORY)
+        if own is None or plain is None:
+            return None
+        others = sum(cell.place == MEMORY for cell in self.cells) - 1
+        return paired_difference(own.accuracy_by_seed, plain.accuracy_by_seed, comparisons=others)
+
+    def holds_accuracy(self, compressor: str) -> Holding:
+        return "holds" if compressor == NONE else holding(
+            self.accuracy_difference(compressor), MARGIN)  # fmt: skip
 
     @cached_property
     def fit(self) -> Fit | None:
@@ -150,6 +189,7 @@ def material(measures: StudyMeasures, steps: Mapping[str, Sequence[float]]) -> M
             place=place,
             runs=tuple(runs),
             step_s=median(median(timed(steps[run.name])) for run in runs),
+            times=_times([timed(steps[run.name]) for run in runs]),
             sent_bytes=_sent_bytes(runs[-1]),
         )
         for (compressor, place), runs in groups.items()
@@ -160,6 +200,10 @@ def material(measures: StudyMeasures, steps: Mapping[str, Sequence[float]]) -> M
 def timed(steps: Sequence[float]) -> Sequence[float]:
     """Those that count: the first make buckets and meet cold memory."""
     return steps[WARM_UP_STEPS:] or steps
+
+
+def _times(runs: Sequence[Sequence[float]]) -> Times:
+    return tuple((median(run),) for run in runs) if len(runs) > 1 else (tuple(runs[0]),)
 
 
 def step_times(ranks: Sequence[Sequence[Step]]) -> list[float]:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
 from phalanx.report.compression.charts import accuracy, sent, step_by_bandwidth, step_on
-from phalanx.report.compression.findings import fastest, findings, headline, nearest_gigabit
+from phalanx.report.compression.findings import chosen_in, findings, headline, nearest_gigabit
 from phalanx.report.compression.material import KIND, MEMORY, NONE, Material, read_material
 from phalanx.report.compression.tables import compressors, fit_table
 from phalanx.report.compression.wording import spoken
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments, executions
-from phalanx.report.wording import amount, percent
+from phalanx.report.wording import amount, percent, span
 
 Drawn = tuple[str, Figure | None]
 
@@ -50,20 +50,20 @@ def content_of(material: Material) -> Content:
 
 
 def key_figures(material: Material) -> list[KeyFigure]:
-    """The fastest in each place, of those that hold the accuracy."""
+    """What is seen to be faster in each place, of those that hold the accuracy."""
     figures = []
     for place in material.places:
-        best = fastest(material, place)
-        factor = material.faster(best.compressor, place) if best else None
-        if best is None or factor is None:
+        chosen = chosen_in(material, place)
+        if chosen is None:
             continue
+        best, interval = chosen
         spread = material.accuracy(best.compressor)
-        beside = f"{1e3 * best.step_s:.3g} ms a step"
+        beside = f"{span(interval)}; {1e3 * best.step_s:.3g} ms a step"
         beside += f", {percent(spread.mean, 2)} accuracy" if spread else ""
         figures.append(
             KeyFigure(
                 label=place,
-                value=f"{factor:.2f}\N{MULTIPLICATION SIGN}",
+                value=f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}",
                 meaning=spoken(best.compressor),
                 beside=beside,
             )

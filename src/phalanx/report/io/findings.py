@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from phalanx.records.io import Cache
 from phalanx.report.answers import sentence
-from phalanx.report.findings import Sentence, Topic
 from phalanx.report.io import answers
 from phalanx.report.io.comparison import (
     SPOKEN,
@@ -18,6 +17,7 @@ from phalanx.report.io.comparison import (
     own,
 )
 from phalanx.report.io.measures import IoMeasure
+from phalanx.report.topic import Sentence, Topic
 from phalanx.report.wording import joined, percent
 
 NO_BREAK = "\N{NO-BREAK SPACE}"

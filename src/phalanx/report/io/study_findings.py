@@ -8,7 +8,6 @@ from rich.console import Console
 
 from phalanx.records.io import Cache
 from phalanx.report.answers import sentence
-from phalanx.report.findings import Sentence, Topic
 from phalanx.report.io import answers
 from phalanx.report.io.comparison import (
     SPOKEN,
@@ -25,6 +24,7 @@ from phalanx.report.io.findings import NO_BREAK, conditions, memory
 from phalanx.report.io.measures import IoMeasure, Point
 from phalanx.report.io.study import IoStudy, read_io_study
 from phalanx.report.terminal import print_findings
+from phalanx.report.topic import Sentence, Topic
 from phalanx.report.wording import duration, joined, percent
 
 AS_FAST_WITHIN = 0.05

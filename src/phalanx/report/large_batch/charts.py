@@ -64,9 +64,9 @@ def gap_by_batch(material: Material, name: str) -> Figure | None:
         rows,
         name=name,
         title="Generalisation gap against batch",
-        caption="Of the last epoch: accuracy on the training data, as it was trained on, less that "
-        "on the validation data. Below zero where training was still getting better.",
-        source=ACCURACY_SOURCE,
+        caption="Accuracy of the final model on training data less that on the validation data; "
+        "the bar runs from the smallest to the largest of the seeds.",
+        source="training evaluation and evaluation events: correct, samples of all ranks",
         runs=names_of(material.cells),
     )
 

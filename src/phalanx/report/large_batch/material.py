@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -48,9 +48,23 @@ class BatchCell:
         return _spread(self.runs, lambda run: run.trained[-1].validation_accuracy)
 
     @property
+    def accuracy_by_seed(self) -> dict[int, float]:
+        return {
+            run.setting.seed: accuracy
+            for run in self.runs
+            if run.setting and (accuracy := run.trained[-1].validation_accuracy) is not None
+        }
+
+    @property
+    def optimizer(self) -> str | None:
+        settings = [run.setting for run in (*self.runs, *self.diverged)]
+        return next((setting.optimizer for setting in settings if setting), None)
+
+    @property
     def gap(self) -> Spread | None:
-        """Training accuracy - validation accuracy, in the last epoch."""
-        return _spread(self.runs, lambda run: _gap(run.trained[-1]))
+        """Accuracy of the final model on training data - that on validation data; None where
+        nobody measured it. What is counted while training is of other, earlier models."""
+        return _spread(self.runs, _gap)
 
     @property
     def updates_per_epoch(self) -> int | None:
@@ -75,6 +89,8 @@ class Reached:
     epochs: float | None
     updates: float | None
     trained_s: float | None
+    trained_s_by_seed: Mapping[int, float]
+    updates_by_seed: Mapping[int, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +132,20 @@ class Material:
         return math.floor(self.baseline.accuracy.low / TARGET_STEP - 1e-9) * TARGET_STEP
 
     def reached(self, cell: BatchCell) -> Reached:
-        hits = [hit for run in cell.runs if (hit := self._first_hit(run))]
-        steps = cell.updates_per_epoch or 0
+        by_seed = {
+            run.setting.seed: hit
+            for run in cell.runs
+            if run.setting and (hit := self._first_hit(run))
+        }
+        hits, steps = list(by_seed.values()), cell.updates_per_epoch or 0
         return Reached(
             cell=cell,
             num_reached=len(hits),
             epochs=fmean(hit.epoch + 1 for hit in hits) if hits else None,
             updates=fmean((hit.epoch + 1) * steps for hit in hits) if hits else None,
             trained_s=fmean(hit.trained_s for hit in hits) if hits else None,
+            trained_s_by_seed={seed: hit.trained_s for seed, hit in by_seed.items()},
+            updates_by_seed={seed: (hit.epoch + 1) * steps for seed, hit in by_seed.items()},
         )
 
     def _first_hit(self, run: RunMeasure) -> EpochMeasure | None:
@@ -182,10 +204,11 @@ def names_of(cells: Iterable[BatchCell]) -> list[str]:
     return [run.name for cell in cells for run in (*cell.runs, *cell.diverged)]
 
 
-def _gap(epoch: EpochMeasure) -> float | None:
-    if epoch.train_accuracy is None or epoch.validation_accuracy is None:
+def _gap(run: RunMeasure) -> float | None:
+    validation = run.trained[-1].validation_accuracy
+    if run.final_train_accuracy is None or validation is None:
         return None
-    return epoch.train_accuracy - epoch.validation_accuracy
+    return run.final_train_accuracy - validation
 
 
 def _spread(

@@ -8,18 +8,19 @@ from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
 from phalanx.report.content import Content, KeyFigure, machine
-from phalanx.report.findings import Topic
 from phalanx.report.large_batch.charts import (
     accuracy_by_batch,
     gap_by_batch,
     reached_by_batch,
     training_loss,
 )
-from phalanx.report.large_batch.findings import findings, furthest_by_remedy, headline
+from phalanx.report.large_batch.findings import findings, headline
+from phalanx.report.large_batch.holding import MARGIN, furthest_by_remedy
 from phalanx.report.large_batch.material import KIND, Material, read_material
 from phalanx.report.large_batch.tables import remedies, times
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments, executions
+from phalanx.report.topic import Topic
 from phalanx.report.wording import percent
 
 LOSS_PANELS = 4
@@ -67,7 +68,7 @@ def key_figures(material: Material) -> list[KeyFigure]:
         KeyFigure(
             label=cell.remedy,
             value=f"{cell.batch_size:,}",
-            meaning="largest batch that holds the accuracy",
+            meaning=f"largest batch up to which the accuracy holds, to {MARGIN * 100:g} points",
             beside=percent(cell.accuracy.mean, 2) if cell.accuracy else "",
         )
         for cell in furthest[:KEY_FIGURES]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
+from phalanx.report.large_batch.holding import base_of
 from phalanx.report.large_batch.material import BatchCell, Material
 from phalanx.report.tables import Table, make_table
 from phalanx.report.wording import UNKNOWN, fixed, percent, points
@@ -17,15 +20,16 @@ def remedies(material: Material) -> Table:
     return make_table(
         "Remedies",
         "Means over the seeds that came to their end. Against the base: percentage points of "
-        "accuracy, to the base recipe at the smallest batch. Gap: accuracy on the training data "
-        "less that on the validation data, in the last epoch, in points.",
+        "accuracy, to the same remedy, or else the base recipe, at the smallest batch, seed by "
+        "seed. Gap: accuracy of the final model on training data less that on the validation data, "
+        "in points.",
         COLUMNS,
         [remedy_row(material, cell) for cell in material.cells],
     )
 
 
 def remedy_row(material: Material, cell: BatchCell) -> tuple[str, ...]:
-    accuracy, base = cell.accuracy, material.baseline and material.baseline.accuracy
+    accuracy, base = cell.accuracy, base_of(material, cell)
     return (
         cell.remedy,
         f"{cell.batch_size:,}",
@@ -39,10 +43,16 @@ def remedy_row(material: Material, cell: BatchCell) -> tuple[str, ...]:
         ),
         str(cell.num_seeds),
         str(len(cell.diverged)),
-        points(accuracy.mean - base.mean) if accuracy and base else UNKNOWN,
+        _against(cell, base) if base and base is not cell else UNKNOWN,
         points(cell.gap.mean) if cell.gap else UNKNOWN,
         fixed(cell.epoch_s),
     )
+
+
+def _against(cell: BatchCell, base: BatchCell) -> str:
+    own, other = cell.accuracy_by_seed, base.accuracy_by_seed
+    gaps = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
+    return points(fmean(gaps)) if gaps else UNKNOWN
 
 
 def times(material: Material) -> Table:

@@ -5,60 +5,93 @@ An answer is None where the records have nothing to say.
 
 from __future__ import annotations
 
-from phalanx.report.answers import sentence
-from phalanx.report.comparison import Cell
+from collections.abc import Mapping
+from statistics import fmean
+
+from phalanx.report.answers import NAMED, sentence, undecided
+from phalanx.report.comparison import Cell, speed_up
 from phalanx.report.parallelism.details import Pair, state
 from phalanx.report.parallelism.material import ModelMaterial, ParallelCell, waiting_share
 from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
 from phalanx.report.parallelism.rows import fullest, mark
 from phalanx.report.schemes import makes_the_same_update, spoken
-from phalanx.report.wording import amount, joined, percent, points, seconds
+from phalanx.report.statistics import Interval, mean_interval
+from phalanx.report.wording import (
+    amount,
+    joined,
+    percent,
+    points,
+    points_with_span,
+    ratio,
+    seconds,
+)
 
 SAME_LOSS = 1e-3
 """Relative; final losses closer than this are called equal (float32, sums in another order)."""
 
 
 def fastest(model: ModelMaterial) -> str | None:
-    """At each number of ranks who is the fastest, and against whom."""
+    """At each number of ranks who is the fastest, where that can be told, and against whom."""
     parts = []
     for ranks in model.num_ranks:
         cells = sorted(model.on(ranks), key=_epoch_s)
         if len(cells) < 2:
             continue
-        first, second, last = cells[0], cells[1], cells[-1]
-        text = (
-            f"on {ranks} ranks {spoken(first.scheme)} is the fastest of {len(cells)} schemes "
-            f"({seconds(_epoch_s(first))} an epoch{_against_alone(first)})"
-        )
-        text += f", {spoken(second.scheme)} takes {_ratio(second, first)} as long"
-        if last is not second:
-            text += f" and the slowest, {spoken(last.scheme)}, {_ratio(last, first)}"
+        first, last = cells[0], cells[-1]
+        whole = [cell.cell for cell in cells]
+        rivals = undecided(first.cell, whole)
+        taken = f"{seconds(_epoch_s(first))} an epoch{_against_alone(first)}"
+        if rivals:
+            near = [cell for cell in cells if cell.cell in rivals]
+            text = (
+                f"on {ranks} ranks the fastest of {len(cells)} schemes cannot be told: "
+                f"{spoken(first.scheme)} takes {taken}, and {_named(near)} may be as fast"
+            )
+        else:
+            text = (
+                f"on {ranks} ranks {spoken(first.scheme)} is the fastest of {len(cells)} schemes "
+                f"({taken})"
+            )
+        slower = speed_up(last.cell, first.cell, comparisons=len(cells) - 1)
+        if slower is not None and slower.verdict(1) == "higher":
+            text += f"; {spoken(last.scheme)} takes {ratio(slower)} as long"
         parts.append(text)
     return sentence("; ".join(parts)) if parts else None
 
 
+def _named(cells: list[ParallelCell]) -> str:
+    names = [spoken(cell.scheme) for cell in cells[:NAMED]]
+    return joined([*names, *([f"{len(cells) - NAMED} more"] if len(cells) > NAMED else [])])
+
+
 def worth_it(model: ModelMaterial) -> str | None:
-    """Whether any scheme beats the sequential program here."""
+    """Whether any scheme is seen to beat the sequential program, which has one thread, here."""
     alone = model.sequential
     others = [cell for cell in model.cells if cell is not alone]
     if alone is None or not others:
         return None
-    faster = [cell for cell in others if _epoch_s(cell) < _epoch_s(alone)]
+    faster = [(i, cell) for cell in others if (i := faster_than(alone, cell, len(others)))]
     cores = alone.cell.cores
     beyond = " On this machine more ranks than cores share the cores." if any(
         cell.ranks > cores for cell in others
     ) else ""  # fmt: skip
+    base = f"the sequential program with one thread ({seconds(_epoch_s(alone))} an epoch)"
     if not faster:
         return (
-            f"None of {len(others)} configurations is faster than the sequential program "
-            f"({seconds(_epoch_s(alone))} an epoch) with {cores} cores.{beyond}"
+            f"None of {len(others)} configurations is seen to be faster than {base} with {cores} "
+            f"cores.{beyond}"
         )
-    best = min(faster, key=_epoch_s)
+    interval, best = max(faster, key=lambda pair: pair[0].estimate)
     return (
-        f"{len(faster)} of {len(others)} configurations are faster than the sequential program "
-        f"({seconds(_epoch_s(alone))} an epoch); the best is {spoken(best.scheme)} on {best.ranks} "
-        f"ranks, {_epoch_s(alone) / _epoch_s(best):.2f} times as fast.{beyond}"
+        f"{len(faster)} of {len(others)} configurations are seen to be faster than {base}; "
+        f"{spoken(best.scheme)} on {best.ranks} ranks is {ratio(interval)} as fast.{beyond}"
     )
+
+
+def faster_than(alone: ParallelCell, cell: ParallelCell, comparisons: int) -> Interval | None:
+    """How many times as fast, where that is seen to be more than 1."""
+    interval = speed_up(alone.cell, cell.cell, comparisons=comparisons)
+    return interval if interval is not None and interval.verdict(1) == "higher" else None
 
 
 def least_memory(model: ModelMaterial) -> str | None:
@@ -152,15 +185,15 @@ def waits(model: ModelMaterial) -> str | None:
 
 
 def losses_agree(model: ModelMaterial) -> str | None:
-    """Schemes that make the sequential program's update must end with its loss."""
+    """Schemes that make the sequential program's update must end with its loss, seed by seed."""
     alone = model.sequential
     if alone is None or alone.cell.loss is None:
         return None
-    base = alone.cell.loss.mean
     offs = [
-        (abs(cell.cell.loss.mean / base - 1), cell)
+        (max(abs(own / base - 1) for own, base in pairs), cell)
         for cell in model.cells
-        if cell is not alone and cell.cell.loss and makes_the_same_update(cell.scheme)
+        if cell is not alone and makes_the_same_update(cell.scheme)
+        if (pairs := _pairs(cell.cell.loss_by_seed, alone.cell.loss_by_seed))
     ]
     if not offs:
         return None
@@ -168,28 +201,35 @@ def losses_agree(model: ModelMaterial) -> str | None:
     inside = sum(off <= SAME_LOSS for off, _ in offs)
     return (
         f"{inside} of {len(offs)} configurations that by theory make the update of the sequential "
-        f"program end with its validation loss, {base:.4f}, to {percent(SAME_LOSS, 1)}; the "
-        f"farthest, {cell.label}, is off by {worst * 100:.2g} %."
+        f"program end with its validation loss, {alone.cell.loss.mean:.4f}, to "
+        f"{percent(SAME_LOSS, 1)} with every seed; the farthest, {cell.label}, is off by "
+        f"{worst * 100:.2g} %."
     )
 
 
+def _pairs(own: Mapping[int, float], base: Mapping[int, float]) -> list[tuple[float, float]]:
+    """Of the seeds that both have."""
+    return [(own[seed], base[seed]) for seed in sorted(own.keys() & base.keys())]
+
+
 def drifting(model: ModelMaterial) -> str | None:
-    """What it costs in loss and accuracy not to make the same update."""
+    """What it costs in loss and accuracy not to make the same update, seed by seed."""
     alone = model.sequential
     parts = []
     for cell in model.cells:
-        loss = cell.cell.loss
-        if makes_the_same_update(cell.scheme) or alone is None or loss is None:
+        if makes_the_same_update(cell.scheme) or alone is None:
             continue
-        if alone.cell.loss is None or cell.ranks != max(model.num_ranks):
+        pairs = _pairs(cell.cell.loss_by_seed, alone.cell.loss_by_seed)
+        if not pairs or cell.ranks != max(model.num_ranks):
             continue
-        text = f"{spoken(cell.scheme)} ends with loss {loss.mean:.4f}"
-        text += f" ({signed(loss.mean / alone.cell.loss.mean - 1)})"
+        mean = fmean(own for own, _ in pairs)
+        text = f"{spoken(cell.scheme)} ends with loss {mean:.4f}"
+        text += f" ({signed(fmean(own / base - 1 for own, base in pairs))}"
         gap = _gap(cell.cell, alone.cell)
-        text += f" and {gap} percentage points of accuracy" if gap else ""
-        parts.append(text)
+        text += f", {gap}" if gap else ""
+        parts.append(f"{text})")
     ranks = max(model.num_ranks, default=0)
-    start = f"on {ranks} ranks, against the sequential program: "
+    start = f"on {ranks} ranks, against the sequential program with the same seeds: "
     return sentence(start + "; ".join(parts)) if parts else None
 
 
@@ -256,18 +296,20 @@ def _epoch_s(cell: ParallelCell) -> float:
 
 
 def _against_alone(cell: ParallelCell) -> str:
-    speed_up = cell.cell.speed_up
-    return "" if speed_up is None else f", {speed_up:.2f} times the sequential speed"
-
-
-def _ratio(later: ParallelCell, first: ParallelCell) -> str:
-    return f"{_epoch_s(later) / _epoch_s(first):.2f} times"
+    interval = cell.cell.speed_up_interval
+    return "" if interval is None else f", {ratio(interval)} the sequential speed"
 
 
 def _gap(cell: Cell, alone: Cell) -> str | None:
-    if cell.accuracy is None or alone.accuracy is None:
+    pairs = _pairs(cell.accuracy_by_seed, alone.accuracy_by_seed)
+    if not pairs:
         return None
-    return points(cell.accuracy.mean - alone.accuracy.mean)
+    interval = mean_interval([own - base for own, base in pairs])
+    if interval is None:
+        own, base = pairs[0]
+        return f"{points(own - base)} points of accuracy with one seed, which chance may be"
+    told = interval.verdict(0) != "cannot be told"
+    return f"accuracy {points_with_span(interval)}" + ("" if told else ", which chance may be")
 
 
 def _first(pair: tuple[float, ParallelCell]) -> float:

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import groupby
 
-from phalanx.report.answers import sentence
+from phalanx.report.answers import sentence, undecided
 from phalanx.report.collectives.answers import crossings
 from phalanx.report.collectives.comparison import Subject as Algorithms
-from phalanx.report.findings import Sentence, Topic, not_completed_topic
+from phalanx.report.comparability import comparability_topic
+from phalanx.report.comparison import speed_up
+from phalanx.report.disturbance import disturbance_topic, with_disturbance
+from phalanx.report.findings import not_completed_topic
 from phalanx.report.parallelism import answers
 from phalanx.report.parallelism.details import EQUAL_WITHIN
 from phalanx.report.parallelism.material import Material, ModelMaterial, ParallelCell
 from phalanx.report.parallelism.rows import hidden_of, workers_of
 from phalanx.report.parallelism.scratch import fewest_workers, schemes_of, with_alone
 from phalanx.report.schemes import spoken
-from phalanx.report.wording import UNKNOWN, duration, joined, percent, seconds, size
+from phalanx.report.topic import Sentence, Topic
+from phalanx.report.wording import UNKNOWN, duration, joined, percent, ratio, seconds, size
 
 Answer = Callable[[ModelMaterial], str | None]
 
@@ -39,6 +43,8 @@ def findings(material: Material) -> tuple[Topic, ...]:
         _scratch(material.scratch),
         _algorithms(material),
         _left_out(material),
+        disturbance_topic(material.measures.runs),
+        comparability_topic(material.measures.runs),
         not_completed_topic(material.measures),
     ]
     return tuple(topic for topic in topics if topic.sentences)
@@ -57,14 +63,22 @@ def headline(material: Material) -> str:
         if not runs:
             return "No run of this study was completed yet"
         return f"{runs} ways of splitting a training, side by side"
-    model, best = max(found, key=lambda pair: pair[1].cell.speed_up or 0.0)
-    gain = best.cell.speed_up or 0.0
-    if gain <= 1.02:
-        return "No way of splitting the training beats one process here"
-    return sentence(
-        f"{spoken(best.scheme)} on {best.ranks} ranks trains the {model.label} {gain:.2f} times as "
-        "fast as one process"
-    ).rstrip(".")
+    return with_disturbance(_fastest(found), material.measures.runs)
+
+
+def _fastest(found: list[tuple[ModelMaterial, ParallelCell]]) -> str:
+    told = [
+        (interval, model, cell)
+        for model, cell in found
+        if model.sequential is not None
+        if (interval := answers.faster_than(model.sequential, cell, len(found)))
+    ]
+    if not told:
+        return "No way of splitting the training is seen to beat one process with one thread here"
+    interval, model, best = max(told, key=lambda item: item[0].estimate)
+    gain = f"{ratio(interval)} as fast as one process with one thread"
+    text = f"{spoken(best.scheme)} on {best.ranks} ranks trains the {model.label} {gain}"
+    return sentence(text).rstrip(".")
 
 
 def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
@@ -79,13 +93,18 @@ def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
             if first is None or len(of_width) < 2:
                 continue
             best = min(of_width, key=lambda cell: cell.cell.epoch_s)
+            rivals = undecided(best.cell, [cell.cell for cell in of_width])
             most = max(of_width, key=workers_of)
-            ratio = most.cell.epoch_s / first.cell.epoch_s
-            parts.append(
-                f"with {hidden} hidden units an epoch is shortest on {_workers(best)} "
-                f"({seconds(best.cell.epoch_s)}); {_workers(most)} take {ratio:.2f} times the time "
-                f"of {_workers(first)}"
+            text = f"with {hidden} hidden units " + (
+                f"the shortest epoch cannot be told: {_workers(best)} take"
+                if rivals
+                else f"an epoch is shortest on {_workers(best)}:"
             )
+            text += f" {seconds(best.cell.epoch_s)}"
+            longer = speed_up(most.cell, first.cell)
+            if most is not first and longer is not None:
+                text += f"; {_workers(most)} take {ratio(longer)} the time of {_workers(first)}"
+            parts.append(text)
         if parts:
             told.append(Sentence(label=scheme, text=sentence("; ".join(parts))))
     return Topic(
@@ -169,8 +188,9 @@ def _workers(cell: ParallelCell) -> str:
 _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
     (
         "Which scheme wins",
-        "The shortest median epoch among schemes on the same number of ranks; the first epoch is "
-        "left out as warm-up where there are three.",
+        "The shortest median epoch among schemes on the same number of ranks, where the interval "
+        "of its ratio to every other says so; the first epoch is left out as warm-up where there "
+        "are three. T(1) is the sequential program with one thread.",
         (answers.fastest, answers.worth_it),
     ),
     (
@@ -194,7 +214,7 @@ _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
     (
         "The same mathematics",
         "Splitting changes the time and not the update; asynchronous servers and local steps do "
-        "change it.",
+        "change it. Runs are compared seed by seed: those of one seed start from the same weights.",
         (answers.losses_agree, answers.drifting),
     ),
     (

@@ -14,14 +14,12 @@ from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.comparison import Cell, Subject, subject_labels
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.measures import RunMeasure
+from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.parallelism.details import RunDetail, detail_rank
 from phalanx.report.schemes import GROUPS, Group, exchanges_within, group_of
 
 ALGORITHMS = "algorithms"
 """Folder within the study, of measured collectives: one for each number of ranks."""
-
-SCRATCH_MODEL = "network"
 
 
 @dataclass(frozen=True, kw_only=True)

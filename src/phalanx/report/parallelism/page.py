@@ -28,7 +28,7 @@ from phalanx.report.parallelism.tables import all_tables
 from phalanx.report.schemes import group_of, makes_the_same_update, spoken
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments, executions
-from phalanx.report.wording import percent, seconds
+from phalanx.report.wording import percent, seconds, span
 
 KIND = "parallelism"
 PANELS_BESIDE = 2
@@ -72,12 +72,13 @@ def content_of(material: Material) -> Content:
 
 
 def key_figures(model: ModelMaterial) -> list[KeyFigure]:
-    """The fastest scheme."""
+    """The scheme with the shortest epoch, and what it gains where that can be told."""
     others = [cell for cell in model.cells if cell.scheme != "sequential"]
     if not others:
         return []
     best = min(others, key=lambda cell: cell.cell.epoch_s)
-    speed = best.cell.speed_up
+    interval = best.cell.speed_up_interval
+    is_told = interval is not None and interval.verdict(1) == "higher"
     accuracy = best.cell.accuracy
     beside = f"{seconds(best.cell.epoch_s)} an epoch"
     beside += f", {percent(accuracy.mean, 2)} accuracy" if accuracy else ""
@@ -85,8 +86,8 @@ def key_figures(model: ModelMaterial) -> list[KeyFigure]:
         KeyFigure(
             label=model.label,
             value=seconds(best.cell.epoch_s)
-            if speed is None
-            else f"{speed:.2f}\N{MULTIPLICATION SIGN}",
+            if interval is None or not is_told
+            else f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN} ({span(interval)})",
             meaning=f"{spoken(best.scheme)} on {best.ranks} ranks",
             beside=beside,
         )

@@ -1,0 +1,105 @@
+"""Whether a large batch holds the accuracy of the smallest one, and by how little that is known.
+
+Each remedy is held to its own recipe at the smallest batch, or to the base recipe where it is that
+one with another learning rate: what a change of the optimizer brings is not what a batch costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.report.large_batch.material import BatchCell, Material
+from phalanx.report.statistics import Interval, holding, paired_difference
+
+MARGIN = 0.0025
+"""A batch holds the accuracy where it is seen to cost less than this, and not seen to cost
+anything."""
+
+Verdict = Literal["holds", "is below", "diverged", "cannot be told"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """A cell beside what it is held to."""
+
+    cell: BatchCell
+    base: BatchCell
+    difference: Interval | None  # of accuracy, seed by seed; None with fewer than two seeds
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.cell.diverged:
+            return "diverged"
+        return holding(None if self.base.diverged else self.difference, MARGIN)
+
+
+def base_of(material: Material, cell: BatchCell) -> BatchCell | None:
+    """The same remedy at the smallest batch, else the base recipe where its optimizer is the
+    same."""
+    smallest = material.batch_sizes[0]
+    own, plain = material.cell(cell.remedy, smallest), material.cell("plain", smallest)
+    if own is not None:
+        return own
+    return plain if plain is not None and plain.optimizer == cell.optimizer else None
+
+
+def held(material: Material, remedy: str, *, comparisons: int | None = None) -> list[Held]:
+    """Every larger batch of a remedy, the smallest first.
+
+    comparisons: that are made together; those of this remedy where it is not told.
+    """
+    larger = [cell for cell in larger_cells(material) if cell.remedy == remedy]
+    pairs = [(cell, base) for cell in larger if (base := base_of(material, cell)) is not None]
+    number = comparisons or len(pairs)
+    return [
+        Held(
+            cell=cell,
+            base=base,
+            difference=paired_difference(
+                cell.accuracy_by_seed, base.accuracy_by_seed, comparisons=number
+            ),
+        )
+        for cell, base in pairs
+    ]
+
+
+def larger_cells(material: Material) -> list[BatchCell]:
+    return [cell for cell in material.cells if cell.batch_size > material.batch_sizes[0]]
+
+
+def furthest(results: Sequence[Held]) -> Held | None:
+    """The largest batch up to which every batch that was tried holds."""
+    last = None
+    for result in results:
+        if result.verdict != "holds":
+            break
+        last = result
+    return last
+
+
+def furthest_by_remedy(material: Material) -> list[BatchCell]:
+    """Of each remedy the largest batch up to which all hold, if one does; all comparisons
+    together."""
+    number = len(larger_cells(material))
+    found = [furthest(held(material, r, comparisons=number)) for r in material.remedies]
+    return [result.cell for result in found if result is not None]
+
+
+def carried_least(
+    cells: Sequence[BatchCell], values_of: Callable[[BatchCell], Mapping[int, float]]
+) -> BatchCell | None:
+    """The cell with the smallest values, where it is seen to be below every other, seed by seed;
+    None where that cannot be told."""
+    known = {cell.label: (cell, values_of(cell)) for cell in cells}
+    means = [(sum(v.values()) / len(v), cell) for cell, v in known.values() if v]
+    if len(means) < 2:
+        return None
+    _, best = min(means, key=lambda pair: pair[0])
+    others = [values for cell, values in known.values() if cell is not best]
+    for values in others:
+        interval = paired_difference(values, known[best.label][1], comparisons=len(others))
+        if interval is None or interval.verdict(0) != "higher":
+            return None
+    return best

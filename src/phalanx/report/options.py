@@ -1,0 +1,86 @@
+"""The options of a run by which it is told from others: all that decide, by exclusion. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from phalanx.records.configuration import deciding
+from phalanx.records.schema import Run, Setting
+
+Options = tuple[tuple[str, str], ...]
+"""Names and values, sorted by name."""
+
+MODEL_SIZES = ("width", "layers", "heads", "hidden")
+
+IN_THE_SETTING = frozenset(
+    {
+        *("model", "dataset", "strategy", "ranks", "threads", "batch_size", "per_rank_batch_size"),
+        *("epochs", "lr", "optimizer", "seed", "dtype", "scheme"),
+        *MODEL_SIZES,
+    }
+)
+"""Options that have a field of their own in `Subject` or `Layout`; and the seed."""
+
+SPLITTING = frozenset(
+    {
+        *("accumulate", "all_reduce", "backend", "bucket_mb", "compress", "link", "local_steps"),
+        *("mesh", "micro_batches", "outer_lr", "outer_momentum", "outer_optimizer", "overlap"),
+        *("pipeline_schedule", "powersgd_rank", "sequence_parallel", "server_mode", "servers"),
+        *("slow_rank", "staleness", "stages_per_rank", "topk_fraction", "zero_stage"),
+    }
+)
+"""Options of how the work is split. What is in no list here belongs to what is trained, so runs
+that differ in it are not compared."""
+
+IN_THE_SCHEME = frozenset(
+    {
+        *("all_reduce", "backend", "mesh", "outer_optimizer", "pipeline_schedule"),
+        *("server_mode", "servers", "zero_stage"),
+    }
+)
+"""Those that the scheme's name tells."""
+
+
+def subject_options(run: Run) -> Options:
+    """What decides besides the fields of a subject, with defaults where they were recorded."""
+    return _sorted({n: v for n, v in _all(run).items() if n not in SPLITTING})
+
+
+def layout_options(run: Run) -> Options:
+    return _sorted({n: v for n, v in _all(run).items() if n in SPLITTING})
+
+
+def named_with_options(scheme: str, setting: Setting) -> str:
+    """The scheme, with what was chosen otherwise than by default and its name does not tell:
+    `mpi (compress topk)`."""
+    if scheme == "sequential":
+        return scheme
+    told = SPLITTING - IN_THE_SCHEME
+    words = [f"{_words(n)} {v}" for n, v in sorted(setting.options.items()) if n in told]
+    return f"{scheme} ({', '.join(words)})" if words else scheme
+
+
+def varying_words(own: Options, everyone: Iterable[Options]) -> list[str]:
+    """Of `own` what is not the same in all, in words."""
+    all_of_them = [dict(options) for options in everyone]
+    return [
+        f"{_words(name)} {value}"
+        for name, value in own
+        if any(options.get(name) != value for options in all_of_them)
+    ]
+
+
+def _all(run: Run) -> dict[str, object]:
+    """Of the configuration, and of the setting what the configuration does not have."""
+    found = deciding({**run.setting.options, **run.config})
+    found.setdefault("lr_schedule", run.setting.learning_rate_schedule)
+    found.setdefault("lr_rule", run.setting.learning_rate_rule)
+    return {name: value for name, value in found.items() if name not in IN_THE_SETTING}
+
+
+def _sorted(options: Mapping[str, object]) -> Options:
+    return tuple(sorted((name, str(value)) for name, value in options.items()))
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")

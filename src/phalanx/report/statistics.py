@@ -1,0 +1,219 @@
+"""Intervals for every ratio and difference that a finding states. Pure, and the same every time.
+
+The unit is the run: epochs of one run share its processes, its cores and its minute. An interval
+is made by resampling the runs of each side with replacement (the bootstrap), from a fixed seed, and
+is then widened as Student's t widens that of a mean: the plain bootstrap of few values is too
+narrow (Hesterberg 2015, doi:10.1080/00031305.2015.1089789, section 4). Runs of one seed start from
+the same weights and see the samples in the same order, so accuracies and losses are compared seed
+by seed.
+
+The rule of all findings: no superlative, no ratio called faster or slower, no "holds" unless the
+interval carries it.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import NormalDist, fmean, median
+from typing import Literal
+
+LEVEL = 0.95
+RESAMPLES = 1_000
+BLOCKS = 20
+"""Stretches into which the calls of one measurement are cut."""
+
+RUN_TO_RUN = 0.10
+"""By so much runs of the same work have differed on a quiet machine. An interval from a single run
+knows nothing of it, and is widened by it."""
+
+SPREAD_FACTOR = 1.5
+"""A run whose slowest timed epoch takes more than this many times its fastest was disturbed."""
+
+Verdict = Literal["higher", "lower", "cannot be told"]
+Holding = Literal["holds", "is below", "cannot be told"]
+Times = tuple[tuple[float, ...], ...]
+"""Seconds of the timed epochs, run by run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """An estimate and where the true value lies, with `level` certainty."""
+
+    estimate: float
+    low: float
+    high: float
+    level: float = LEVEL
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    def verdict(self, neutral: float) -> Verdict:
+        """Which side of `neutral` the value is on, where all of the interval is on that side."""
+        if self.low > neutral:
+            return "higher"
+        return "lower" if self.high < neutral else "cannot be told"
+
+    @property
+    def inverse(self) -> Interval:
+        """That of 1 ÷ a ratio."""
+        return replace(self, estimate=1 / self.estimate, low=1 / self.high, high=1 / self.low)
+
+
+def ratio_of_times(above: Times, below: Times, *, comparisons: int = 1) -> Interval | None:
+    """How many times as long `above` takes as `below`, by their medians.
+
+    comparisons: among how many this one is chosen as the largest or smallest; the more, the wider
+    the interval (Bonferroni), since of many that are equal one always looks best.
+    None where one side has a single epoch, or nothing: nothing is known of its spread.
+    """
+    return _ratio(
+        tuple(tuple(run) for run in above if run),
+        tuple(tuple(run) for run in below if run),
+        comparisons,
+    )
+
+
+@lru_cache(maxsize=4_096)
+def _ratio(above: Times, below: Times, comparisons: int) -> Interval | None:
+    sides = [_units(above), _units(below)]
+    numbers = [len(units) for units in sides]
+    if min(numbers) < 2:
+        return None
+    generator = random.Random(0)
+    estimate = math.log(_median(sides[0]) / _median(sides[1]))
+    found = [
+        math.log(_median(generator.choices(sides[0], k=numbers[0])))
+        - math.log(_median(generator.choices(sides[1], k=numbers[1])))
+        for _ in range(RESAMPLES)
+    ]
+    level = level_of(comparisons)
+    low, high = _expanded(found, estimate, level, numbers=numbers, freedom=sum(numbers) - 2)
+    unknown = math.log1p(RUN_TO_RUN) if min(len(above), len(below)) < 2 else 0.0
+    return Interval(
+        estimate=math.exp(estimate),
+        low=math.exp(low - unknown),
+        high=math.exp(high + unknown),
+        level=level,
+    )
+
+
+def blocks(times: Sequence[float], number: int = BLOCKS) -> tuple[float, ...]:
+    """Medians of `number` stretches of times in the order in which they were measured: those of
+    neighbouring calls are alike, and are no evidence of their own."""
+    size = max(1, len(times) // number)
+    starts = range(0, len(times) - size + 1, size)
+    return tuple(median(times[start : start + size]) for start in starts)
+
+
+def paired_difference(
+    of: Mapping[int, float], base: Mapping[int, float], *, comparisons: int = 1
+) -> Interval | None:
+    """Mean of (of \N{MINUS SIGN} base) over the seeds that both have; None with fewer than two."""
+    differences = tuple(of[seed] - base[seed] for seed in sorted(of.keys() & base.keys()))
+    return mean_interval(differences, comparisons=comparisons)
+
+
+def holding(difference: Interval | None, margin: float) -> Holding:
+    """Whether something is as good as another: not seen to be worse, and by the interval of its
+    difference less than `margin` worse."""
+    if difference is None:
+        return "cannot be told"
+    if difference.verdict(0) == "lower":
+        return "is below"
+    return "holds" if difference.low > -margin else "cannot be told"
+
+
+def mean_interval(values: Sequence[float], *, comparisons: int = 1) -> Interval | None:
+    """The mean of independent values; None with fewer than two."""
+    return _mean(tuple(values), comparisons)
+
+
+@lru_cache(maxsize=4_096)
+def _mean(values: tuple[float, ...], comparisons: int) -> Interval | None:
+    number = len(values)
+    if number < 2:
+        return None
+    generator = random.Random(0)
+    found = [fmean(generator.choices(values, k=number)) for _ in range(RESAMPLES)]
+    estimate, level = fmean(values), level_of(comparisons)
+    low, high = _expanded(found, estimate, level, numbers=[number], freedom=number - 1)
+    return Interval(estimate=estimate, low=low, high=high, level=level)
+
+
+def level_of(comparisons: int) -> float:
+    """Of each interval, so that all of them together have LEVEL."""
+    return 1 - (1 - LEVEL) / max(1, comparisons)
+
+
+def spread(times: Sequence[float]) -> float:
+    """The slowest ÷ the fastest; 1 of nothing."""
+    return max(times) / min(times) if times and min(times) > 0 else 1.0
+
+
+def is_spread(times: Sequence[float]) -> bool:
+    return spread(times) > SPREAD_FACTOR
+
+
+def _units(runs: Times) -> Times:
+    """What is resampled: runs where there are several, else the epochs of the one."""
+    return runs if len(runs) != 1 else tuple((time,) for time in runs[0])
+
+
+def _median(units: Sequence[Sequence[float]]) -> float:
+    return median(time for unit in units for time in unit)
+
+
+def _expanded(
+    found: Sequence[float],
+    estimate: float,
+    level: float,
+    *,
+    numbers: Sequence[int],
+    freedom: int,
+) -> tuple[float, float]:
+    """The bootstrap's quantiles, moved away from the estimate by as much as Student's t interval of
+    a mean is wider than the normal one."""
+    tail = (1 - level) / 2
+    ordered = sorted(found)
+    # Quantiles of 95 % from all resamples, whatever the level: farther out too few resamples lie.
+    usual = (1 - LEVEL) / 2
+    first, last = (ordered[round(q * (len(ordered) - 1))] for q in (usual, 1 - usual))
+    number = min(numbers)
+    factor = student_t(1 - tail, freedom) / NormalDist().inv_cdf(1 - usual)
+    factor *= math.sqrt(number / (number - 1))
+    low, high = min(first, estimate), max(last, estimate)
+    return estimate - factor * (estimate - low), estimate + factor * (high - estimate)
+
+
+@lru_cache(maxsize=256)
+def student_t(probability: float, freedom: int) -> float:
+    """The quantile of Student's t distribution, for a probability of 1/2 or more."""
+    return _bisected(lambda t: _t_within(t, freedom) / 2 + 0.5 - probability)
+
+
+def _t_within(t: float, freedom: int) -> float:
+    """Probability of a value between -t and t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    angle = math.atan(t / math.sqrt(freedom))
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(3 if odd else 2, freedom - 1, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def _bisected(function: Callable[[float], float]) -> float:
+    """Where an increasing function that is negative at 0 passes through 0."""
+    low, high = 0.0, 1.0
+    while function(high) < 0:
+        low, high = high, high * 2
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) < 0 else (low, middle)
+    return high

@@ -1,0 +1,31 @@
+"""The look at the machine between runs."""
+
+import multiprocessing
+import time
+
+from phalanx.launch.cores import usable_cores
+from phalanx.study.probe import probe
+
+
+def _busy(until: float) -> None:
+    while time.monotonic() < until:
+        pass
+
+
+def test_other_work_on_the_cores_is_seen() -> None:
+    """Four busy processes for each core leave a thread about a fifth of it."""
+    cores = usable_cores()
+    context = multiprocessing.get_context("fork")
+    others = [
+        context.Process(target=_busy, args=(time.monotonic() + 20,)) for _ in range(4 * cores)
+    ]
+    for process in others:
+        process.start()
+    try:
+        time.sleep(0.3)
+        found = probe(cores, 1.0)
+    finally:
+        for process in others:
+            process.kill()
+            process.join()
+    assert 0 < found.lowest <= found.core_share < 0.7
