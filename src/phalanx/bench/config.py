@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from phalanx.bench.sizes import DEFAULT_SIZES, parse_sizes
 from phalanx.comm.dtypes import DTYPES, ReduceOp, check_operation
 from phalanx.errors import UserError
-from phalanx.records.collectives import Collective
+from phalanx.records.collectives import Collective, beside_crowd
 
 DTypeName = Literal[
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8"
@@ -60,6 +60,9 @@ class CollectivesConfig:
     seconds: float = 60.0
     """Time for all calls together; what must be measured at least may take longer."""
 
+    crowd: int = 0
+    """Busy processes beside the ranks, as on a machine that is shared with other programs."""
+
     output: Path | None = None
     """Folder of the records. Default: a new one under runs/bench."""
 
@@ -69,6 +72,8 @@ class CollectivesConfig:
     def __post_init__(self) -> None:
         if self.ranks < 1:
             raise UserError(f"--ranks must be at least 1, not {self.ranks}")
+        if self.crowd < 0:
+            raise UserError(f"--crowd must be at least 0, not {self.crowd}")
         for name in ("repeats", "loop"):
             number = getattr(self, name)
             if number is not None and number < 1:
@@ -105,14 +110,15 @@ class CollectivesConfig:
 
     def calls_a_time(self, ranks: int, cores: int) -> int:
         """Calls that are timed together on a node of so many ranks and cores."""
-        return self.loop or (1 if ranks <= cores else LOOP_ON_SHARED_CORES)
+        return self.loop or (1 if ranks + self.crowd <= cores else LOOP_ON_SHARED_CORES)
 
     @property
     def title(self) -> str:
         """What is about to be measured, as the first line of a log."""
         what = ", ".join(self.chosen_collectives)
         ranks = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
-        return f"{what} on {ranks}, {self.dtype} {self.op}: {', '.join(self.chosen_paths)}"
+        beside = beside_crowd(self.crowd)
+        return f"{what} on {ranks}{beside}, {self.dtype} {self.op}: {', '.join(self.chosen_paths)}"
 
     def as_record(self) -> dict[str, Any]:
         record = asdict(self)

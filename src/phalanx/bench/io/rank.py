@@ -7,22 +7,18 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import traceback
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.session import folder_of, run_session
-from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.launch.orphan import end_with_parent
-from phalanx.records.files import read_io, write_failure
+from phalanx.records.failures import EXIT_FAILED, failure_of, report_failure
+from phalanx.records.files import read_io
 from phalanx.records.io import Format
-from phalanx.records.schema import Failure
 
-EXIT_BAD_INPUT = 2
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
@@ -46,14 +42,9 @@ def run_rank(folder: Path, ranks: int) -> None:
 
 
 def _on_ranks(config: IoConfig, folder: Path, formats: list[Format], ranks: int) -> None:
-    from phalanx.comm.world import World  # a single process does without MPI
+    from phalanx.comm.join_world import join_world  # a single process does without MPI
 
-    world = World.create(timeout_s=config.timeout_s)
-    if world.size != ranks:
-        raise UserError(
-            f"the launcher started {ranks} ranks, but the MPI library ({world.library}) sees "
-            f"{world.size}: they are of different MPIs; `phalanx doctor` shows both"
-        )
+    world = join_world(timeout_s=config.timeout_s, num_started=ranks, launcher="the launcher")
     run_session(config, folder, formats, rank=world.rank, ranks=ranks, barrier=world.barrier)
     world.close()
 
@@ -67,16 +58,12 @@ def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _fail(error: BaseException, rank: int, folder: Path, ranks: int) -> NoReturn:
-    mendable = isinstance(error, UserError)
-    message = str(error) if mendable else f"{type(error).__name__}: {error}"
-    failure = Failure(
-        rank=rank, mendable=mendable, message=message, traceback=traceback.format_exc()
-    )
-    if write_failure(folder, failure):
-        print(f"phalanx: rank {rank}: {message}", file=sys.stderr, flush=True)
-    code = EXIT_BAD_INPUT if mendable else 1
-    if ranks > 1:
-        from phalanx.comm.world import abort
+    exit_code = EXIT_FAILED
+    try:
+        exit_code, _ = report_failure(folder, failure_of(error, rank))
+    finally:
+        if ranks > 1:
+            from phalanx.comm.world import abort
 
-        abort(code)
-    os._exit(code)  # readers that are stuck hold nobody up
+            abort(exit_code)
+        os._exit(exit_code)  # readers that are stuck hold nobody up
