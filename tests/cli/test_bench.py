@@ -18,6 +18,7 @@ BAD = {
     "an unknown path": (["--paths", "smoke"], "--paths smoke is none of window, phalanx"),
     "an unknown collective": (["--collectives", "scan"], "--collectives scan is none of"),
     "bits of floats": (["--op", "bxor"], "float32 has no reduction BXOR"),
+    "half a crowd": (["--crowd", "-1"], "--crowd must be at least 0, not -1"),
     "no ranks": (["--ranks", "0"], "--ranks must be at least 1, not 0"),
 }
 
@@ -42,7 +43,7 @@ def test_help_has_examples(phalanx: Phalanx) -> None:
 @pytest.mark.mpi
 def test_all_reduce_on_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    done = phalanx(*QUICK, "--sizes", "4,64KB", "--output", str(folder))
+    done = phalanx(*QUICK, "--sizes", "4,64KB", "--crowd", "1", "--output", str(folder))
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_bench(folder).outcome.status == "completed"
     for rank in range(2):
@@ -57,6 +58,8 @@ def test_all_reduce_on_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
             assert sum(len(call.times_s) for call in mine) == 4
             assert sorted(call.round for call in mine) == [0, 1, 2, 3]
     assert "busbw" in done.stdout
+    assert "beside 1 busy process " in done.stdout
+    assert "beside 1 busy process" in (folder / "report.html").read_text()
     assert "All results of" in done.stdout
     assert (folder / "report.html").exists()
 
@@ -86,7 +89,7 @@ def test_every_collective_on_three_ranks_as_json(phalanx: Phalanx, tmp_path: Pat
 @pytest.mark.mpi
 def test_an_interrupted_bench_keeps_its_records(started: Started, tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    words = ("--sizes", "4", "--paths", "phalanx,mpi", "--repeats", "100000000")
+    words = ("--sizes", "4", "--paths", "phalanx,mpi", "--repeats", "100000000", "--crowd", "2")
     process = started("bench", "collectives", *words, "--output", str(folder))
     deadline = time.monotonic() + 60
     while (
@@ -94,10 +97,14 @@ def test_an_interrupted_bench_keeps_its_records(started: Started, tmp_path: Path
     ):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    crowd = busy_children(process.pid)
+    assert len(crowd) == 2
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
     assert read_bench(folder).outcome.status == "interrupted"
+    assert read_bench(folder).setting.crowd == 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in crowd)
 
 
 @pytest.mark.mpi
@@ -110,6 +117,20 @@ def test_a_rank_that_is_killed_ends_the_bench(started: Started, tmp_path: Path) 
     assert process.returncode == 1
     assert told.startswith("phalanx: ")
     assert read_bench(folder).outcome.status == "failed"
+
+
+def busy_children(parent: int) -> list[int]:
+    """The processes of `--crowd`."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            is_child = f"PPid:\t{parent}\n" in (path / "status").read_text()
+            words = (path / "cmdline").read_text()
+        except OSError:
+            continue  # it has ended
+        if is_child and "while True: pass" in words:
+            found.append(int(path.name))
+    return found
 
 
 def process_of_rank(folder: Path, rank: int) -> int:

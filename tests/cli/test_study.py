@@ -13,7 +13,7 @@ pytestmark = pytest.mark.mpi
 
 TINY = (
     *("study", "scaling", "--dataset", "digits", "--models", "mlp", "rnn", "--epochs", "1"),
-    *("--train-samples", "600", "--threads", "1", "--ranks", "2"),
+    *("--train-samples", "600", "--threads", "1", "--ranks", "2", "--seeds", "0"),
 )
 
 
@@ -38,9 +38,13 @@ def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> Non
     assert again.returncode == 0
     assert "6 of 6 runs are there already" in again.stdout
 
-    other = phalanx(*TINY, "--seeds", "1", "--study-dir", str(folder))
-    assert other.returncode == 2
-    assert "holds another study" in other.stderr
+    for more, told in (
+        (("--batch-sizes", "64"), "holds another study"),
+        (("--lr", "0.3"), "was begun with other options: --lr 0.001, now 0.3"),
+    ):
+        other = phalanx(*TINY, *more, "--study-dir", str(folder))
+        assert other.returncode == 2
+        assert told in other.stderr
 
 
 @pytest.mark.long

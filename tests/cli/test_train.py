@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from phalanx.errors import RunFailedError
 from phalanx.records.files import read_events, read_run
 from phalanx.records.schema import Epoch, Evaluation, Finished, Summary
+from phalanx.records.schema import Started as Began
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
@@ -59,6 +60,10 @@ def test_a_run_leaves_whole_records(phalanx: Phalanx, tmp_path: Path, words: str
     evaluations = [e for rank in events for e in rank if isinstance(e, Evaluation) and e.epoch == 1]
     summary = [e for e in events[0] if isinstance(e, Summary)][-1]
     assert sum(e.samples for e in epochs) == 1000
+    for epoch in epochs:
+        assert epoch.user_s is not None
+        assert epoch.system_s is not None
+        assert 0 < epoch.user_s + epoch.system_s < 64 * epoch.train_s, "one rank, all its threads"
     assert sum(e.samples for e in evaluations) == 10_000
     hits = sum(e.correct for e in evaluations)
     assert summary.validation_accuracy == pytest.approx(hits / 10_000)
@@ -100,6 +105,14 @@ def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Pa
     checkpoints = tmp_path / "checkpoints"
     one_epoch = (*SMALL[:-1], "1", "--checkpoint-dir", str(checkpoints))
     assert phalanx("train", *one_epoch).returncode == 0
+    assert (
+        "is finished, nothing is left"
+        in (done := phalanx("train", *one_epoch, "--resume", str(checkpoints))).stdout
+    )
+    assert done.returncode == 0
+    done = phalanx("train", *one_epoch)
+    assert done.returncode == 2
+    assert "holds the checkpoints of a run, up to epoch-0001" in done.stderr
     done = phalanx("train", *SMALL, "--model", "rnn", "--resume", str(checkpoints))
     assert done.returncode == 2
     assert "is of model mlp, this run wants rnn: use --model mlp" in done.stderr
@@ -112,14 +125,23 @@ def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("strategy", "request_to_end"),
-    [("mpi", signal.SIGINT), ("gloo", signal.SIGINT), ("mpi", signal.SIGTERM)],
+    [
+        ("mpi", signal.SIGINT),
+        ("gloo", signal.SIGINT),
+        ("mpi", signal.SIGTERM),
+        ("gloo", signal.SIGHUP),
+        ("mpi", signal.SIGQUIT),
+    ],
 )
 def test_ctrl_c_ends_all_ranks_and_keeps_the_records(
     started: Started, tmp_path: Path, strategy: str, request_to_end: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
     words = ("train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2")
-    process = started(*words, "--epochs", "500", "--run-dir", str(folder))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = started(*words, "--epochs", "500", "--run-dir", str(folder), env=environment)
     wait_for_steps(folder)
     assert len(processes_of(folder)) >= 3
     process.send_signal(request_to_end)
@@ -128,8 +150,51 @@ def test_ctrl_c_ends_all_ranks_and_keeps_the_records(
     assert stderr == ""
     assert not processes_of(folder)
     assert read_run(folder).outcome.status == "interrupted"
+    assert not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
     for rank in range(2):
         assert list(read_events(folder / f"rank-{rank}.jsonl"))
+
+
+def test_a_killed_launcher_is_named_and_leaves_nothing(started: Started, tmp_path: Path) -> None:
+    folder, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
+    words = ("train", "--dataset", "digits", "--strategy", "mpi", "--ranks", "2")
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = started(*words, "--epochs", "500", "--run-dir", str(folder), env=environment)
+    wait_for_steps(folder)
+    run = read_run(folder)
+    assert run.owner is not None
+    assert run.owner.process_id == process.pid
+    (launcher,) = psutil.Process(process.pid).children()
+    launcher.kill()
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "the launcher was killed (SIGKILL), and its ranks with it" in stderr
+    assert read_run(folder).outcome.status == "failed"
+    assert not processes_of(folder)
+    assert not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
+
+
+def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(tmp_path: Path) -> None:
+    """Nobody but its ranks keeps the record of such a run: a batch system's time limit left it
+    running for ever."""
+    folder = tmp_path / "run"
+    launcher = [PHALANX.with_name("mpiexec"), "-n", "2"]
+    if PHALANX.with_name("ompi_info").exists():
+        launcher[1:1] = ["--allow-run-as-root", "--oversubscribe"]
+    words = ("train", "--dataset", "digits", "--strategy", "mpi", "--epochs", "500")
+    with subprocess.Popen([*launcher, PHALANX, *words, "--run-dir", folder]) as process:
+        try:
+            wait_for_steps(folder)
+            (first,) = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, Began)]
+            owner = read_run(folder).owner
+            assert owner is not None
+            assert owner.process_id == first.process_id
+            process.terminate()
+            process.wait(timeout=30)
+        finally:
+            process.kill()
+    assert read_run(folder).outcome.status == "interrupted"
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "gloo"])

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import new_folder, run_bench
+from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.detect import detect
 from phalanx.report.collectives.folder import read_benches
@@ -19,8 +20,8 @@ from phalanx.report.collectives.summary import as_json, show
 from phalanx.report.page import write_report
 from phalanx.train.run import this_command
 
-app = App(name="bench", help="Measure what Phalanx is made of, against the others.")
-app.command("phalanx.cli.bench_io:io", name="io")
+app = App(name="bench", help="Measure collectives and storage, against the others.")
+add_command(app, "io", "phalanx.cli.bench_io:io")
 
 
 @app.command

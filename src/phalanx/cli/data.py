@@ -10,16 +10,15 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from phalanx.cli.lazy import add_command
 from phalanx.data.catalog import fetch_folder
 from phalanx.data.fetch import TIMEOUT_S, fetch_mnist
 from phalanx.data.inventory import inventory
 from phalanx.data.published import MNIST_MIRRORS
 
-app = App(
-    name="data", help="List the data sets that are there, fetch MNIST, pack data into shards."
-)
-app.command("phalanx.cli.data_pack:pack_data", name="pack")
-app.command("phalanx.cli.data_pack:verify_data", name="verify")
+app = App(name="data", help="List, fetch, pack and verify data sets.")
+add_command(app, "pack", "phalanx.cli.data_pack:pack_data")
+add_command(app, "verify", "phalanx.cli.data_pack:verify_data")
 
 
 @app.command
@@ -58,6 +57,12 @@ def fetch(
 @app.command(name="list")
 def list_holdings(*, data_root: Path | None = None) -> None:
     """Show every data set: how many samples, whether its files are as published, and where.
+
+    For example:
+
+        phalanx data list
+
+        phalanx data list --data-root data
 
     Parameters
     ----------

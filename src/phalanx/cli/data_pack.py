@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
@@ -22,8 +24,8 @@ from rich.progress import (
 from rich.text import Text
 
 from phalanx.data.packed.index import Layout, PackIndex
-from phalanx.data.packed.stored import read_index
-from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, splits, verify
+from phalanx.data.packed.splits import find_splits
+from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
 from phalanx.data.packing.find import find_origin
 from phalanx.data.packing.origin import Kind, Origin, Wanted
 from phalanx.data.packing.run import Packing, pack
@@ -47,6 +49,7 @@ def pack_data(
     target: str | None = None,
     decode: Annotated[bool, Parameter(negative="--keep-encoded")] = False,
     size: str | None = None,
+    classes: int | None = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
@@ -85,20 +88,35 @@ def pack_data(
         Pack images as arrays instead of their PNG or JPEG files.
     size
         HEIGHTxWIDTH that images are brought to; decodes them.
+    classes
+        How many classes the target has, where there are more than 1,000 or some without a sample;
+        0: none, the target is a quantity. Default: as many as there are.
     overwrite
         Replace the pack that is there, once the new one is whole.
     """
-    wanted = Wanted(kind=kind, inputs=inputs, target=target, decode=decode, size=_size(size))
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # what is wrong with a file, we say
+    wanted = Wanted(
+        kind=kind,
+        inputs=inputs,
+        target=target,
+        decode=decode,
+        size=_size(size),
+        classes=classes,
+    )
     packing = Packing(
         layout=layout, shard_mb=shard_mb, validation=validation, seed=seed, overwrite=overwrite
     )
-    with Console(stderr=True).status(f"looking at {source}"):
+    with Console(stderr=True).status(escape(f"reading {source}")):
         origin = find_origin(source, wanted)
     try:
         indices = _packed(origin, folder, packing)
     finally:
         origin.close()
     _show(indices)
+    for group in origin.skipped:
+        print(f"not packed: {group}")
+    for note in origin.notes:
+        print(f"note: {note}")
     if len(indices) == 2 and all(field.shape is not None for field in indices["train"].fields):
         print(f"\nnext: phalanx train --data {folder}")
 
@@ -127,6 +145,12 @@ def _packed(origin: Origin, folder: Path, packing: Packing) -> Mapping[str, Pack
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
     """Read every byte of a pack and compare it with the checksums; exit code 1 for any damage.
 
+    For example:
+
+        phalanx data verify digits.pack
+
+        phalanx data verify digits.pack/train --threads 4
+
     Parameters
     ----------
     folder
@@ -138,19 +162,26 @@ def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
         raise UserError(f"--threads must be at least 1, not {threads}")
     damaged: list[FileState] = []
     num_files, num_bytes = 0, 0
-    for split in splits(folder):
-        states = _verified(split, threads or usable_cores())
+    found = find_splits(folder)
+    for fault in found.faults:
+        print(fault)
+    for split, index in found.indices.items():
+        states = _verified(split, index, threads or usable_cores())
         faulty = [state for state in states if state.fault]
         _show_damage(split, faulty)
         damaged += faulty
         num_files += len(states)
-        num_bytes += size_bytes(read_index(split))
+        num_bytes += size_bytes(index)
+    if found.faults:
+        raise RunFailedError(f"{folder} is not whole: {found.faults[0]}")
     if damaged:
         raise RunFailedError(f"{len(damaged)} of {num_files} files of {folder} are damaged")
+    listed = ", ".join(f"{s.name} {i.num_samples:,}" for s, i in found.indices.items())
+    print(f"samples: {listed}")
     print(f"{folder}: {num_files} files, {num_bytes / 1e6:,.1f} MB, all as they were written")
 
 
-def _verified(folder: Path, num_threads: int) -> list[FileState]:
+def _verified(folder: Path, index: PackIndex, num_threads: int) -> list[FileState]:
     bars = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -160,7 +191,7 @@ def _verified(folder: Path, num_threads: int) -> list[FileState]:
     )
     lock = threading.Lock()
     with bars:
-        task = bars.add_task(folder.name, total=size_bytes(read_index(folder)))
+        task = bars.add_task(escape(folder.name), total=size_bytes(index))
 
         def told(num_bytes: int) -> None:
             with lock:

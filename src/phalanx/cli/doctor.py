@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,7 @@ from phalanx.doctor.checks import all_checks
 from phalanx.doctor.examine import examine
 from phalanx.doctor.show import as_json, show_table
 from phalanx.errors import UserError
+from phalanx.launch.allocation import check_ranks
 
 EXIT_PROBLEM = 1
 RUNS = Path("runs")
@@ -28,6 +30,12 @@ def doctor(
 
     Ends with exit code 1 when there is a problem; warnings are none.
 
+    For example:
+
+        phalanx doctor
+
+        phalanx doctor --ranks 8 --json
+
     Parameters
     ----------
     ranks
@@ -39,6 +47,7 @@ def doctor(
     """
     if ranks < 1:
         raise UserError(f"--ranks must be at least 1, not {ranks}")
+    check_ranks(ranks, os.environ)
     findings = list(examine(all_checks(ranks, RUNS, data_root)))
     if json_:
         print(as_json(findings))

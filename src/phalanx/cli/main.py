@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -9,11 +12,18 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from phalanx import __version__
-from phalanx.errors import RunFailedError, UserError
+from phalanx.cli.config_file import read_config
+from phalanx.cli.extras import missing_extra
+from phalanx.cli.lazy import add_command
+from phalanx.errors import RunFailedError, UserError, was_interrupted
+
+STUDY_HELP = "Measure on this machine what to choose, and draw it."
+BENCH_HELP = "Measure collectives and storage, against the others."
 
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+LONGEST_SHOWN = 200
 
 app = App(
     name="phalanx",
@@ -21,27 +31,94 @@ app = App(
     version=__version__,
 )
 # A sub-command's module is read only when it is called, so that `--help` answers at once.
-app.command("phalanx.cli.data:app", name="data", help="List the data sets, fetch MNIST, pack.")
-app.command("phalanx.cli.train:train", name="train")
-app.command("phalanx.cli.trace:trace", name="trace")
-app.command("phalanx.cli.scratch:scratch", name="scratch")
-app.command("phalanx.cli.study:app", name="study", help="Measure on this machine what to choose.")
-app.command("phalanx.cli.bench:app", name="bench", help="Measure what Phalanx is made of.")
-app.command("phalanx.cli.report:report", name="report")
-app.command("phalanx.cli.doctor:doctor", name="doctor", help="Examine this machine.")
+app.command("phalanx.cli.data:app", name="data", help="List, fetch, pack and verify data sets.")
+add_command(app, "train", "phalanx.cli.train:train", config=read_config)
+add_command(app, "trace", "phalanx.cli.trace:trace")
+add_command(app, "scratch", "phalanx.cli.scratch:scratch")
+app.command("phalanx.cli.study:app", name="study", help=STUDY_HELP)
+app.command("phalanx.cli.bench:app", name="bench", help=BENCH_HELP)
+add_command(app, "report", "phalanx.cli.report:report")
+add_command(app, "doctor", "phalanx.cli.doctor:doctor")
+app.register_install_completion_command(add_to_startup=False)
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the `phalanx` command; ends the process with its exit code."""
-    # A batch system's request to end is as good as Ctrl-C: ranks are ended, records kept.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    prepare_streams()
+    end_on_request()
     try:
         app(words, exit_on_error=False, print_error=False)
-    except (UserError, CycloptsError) as error:
-        print(f"phalanx: {error}", file=sys.stderr)
-        sys.exit(EXIT_BAD_INPUT)
-    except RunFailedError as error:
-        print(f"phalanx: {error}", file=sys.stderr)
-        sys.exit(EXIT_RUN_FAILED)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+        sys.stdout.flush()
+    except SystemExit:  # with its code: also what becomes of Ctrl-C within a command
+        _silence_streams()
+        raise
+    except BaseException as raised:
+        error = missing_extra(raised) or raised
+        exit_code = _exit_code(error)
+        if exit_code is None:
+            raise
+        message = one_sentence(error)
+        if message:
+            with contextlib.suppress(OSError):
+                print(f"phalanx: {message}", file=sys.stderr)
+        _silence_streams()
+        sys.exit(exit_code)
+
+
+def prepare_streams() -> None:
+    """Print what a stream's encoding lacks as a question mark, and nothing to a closed stream."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            # The lowest free descriptor is that of the stream: no file of a run gets it instead.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def end_on_request() -> None:
+    """Treat a batch system's request to end, a closed terminal and Ctrl-\\ as Ctrl-C: ranks are
+    ended, records kept. A signal that is ignored (`nohup`) stays so."""
+    for request in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(request) is not signal.SIG_IGN:
+            signal.signal(request, signal.default_int_handler)
+
+
+def one_sentence(error: BaseException) -> str:
+    """What is printed of an error; empty where the user knows."""
+    match error:
+        case KeyboardInterrupt() | BrokenPipeError():
+            return ""
+        case UnicodeError():
+            what = getattr(error, "object", "")
+            shown = f": {what!a}" if isinstance(what, str) and len(what) <= LONGEST_SHOWN else ""
+            return f"a name or a file is not valid UTF-8{shown}"
+        case OSError():
+            why = error.strerror or str(error) or type(error).__name__
+            names = (error.filename, error.filename2)
+            return ": ".join([*(os.fsdecode(n) for n in names if isinstance(n, str | bytes)), why])
+        case _:
+            return str(error)
+
+
+def _exit_code(error: BaseException) -> int | None:
+    """None where the error is a fault of ours, and its traceback is wanted."""
+    if was_interrupted(error):
+        return EXIT_INTERRUPTED
+    match error:
+        case RunFailedError() | BrokenPipeError():
+            return EXIT_RUN_FAILED
+        case UserError() | CycloptsError() | OSError() | UnicodeError():
+            return EXIT_BAD_INPUT
+        case _:
+            return None
+
+
+def _silence_streams() -> None:
+    """Drop what is still to be printed where it cannot be: Python would try again at its end."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

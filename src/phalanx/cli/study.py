@@ -11,6 +11,8 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
+from phalanx.cli.as_json import Json, print_study
+from phalanx.cli.lazy import add_command
 from phalanx.data.catalog import resolve
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
@@ -19,13 +21,18 @@ from phalanx.records.files import read_bench
 from phalanx.report.page import write_report
 from phalanx.report.parallelism.material import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary
-from phalanx.report.summary import summary_table
+from phalanx.report.summary import show_summary
 from phalanx.study.execute import execute, open_study, set_aside
 from phalanx.study.parallelism import ParallelismConfig
 from phalanx.study.parallelism import default_folder as parallelism_folder
 from phalanx.study.parallelism import plan as plan_parallelism
 from phalanx.study.planned import command_words
-from phalanx.study.scaling import ScalingConfig, default_folder, plan
+from phalanx.study.scaling import (
+    ScalingConfig,
+    default_folder,
+    plan,
+    what_more_would_tell,
+)
 from phalanx.study.scratch import plan_scratch
 from phalanx.train.config import DatasetName
 from phalanx.train.run import RUNS, this_command
@@ -34,9 +41,9 @@ MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
 
 app = App(name="study", help="Measure on this machine what to choose, and draw it.")
-app.command("phalanx.cli.study_compression:compression", name="compression")
-app.command("phalanx.cli.study_io:io", name="io")
-app.command("phalanx.cli.study_large_batch:large_batch", name="large-batch")
+add_command(app, "compression", "phalanx.cli.study_compression:compression")
+add_command(app, "io", "phalanx.cli.study_io:io")
+add_command(app, "large-batch", "phalanx.cli.study_large_batch:large_batch")
 
 
 @app.command
@@ -45,6 +52,7 @@ def scaling(
     config: Annotated[
         ScalingConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = ScalingConfig(),  # noqa: B008  # frozen
+    json_: Json = False,
 ) -> None:
     """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
 
@@ -59,19 +67,23 @@ def scaling(
 
         phalanx study scaling --models mlp --batch-sizes 64 128 256 512
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=json_)
     choice = resolve(config.dataset, config.data_root)
     planned = plan(config, usable_cores())
     folder = config.study_dir or default_folder(config, choice.name, RUNS)
-    open_study(folder, planned, kind="scaling", command=shlex.join(this_command()))
+    command = shlex.join(this_command())
+    open_study(folder, planned, kind="scaling", command=command, data=[choice.name])
     console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
     try:
         failed = execute(folder, planned, console)
     except KeyboardInterrupt:
         console.print("interrupted; the same command goes on from here", markup=False)
         raise
-    console.print(summary_table(folder))
-    console.print(f"report: {write_report(folder)}", markup=False)
+    show_summary(folder, console)
+    console.print(what_more_would_tell(config, usable_cores()), markup=False)
+    report = write_report(folder)
+    console.print(f"report: {report}", markup=False)
+    print_study(folder, report, json_)
     if failed:
         raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")
 
@@ -82,6 +94,7 @@ def parallelism(
     config: Annotated[  # frozen, so it may be a default
         ParallelismConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = ParallelismConfig(),  # noqa: B008
+    json_: Json = False,
 ) -> None:
     """Which way of splitting a training wins where, at what cost, and does theory agree?
 
@@ -98,7 +111,7 @@ def parallelism(
 
         phalanx study parallelism --schemes sequential ring zero-3 --ranks 4 --no-scratch
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=json_)
     choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
     planned = plan_parallelism(config, {model: c.shape for model, c in choices.items()})
     if config.scratch:
@@ -106,7 +119,14 @@ def parallelism(
     names = [choice.name for choice in choices.values()]
     folder = config.study_dir or parallelism_folder(config, names, RUNS)
     command = shlex.join(this_command())
-    open_study(folder, planned.runs, kind="parallelism", command=command, left_out=planned.left_out)
+    open_study(
+        folder,
+        planned.runs,
+        kind="parallelism",
+        command=command,
+        data=names,
+        left_out=planned.left_out,
+    )
     for reason in dict.fromkeys(choice.reason for choice in choices.values()):
         console.print(reason, markup=False)
     for name, reason in planned.left_out.items():
@@ -120,7 +140,9 @@ def parallelism(
         console.print("interrupted; the same command goes on from here", markup=False)
         raise
     print_summary(folder, console)
-    console.print(f"report: {write_report(folder)}", markup=False)
+    report = write_report(folder)
+    console.print(f"report: {report}", markup=False)
+    print_study(folder, report, json_)
     if failed:
         raise RunFailedError(f"{failed} of {len(planned.runs)} runs failed; the report says why")
 

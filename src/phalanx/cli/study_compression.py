@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from phalanx.cli.as_json import Json, print_study
 from phalanx.data.catalog import resolve
 from phalanx.errors import RunFailedError
 from phalanx.report.compression.material import KIND
@@ -23,6 +24,7 @@ def compression(
     config: Annotated[
         CompressionConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = CompressionConfig(),  # noqa: B008  # frozen
+    json_: Json = False,
 ) -> None:
     """Which way to send gradients in fewer bytes pays here, below what bandwidth, at what accuracy?
 
@@ -38,11 +40,12 @@ def compression(
 
         phalanx study compression --links 10Gbit/s 1Gbit/s,1ms --ranks 4 --epochs 5
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=json_)
     choice = resolve(config.dataset, config.data_root)
     planned = plan(config)
     folder = config.study_dir or default_folder(config, choice.name, RUNS)
-    open_study(folder, planned, kind=KIND, command=shlex.join(this_command()))
+    command = shlex.join(this_command())
+    open_study(folder, planned, kind=KIND, command=command, data=[choice.name])
     console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
     try:
         failed = execute(folder, planned, console)
@@ -50,6 +53,8 @@ def compression(
         console.print("interrupted; the same command goes on from here", markup=False)
         raise
     print_summary(folder, console)
-    console.print(f"report: {write_report(folder)}", markup=False)
+    report = write_report(folder)
+    console.print(f"report: {report}", markup=False)
+    print_study(folder, report, json_)
     if failed:
         raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")

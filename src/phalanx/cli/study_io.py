@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -77,10 +78,17 @@ class IoRun:
     config: IoConfig
 
     @property
+    def options(self) -> Mapping[str, object]:
+        return self.config.as_record()
+
+    @property
     def num_bytes(self) -> int:
         """Of the data, at most."""
         shape = place_of(self.config, Path()).shape
         return sum(num_bytes_of(format_, shape) for format_ in self.config.formats)
+
+    def check(self) -> None:
+        """Nothing that the options have not checked."""
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:  # noqa: ARG002
         console.print(f"{label}  {self.config.title}", markup=False)
@@ -108,7 +116,7 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
             label = f"[{number}/{len(planned)}]"
             try:
                 run.make(folder, study=study.name, console=console, label=label)
-            except (RunFailedError, UserError) as error:
+            except (RunFailedError, UserError, OSError) as error:
                 failed += 1
                 console.print(f"{label}  failed: {str(error).splitlines()[0]}", markup=False)
     finally:

@@ -9,6 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from phalanx.cli.as_json import Json, print_study
 from phalanx.data.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError
 from phalanx.records.divergence import has_diverged
@@ -26,6 +27,7 @@ def large_batch(
     config: Annotated[
         LargeBatchConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = LargeBatchConfig(),  # noqa: B008  # frozen
+    json_: Json = False,
 ) -> None:
     """How large may a batch be, what does it cost in accuracy, and which remedy helps?
 
@@ -41,11 +43,12 @@ def large_batch(
 
         phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, stderr=json_)
     choice = resolve(config.dataset, config.data_root)
     planned = plan(config, NUM_TRAIN_SAMPLES)
     folder = config.study_dir or default_folder(config, choice.name, RUNS)
-    open_study(folder, planned, kind=KIND, command=shlex.join(this_command()))
+    command = shlex.join(this_command())
+    open_study(folder, planned, kind=KIND, command=command, data=[choice.name])
     console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
     # A run that has diverged would diverge again: it is a result.
     todo = [run for run in planned if not _is_a_result(folder / run.name)]
@@ -55,7 +58,9 @@ def large_batch(
         console.print("interrupted; the same command goes on from here", markup=False)
         raise
     print_summary(folder, console)
-    console.print(f"report: {write_report(folder)}", markup=False)
+    report = write_report(folder)
+    console.print(f"report: {report}", markup=False)
+    print_study(folder, report, json_)
     broken = sum(not _is_a_result(folder / run.name) for run in planned)
     if broken:
         raise RunFailedError(f"{broken} of {len(planned)} runs failed; the report says why")

@@ -6,16 +6,21 @@ import os
 
 from rich.console import Console
 
-from phalanx.cli.train_options import OPTIONS, Options
+from phalanx.cli.as_json import Json, printed_run
+from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
+from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.report.trace.show import show_trace
 from phalanx.train.job import run_job
+from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import complete, new_folder, this_command, title
 
 
 def train(
     *,
     options: Options = OPTIONS,
+    json_: Json = False,
+    config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
 ) -> None:
     """Train a model: alone, over MPI or over Gloo.
 
@@ -28,6 +33,8 @@ def train(
 
         phalanx train --model cnn --strategy mpi --ranks 2 --epochs 3
 
+        phalanx train --config run.toml --seed 3 --json
+
         phalanx train --strategy shared --ranks 2 --optimizer adamw --weight-decay 0.01
 
         phalanx train --strategy mpi --checkpoint-dir checkpoints --resume checkpoints
@@ -37,18 +44,26 @@ def train(
     config = options.config()
     launched = detect(os.environ)
     if launched:
+        if json_:
+            raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
         from phalanx.train.rank import run_started_by_launcher  # imports torch
 
         folder = run_started_by_launcher(config, launched)
         if config.trace and launched.rank == 0 and folder is not None:
             show_trace(folder, Console(highlight=False, soft_wrap=True))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    config, choice = complete(config, None)
-    folder = config.run_dir or new_folder(config)
-    console.print(f"{choice.reason}\n{title(config)}", markup=False)
+    console = Console(highlight=False, soft_wrap=True, stderr=json_)
+    notices: list[str] = []
     try:
-        run_job(config, folder, study="train", command=this_command(), console=console)
+        config, choice = complete(config, None, notices)
+    except RunIsFinishedError as finished:
+        console.print(str(finished), markup=False)
+        return
+    folder = config.run_dir or new_folder(config)
+    console.print("\n".join([choice.reason, *notices, title(config)]), markup=False)
+    try:
+        with printed_run(folder, json_):
+            run_job(config, folder, study="train", command=this_command(), console=console)
     except KeyboardInterrupt:
         console.print(f"interrupted; records kept in {folder}", markup=False)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
@@ -28,6 +29,13 @@ Communication = Annotated[CommunicationOptions, _shown_as("What the ranks send",
 Keeping = Annotated[KeepingOptions, _shown_as("What is kept", 6)]
 
 
+CONFIG_HELP = (
+    'File of options, one a line, in TOML (`model = "cnn"`) or YAML; words of the command line '
+    "win over it."
+)
+OUTSIDE = Group("In and out", sort_key=7)
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """All of them."""
@@ -47,6 +55,7 @@ class RunOptions:
         )
 
 
+ConfigFile = Annotated[Path | None, Parameter(name="--config", help=CONFIG_HELP, group=OUTSIDE)]
 Options = Annotated[RunOptions, Parameter(name="*")]
 """Of a command that makes a run, beside those that it has itself."""
 OPTIONS = RunOptions()

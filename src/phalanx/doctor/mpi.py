@@ -102,7 +102,8 @@ def _judge_kernels(compiled: object) -> Finding:
     return warning(
         "kernels",
         "not compiled: array operations and messages serve instead, and are slower",
-        f"install a C compiler, unset {_ARRAYS}, and pip install --force-reinstall phalanx",
+        f"install a C compiler, unset {_ARRAYS}, and "
+        "pip install --force-reinstall --no-deps --no-cache-dir phalanx",
     )
 
 

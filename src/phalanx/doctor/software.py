@@ -52,6 +52,10 @@ def _describe_torch(installed: str) -> Finding:
 
 
 def check_report() -> list[Finding]:
+    absent = [name for name in REPORT_PACKAGES.values() if not _is_installed(name)]
+    if absent:
+        detail = f"not drawn, nor studies made, without {', '.join(absent)}"
+        return [warning("report", detail, "pip install 'phalanx[study]'")]
     missing = [name for module, name in REPORT_PACKAGES.items() if not _can_import(module)]
     if missing:
         mend = f"pip install --force-reinstall {' '.join(missing)}"
@@ -64,6 +68,14 @@ def release(version_text: str) -> tuple[int, ...]:
     """`2.13.0+cpu` → (2, 13, 0)."""
     found = re.match(r"\d+(\.\d+)*", version_text)
     return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _can_import(module: str) -> bool:

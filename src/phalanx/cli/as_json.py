@@ -1,0 +1,90 @@
+"""Runs as JSON on standard output, for programs that start them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from phalanx.errors import RunFailedError
+from phalanx.records.divergence import UNBOUNDED
+from phalanx.report.folder import read_folder
+from phalanx.report.measures import EpochMeasure, RunMeasure
+
+Json = Annotated[
+    bool,
+    Parameter(
+        name="--json",
+        negative="",
+        help="Print the results as JSON on standard output; all else goes to standard error.",
+        group=Group("Output", sort_key=8),
+    ),
+]
+
+
+@contextmanager
+def printed_run(folder: Path, wanted: bool) -> Iterator[None]:
+    """Print the run that is made in the block, however it ends; not one that was refused."""
+    try:
+        yield
+    except (RunFailedError, KeyboardInterrupt):
+        if wanted:
+            _print_run(folder)
+        raise
+    if wanted:
+        _print_run(folder)
+
+
+def _print_run(folder: Path) -> None:
+    (measure,) = read_folder(folder).runs
+    print(json.dumps({"folder": str(folder), **describe_run(measure)}, indent=1))
+
+
+def print_study(folder: Path, report: Path, wanted: bool) -> None:
+    """Print all runs of a study if that is wanted, those too that failed or were not made."""
+    if not wanted:
+        return
+    found = read_folder(folder)
+    print(
+        json.dumps(
+            {
+                "folder": str(folder),
+                "kind": found.study.kind,
+                "command": found.study.command,
+                "report": str(report),
+                "left_out": found.study.left_out,
+                "runs": [describe_run(measure) for measure in found.runs],
+            },
+            indent=1,
+        )
+    )
+
+
+def describe_run(measure: RunMeasure) -> dict[str, Any]:
+    """Return name, outcome, options and measurements; None where there are none."""
+    run = measure.run
+    return {
+        "name": measure.name,
+        "status": measure.status,
+        "error": measure.error,
+        "command": run.command if run else None,
+        "config": run.config if run else None,
+        "epoch_s": measure.epoch_s,
+        "images_per_s": measure.images_per_s,
+        "communication_share": measure.communication_share,
+        "epochs": [_describe_epoch(epoch) for epoch in measure.trained],
+    }
+
+
+def _describe_epoch(epoch: EpochMeasure) -> dict[str, Any]:
+    """A loss that is not finite is None: JSON knows no NaN."""
+    values = asdict(epoch)
+    for name in ("train_loss", "validation_loss"):
+        if values[name] is not None and values[name] >= UNBOUNDED:
+            values[name] = None
+    return values

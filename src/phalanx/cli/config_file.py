@@ -1,0 +1,38 @@
+"""Options of a command from a file: `--config run.toml`, or YAML. Words of the command line win."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cyclopts import App, ArgumentCollection, CycloptsError
+from cyclopts.config import ConfigFromFile, Toml, Yaml
+
+from phalanx.errors import UserError
+
+OPTION = "--config"
+_KINDS: dict[str, type[ConfigFromFile]] = {".toml": Toml, ".yaml": Yaml, ".yml": Yaml}
+
+
+def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Add what stands in the file that `--config` names, if it is given.
+
+    Raises: UserError when there is no such file, or it cannot be read as what its ending says.
+    """
+    for argument in arguments:
+        if argument.name == OPTION and argument.tokens:
+            _add(Path(argument.tokens[0].value), app, commands, arguments)
+
+
+def _add(path: Path, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    if path.suffix.lower() not in _KINDS:
+        raise UserError(f"--config {path}: name a file that ends in {', '.join(_KINDS)}")
+    if not path.is_file():
+        raise UserError(f"--config {path}: there is no such file")
+    source = _KINDS[path.suffix.lower()](path, must_exist=True, use_commands_as_keys=False)
+    try:
+        options = source.config
+    except (OSError, ValueError, CycloptsError) as error:
+        raise UserError(f"--config {path} cannot be read: {str(error).strip()}") from error
+    if not isinstance(options, dict):
+        raise UserError(f'--config {path} holds no options: write one a line, as model = "cnn"')
+    source(app, commands, arguments)

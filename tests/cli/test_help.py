@@ -1,0 +1,67 @@
+"""Every command says what it does, in the list of its group and in its own help, with examples."""
+
+import re
+from pathlib import Path
+
+import pytest
+from cyclopts import App
+
+from phalanx.cli.main import app
+from tests.cli.conftest import Phalanx
+
+
+def commands_of(group: App, words: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Words of every command below a group, and of the groups."""
+    found = []
+    for name in group:
+        if name.startswith("-"):
+            continue
+        found += [(*words, name), *commands_of(group[name], (*words, name))]
+    return found
+
+
+COMMANDS = commands_of(app)
+GROUPS = sorted({words[:-1] for words in COMMANDS if words[:-1]})
+
+
+def help_of(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    app.help_print([*words])
+    return capsys.readouterr().out
+
+
+def test_all_of_them_were_found() -> None:
+    assert len(COMMANDS) >= 18
+    assert ("data", "verify") in COMMANDS
+    assert ("study", "large-batch") in COMMANDS
+
+
+@pytest.mark.parametrize("words", [(), *GROUPS])
+def test_no_line_of_a_list_is_blank(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line for line in help_of(words, capsys).splitlines() if re.match(r"│ [-a-z]", line)]
+    assert lines
+    for line in lines:
+        assert re.match(r"│ \S+( \(-\w\))? +[A-Z]", line), f"no help: {line}"
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_examples(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = help_of(words, capsys)
+    assert f"Usage: phalanx {' '.join(words)}" in text
+    assert words in GROUPS or text.count(f" phalanx {' '.join(words)}") >= 3, (
+        "the usage and two examples"
+    )
+
+
+def test_completion_is_installed(
+    phalanx: Phalanx, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/bin/bash")
+    done = phalanx("--install-completion", "--shell", "bash")
+    assert done.returncode == 0, done.stderr
+    (script,) = (path for path in tmp_path.rglob("*phalanx*") if path.is_file())
+    assert "verify" in script.read_text()
