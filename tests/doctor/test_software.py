@@ -63,3 +63,12 @@ def test_no_torch(monkeypatch):
 )
 def test_gpu(names, cuda, has_driver, status):
     assert judge_gpu(names, cuda, has_driver=has_driver).status == status
+
+
+def test_an_environment_without_the_extra_of_studies(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(software, "version", missing)
+    (found,) = check_report()
+    assert (found.status, found.mend) == ("warning", "pip install 'phalanx[study]'")
