@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from phalanx.report.folder import newest_folder
+from phalanx.report.folder import damaged_runs, newest_folder
 from phalanx.report.page import write_report
 
 RUNS = Path("runs")
@@ -38,7 +39,10 @@ def report(
     open_
         Open the page in the browser.
     """
-    page = write_report(folder or newest_folder(RUNS), output)
+    chosen = folder or newest_folder(RUNS)
+    page = write_report(chosen, output)
+    for damage in damaged_runs(chosen):
+        print(f"phalanx: left out: {damage}", file=sys.stderr)
     print(page)
     if open_:
         webbrowser.open(page.resolve().as_uri())

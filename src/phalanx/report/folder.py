@@ -48,6 +48,14 @@ def read_folder(folder: Path) -> StudyMeasures:
     return StudyMeasures(folder=folder, study=study, runs=runs, cells=compare(runs))
 
 
+def damaged_runs(folder: Path) -> list[str]:
+    """Return what is wrong with each run of a study that its page leaves out for damage."""
+    if not (folder / "study.json").exists():
+        return []
+    runs = (_run_of_study(folder / name) for name in _readable_study(folder).runs)
+    return [run.error or run.name for run in runs if run.status == "damaged"]
+
+
 def newest_folder(root: Path) -> Path:
     """The study, run or bench under `root` whose records were begun last.
 
