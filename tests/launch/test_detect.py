@@ -21,6 +21,15 @@ SRUN = ALLOCATION | {
     "SLURM_NODEID": "2",
     "SLURM_STEP_TASKS_PER_NODE": "2(x3)",
 }
+ONE_TASK = ALLOCATION | {
+    "SLURM_NTASKS": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_STEP_NUM_TASKS": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "1",
+    "PMIX_RANK": "0",
+}
+SHELL = ONE_TASK | {"SLURM_PTY_PORT": "41213"}  # of srun --pty bash
 PMI2 = {"PMI_RANK": "5", "PMI_SIZE": "6", "PMI_FD": "9"}  # what srun --mpi=pmi2 adds
 BARE = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 TORCHRUN = BARE | {"TORCHELASTIC_RUN_ID": "none"}
@@ -49,6 +58,10 @@ def launched(launcher, rank, world_size, local_rank=None, local_world_size=None)
         (SRUN | {"SLURM_STEP_TASKS_PER_NODE": "3,2,1"}, launched("slurm", 5, 6, 1, 1)),
         (SRUN | PMI2, launched("slurm", 5, 6, 1, 2)),
         (SRUN | {"PMIX_RANK": "5"}, launched("slurm", 5, 6, 1, 2)),
+        (ONE_TASK, launched("slurm", 0, 1, 0, 1)),
+        (SHELL, None),
+        (ONE_TASK | BARE, launched("torchrun", 3, 4, 1, 2)),  # ranks that the task has started
+        (SHELL | BARE, launched("torchrun", 3, 4, 1, 2)),
         (BARE, launched("torchrun", 3, 4, 1, 2)),
         ({"RANK": "0", "WORLD_SIZE": "1"}, launched("torchrun", 0, 1)),
     ],
@@ -101,6 +114,10 @@ def test_nonsense_is_named(environ, message):
         (SRUN | {"PMIX_RANK": "5"}, "slurm"),
         (HYDRA | BARE, "hydra"),
         (SRUN, None),  # srun --mpi=none: each task is a job of one rank to MPI
+        (ONE_TASK, None),  # a program without MPI, or a shell
+        (SHELL, None),
+        (ONE_TASK | OPENMPI, "openmpi"),  # mpirun in it
+        (HYDRA | {"PMI_RANK": "0", "PMI_SIZE": "1"}, "hydra"),  # mpiexec -n 1: asked for
         (BARE, None),
         (OPENMPI | TORCHRUN, None),
         ({}, None),

@@ -3,7 +3,7 @@
 import pytest
 
 from phalanx.launch.variables import MARK, SWITCH, first_host, set_variables
-from tests.launch.test_detect import BARE, HYDRA, OPENMPI, PMI2, SRUN, TORCHRUN
+from tests.launch.test_detect import BARE, HYDRA, ONE_TASK, OPENMPI, PMI2, SRUN, TORCHRUN
 
 ONE_NODE = OPENMPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_NAMESPACE": "prterun-vm-7@1"}
 NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -62,7 +62,7 @@ def test_the_first_host_of_slurms_list(nodes: str, first: str) -> None:
     assert first_host(nodes) == first
 
 
-@pytest.mark.parametrize("environ", [{}, BARE, TORCHRUN, ONE_NODE | TORCHRUN, SRUN])
+@pytest.mark.parametrize("environ", [{}, BARE, TORCHRUN, ONE_NODE | TORCHRUN, SRUN, ONE_TASK])
 def test_nothing_is_set_where_no_mpi_launcher_is_innermost(environ: dict[str, str]) -> None:
     changed = dict(environ)
     set_variables(changed)

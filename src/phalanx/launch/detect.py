@@ -53,13 +53,15 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
 def detect_mpi(environ: Mapping[str, str]) -> Launched | None:
     """Return the rank that an MPI launcher made of this process, None where none is innermost.
 
-    `srun --mpi=none` starts tasks that no MPI library recognises as ranks of one job.
+    `srun --mpi=none` starts tasks that no MPI library recognises as ranks of one job. A step of
+    one task is how programs without MPI are started, and shells.
     """
     launched = detect(environ)
     if launched is None or launched.launcher == "torchrun":
         return None
-    if launched.launcher == "slurm" and not any(name in environ for name in _PMI_SIGNS):
-        return None
+    if launched.launcher == "slurm":
+        has_pmi = any(name in environ for name in _PMI_SIGNS)
+        return launched if has_pmi and launched.world_size > 1 else None
     return launched
 
 
@@ -99,7 +101,7 @@ def _slurm(environ: Mapping[str, str]) -> Launched | None:
         return None
     size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
     found = _launched("slurm", environ, "SLURM_PROCID", size, "SLURM_LOCALID", "")
-    if found is None:
+    if found is None or (found.world_size == 1 and _starts_others(environ)):
         return None
     return Launched(
         launcher="slurm",
@@ -108,6 +110,11 @@ def _slurm(environ: Mapping[str, str]) -> Launched | None:
         local_rank=found.local_rank,
         local_world_size=_slurm_tasks_here(environ),
     )
+
+
+def _starts_others(environ: Mapping[str, str]) -> bool:
+    """Whether the one task of a step is a terminal, or has started ranks and numbered them."""
+    return "SLURM_PTY_PORT" in environ or (_number(environ, "WORLD_SIZE") or 1) > 1
 
 
 def _is_pmi_of_srun(environ: Mapping[str, str]) -> bool:
