@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from phalanx.cli.config_file import read_config
 from phalanx.cli.extras import missing_extra
 from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError, was_interrupted
+from phalanx.launch.streams import prepare_streams
 
 STUDY_HELP = "Measure on this machine what to choose, and draw it."
 BENCH_HELP = "Measure collectives and storage, against the others."
@@ -63,17 +63,6 @@ def main(words: Sequence[str] | None = None) -> None:
                 print(f"phalanx: {message}", file=sys.stderr)
         _silence_streams()
         sys.exit(exit_code)
-
-
-def prepare_streams() -> None:
-    """Print what a stream's encoding lacks as a question mark, and nothing to a closed stream."""
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is None:
-            # The lowest free descriptor is that of the stream: no file of a run gets it instead.
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
-        elif isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
 
 
 def end_on_request() -> None:

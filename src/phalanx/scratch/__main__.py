@@ -4,6 +4,8 @@
 import sys
 from pathlib import Path
 
+from phalanx.launch.streams import prepare_streams
 from phalanx.scratch.rank import run_rank
 
+prepare_streams()
 run_rank(Path(sys.argv[1]), Path(sys.argv[2]))

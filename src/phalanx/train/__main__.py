@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from phalanx.launch.streams import prepare_streams
 from phalanx.train.rank import run_started_by_phalanx
 
+prepare_streams()
 run_started_by_phalanx(Path(sys.argv[1]))
