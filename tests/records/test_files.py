@@ -1,3 +1,4 @@
+import errno
 import os
 import time
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 from phalanx.records.files import (
     EventTail,
     EventWriter,
+    create,
     read_events,
     read_failure,
     read_run,
@@ -14,6 +16,7 @@ from phalanx.records.files import (
     write_failure,
 )
 from phalanx.records.schema import Epoch, Failure, Finished
+from tests.report.made_study import Job, run_of
 
 
 def epoch(number: int) -> Epoch:
@@ -107,6 +110,29 @@ def test_whoever_notes_sees_when_to_write(tmp_path: Path, monkeypatch: pytest.Mo
     writer.close()
 
 
+@pytest.fixture(params=[None, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def _links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File systems with hard links, and without."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(request.param, os.strerror(request.param))
+
+    if request.param:
+        monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.usefixtures("_links")
+def test_a_record_that_exists_is_not_created_again(tmp_path: Path) -> None:
+    """Without hard links, as on exFAT, no run could begin."""
+    first, second = (run_of(Job("mlp", "mpi", seed=seed), "study") for seed in range(2))
+    create(tmp_path / "run.json", first)
+    with pytest.raises(FileExistsError):
+        create(tmp_path / "run.json", second)
+    assert read_run(tmp_path) == first
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
+@pytest.mark.usefixtures("_links")
 def test_only_the_first_failure_is_kept(tmp_path: Path) -> None:
     def failure(rank: int) -> Failure:
         return Failure(rank=rank, mendable=False, message=f"of {rank}", traceback="")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import glob
 import os
 import shutil
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,19 +23,25 @@ _SETTLED_S = 60.0
 def job_folder() -> Iterator[Path]:
     """Make a folder, and remove it at the end of the block."""
     sweep(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(prefix=_prefix(), ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with (folder / _LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when we die
+            with contextlib.suppress(OSError):  # without locks nothing is swept
+                fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when we die
             yield folder
 
 
 def sweep(root: Path) -> None:
-    """Remove our folders in `root` whose jobs were killed."""
+    """Remove the folders in `root` of this machine's jobs that were killed."""
     with contextlib.suppress(OSError):
-        for folder in root.glob(f"{PREFIX}*"):
+        for folder in root.glob(f"{glob.escape(_prefix())}*"):
             if _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix() -> str:
+    """With the machine's name: elsewhere a lock may not be seen, and its owner still live."""
+    return f"{PREFIX}{socket.gethostname()}-"
 
 
 def _is_abandoned(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from phalanx.records.io import AnyIoEvent, IoBench
 from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
+_NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _Document = TypeVar("_Document", Run, Study, Bench, IoBench)
 _Line = TypeVar("_Line")
@@ -32,7 +33,7 @@ def write_failure(folder: Path, failure: Failure) -> bool:
     temporary = folder / f".error-{failure.rank}.json"
     write_atomically(temporary, _readable(failure))
     try:
-        os.link(temporary, folder / "error.json")  # fails when it is there: only one is the first
+        _link(temporary, folder / "error.json")  # fails when it is there: only one is the first
     except FileExistsError:
         return False
     finally:
@@ -90,9 +91,34 @@ def create(path: Path, document: Run | Bench | IoBench) -> None:
     temporary = path.with_name(f".{path.name}.new.{os.getpid()}")
     try:
         write_atomically(temporary, _readable(document))
-        os.link(temporary, path)
+        _link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _link(temporary: Path, path: Path) -> None:
+    """Give the content of `temporary` the name `path` as well; a copy where the file system has no
+    hard links (exFAT, many FUSE and CIFS mounts).
+
+    Raises: FileExistsError when `path` exists.
+    """
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        _copy(temporary, path)
+
+
+def _copy(temporary: Path, path: Path) -> None:
+    with path.open("xb") as file:  # of several processes one succeeds
+        try:
+            file.write(temporary.read_bytes())
+            file.flush()
+            os.fsync(file.fileno())
+        except BaseException:
+            path.unlink()
+            raise
 
 
 def write_run(folder: Path, run: Run) -> None:
