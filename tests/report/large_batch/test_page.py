@@ -1,12 +1,16 @@
 """The page of a large-batch study and its sentences, from records that were made up."""
 
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
+from phalanx.records.files import rank_file, read_run, write_run
+from phalanx.records.schema import Outcome
 from phalanx.report.large_batch.charts import batch_rows, loss_rows
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.holding import furthest_by_remedy, held
@@ -86,6 +90,36 @@ def test_no_batch_is_passed_over_that_failed(tmp_path: Path) -> None:
     text = sentences(made, "Which batch holds the accuracy")["LAMB"]
     assert text.startswith("up to no larger batch")
     assert "batch 1,024 is below it" in text and "batch 4,096 holds it" in text
+
+
+def test_no_batch_is_passed_over_that_was_not_run_to_its_end(tmp_path: Path) -> None:
+    """All runs of LAMB at 1,024 crashed, or no remedy was run there: that was `up to 4,096`."""
+    crashed = large_batch_study(tmp_path / "crashed")
+    for path in crashed.glob("lamb-b1024-s*"):
+        made_run = read_run(path)
+        outcome = Outcome(status="failed", error="rank 0: killed", rank=0)
+        write_run(path, msgspec.structs.replace(made_run, outcome=outcome))
+        rank_file(path, 0).unlink()
+    missing = large_batch_study(tmp_path / "missing")
+    for path in missing.glob("*-b1024-s*"):
+        shutil.rmtree(path)
+    for folder in (crashed, missing):
+        made = read_material(folder)
+        assert "4,096" not in headline(made)
+        text = sentences(made, "Which batch holds the accuracy")["LAMB"]
+        assert text.startswith("up to no larger batch")
+        assert "batch 1,024 cannot be told, as no run of it came to its end" in text
+        assert "batch 4,096 holds it" in text
+        assert content_of(made).sections
+
+
+def test_no_base_is_made_of_a_larger_batch(tmp_path: Path) -> None:
+    folder = large_batch_study(tmp_path / "study")
+    for path in folder.glob("*-b128-s*"):
+        shutil.rmtree(path)
+    made = read_material(folder)
+    assert headline(made) == "The recipe of the smallest batch has not been run to its end yet"
+    assert content_of(made).key_figures == []
 
 
 def test_the_last_seed_that_is_left_is_not_the_best(tmp_path: Path) -> None:

@@ -120,6 +120,8 @@ def _verdict(result: Held) -> str:
     lost = _lost(result.cell)
     if result.verdict == "diverged":
         return lost
+    if not result.cell.num_seeds:
+        return "cannot be told, as no run of it came to its end"
     if result.difference is None:
         return "cannot be told from so few seeds"
     by = points_with_span(result.difference)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.report.large_batch.material import BatchCell, Material
+from phalanx.report.large_batch.material import BatchCell, Material, without_runs
 from phalanx.report.statistics import Interval, holding, paired_difference
 
 MARGIN = 0.0025
@@ -46,22 +46,27 @@ def base_of(material: Material, cell: BatchCell) -> BatchCell | None:
 
 
 def held(material: Material, remedy: str, *, comparisons: int | None = None) -> list[Held]:
-    """Every larger batch of a remedy, the smallest first.
+    """Every larger batch of the study with a remedy, the smallest first; of a batch of which no run
+    came to a result, that it cannot be told.
 
     comparisons: that are made together; those of this remedy where it is not told.
     """
-    larger = [cell for cell in larger_cells(material) if cell.remedy == remedy]
-    pairs = [(cell, base) for cell in larger if (base := base_of(material, cell)) is not None]
-    number = comparisons or len(pairs)
+    larger = {c.batch_size: c for c in larger_cells(material) if c.remedy == remedy}
+    base = base_of(material, next(iter(larger.values()))) if larger else None
+    if base is None:
+        return []
+    cells = [larger.get(size) or without_runs(remedy, size) for size in material.batch_sizes[1:]]
     return [
         Held(
             cell=cell,
             base=base,
             difference=paired_difference(
-                cell.accuracy_by_seed, base.accuracy_by_seed, comparisons=number
+                cell.accuracy_by_seed,
+                base.accuracy_by_seed,
+                comparisons=comparisons or len(larger),
             ),
         )
-        for cell, base in pairs
+        for cell in cells
     ]
 
 
@@ -70,7 +75,7 @@ def larger_cells(material: Material) -> list[BatchCell]:
 
 
 def furthest(results: Sequence[Held]) -> Held | None:
-    """The largest batch up to which every batch that was tried holds."""
+    """The largest batch up to which every batch of the study holds."""
     last = None
     for result in results:
         if result.verdict != "holds":

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +103,9 @@ class Material:
 
     @property
     def batch_sizes(self) -> list[int]:
-        return sorted({cell.batch_size for cell in self.cells})
+        """Of the plan, those of which no run came to a result among them."""
+        planned = {size for run in self.measures.runs if (size := batch_size_of(run)) is not None}
+        return sorted(planned.union(cell.batch_size for cell in self.cells))
 
     @property
     def remedies(self) -> list[str]:
@@ -182,6 +185,21 @@ def material(measures: StudyMeasures) -> Material:
         measures=measures,
         cells=tuple(sorted(cells, key=lambda cell: (cell.batch_size, order[cell.remedy]))),
     )
+
+
+def without_runs(remedy: str, batch_size: int) -> BatchCell:
+    """The cell of a batch of which no run came to a result."""
+    return BatchCell(
+        remedy=remedy, batch_size=batch_size, learning_rate=math.nan, runs=(), diverged=()
+    )
+
+
+def batch_size_of(run: RunMeasure) -> int | None:
+    """That of a run without records is told by its name, e.g. lamb-b1024-s0."""
+    if run.setting:
+        return run.setting.global_batch_size
+    found = re.fullmatch(r".+-b(\d+)-s\d+", run.name)
+    return int(found[1]) if found else None
 
 
 def diverged(run: RunMeasure) -> bool:
