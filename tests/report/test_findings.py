@@ -23,6 +23,11 @@ from phalanx.report.comparison import Cell
 from phalanx.report.disturbance import disturbance_topic
 from phalanx.report.findings import findings, headline
 from phalanx.report.folder import read_folder
+from phalanx.report.page import key_figure
+from phalanx.report.parallelism.details import RunDetail
+from phalanx.report.parallelism.material import ModelMaterial, ParallelCell
+from phalanx.report.parallelism.page import key_figures
+from phalanx.report.sections import Material
 from tests.report.made_study import Job, make_study
 from tests.report.test_comparison import cells, compare, measured
 
@@ -75,6 +80,22 @@ def test_noise_is_no_finding(seed: int) -> None:
     versus = mpi_or_gloo(found)
     assert versus is not None
     assert versus.count("not told from Gloo") == 5 + (versus.count("with 6 ranks"))
+
+
+@pytest.mark.parametrize("seed", [49, 55])
+def test_the_best_of_many_equals_is_no_key_figure(seed: int) -> None:
+    """Chosen as the fastest of 13, and judged as if it were the only one: `1.04×`."""
+    found = tuple(noisy(random.Random(seed)))
+    single = min(found, key=lambda cell: cell.epoch_s).speed_up_interval
+    assert single is not None
+    assert single.verdict(1) == "higher"
+    figure = key_figure(Material(label="m", cells=found, every_batch=found, runs=()))
+    assert figure is not None
+    split = [ParallelCell(cell=c, detail=RunDetail(name="", ranks=[])) for c in found]
+    (parallel,) = key_figures(ModelMaterial(label="m", cells=tuple(split)))
+    for shown in (figure, parallel):
+        assert "×" not in shown.value
+        assert shown.value.endswith(" s")
 
 
 def test_nothing_is_compared_with_a_baseline_that_is_not_there() -> None:

@@ -113,12 +113,17 @@ def beyond_ideal(cells: Sequence[Cell]) -> str | None:
     """Efficiencies of more than 100 %, which more ranks and threads do not explain."""
     parts = []
     for cell in cells:
-        if cell.efficiency is None or cell.efficiency <= 1 or cell.speed_up_interval is None:
+        reference = sequential_reference(cell, cells)
+        if reference is None or reference is cell or (cell.efficiency or 0.0) <= 1:
             continue
-        low = cell.speed_up_interval.low / cell.layout.workers
-        high = cell.speed_up_interval.high / cell.layout.workers
+        interval = speed_up(reference, cell, comparisons=len(cells) - 1)
+        if interval is None:
+            continue
+        share, low, high = (
+            end / cell.layout.workers for end in (interval.estimate, interval.low, interval.high)
+        )
         told = f"{percent(low, 0)} to {percent(high, 0)}"
-        text = f"{cell.layout.phrase} has {percent(cell.efficiency, 0)} ({told})"
+        text = f"{cell.layout.phrase} has {percent(share, 0)} ({told})"
         text += (
             ": more than its cores can give; T(1) is slow, or smaller parts fit the caches better"
             if low > 1

@@ -18,6 +18,7 @@ from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.look import CONFIG
 from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.collectives.page import collectives_content
+from phalanx.report.comparison import sequential_reference, speed_up
 from phalanx.report.compression.material import KIND as COMPRESSION
 from phalanx.report.compression.page import compression_content
 from phalanx.report.content import Content, KeyFigure, machine
@@ -134,17 +135,20 @@ def _lead(measures: StudyMeasures, where: str) -> str:
 
 
 def key_figure(material: Material) -> KeyFigure | None:
-    """The fastest configuration of a subject."""
+    """The fastest configuration of a subject, and what it gains where that can be told of the
+    fastest of so many."""
     if not material.cells:
         return None
     best = min(material.cells, key=lambda cell: cell.epoch_s)
     accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
-    interval = best.speed_up_interval
+    reference = sequential_reference(best, material.cells)
+    others = len(material.cells) - 1
+    interval = speed_up(reference, best, comparisons=others) if reference else None
     if interval is None or interval.verdict(1) != "higher":
         value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
         rate = f"{best.images_per_s:,.0f} images/s"
     else:
-        value, meaning = f"{best.speed_up:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
+        value, meaning = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
         rate = f"{span(interval)}; {seconds(best.epoch_s)} an epoch"
     return KeyFigure(label=material.label, value=value, meaning=meaning, beside=rate + accuracy)
 

@@ -10,6 +10,7 @@ from phalanx.report.collectives.charts import call_time
 from phalanx.report.collectives.tables import results
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.parallelism import charts, costs
+from phalanx.report.parallelism.answers import faster_than
 from phalanx.report.parallelism.findings import findings, headline
 from phalanx.report.parallelism.material import (
     Material,
@@ -77,8 +78,8 @@ def key_figures(model: ModelMaterial) -> list[KeyFigure]:
     if not others:
         return []
     best = min(others, key=lambda cell: cell.cell.epoch_s)
-    interval = best.cell.speed_up_interval
-    is_told = interval is not None and interval.verdict(1) == "higher"
+    alone = model.sequential
+    interval = faster_than(alone, best, len(others)) if alone else None
     accuracy = best.cell.accuracy
     beside = f"{seconds(best.cell.epoch_s)} an epoch"
     beside += f", {percent(accuracy.mean, 2)} accuracy" if accuracy else ""
@@ -86,7 +87,7 @@ def key_figures(model: ModelMaterial) -> list[KeyFigure]:
         KeyFigure(
             label=model.label,
             value=seconds(best.cell.epoch_s)
-            if interval is None or not is_told
+            if interval is None
             else f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN} ({span(interval)})",
             meaning=f"{spoken(best.scheme)} on {best.ranks} ranks",
             beside=beside,
