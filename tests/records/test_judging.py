@@ -1,5 +1,6 @@
 """How a run ended, judged by its records and by what its launcher said."""
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,26 @@ def test_an_error_of_a_rank_comes_before_the_deaths_that_follow_it(tmp_path: Pat
     found_by_rank_1(tmp_path, "ZeroDivisionError: made")
     outcome = judge(tmp_path, 2, Ending(-9, rank=0))
     assert (outcome.rank, outcome.error) == (1, "ZeroDivisionError: made")
+
+
+def test_a_pipe_of_its_own_that_broke_is_no_death_of_another(tmp_path: Path) -> None:
+    message = "BrokenPipeError: [Errno 32] Broken pipe"
+    found_by_rank_1(tmp_path, message)
+    outcome = judge(tmp_path, 2, Ending(1))
+    assert (outcome.rank, outcome.error) == (1, message)
+
+
+def test_the_reason_stays_where_the_disk_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    write_rank(tmp_path, 0, finished=True)
+    monkeypatch.setattr("shutil.disk_usage", refuse)
+    error = judge(tmp_path, 2, Ending(74, rank=1)).error or ""
+    assert "could not write its records" in error
+    assert "which cannot be read: Stale file handle" in error
 
 
 @pytest.mark.parametrize("message", [None, GONE])

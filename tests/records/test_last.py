@@ -122,6 +122,7 @@ def test_the_file_of_another_process_is_replaced(tmp_path: Path) -> None:
 
 def test_damaged_files_are_left_out(tmp_path: Path) -> None:
     last_file(tmp_path, 0).write_text("{")
+    last_file(tmp_path, 2).write_bytes(b'{"hostname": "\xff"}')
     write_last(tmp_path, last(1, calls(1, 2, done=False)))
     assert list(read_last(tmp_path)) == [1]
 

@@ -145,9 +145,9 @@ def test_what_is_no_file_is_not_read(name: str, tmp_path: Path) -> None:
         path.unlink()
         make(path)
         if name == "study.json":
-            with pytest.raises(UserError, match=r"study.json is not a regular file"):
+            with pytest.raises(UserError, match=r"study.json cannot be read: Not a regular file"):
                 read_folder(folder)
         else:
             (run,) = read_folder(folder).runs
             assert run.status == "damaged"
-            assert f"{name} is not a regular file" in str(run.error)
+            assert f"{name} cannot be read: Not a regular file" in str(run.error)

@@ -105,6 +105,13 @@ def test_what_is_no_manifest_is_refused(tmp_path: Path, content: bytes, words: s
         read_manifest(tmp_path)
 
 
+@pytest.mark.timeout(60)
+def test_a_pipe_in_place_of_a_manifest_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / MANIFEST)
+    with pytest.raises(UserError, match="Not a regular file"):
+        read_manifest(tmp_path)
+
+
 def test_both_files_must_be_named(tmp_path: Path) -> None:
     (tmp_path / MODEL_FILE).write_bytes(b"weights")
     write_manifest(tmp_path, manifest())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,5 +37,6 @@ def watch(job: Job, update: Callable[[], bool], *, silent_s: float, has_launcher
         elif time.monotonic() - heard_at > limit_s:
             return Watched(None, None, limit_s)
         time.sleep(POLL_INTERVAL_S)
-    update()
+    with contextlib.suppress(OSError, ValueError):  # a rank that died may have torn its records
+        update()
     return Watched(exit_code, None if has_launcher else job.first_failed, limit_s)

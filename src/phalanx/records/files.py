@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,9 +14,13 @@ import msgspec
 from phalanx.errors import UserError
 from phalanx.records.collectives import AnyBenchEvent, Bench
 from phalanx.records.io import AnyIoEvent, IoBench
+from phalanx.records.regular_file import check_regular
 from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
+DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec says of damaged bytes."""
+
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 _Document = TypeVar("_Document", Run, Study, Bench, IoBench)
@@ -46,14 +49,8 @@ def read_failure(folder: Path) -> Failure | None:
         return msgspec.json.decode((folder / "error.json").read_bytes(), type=Failure)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except DECODE_ERRORS as error:
         raise UserError(f"{folder / 'error.json'} is damaged: {error}") from error
-
-
-def check_regular(path: Path) -> None:
-    """Raises: ValueError for a pipe or a device, where reading may never end; FileNotFoundError."""
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{path} is not a regular file")
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -186,7 +183,10 @@ class _Tail(Generic[_Line]):
         """Yield the whole lines that were added since the last call; none if there is no file."""
         if not self._path.exists():
             return
-        check_regular(self._path)
+        try:
+            check_regular(self._path)
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
         with self._path.open("rb") as file:
             file.seek(self._position)
             for line in file:
@@ -199,7 +199,7 @@ class _Tail(Generic[_Line]):
     def _decode(self, line: bytes) -> _Line:
         try:
             event: _Line = self._decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except DECODE_ERRORS as error:
             message = f"{self._path} line {self._line_number} is not a record: {error}"
             raise UserError(message) from error
         return event
@@ -273,13 +273,19 @@ def _readable(document: Run | Study | Bench | IoBench | Failure) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
+def _unreadable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path} cannot be read: {error.strerror}")
+
+
 def _read(path: Path, kind: type[_Document]) -> _Document:
     try:
         check_regular(path)
         document = msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except DECODE_ERRORS as error:
         raise UserError(f"{path} is damaged: {error}") from error
     if document.schema > SCHEMA_VERSION:
         raise UserError(

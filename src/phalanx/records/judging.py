@@ -140,7 +140,8 @@ def _judged(records: _Records, ranks: int, ending: Ending) -> Outcome:
 
 _PEER_IS_GONE = re.compile(
     r"\brank (?P<peer>\d+) failed: its process is gone"  # phalanx.comm
-    r"|Connection (?:was likely )?(?:closed|reset)|Broken pipe|remote worker crashing"  # Gloo
+    r"|gloo/.*(?:Connection (?:was likely )?(?:closed|reset)|Broken pipe)"
+    r"|remote worker crashing"  # PyTorch's hint below an error of Gloo
 )
 
 
@@ -184,13 +185,16 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: Ending) -> Outc
 
 def _unwritable(folder: Path, code: int, *, besides: int | None) -> str:
     """A sentence: a rank failed and could not write down why."""
-    free = shutil.disk_usage(folder).free
     words = last_words(folder, besides=besides)
     said = f". The first error in {LAUNCHER_LOG}: {words}" if words else ""
-    return (
-        f"a rank could not write its records to {folder} ({_code(code)}; "
-        f"{free:,} bytes are free there){said}"
-    )
+    return f"a rank could not write its records to {folder} ({_code(code)}; {_room(folder)}){said}"
+
+
+def _room(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free:,} bytes are free there"
+    except OSError as error:  # a mount that is gone
+        return f"which cannot be read: {error.strerror}"
 
 
 def _first_to_end(records: _Records, suspects: Sequence[int], ending: Ending) -> int | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.records.files import write_atomically
+from phalanx.records.files import DECODE_ERRORS, write_atomically
 
 DUMP_DIR = "PHALANX_DUMP_DIR"
 """Folder for these files; a run of Phalanx's own sets it to that of its records."""
@@ -164,7 +164,7 @@ def _listed(ranks: Sequence[int]) -> str:
 def _read(path: Path) -> LastCollectives | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=LastCollectives)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *DECODE_ERRORS):
         return None
 
 

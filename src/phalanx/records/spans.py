@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.records.files import check_regular, write_atomically
+from phalanx.records.files import DECODE_ERRORS, write_atomically
+from phalanx.records.regular_file import check_regular
 
 MOST_SPANS = 100_000
 """Kept of one rank, the latest: about 25 MB."""
@@ -104,12 +105,12 @@ def write_spans(folder: Path, traced: Traced, spans: Sequence[Span]) -> None:
 
 
 def read_spans(path: Path) -> tuple[Traced, list[Span]]:
-    """Raises: ValueError, naming the file, when it is damaged."""
+    """Raises: ValueError, naming the file, when it is damaged; OSError when it cannot be read."""
     check_regular(path)
     first, *lines = path.read_bytes().splitlines() or [b""]
     decoder = msgspec.json.Decoder(Span)
     try:
         traced = msgspec.json.decode(first, type=Traced)
         return traced, [decoder.decode(line) for line in lines]
-    except msgspec.DecodeError as error:
+    except DECODE_ERRORS as error:
         raise ValueError(f"{path} is damaged: {error}") from error

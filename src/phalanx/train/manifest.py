@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from phalanx.errors import UserError
+from phalanx.records.regular_file import check_regular
 
 MANIFEST = "manifest.json"
 MODEL_FILE = "model.safetensors"
@@ -106,6 +107,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
     Raises: UserError when it is missing, damaged, or of another schema.
     """
     try:
+        check_regular(checkpoint / MANIFEST)
         content = (checkpoint / MANIFEST).read_bytes()
     except FileNotFoundError:
         raise UserError(f"checkpoint {checkpoint} has no {MANIFEST}") from None

@@ -86,6 +86,17 @@ def test_interrupted_and_gone_on_with(num_reads: int, tmp_path: Path) -> None:
         assert origin.num_reads == 98, "the training samples are not read again"
 
 
+def test_what_was_begun_and_cannot_be_read_is_begun_anew(tmp_path: Path) -> None:
+    """One byte that is no UTF-8 stopped `data pack` for ever."""
+    with pytest.raises(KeyboardInterrupt):
+        pack(Interrupted(4), tmp_path / "p", SMALL_SHARDS)
+    path = hidden_folder(tmp_path / "p") / "request.json"
+    path.write_bytes(path.read_bytes().replace(b"numbers", b"number\xff"))
+    pack(Interrupted(99), tmp_path / "whole", SMALL_SHARDS)
+    pack(Interrupted(99), tmp_path / "p", SMALL_SHARDS)
+    assert content_of(tmp_path / "p") == content_of(tmp_path / "whole")
+
+
 def test_other_options_do_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack(Interrupted(4), tmp_path / "p", SMALL_SHARDS)

@@ -17,7 +17,7 @@ from phalanx.bench.io.formats.known import WRITE
 from phalanx.bench.io.formats.store import Rows, Shape
 from phalanx.bench.io.samples import sample_blocks
 from phalanx.errors import UserError
-from phalanx.records.files import write_atomically
+from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.io import Format, Generated
 from phalanx.report.wording import amount
 
@@ -119,7 +119,7 @@ def is_there(folder: Path) -> bool:
     try:
         sizes = msgspec.json.decode((folder / COMPLETE).read_bytes(), type=dict[str, int])
         return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *DECODE_ERRORS):
         return False
 
 

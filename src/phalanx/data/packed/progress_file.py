@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from phalanx.data.packed.index import Field, Layout, Shard
-from phalanx.records.files import write_atomically
+from phalanx.records.files import DECODE_ERRORS, write_atomically
 
 PROGRESS = ".progress.jsonl"
 
@@ -32,7 +32,7 @@ def read_progress(folder: Path) -> tuple[Arguments, list[Shard]] | None:
             return None
         arguments = msgspec.json.decode(lines[0], type=Arguments)
         return arguments, [msgspec.json.decode(line, type=Shard) for line in lines[1:]]
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *DECODE_ERRORS):
         return None
 
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import msgspec
 
 from phalanx.data.packed.index import INDEX, PackIndex
-from phalanx.data.packed.stored import DECODE_ERRORS, SPLITS, has_index, read_index
+from phalanx.data.packed.stored import SPLITS, has_index, read_index
 from phalanx.errors import UserError
-from phalanx.records.files import write_atomically
+from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.regular_file import check_regular
 
 

@@ -10,11 +10,10 @@ import msgspec
 from phalanx.data.packed.check import check_index
 from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
 from phalanx.errors import UserError
+from phalanx.records.files import DECODE_ERRORS
 from phalanx.records.regular_file import check_regular
 
 SPLITS = "splits.json"
-DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec says of damaged bytes."""
 
 
 def read_index(folder: Path) -> PackIndex:

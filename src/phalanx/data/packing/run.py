@@ -21,7 +21,7 @@ from phalanx.data.packing.finite import check_finite
 from phalanx.data.packing.order import Numbers, split
 from phalanx.data.packing.origin import Origin
 from phalanx.errors import UserError
-from phalanx.records.files import write_atomically
+from phalanx.records.files import DECODE_ERRORS, write_atomically
 
 REQUEST = "request.json"
 READ_BYTES = 16 * 2**20
@@ -177,7 +177,7 @@ def _check_hidden(hidden: Path, request: Request, overwrite: bool) -> None:
         return
     try:
         begun = msgspec.json.decode((hidden / REQUEST).read_bytes(), type=Request)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, *DECODE_ERRORS):
         begun = None
     if begun == request:
         return

@@ -53,7 +53,7 @@ def read_traces(folder: Path) -> Traces:
             ranks[rank] = rank_trace(traced, spans, read_events(events) if events.exists() else ())
         except FileNotFoundError:
             missing[rank] = "it left no spans: killed, perhaps"
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             missing[rank] = str(error)
     if not ranks:
         raise UserError(

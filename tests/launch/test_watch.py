@@ -1,0 +1,77 @@
+"""Waiting for a job: how long it may be silent, and what its last records may be."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.launch.watch import START_S, Watched, watch
+
+
+class Clock:
+    """Time that passes in sleep alone."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class EndedAt:
+    """A job that ends with exit code 1 at a time."""
+
+    first_failed = 1
+
+    def __init__(self, clock: Clock, at_s: float) -> None:
+        self.clock, self.at_s = clock, at_s
+
+    def poll(self) -> int | None:
+        return 1 if self.clock.now >= self.at_s else None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    clock = Clock()
+    monkeypatch.setattr("phalanx.launch.watch.time", clock)
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("heard_until_s", "silent_s", "ended_s"),
+    [
+        (0, 40.0, START_S),  # nothing yet: imports take minutes on a busy machine
+        (0, 900.0, 900.0),
+        (100, 40.0, 140.0),
+    ],
+)
+def test_ranks_that_fall_silent_are_given_up(
+    clock: Clock, heard_until_s: float, silent_s: float, ended_s: float
+) -> None:
+    """After 84 s it was said that there was no progress for 40 s."""
+    job = EndedAt(clock, at_s=10_000)
+    ending = watch(
+        job,  # type: ignore[arg-type]
+        lambda: clock.now < heard_until_s,
+        silent_s=silent_s,
+        has_launcher=True,
+    )
+    assert ending == Watched(None, None, ended_s - heard_until_s)
+    assert clock.now == pytest.approx(ended_s, abs=1)
+
+
+@pytest.mark.parametrize(("has_launcher", "rank"), [(True, None), (False, 1)])
+def test_torn_records_do_not_hide_how_it_ended(
+    clock: Clock, has_launcher: bool, rank: int | None
+) -> None:
+    def update() -> bool:
+        if clock.now >= 5:
+            raise UserError("rank-0.jsonl line 7 is not a record")
+        return True
+
+    job = EndedAt(clock, at_s=5)
+    ending = watch(job, update, silent_s=40, has_launcher=has_launcher)  # type: ignore[arg-type]
+    assert ending == Watched(1, rank, 40)
