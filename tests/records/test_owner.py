@@ -11,11 +11,24 @@ import msgspec
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.records.files import read_run
+from phalanx.records.files import (
+    read_bench,
+    read_io,
+    read_run,
+    write_bench,
+    write_io,
+    write_run,
+)
 from phalanx.records.owner import has_died, is_alive, this_process
 from phalanx.records.running import begin_run
 from phalanx.records.schema import Outcome, Owner
-from tests.report.made_study import Job, run_of
+from phalanx.report.collectives.folder import read_benches
+from phalanx.report.ends import DIED
+from phalanx.report.folder import read_folder
+from phalanx.report.io.folder import read_io_measure
+from tests.report.collectives.made_bench import make_bench
+from tests.report.io.made_io import make_io
+from tests.report.made_study import Job, make_run, run_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
 PROGRAM = """
@@ -51,6 +64,21 @@ def test_an_owner_is_alive_until_its_process_ends() -> None:
     assert has_died(running)
     completed = msgspec.structs.replace(running, outcome=Outcome(status="completed"))
     assert not has_died(completed)
+
+
+def test_records_of_a_run_whose_owner_is_gone_are_those_of_an_interrupted_one(
+    tmp_path: Path,
+) -> None:
+    gone = msgspec.structs.replace(this_process(), process_began="1")
+    running = Outcome(status="running")
+    run = make_run(tmp_path / "run", Job("mlp", "mpi", 2, epochs=1, outcome=running))
+    bench = make_bench(tmp_path / "bench", outcome=running)
+    loading = make_io(tmp_path / "io", outcome=running)
+    write_run(run, msgspec.structs.replace(read_run(run), owner=gone))
+    write_bench(bench, msgspec.structs.replace(read_bench(bench), owner=gone))
+    write_io(loading, msgspec.structs.replace(read_io(loading), owner=gone))
+    measures = (*read_folder(run).runs, *read_benches(bench), read_io_measure(loading))
+    assert {(measure.status, measure.error) for measure in measures} == {("interrupted", DIED)}
 
 
 def test_a_later_process_of_the_same_number_is_another_one() -> None:

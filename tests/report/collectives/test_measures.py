@@ -64,6 +64,17 @@ def test_a_round_that_a_rank_did_not_finish_is_left_out(tmp_path: Path) -> None:
     assert measure.status == "interrupted"
 
 
+@pytest.mark.parametrize(("times", "told"), [(0.5, "ends before"), (0, "is empty"), (2, "2 times")])
+def test_half_the_records_of_a_completed_bench_are_none(
+    tmp_path: Path, times: float, told: str
+) -> None:
+    folder = make_bench(tmp_path / "b")
+    lines = rank_file(folder, 1).read_bytes().splitlines(keepends=True) * 2
+    rank_file(folder, 1).write_bytes(b"".join(lines[: int(len(lines) * times / 2)]))
+    with pytest.raises(UserError, match=f"is damaged: rank-1.jsonl .*{told}"):
+        read_benches(folder)
+
+
 def test_obstacles_are_told_once(tmp_path: Path) -> None:
     folder = make_bench(
         tmp_path / "b", collectives=("all_reduce", "broadcast"), obstacles={"nccl": "no GPU"}

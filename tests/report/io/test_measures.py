@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.records.schema import Outcome
 from phalanx.report.io.comparison import duel, is_cold
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure, Point
@@ -60,12 +61,25 @@ def test_whether_it_was_cold(tmp_path: Path, resident: float | None, cold: bool 
 
 
 def test_a_round_that_was_cut_short_on_a_rank_is_none(tmp_path: Path) -> None:
-    folder = make_io(tmp_path / "io", ranks=(2,), caches=("warm",))
+    failed = Outcome(status="failed", error="made")
+    folder = make_io(tmp_path / "io", ranks=(2,), caches=("warm",), outcome=failed)
     path = folder / "ranks-2" / "rank-1.jsonl"
     path.write_bytes(b"\n".join(path.read_bytes().splitlines()[:3]) + b"\n")
     measure = read_io_measure(folder)
     (point,) = measure.points
     assert len(point.epochs) == 2
+
+
+@pytest.mark.parametrize(("times", "told"), [(0.5, "ends before"), (0, "is empty"), (2, "2 times")])
+def test_half_the_records_of_a_completed_measurement_are_none(
+    tmp_path: Path, times: float, told: str
+) -> None:
+    folder = make_io(tmp_path / "io", ranks=(1, 2))
+    path = folder / "ranks-2" / "rank-1.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True) * 2
+    path.write_bytes(b"".join(lines[: int(len(lines) * times / 2)]))
+    with pytest.raises(UserError, match=f"is damaged: ranks-2/rank-1.jsonl .*{told}"):
+        read_io_measure(folder)
 
 
 def test_damaged_records_are_named(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from phalanx.errors import UserError
+from phalanx.records.collectives import Measured
 from phalanx.records.files import rank_file, read_bench, read_bench_events
+from phalanx.records.owner import has_died
 from phalanx.report.collectives.measures import BenchMeasure, measure_bench
+from phalanx.report.ends import DIED, check_ends
 
 
 def holds_benches(folder: Path) -> bool:
@@ -38,7 +42,10 @@ def _read(folder: Path) -> BenchMeasure:
     try:
         bench = read_bench(folder)
         files = [rank_file(folder, rank) for rank in range(bench.setting.ranks)]
-        ranks = [list(read_bench_events(file)) for file in files]
+        ranks = {file: list(read_bench_events(file)) for file in files}
+        if bench.outcome.status == "completed":
+            check_ends(folder, ranks, Measured)
     except (ValueError, OSError) as error:
         return BenchMeasure(name=folder.name, status="damaged", error=str(error))
-    return measure_bench(bench, ranks)
+    measure = measure_bench(bench, list(ranks.values()))
+    return replace(measure, status="interrupted", error=DIED) if has_died(bench) else measure

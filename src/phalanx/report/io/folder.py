@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_io, read_io_events
+from phalanx.records.io import IoEnd
+from phalanx.records.owner import has_died
+from phalanx.report.ends import DIED, check_ends
 from phalanx.report.io.measures import IoMeasure, measure_io
 
 
@@ -32,7 +36,10 @@ def read_io_of_study(folder: Path) -> IoMeasure:
             for ranks in bench.setting.ranks
             for rank in range(ranks)
         ]
-        events = [list(read_io_events(file)) for file in files]
+        events = {file: list(read_io_events(file)) for file in files}
+        if bench.outcome.status == "completed":
+            check_ends(folder, events, IoEnd)
     except (ValueError, OSError) as error:
         return IoMeasure(name=folder.name, status="damaged", error=str(error))
-    return measure_io(bench, events)
+    measure = measure_io(bench, events.values())
+    return replace(measure, status="interrupted", error=DIED) if has_died(bench) else measure

@@ -1,0 +1,30 @@
+"""How the records of a measurement end: half a file would be drawn as a whole one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from phalanx.records.schema import Event
+
+DIED = "its process is gone: it ended without a word"
+
+
+def check_ends(folder: Path, ranks: Mapping[Path, Sequence[Event]], last: type[Event]) -> None:
+    """Check that the file of every rank has exactly one event of `last`, at its end.
+
+    Raises: ValueError naming the files.
+    """
+    found = [(path, _damage(events, last)) for path, events in ranks.items()]
+    told = [f"{path.relative_to(folder)} {damage}" for path, damage in found if damage]
+    if told:
+        raise ValueError(f"{folder} is damaged: {'; '.join(told)}")
+
+
+def _damage(events: Sequence[Event], last: type[Event]) -> str | None:
+    if not events:
+        return "is empty"
+    if not isinstance(events[-1], last):
+        return "ends before the run did"
+    count = sum(isinstance(event, last) for event in events)
+    return f"holds the end of the run {count} times" if count > 1 else None
