@@ -8,9 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.report.answers import sentence
-from phalanx.report.collectives.comparison import Duel, Subject, duels, reigns
+from phalanx.report.collectives.comparison import (
+    Duel,
+    Subject,
+    duels,
+    reigns,
+    speed_ratio,
+)
 from phalanx.report.collectives.measures import Point
-from phalanx.report.statistics import Interval, blocks, ratio_of_times
+from phalanx.report.statistics import Interval
 from phalanx.report.wording import duration, joined, percent, size
 
 TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
@@ -24,7 +30,7 @@ def best_against_rest(subject: Subject) -> str | None:
         return None
     parts = [
         f"{at_size(duel.num_bytes)}{duel.ours.label} takes {duration(duel.ours.median_s)}, "
-        f"{compared(duel)} ({duration(duel.theirs.median_s)})"
+        f"{compared(duel, comparisons=len(told))} ({duration(duel.theirs.median_s)})"
         for duel in told
     ]
     return sentence("; ".join(parts))
@@ -35,52 +41,57 @@ def told_duel(subject: Subject) -> Duel | None:
     return min(duels(subject), key=lambda d: abs(d.num_bytes - HEADLINE_BYTES), default=None)
 
 
-def compared(duel: Duel) -> str:
+def compared(duel: Duel, *, comparisons: int = 1) -> str:
     """5.1 times (4.6 to 5.7) as fast as Open MPI, or that it cannot be told."""
     theirs = duel.theirs.label
-    interval = ratio_of_times((blocks(duel.theirs.times_s),), (blocks(duel.ours.times_s),))
+    interval = speed_ratio(duel.ours, duel.theirs, comparisons=comparisons)
     if interval is None:
         return f"not told from {theirs} by so few calls"
     match interval.verdict(1):
         case "higher":
-            return f"{_ratio_words(interval)} as fast as {theirs}"
+            return f"{ratio_words(interval)} as fast as {theirs}"
         case "lower":
-            return f"slower than {theirs}, which is {_ratio_words(interval.inverse)} as fast"
+            return f"slower than {theirs}, which is {ratio_words(interval.inverse)} as fast"
         case _:
             return f"not told from {theirs}"
 
 
-def _ratio_words(interval: Interval) -> str:
+def ratio_words(interval: Interval) -> str:
     digits = 1 if interval.estimate >= 1.5 else 2
     low, high = f"{interval.low:.{digits}f}", f"{interval.high:.{digits}f}"
     return f"{interval.estimate:.{digits}f} times ({low} to {high})"
 
 
 def crossings(subject: Subject) -> str | None:
-    """Who is the fastest from which size to which."""
+    """Who is seen to be the fastest from which size to which."""
     if subject.sizes == (0,) or len({point.path for point in subject.points}) < 2:
         return None
     parts = reigns(subject)
     if len(parts) == 1:
-        return sentence(f"{parts[0][0]} is the fastest at every size")
-    told = [f"{label} {_span(low, high)}" for label, low, high in parts]
-    return sentence(f"the fastest is {joined(told)}")
+        label = parts[0][0]
+        every = f"{label} is the fastest at every size"
+        return sentence(every if label else "which path is the fastest can be told at no size")
+    told = [f"{label} {_span(low, high)}" for label, low, high in parts if label]
+    unknown = [_span(low, high) for label, low, high in parts if not label]
+    text = f"the fastest is {joined(told)}"
+    return sentence(f"{text}; {joined(unknown)} it cannot be told" if unknown else text)
 
 
 def private_tensors(subject: Subject) -> str | None:
     """torch.distributed on our backend against its others, tensors where PyTorch put them."""
     ours = {p.num_bytes: p for p in subject.points if p.path == "torch"}
     gloo = {p.num_bytes: p for p in subject.points if p.path == "gloo"}
-    gains = {n: gloo[n].median_s / ours[n].median_s for n in sorted(set(ours) & set(gloo))}
-    if not gains:
+    both = sorted(set(ours) & set(gloo))
+    found = sorted((Duel(num_bytes=n, ours=ours[n], theirs=gloo[n]) for n in both), key=_gain)
+    if not found:
         return None
-    lowest, highest = min(gains, key=lambda n: gains[n]), max(gains, key=lambda n: gains[n])
-    text = f"on backend mpi dist.{subject.collective} is {gains[lowest]:.1f}"
-    if lowest == highest:
-        return sentence(f"{text} times as fast as on Gloo")
+    least, most = (compared(duel, comparisons=len(found)) for duel in (found[0], found[-1]))
+    text = f"on backend mpi dist.{subject.collective} is {least}"
+    if len(found) == 1:
+        return sentence(text)
     return sentence(
-        f"{text} ({size(lowest)}) to {gains[highest]:.1f} ({size(highest)}) times as fast as on "
-        "Gloo"
+        f"{text} at {size(found[0].num_bytes)}, where it gains least, and {most} at "
+        f"{size(found[-1].num_bytes)}, where it gains most"
     )
 
 
@@ -117,6 +128,10 @@ def _told(found: Sequence[Duel]) -> list[Duel]:
         return []
     ends = {found[0].num_bytes, found[-1].num_bytes}
     return [duel for duel in found if duel.num_bytes in ends or duel.num_bytes in TOLD_SIZES]
+
+
+def _gain(duel: Duel) -> float:
+    return duel.gain
 
 
 def _ratio(pair: tuple[float, Point]) -> float:

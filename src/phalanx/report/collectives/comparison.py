@@ -8,6 +8,10 @@ from itertools import groupby
 
 from phalanx.records.collectives import Collective, beside_crowd
 from phalanx.report.collectives.measures import BenchMeasure, Point
+from phalanx.report.statistics import Interval, blocks, ratio_of_times
+
+FAR = 3.0
+"""A path whose median is more than this many times as long is slower, without an interval."""
 
 SPOKEN: dict[Collective, str] = {
     "all_reduce": "all-reduce",
@@ -111,9 +115,32 @@ def duels(subject: Subject) -> tuple[Duel, ...]:
     return tuple(made)
 
 
-def reigns(subject: Subject) -> list[tuple[str, int, int]]:
-    """(label of the fastest path, first size, last size), by increasing size."""
-    winners = [(subject.at(num_bytes)[0].label, num_bytes) for num_bytes in subject.sizes]
+def speed_ratio(ours: Point, theirs: Point, *, comparisons: int = 1) -> Interval | None:
+    """How many times as fast ours is; None where calls are too few to tell."""
+    slow, fast = blocks(theirs.times_s), blocks(ours.times_s)
+    return ratio_of_times((slow,), (fast,), comparisons=comparisons)
+
+
+def is_faster(ours: Point, theirs: Point, *, comparisons: int = 1) -> bool:
+    """Whether ours is seen to be the faster one."""
+    interval = speed_ratio(ours, theirs, comparisons=comparisons)
+    return interval is not None and interval.verdict(1) == "higher"
+
+
+def fastest(points: Sequence[Point]) -> Point | None:
+    """points: the paths at one size, the fastest first. None where the first is not seen to be
+    faster than every other that takes at most FAR times as long."""
+    first, *others = points
+    near = [point for point in others if point.median_s <= FAR * first.median_s]
+    told = all(is_faster(first, point, comparisons=len(others)) for point in near)
+    return first if told else None
+
+
+def reigns(subject: Subject) -> list[tuple[str | None, int, int]]:
+    """(label of the fastest path, or None where that cannot be told, first size, last size), by
+    increasing size."""
+    found = [(fastest(subject.at(num_bytes)), num_bytes) for num_bytes in subject.sizes]
+    winners = [(point.label if point else None, num_bytes) for point, num_bytes in found]
     made = []
     for label, group in groupby(winners, key=lambda winner: winner[0]):
         sizes = [num_bytes for _, num_bytes in group]

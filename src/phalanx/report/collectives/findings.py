@@ -16,7 +16,7 @@ from phalanx.report.collectives.answers import (
     private_tensors,
     told_duel,
 )
-from phalanx.report.collectives.comparison import SPOKEN, Duel, Subject, duels
+from phalanx.report.collectives.comparison import FAR, SPOKEN, Duel, Subject, duels
 from phalanx.report.collectives.measures import BenchMeasure, Obstacle
 from phalanx.report.topic import Sentence, Topic
 from phalanx.report.wording import duration, joined, size
@@ -43,15 +43,12 @@ def headline(subjects: Sequence[Subject]) -> str:
         return "Nothing to compare was measured yet" if not subjects else _alone(subjects[0])
     # Of several MPI libraries the hardest rival stands in the headline.
     first = subjects[0].collective
-    subject, duel = min(
-        ((s, d) for s, d in found if s.collective == first or len(found) == 1),
-        key=lambda pair: pair[1].gain,
-        default=found[0],
-    )
-    what = SPOKEN[subject.collective]
+    rivals = [pair for pair in found if pair[0].collective == first] or found[:1]
+    subject, duel = min(rivals, key=lambda pair: pair[1].gain)
+    what, told = SPOKEN[subject.collective], compared(duel, comparisons=len(rivals))
     if duel.num_bytes:
         what = f"{what} of {size(duel.num_bytes)}"
-    return sentence(f"{what} {subject.where}: {duel.ours.label} is {compared(duel)}").rstrip(".")
+    return sentence(f"{what} {subject.where}: {duel.ours.label} is {told}").rstrip(".")
 
 
 def _correctness(subjects: Sequence[Subject]) -> Topic:
@@ -128,7 +125,10 @@ def _all_libraries(subjects: Sequence[Subject]) -> Topic:
             sizes = sorted({duel.num_bytes for duel in found})
             hardest = [min((d for d in found if d.num_bytes == n), key=_gain) for n in sizes]
             label = f"{sentence(SPOKEN[collective]).rstrip('.')}, {ranks} ranks"
-            parts = [f"{at_size(duel.num_bytes)}{compared(duel)}" for duel in hardest]
+            parts = [
+                f"{at_size(duel.num_bytes)}{compared(duel, comparisons=len(hardest))}"
+                for duel in hardest
+            ]
             told.append(Sentence(label=label, text=sentence("; ".join(parts))))
     return Topic(
         title="All libraries together",
@@ -169,7 +169,9 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[Subject], str | None]], ...] = (
     ),
     (
         "Who wins where",
-        "The path with the smallest median at each size that was measured.",
+        "The path with the smallest median at each size that was measured, where the interval of "
+        f"its ratio to every other says so; what takes more than {FAR:g} times as long is slower "
+        "without one.",
         crossings,
     ),
     (

@@ -255,7 +255,7 @@ def bubbles(model: ModelMaterial) -> str | None:
         measured, formula = bubble_of(cell)
         if measured is None:
             continue
-        text = f"{cell.label}: {percent(measured, 0)} of a step is idle"
+        text = f"{cell.label}: {percent(measured, 0)} of its shortest step is idle"
         if formula is not None:
             micro_batches = micro_batches_of(cell)
             text += f", by its formula {percent(formula, 0)} with {micro_batches} micro-batches"

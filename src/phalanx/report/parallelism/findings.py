@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import groupby
 
 from phalanx.report.answers import sentence, undecided
-from phalanx.report.collectives.answers import crossings
+from phalanx.report.collectives.answers import crossings, ratio_words
 from phalanx.report.collectives.comparison import Subject as Algorithms
+from phalanx.report.collectives.comparison import is_faster, speed_ratio
+from phalanx.report.collectives.measures import Point
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import speed_up
 from phalanx.report.disturbance import disturbance_topic, with_disturbance
@@ -129,34 +131,43 @@ def _algorithms(material: Material) -> Topic:
     return Topic(
         title="All-reduce on messages",
         rule="The algorithm with the smallest median at each size, and from which size on each "
-        "beats the naive one: everything to rank 0 and back.",
+        "beats the naive one: everything to rank 0 and back; where an interval says so.",
         sentences=tuple(told),
     )
 
 
 def against_naive(subject: Algorithms) -> str | None:
-    """From which size on each algorithm is faster than the naive one, at every measured size."""
-    naive = {p.num_bytes: p.median_s for p in subject.points if p.path == "naive"}
+    """From which size on each algorithm is seen to be faster than the naive one, at every measured
+    size."""
+    naive = {p.num_bytes: p for p in subject.points if p.path == "naive"}
     parts = []
     for path in dict.fromkeys(p.path for p in subject.points if p.path != "naive"):
         own = {p.num_bytes: p for p in subject.points if p.path == path and p.num_bytes in naive}
         sizes = sorted(own)
         if not sizes:
             continue
-        wins = [n for n in sizes if own[n].median_s < naive[n]]
-        from_here = next((n for n in sizes if set(sizes[sizes.index(n) :]) <= set(wins)), None)
-        label = own[sizes[0]].label
-        if from_here is None:
-            parts.append(f"{label} does not beat it for good up to {size(sizes[-1])}")
+        number, label, last = len(sizes), own[sizes[0]].label, sizes[-1]
+        wins = _sizes_won(own, naive)
+        gain = speed_ratio(own[last], naive[last], comparisons=number)
+        if not wins or gain is None:
+            parts.append(f"{label} is not seen to beat it for good up to {size(last)}")
             continue
-        last = sizes[-1]
-        gain = naive[last] / own[last].median_s
-        where = "at every size" if from_here == sizes[0] else f"from {size(from_here)} on"
+        where = "at every size" if len(wins) == number else f"from {size(wins[-1])} on"
         parts.append(
-            f"{label} beats it {where} ({gain:.1f} times as fast at {size(last)}: "
+            f"{label} beats it {where} ({ratio_words(gain)} as fast at {size(last)}: "
             f"{duration(own[last].median_s)})"
         )
     return sentence(f"against the naive algorithm: {joined(parts)}") if parts else None
+
+
+def _sizes_won(own: Mapping[int, Point], naive: Mapping[int, Point]) -> list[int]:
+    """From the largest size down, as long as it is seen to be faster."""
+    won = []
+    for num_bytes in sorted(own, reverse=True):
+        if not is_faster(own[num_bytes], naive[num_bytes], comparisons=len(own)):
+            break
+        won.append(num_bytes)
+    return won
 
 
 def _left_out(material: Material) -> Topic:
@@ -224,7 +235,8 @@ _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
     ),
     (
         "Pipelines",
-        "The share of a step in which a rank does nothing. By theory (p\N{MINUS SIGN}1)/(m+p"
+        "The share of a step in which a rank does nothing, in the shortest of the recorded steps: "
+        "rather too little than too much. By theory (p\N{MINUS SIGN}1)/(m+p"
         "\N{MINUS SIGN}1) for GPipe and 1F1B with m micro-batches on p ranks; with v stages a rank "
         "v\N{MIDDLE DOT}m in place of m where they are interleaved, 3v\N{MIDDLE DOT}m for "
         "zero-bubble.",
