@@ -121,6 +121,22 @@ def test_ranks_that_no_node_can_run(forked: Forked, ranks: str) -> None:
     assert not list(forked.folder.glob("runs/*"))
 
 
+@pytest.mark.parametrize("name", ["deep.toml", "deep.yaml", "large.yaml"])
+def test_files_of_options_that_no_reader_can_hold(forked: Forked, name: str) -> None:
+    path = forked.folder / name
+    deep = "[" * 3000 + "]" * 3000
+    content = {
+        "deep.toml": f"model = {deep}\n",
+        "deep.yaml": f"model: {deep}\n",
+        "large.yaml": "{" * 100_000,
+    }
+    path.write_text(content[name])
+    told = "more than 20,000 bytes" if name == "large.yaml" else "cannot be read"
+    refused(forked("train", "--config", str(path)), name, told)
+    if path.suffix == ".yaml":
+        refused(forked("bench", "io", "--profile", str(path)), name)
+
+
 def test_output_that_is_full(forked: Forked) -> None:
     done = forked("data", "list", stdout="/dev/full")
     assert (done.code, done.stderr) == (2, "phalanx: No space left on device\n")

@@ -1,13 +1,18 @@
 """A study's folder holds runs of one set of options, or says what differs."""
 
-from dataclasses import replace
+import errno
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
+from phalanx.cli.study import measure_algorithms
 from phalanx.errors import UserError
 from phalanx.records.files import read_study, write_study
+from phalanx.study import execute as steps
 from phalanx.study.execute import open_study
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
@@ -99,3 +104,37 @@ def test_one_run_that_can_be_made_is_enough(tmp_path: Path) -> None:
 def test_a_negative_number_of_samples_is_refused(option: str) -> None:
     with pytest.raises(UserError, match=f"--{option.replace('_', '-')} must be positive"):
         planned(**{option: -9999999999999999999999})
+
+
+@dataclass(frozen=True)
+class MadeRun:
+    """A run whose `make` raises `error`, if there is one."""
+
+    name: str
+    error: Exception | None = None
+
+    def make(self, folder: Path, **_: object) -> None:
+        folder.mkdir()
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_full_disk_ends_one_run_and_not_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(steps, "probe", lambda _: None)
+    monkeypatch.setattr(steps, "_keep_probes", lambda *_: None)
+    monkeypatch.setattr(steps, "_result", lambda _: "made")
+    runs = [MadeRun("a", full), MadeRun("b")]
+    assert steps.execute(tmp_path, runs, Console(width=200)) == 1  # type: ignore[arg-type]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["a", "b"]
+    assert "a  failed: [Errno 28] No space left" in capsys.readouterr().out
+    monkeypatch.setattr("phalanx.cli.study.run_bench", raise_full)
+    assert measure_algorithms(tmp_path, 2, 1.0, Console()) == 1
+    monkeypatch.setattr("phalanx.cli.study.set_aside", raise_full)
+    assert measure_algorithms(tmp_path, 2, 1.0, Console()) == 1
+
+
+def raise_full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -10,6 +10,7 @@ from cyclopts.config import ConfigFromFile, Toml, Yaml
 from phalanx.errors import UserError
 
 OPTION = "--config"
+LARGEST_BYTES = 20_000
 _KINDS: dict[str, type[ConfigFromFile]] = {".toml": Toml, ".yaml": Yaml, ".yml": Yaml}
 
 
@@ -28,6 +29,8 @@ def _add(path: Path, app: App, commands: tuple[str, ...], arguments: ArgumentCol
         raise UserError(f"--config {path}: name a file that ends in {', '.join(_KINDS)}")
     if not path.is_file():
         raise UserError(f"--config {path}: there is no such file")
+    if path.stat().st_size > LARGEST_BYTES:
+        raise UserError(f"--config {path} cannot be read: it has more than {LARGEST_BYTES:,} bytes")
     source = _KINDS[path.suffix.lower()](path, must_exist=True, use_commands_as_keys=False)
     try:
         options = source.config

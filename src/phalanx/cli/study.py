@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 from typing import Annotated, get_args
@@ -155,10 +156,9 @@ def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console)
     """The all-reduce algorithms on messages side by side, in a job of their own, unless they have
     been measured; returns how many jobs failed."""
     folder = study / ALGORITHMS / f"ranks-{ranks}"
-    if (folder / "bench.json").exists():
+    with contextlib.suppress(UserError):  # none, or damaged
         if read_bench(folder).outcome.status == "completed":
             return 0
-        set_aside(folder)
     config = CollectivesConfig(
         ranks=ranks, paths=MESSAGE_PATHS, sizes=MESSAGE_SIZES, seconds=time_s, output=folder
     )
@@ -167,8 +167,9 @@ def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console)
         "bench collectives", config.as_record(), CollectivesConfig().as_record()
     )
     try:
+        set_aside(folder)
         run_bench(config, folder, command=command, console=console)
-    except (RunFailedError, UserError) as error:
+    except (RunFailedError, UserError, OSError) as error:
         console.print(f"failed: {str(error).splitlines()[0]}", markup=False)
         return 1
     return 0

@@ -112,9 +112,9 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
             folder = study / run.name
             if _is_done(folder):
                 continue
-            set_aside(folder)
             label = f"[{number}/{len(planned)}]"
             try:
+                set_aside(folder)
                 run.make(folder, study=study.name, console=console, label=label)
             except (RunFailedError, UserError, OSError) as error:
                 failed += 1

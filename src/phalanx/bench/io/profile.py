@@ -10,6 +10,7 @@ import msgspec
 from phalanx.errors import UserError
 from phalanx.records.io import Profile
 
+LARGEST_BYTES = 20_000
 PROFILES = ("unet3d", "resnet50", "cosmoflow", "bert")
 _FOLDER = files("phalanx.bench.io") / "profiles"
 
@@ -22,6 +23,8 @@ def read_profile(name: str) -> Profile:
     text = profile_text(name)
     try:
         profile = msgspec.yaml.decode(text.encode(), type=Profile)
+    except RecursionError as error:
+        raise UserError(f"--profile {name} cannot be read: it is nested too deeply") from error
     except msgspec.DecodeError as error:  # of its form, or of a value: the message says which
         raise UserError(
             f"--profile {name}: {error}\n"
@@ -40,6 +43,10 @@ def profile_text(name: str) -> str:
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"--profile {name} is none of {', '.join(PROFILES)}, nor a .yaml file")
     try:
+        if path.stat().st_size > LARGEST_BYTES:
+            raise UserError(
+                f"--profile {name} cannot be read: it has more than {LARGEST_BYTES:,} bytes"
+            )
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
