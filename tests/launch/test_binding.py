@@ -2,7 +2,9 @@
 
 import pytest
 
-from phalanx.launch.binding import describe_binding
+from phalanx.launch import binding
+from phalanx.launch.binding import cores_of_rank, describe_binding
+from phalanx.launch.cores import Quota
 
 OMPI, SLURM = {"OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_ID": "0"}
 
@@ -35,3 +37,29 @@ def test_idle_cores_are_named_with_the_flag_that_frees_them(library, environ, fl
 )
 def test_nothing_is_said_where_no_core_idles(ranks, offered):
     assert describe_binding(ranks, offered, "Open MPI v5.0.11", OMPI) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "offered", "quota", "local_ranks", "cores"),
+    [
+        (64, 64, None, 4, 16),  # not bound
+        (16, 64, None, 4, 16),  # srun -n 4 --cpus-per-task=16
+        (1, 64, None, 2, 1),  # mpirun -n 2
+        (64, 16, None, 4, 4),  # a job of 16 of 64 cores, which nothing keeps to them
+        (16, 0, None, 4, 4),  # unknown
+        (2, 2, None, 4, 1),
+        (16, 64, 7.5, 4, 2),  # a container's time is for all ranks
+    ],
+)
+def test_a_bound_rank_computes_on_its_own_cores(
+    monkeypatch: pytest.MonkeyPatch,
+    own: int,
+    offered: int,
+    quota: float | None,
+    local_ranks: int,
+    cores: int,
+) -> None:
+    monkeypatch.setattr(binding, "own_cores", lambda: frozenset(range(own)))
+    monkeypatch.setattr(binding, "own_quota", lambda: quota and Quota(quota, "a"))
+    environ = {"SLURM_CPUS_ON_NODE": str(offered), "SLURM_STEP_ID": "0"}
+    assert cores_of_rank(local_ranks, environ) == cores

@@ -83,6 +83,10 @@ def test_defaults_are_filled_in_and_survive_the_record(scheme: str) -> None:
     assert complete(config) == config
 
 
-def test_the_number_of_ranks_decides_the_threads() -> None:
+def test_the_number_of_ranks_decides_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     config = complete(ScratchConfig(ranks=2, dataset="digits"))
     assert replace(config, ranks=1024).threads == 1
+    monkeypatch.setattr("phalanx.scratch.config.usable_cores", lambda: 8)
+    assert config.threads == 4
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
+    assert config.threads == 8

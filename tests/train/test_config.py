@@ -4,7 +4,9 @@ from typing import Any
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.launch.detect import Launched
 from phalanx.train.config import TrainConfig
+from phalanx.train.run import complete
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,22 @@ def test_learning_rate_rules(rule: Any, expected: float) -> None:
 def test_options_survive_the_record() -> None:
     config = TrainConfig(model="cnn", data_root=Path("a/b"), strategy="gloo", ranks=3)
     assert TrainConfig.from_record(config.as_record()) == config
+
+
+@pytest.mark.parametrize(
+    ("strategy", "launched", "threads"),
+    [
+        ("mpi", None, 8),  # a rank a node
+        ("gloo", None, 4),  # processes of this node
+        ("gloo", Launched(launcher="slurm", rank=0, world_size=2), 8),
+        ("mpi", Launched(launcher="slurm", rank=0, world_size=2, local_world_size=1), 8),
+    ],
+)
+def test_threads_in_an_allocation_of_two_nodes(
+    monkeypatch: pytest.MonkeyPatch, strategy: Any, launched: Launched | None, threads: int
+) -> None:
+    monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
+    monkeypatch.setattr("phalanx.train.run.usable_cores", lambda: 8)
+    monkeypatch.setattr("phalanx.train.run.cores_of_rank", lambda local, _: 8 // local)
+    config, _ = complete(TrainConfig(strategy=strategy, ranks=2, dataset="digits"), launched)
+    assert config.threads == threads

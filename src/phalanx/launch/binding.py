@@ -1,10 +1,13 @@
-"""Ranks that their launcher bound to fewer cores than it had, and the flag that frees them."""
+"""Ranks that their launcher bound to fewer cores than it had: threads for them, and the flag that
+frees them."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 
+from phalanx.launch.cores import own_quota
 from phalanx.launch.variables import launcher_process
 
 _FLAGS = {  # by what the library calls itself
@@ -25,6 +28,18 @@ def offered_cores(environ: Mapping[str, str]) -> int:
         text = environ["SLURM_CPUS_ON_NODE"]
         return int(text) if text.isdecimal() else 0
     return len(_affinity(launcher_process()))
+
+
+def cores_of_rank(local_ranks: int, environ: Mapping[str, str]) -> int:
+    """Return how many cores this rank, one of `local_ranks` of its node, should compute on; at
+    least 1.
+
+    The cores that it is bound to are its own already; those of the launcher are for all.
+    """
+    own, offered, quota = len(own_cores()), offered_cores(environ), own_quota()
+    own = own or os.cpu_count() or 1
+    shared = [offered or own] + ([] if quota is None else [math.ceil(quota.cores)])
+    return max(1, min(own, *(cores // local_ranks for cores in shared)))
 
 
 def describe_binding(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from phalanx.errors import UserError
+from phalanx.launch.allocation import most_local_ranks, slots_per_node
 from phalanx.launch.cores import usable_cores
 from phalanx.scratch.cut import cuts
 
@@ -111,7 +113,7 @@ class ScratchConfig:
     def threads(self) -> int:
         """Compute threads of each rank."""
         assert self.ranks is not None, "complete() comes first"
-        return max(1, usable_cores() // self.ranks)
+        return max(1, usable_cores() // most_local_ranks(self.ranks, slots_per_node(os.environ)))
 
     def as_record(self) -> dict[str, object]:
         """The options as plain values, for `run.json`."""

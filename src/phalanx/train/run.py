@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -13,6 +13,7 @@ from phalanx.data.catalog import Choice, resolve
 from phalanx.data.described import DescribedPack, describe
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks, most_local_ranks, slots_per_node
+from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.parallel.mesh import AXES, parse_mesh
@@ -46,14 +47,16 @@ def complete(
             RunIsFinishedError when the checkpoint has all epochs already.
     """
     ranks = _ranks(config, launched)
+    # Without MPI, ranks that Phalanx starts are all on this node.
+    nodes = os.environ if launched or config.uses_mpi else {}
     if launched is None:
-        check_ranks(ranks, os.environ)
+        check_ranks(ranks, nodes)
     choice = _choose(config)
     config = replace(
         config,
         dataset=choice.name if isinstance(choice, Choice) else config.dataset,
         ranks=ranks,
-        threads=config.threads or max(1, usable_cores() // _local_ranks(ranks, launched)),
+        threads=config.threads or _threads(ranks, launched, nodes),
     )
     check_fit(config, choice.shape)
     _check_writable("--stage", config.stage)
@@ -76,11 +79,12 @@ def _resumed(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
     return config, messages
 
 
-def _local_ranks(ranks: int, launched: Launched | None) -> int:
-    """Ranks among which the cores of a node are shared."""
-    if launched and launched.local_world_size:
-        return launched.local_world_size
-    return most_local_ranks(ranks, slots_per_node(os.environ))
+def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int:
+    """Return the compute threads of a rank: the cores of a node are shared among its ranks."""
+    if launched is None:
+        return max(1, usable_cores() // most_local_ranks(ranks, slots_per_node(nodes)))
+    local_ranks = launched.local_world_size or most_local_ranks(ranks, slots_per_node(nodes))
+    return cores_of_rank(local_ranks, os.environ)
 
 
 def _check_writable(option: str, folder: Path | None) -> None:
