@@ -15,6 +15,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 from phalanx.errors import RunFailedError
+from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.schema import Epoch, Evaluation, Finished, Summary
 from phalanx.records.schema import Started as Began
@@ -263,6 +264,20 @@ def test_ranks_that_mpiexec_started_join_each_other(tmp_path: Path) -> None:
     assert run.outcome.status == "completed"
     assert run.setting.ranks == 3
     assert len({finished(tmp_path / "run", rank).parameters_sha256 for rank in range(3)}) == 1
+
+
+def test_the_kind_of_pmi_that_srun_has_to_offer_is_named(
+    phalanx: Phalanx, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    for name, value in step.items():
+        monkeypatch.setenv(name, value)
+    done = phalanx("train", *SMALL, "--strategy", "mpi")
+    assert done.returncode == 2
+    kind = "pmix" if find_mpi(os.environ).vendor == "openmpi" else "pmi2"
+    assert f"sees 1: srun offers its tasks nothing that this library knows: srun --mpi={kind}" in (
+        done.stderr
+    )
 
 
 def test_the_live_line_on_a_terminal(started: Started, tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.launch.binding import describe_binding, offered_cores, own_cores
+from phalanx.launch.detect import detect, detect_mpi, how_to_start
 
 
 def join_world(
@@ -30,9 +34,19 @@ def join_world(
     if num_started is not None and world.size != num_started:
         raise UserError(
             f"{launcher} started {num_started} ranks, but the MPI library ({world.library}) sees "
-            f"{world.size}: launcher and library are of different MPIs; `phalanx doctor` shows both"
+            f"{world.size}: {how_to_start(detect(os.environ), world.library)}"
         )
     return world
+
+
+def report_binding(world: World) -> None:
+    """Print one line, on rank 0, when the launcher's binding leaves cores of its node idle."""
+    if world.link is not None or detect_mpi(os.environ) is None:
+        return
+    ranks = world.node.allgather(own_cores())
+    text = describe_binding(ranks, offered_cores(os.environ), world.library, os.environ)
+    if text is not None and world.rank == 0:
+        print(f"phalanx: {text}", file=sys.stderr, flush=True)
 
 
 def _not_loaded(error: Exception) -> str:

@@ -16,9 +16,9 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous as find_env
 
 from phalanx.comm import kernels
+from phalanx.comm.join_world import report_binding
 from phalanx.comm.world import World
-from phalanx.launch.binding import describe_binding, offered_cores, own_cores
-from phalanx.launch.detect import detect, detect_mpi, how_to_start
+from phalanx.launch.detect import detect, how_to_start
 from phalanx.torch_backend.compiling import leave_uncompiled
 from phalanx.torch_backend.ddp import watch_ddp
 from phalanx.torch_backend.failure import watch_over
@@ -156,7 +156,7 @@ def _session(ranks: list[int], timeout: timedelta, meeting: Meeting | None = Non
         session = Session(meet(meeting, timeout, check=_is_checking()), end=leave)
     else:
         session = Session(_world(timeout))
-        _report_binding(session.world)
+        report_binding(session.world)
     _report_kernels(session.world)
     session.world.recorder.label = "backend mpi"
     watch_over(session)
@@ -184,16 +184,6 @@ def _world(timeout: timedelta) -> World:
         world.close()
         raise RuntimeError(text)
     return world
-
-
-def _report_binding(world: World) -> None:
-    """Print one line, on rank 0, when the launcher's binding leaves cores of its node idle."""
-    if world.link is not None or detect_mpi(os.environ) is None:
-        return
-    ranks = world.node.allgather(own_cores())
-    text = describe_binding(ranks, offered_cores(os.environ), world.library, os.environ)
-    if text is not None and world.rank == 0:
-        print(f"phalanx: {text}", file=sys.stderr, flush=True)
 
 
 def _report_kernels(world: World) -> None:

@@ -6,10 +6,11 @@ import os
 
 import torch.distributed as dist
 
-from phalanx.comm.join_world import join_world
+from phalanx.comm.join_world import join_world, report_binding
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.launch.detect import Launched
+from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.models.options import completed
 from phalanx.parallel.compression.make import make_compressor
 from phalanx.parallel.gloo import Gloo
@@ -111,12 +112,15 @@ def _join_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
 
 
 def _world(config: TrainConfig, launched: Launched | None) -> World:
-    return join_world(
+    world = join_world(
         timeout_s=config.timeout_s,
         num_started=launched.world_size if launched else None,
         launcher=launched.launcher if launched else "the launcher",
         link=None if config.link is None else Link.parse(config.link),
     )
+    if JOB_VARIABLE not in os.environ:  # the launcher is the user's
+        report_binding(world)
+    return world
 
 
 def _join_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:
