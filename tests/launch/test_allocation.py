@@ -4,7 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.allocation import most_local_ranks, slots_per_node
+from phalanx.launch.allocation import (
+    FORMER_HOST_FILE,
+    HOST_FILE,
+    describe_unread_host_file,
+    most_local_ranks,
+    slots_per_node,
+)
 
 
 @pytest.mark.parametrize(
@@ -20,6 +26,8 @@ from phalanx.launch.allocation import most_local_ranks, slots_per_node
         ({"PBS_NODEFILE": None}, []),
         ({"HYDRA_HOST_FILE": "# all\nn0:2\nn1\n\n"}, [2, 1]),
         ({"PRTE_MCA_prte_default_hostfile": "n0 slots=2 # fast\nn1 slots = 3\nn0\n"}, [3, 3]),
+        ({"OMPI_MCA_orte_default_hostfile": "pod-0 slots=2\npod-1 slots=2\n"}, [2, 2]),
+        ({"HYDRA_HOST_FILE": "n0:2\n", "I_MPI_HYDRA_HOST_FILE": "n0:2\n"}, [2]),  # one file
     ],
 )
 def test_slots(environ, slots, tmp_path: Path) -> None:
@@ -48,3 +56,29 @@ def test_slots(environ, slots, tmp_path: Path) -> None:
 )
 def test_the_fullest_node(ranks: int, slots: list[int], local: int) -> None:
     assert most_local_ranks(ranks, slots) == local
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "ranks", "library", "is_refused"),
+    [
+        (1, 4, "Open MPI v5.0.11", True),
+        (2, 4, "Open MPI v5.0.11", False),
+        (1, 2, "Open MPI v5.0.11", False),  # slots are filled host by host
+        (1, 8, "Open MPI v5.0.11", True),
+        (1, 4, "Open MPI v4.1.6", False),
+        (1, 4, "MPICH Version: 5.0.2", False),
+    ],
+)
+def test_a_host_file_that_open_mpi_does_not_read_any_more(
+    tmp_path: Path, num_nodes: int, ranks: int, library: str, is_refused: bool
+) -> None:
+    """Names of the MPI Operator: all ranks ran on the launcher's own pod, and nobody said so."""
+    file = tmp_path / "hostfile"
+    file.write_text("pod-0 slots=2\npod-1 slots=2\n")
+    environ = {FORMER_HOST_FILE: str(file)}
+    text = describe_unread_host_file(num_nodes, ranks, library, environ)
+    assert (text is not None) == is_refused
+    if text:
+        assert f"names 2 hosts, but the {ranks} ranks are on 1" in text
+    known = environ | {HOST_FILE: str(file)}
+    assert describe_unread_host_file(num_nodes, ranks, library, known) is None

@@ -92,3 +92,22 @@ def test_local_ranks_know_who_they_are():
 def test_the_interface_that_the_user_chose_stays():
     (command,) = local_commands(1, PROGRAM, environ={"GLOO_SOCKET_IFNAME": "eth0"})
     assert "GLOO_SOCKET_IFNAME" not in command.environment
+
+
+def test_names_of_open_mpi_4_are_translated(tmp_path: Path) -> None:
+    """The MPI Operator of Kubernetes sets them still."""
+    file = tmp_path / "hostfile"
+    file.write_text("pod-0 slots=1\npod-1 slots=1\n")
+    environ = {
+        "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh",
+        "OMPI_MCA_orte_default_hostfile": str(file),
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+    }
+    found = mpi_environment("openmpi", 2, cores=2, environ=environ)
+    assert found["PRTE_MCA_plm_ssh_agent"] == "/etc/mpi/kubexec.sh"
+    assert found["PRTE_MCA_prte_default_hostfile"] == str(file)
+    assert found["PRTE_MCA_prte_keep_fqdn_hostnames"] == "true"
+    assert "OMPI_MCA_btl" not in found
+    own = environ | {"PRTE_MCA_plm_ssh_agent": "ssh"}
+    assert "PRTE_MCA_plm_ssh_agent" not in mpi_environment("openmpi", 2, cores=2, environ=own)
+    assert mpi_environment("mpich", 2, cores=2, environ=environ) == {}

@@ -9,6 +9,7 @@ import sys
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.launch.allocation import describe_unread_host_file
 from phalanx.launch.binding import describe_binding, offered_cores, own_cores
 from phalanx.launch.detect import detect, detect_mpi, how_to_start
 
@@ -36,7 +37,16 @@ def join_world(
             f"{launcher} started {num_started} ranks, but the MPI library ({world.library}) sees "
             f"{world.size}: {how_to_start(detect(os.environ), world.library)}"
         )
+    check_hosts(world)
     return world
+
+
+def check_hosts(world: World) -> None:
+    """Raises: UserError when the launcher has not read the hostfile that it was given."""
+    num_nodes = len(set(world.group.nodes))
+    text = describe_unread_host_file(num_nodes, world.size, world.library, os.environ)
+    if text is not None:
+        raise UserError(text)
 
 
 def report_binding(world: World) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from phalanx.errors import UserError
 
 MOST_LOCAL_RANKS = 1024
-_HOST_FILES = ("PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
+HOST_FILE = "PRTE_MCA_prte_default_hostfile"
+FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # of Open MPI 4, and of Kubernetes
+_HOST_FILES = (HOST_FILE, FORMER_HOST_FILE, "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 
 
 def slots_per_node(environ: Mapping[str, str]) -> list[int]:
@@ -25,11 +27,32 @@ def most_local_ranks(ranks: int, slots: Sequence[int]) -> int:
         return ranks
     if ranks > sum(slots):
         return math.ceil(ranks / len(slots))
-    placed, left = [], ranks
+    return max(_placed(ranks, slots))
+
+
+def _placed(ranks: int, slots: Sequence[int]) -> list[int]:
+    """How many of `ranks` each node gets."""
+    placed: list[int] = []
     for granted in slots:
-        placed.append(min(granted, left))
-        left -= placed[-1]
-    return max(placed)
+        placed.append(min(granted, ranks - sum(placed)))
+    return placed
+
+
+def describe_unread_host_file(
+    num_nodes: int, ranks: int, library: str, environ: Mapping[str, str]
+) -> str | None:
+    """Return what is wrong where Open MPI 5 has put `ranks` on fewer nodes than the hostfile says
+    that it was given under the name of Open MPI 4, else None."""
+    if not re.search(r"Open MPI v([5-9]|\d\d)", library) or HOST_FILE in environ:
+        return None
+    slots = _of_host_files([environ.get(FORMER_HOST_FILE)])
+    if sum(map(bool, _placed(ranks, slots))) <= num_nodes:
+        return None
+    return (
+        f"{FORMER_HOST_FILE} names {len(slots)} hosts, but the {ranks} ranks are on {num_nodes}: "
+        f"{library} does not read it; set {HOST_FILE} to the same file and PRTE_MCA_plm_ssh_agent "
+        "to what OMPI_MCA_plm_rsh_agent says, or unset it"
+    )
 
 
 def _of_slurm(environ: Mapping[str, str]) -> list[int]:
@@ -53,10 +76,14 @@ def _of_lsf(environ: Mapping[str, str]) -> list[int]:
 
 
 def _of_host_file(environ: Mapping[str, str]) -> list[int]:
+    return _of_host_files(dict.fromkeys(environ.get(name) for name in _HOST_FILES))
+
+
+def _of_host_files(names: Iterable[str | None]) -> list[int]:
     """A line a node: `n0 slots=2`, `n0:2` or `n0`; a node may be named again."""
     slots: Counter[str] = Counter()
-    for name in _HOST_FILES:
-        for line in _lines(environ.get(name)):
+    for name in names:
+        for line in _lines(name):
             granted = re.search(r"(?:slots\s*=\s*|:)(\d+)", line)
             slots[re.split(r"[\s:]", line)[0]] += int(granted[1]) if granted else 1
     return list(slots.values())

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phalanx.launch.allocation import most_local_ranks, slots_per_node
+from phalanx.launch.allocation import FORMER_HOST_FILE, HOST_FILE, most_local_ranks, slots_per_node
 from phalanx.launch.installation import MpiInstallation, Vendor
 
 
@@ -80,6 +80,8 @@ def mpi_environment(
     slots = slots_per_node(environ)
     several = len(slots) > 1
     wanted = _VENDOR_VARIABLES[vendor] | (_ON_NODES if several else _ON_ONE_NODE)[vendor]
+    former = _FORMER_NAMES[vendor]
+    wanted |= {now: environ[name] for name, now in former.items() if name in environ}
     if most_local_ranks(ranks, slots) > cores:
         wanted |= _OVERSUBSCRIBED_VARIABLES[vendor]
     return {name: value for name, value in wanted.items() if name not in environ}
@@ -107,6 +109,18 @@ _ON_NODES: dict[Vendor, dict[str, str]] = {
         "PRTE_MCA_oob_tcp_keepalive_time": "5",
         "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
         "PRTE_MCA_oob_tcp_keepalive_probes": "3",
+    },
+    "mpich": {},
+    "impi": {},
+    "other": {},
+}
+# Set by the MPI Operator of Kubernetes, and read by Open MPI 4; from 5 on others take their place,
+# without which all ranks run on the launcher's own pod.
+_FORMER_NAMES: dict[Vendor, dict[str, str]] = {
+    "openmpi": {
+        FORMER_HOST_FILE: HOST_FILE,
+        "OMPI_MCA_plm_rsh_agent": "PRTE_MCA_plm_ssh_agent",
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "PRTE_MCA_prte_keep_fqdn_hostnames",
     },
     "mpich": {},
     "impi": {},

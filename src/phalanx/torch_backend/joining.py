@@ -16,7 +16,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous as find_env
 
 from phalanx.comm import kernels
-from phalanx.comm.join_world import report_binding
+from phalanx.comm.join_world import check_hosts, report_binding
 from phalanx.comm.world import World
 from phalanx.launch.detect import detect, how_to_start
 from phalanx.torch_backend.compiling import leave_uncompiled
@@ -183,6 +183,7 @@ def _world(timeout: timedelta) -> World:
         )
         world.close()
         raise RuntimeError(text)
+    check_hosts(world)
     return world
 
 
