@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.records.files import rank_file
+from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.schema import Summary
 from phalanx.report.folder import newest_folder, read_folder
+from phalanx.report.page import write_report
 from tests.report.made_study import Job, make_run, make_study
 
 
@@ -54,6 +56,44 @@ def test_a_damaged_run_of_a_study_is_shown_not_fatal(tmp_path: Path) -> None:
     assert [run.status for run in damaged] == ["damaged", "damaged"]
     assert "run.json is damaged" in str(damaged[0].error)
     assert "no records of ranks [1]" in str(damaged[1].error)
+
+
+def test_a_run_without_the_records_of_other_nodes_is_drawn(tmp_path: Path) -> None:
+    """Nodes that share no folder keep their own: `completed, but has no records of ranks [1]`."""
+    folder = make_run(tmp_path / "run", Job("mlp", "mpi", ranks=2))
+    whole = read_folder(folder).runs[0]
+    writer = EventWriter(tmp_path / "summaries.jsonl")
+    for epoch in whole.trained:
+        writer.add(
+            Summary(
+                at_s=1.0,
+                epoch=epoch.epoch,
+                epoch_s=epoch.epoch_s,
+                trained_s=epoch.trained_s,
+                images_per_s=epoch.samples / epoch.epoch_s,
+                communication_share=0.1,
+                train_loss=epoch.train_loss or 0.0,
+                train_accuracy=epoch.train_accuracy or 0.0,
+                validation_loss=epoch.validation_loss or 0.0,
+                validation_accuracy=epoch.validation_accuracy or 0.0,
+            )
+        )
+    writer.close()
+    *lines, last = rank_file(folder, 0).read_text().splitlines(keepends=True)
+    summaries = (tmp_path / "summaries.jsonl").read_text()
+    rank_file(folder, 0).write_text("".join([*lines, summaries, last]))
+    rank_file(folder, 1).unlink()
+    measures = read_folder(folder)
+    (run,) = measures.runs
+    assert (run.status, run.unseen, run.trained) == ("completed", (1,), whole.trained)
+    assert (run.epoch_s, run.images_per_s) == (whole.epoch_s, whole.images_per_s)
+    assert (run.communication_share, run.step_parts_s, run.processor_s) == (None, None, None)
+    text = write_report(folder).read_text()
+    assert "There are no records of 1 rank (1)" in text
+    assert len(read_folder(tmp_path).cells) == 1, "among loose runs it is compared"
+    rank_file(folder, 0).unlink()
+    with pytest.raises(UserError, match=r"no records of ranks \[0, 1\]"):
+        read_folder(folder)
 
 
 def test_a_line_in_the_middle_that_is_no_record(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
     topics.append(disturbance_topic(measures.runs))
     topics.append(comparability_topic(measures.runs))
+    topics.append(unseen_topic(measures))
     topics.append(trace_topic(measures))
     topics.append(not_completed_topic(measures))
     return tuple(topic for topic in topics if topic.sentences)
@@ -65,6 +66,25 @@ def trace_topic(measures: StudyMeasures) -> Topic:
         title="Trace",
         rule="Of runs with --trace, and of `phalanx trace`.",
         sentences=(Sentence(label="", text=text),) if names else (),
+    )
+
+
+def unseen_topic(measures: StudyMeasures) -> Topic:
+    """Runs of which some ranks left their records elsewhere."""
+    told = [
+        Sentence(
+            label=run.name,
+            text=f"There are no records of {counted(len(run.unseen), 'rank')} "
+            f"({joined([str(rank) for rank in run.unseen])}): on several nodes that share no "
+            "folder each node keeps its own. What needs them is left out.",
+        )
+        for run in measures.runs
+        if run.unseen
+    ]
+    return Topic(
+        title="Without the records of all ranks",
+        rule="Times, losses and accuracies are those that rank 0 summed up over all ranks.",
+        sentences=tuple(told),
     )
 
 

@@ -42,7 +42,8 @@ def read_folder(folder: Path) -> StudyMeasures:
         runs = (_single_run(folder),)
         study = _study_of_one(runs[0])
     else:
-        runs = tuple(_run_of_study(path.parent) for path in sorted(folder.glob("*/run.json")))
+        paths = sorted(folder.glob("*/run.json"))
+        runs = tuple(_run_of_study(path.parent, is_alone=True) for path in paths)
         study = _study_of_loose_runs(folder, runs)
     return StudyMeasures(folder=folder, study=study, runs=runs, cells=compare(runs))
 
@@ -86,27 +87,37 @@ def _readable_study(folder: Path) -> Study:
 
 
 def _single_run(folder: Path) -> RunMeasure:
-    measure = _run_of_study(folder)
+    measure = _run_of_study(folder, is_alone=True)
     if measure.status == "damaged":
         raise UserError(measure.error or f"{folder} is damaged")
     return measure
 
 
-def _run_of_study(folder: Path) -> RunMeasure:
+def _run_of_study(folder: Path, *, is_alone: bool = False) -> RunMeasure:
+    """is_alone: it is in no study, and may have been made on nodes that share no folder."""
     if not (folder / "run.json").exists():
         return RunMeasure(name=folder.name, status="missing")
     try:
         run = read_run(folder)
         ranks = _read_ranks(folder, run.setting.ranks)
-        if run.outcome.status == "completed" and len(ranks) < run.setting.ranks:
-            lost = sorted(set(range(run.setting.ranks)) - set(ranks))
-            raise ValueError(f"{folder} completed, but has no records of ranks {lost}")
-        if run.outcome.status == "completed" and (damage := _damage(folder, ranks)):
+        is_complete = run.outcome.status == "completed"
+        unseen = sorted(set(range(run.setting.ranks)) - set(ranks)) if is_complete else []
+        if unseen and not (is_alone and _has_summaries(ranks)):
+            raise ValueError(f"{folder} completed, but has no records of ranks {unseen}")
+        if is_complete and (damage := _damage(folder, ranks)):
             raise ValueError(damage)
     except (ValueError, OSError) as error:
         return RunMeasure(name=folder.name, status="damaged", error=str(error))
-    measure = replace(measure_run(run, ranks), is_traced=is_traced(folder))
+    measure = replace(measure_run(run, ranks, unseen=unseen), is_traced=is_traced(folder))
     return replace(measure, status="interrupted", error=DIED) if has_died(run) else measure
+
+
+def _has_summaries(ranks: Mapping[int, RankMeasure]) -> bool:
+    """Whether rank 0 has summed up every epoch over all ranks."""
+    first = ranks.get(0)
+    return (
+        first is not None and bool(first.epochs) and first.epochs.keys() <= first.summaries.keys()
+    )
 
 
 def _damage(folder: Path, ranks: Mapping[int, RankMeasure]) -> str | None:

@@ -18,6 +18,7 @@ from phalanx.records.schema import (
     Started,
     Status,
     Step,
+    Summary,
     TrainingEvaluation,
 )
 from phalanx.records.waiting import exchanges_within_passes
@@ -59,6 +60,8 @@ class RankMeasure:
     evaluations: Mapping[int, Evaluation]
     finished: Finished | None
     training_evaluation: TrainingEvaluation | None = None
+    summaries: Mapping[int, Summary] = field(default_factory=dict)
+    """By epoch, of all ranks; rank 0 alone has them."""
     num_finished: int = 0
     is_last_finished: bool = False  # whether its last event says that it came to the end
 
@@ -116,6 +119,9 @@ class RunMeasure:
     processor_s: tuple[float, float] | None = None
     """User and system time of all ranks in a timed epoch, medians; None where nobody measured."""
     final_train_accuracy: float | None = None  # of the final model, on some of the training data
+    unseen: tuple[int, ...] = ()
+    """Ranks whose records lie elsewhere: times, losses and accuracies are those that rank 0 has
+    summed up over all, and what needs every rank's records is not known."""
     is_traced: bool = False  # a trace of all ranks is there, or can be made
 
     @property
@@ -140,6 +146,7 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
     finished: Finished | None = None
     epochs: dict[int, RankEpoch] = {}
     evaluations: dict[int, Evaluation] = {}
+    summaries: dict[int, Summary] = {}
     steps: list[Step] = []
     training_evaluation: TrainingEvaluation | None = None
     num_finished, last = 0, None
@@ -153,6 +160,8 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
                 steps = []
             case Evaluation():
                 evaluations[event.epoch] = event
+            case Summary():
+                summaries[event.epoch] = event
             case TrainingEvaluation():
                 training_evaluation = event
             case Started():
@@ -167,14 +176,21 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
         evaluations=evaluations,
         finished=finished,
         training_evaluation=training_evaluation,
+        summaries=summaries,
         num_finished=num_finished,
         is_last_finished=isinstance(last, Finished),
     )
 
 
-def measure_run(run: Run, ranks: Mapping[int, RankMeasure]) -> RunMeasure:
-    """All that is known of a run; times are None when no epoch was finished by every rank."""
-    epochs = _epochs(ranks)
+def measure_run(
+    run: Run, ranks: Mapping[int, RankMeasure], *, unseen: Sequence[int] = ()
+) -> RunMeasure:
+    """All that is known of a run; times are None when no epoch was finished by every rank.
+
+    unseen: ranks whose records lie elsewhere; rank 0 must have summaries then.
+    """
+    epochs = _summarized(ranks[0]) if unseen else _epochs(ranks)
+    everyone = () if unseen else tuple(ranks.values())
     timed = _whole(timed_epochs([epoch.epoch for epoch in epochs if epoch.epoch >= 0]), epochs)
     counted = [epoch for epoch in epochs if epoch.epoch in timed]
     epoch_s = median(epoch.epoch_s for epoch in counted) if timed else None
@@ -189,16 +205,36 @@ def measure_run(run: Run, ranks: Mapping[int, RankMeasure]) -> RunMeasure:
         timed_epochs=timed,
         epoch_s=epoch_s,
         images_per_s=_rate(counted, epochs),
-        communication_share=_communication_share(ranks.values(), timed) if is_told else None,
-        step_parts_s=_step_parts(ranks.values(), timed) if is_told else None,
+        communication_share=_communication_share(everyone, timed) if is_told else None,
+        step_parts_s=_step_parts(everyone, timed) if is_told else None,
         overlaps={
             epoch: overlap
-            for epoch in sorted({number for rank in ranks.values() for number in rank.epochs})
-            if (overlap := _overlap(ranks.values(), [epoch]))
+            for epoch in sorted({number for rank in everyone for number in rank.epochs})
+            if (overlap := _overlap(everyone, [epoch]))
         },
-        overlap=_overlap(ranks.values(), timed),
-        processor_s=_processor_s(ranks.values(), timed),
-        final_train_accuracy=_final_train_accuracy(ranks.values()),
+        overlap=_overlap(everyone, timed),
+        processor_s=_processor_s(everyone, timed),
+        final_train_accuracy=_final_train_accuracy(everyone),
+        unseen=tuple(unseen),
+    )
+
+
+def _summarized(rank: RankMeasure) -> tuple[EpochMeasure, ...]:
+    """rank: that of rank 0, which sums up every epoch over all ranks."""
+    return tuple(
+        EpochMeasure(
+            epoch=epoch,
+            epoch_s=summary.epoch_s,
+            trained_s=summary.trained_s,
+            samples=round(summary.images_per_s * summary.epoch_s),
+            first_sample=rank.epochs[epoch].event.first_sample,
+            train_loss=summary.train_loss,
+            train_accuracy=summary.train_accuracy,
+            validation_loss=summary.validation_loss,
+            validation_accuracy=summary.validation_accuracy,
+        )
+        for epoch, summary in sorted(rank.summaries.items())
+        if epoch in rank.epochs
     )
 
 
@@ -223,7 +259,7 @@ def _processor_s(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> tuple[fl
         events = [rank.epochs[epoch].event for rank in everyone]
         user_s = [event.user_s for event in events if event.user_s is not None]
         system_s = [event.system_s for event in events if event.system_s is not None]
-        if len(user_s) == len(system_s) == len(events):
+        if events and len(user_s) == len(system_s) == len(events):
             sums.append((sum(user_s), sum(system_s)))
     if not sums:
         return None
