@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -177,6 +178,25 @@ def test_ctrl_c_is_answered_with_its_exit_code_alone(
         main(["data", "list"])
     assert caught.value.code == 130
     assert capsys.readouterr() == ("", "")
+
+
+INTERRUPTED = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "cyclopts":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder())
+from phalanx.cli.main import main
+main(["data", "list"])
+"""
+
+
+def test_ctrl_c_during_imports_is_answered_with_its_exit_code_alone() -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:

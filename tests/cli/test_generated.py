@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.main import app
+from phalanx.cli.app import app
 from tests.cli.forked import WOULD_START, Done, Forked
 from tests.cli.generated import Command, Generator, commands_of
 from tests.report.made_study import Job, make_run, make_study

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from cyclopts import App
 
-from phalanx.cli.main import app
+from phalanx.cli.app import app
 from tests.cli.conftest import Phalanx
 
 

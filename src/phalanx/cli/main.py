@@ -1,4 +1,4 @@
-"""`phalanx`: reads the words of the command line, calls one function, turns errors into a line."""
+"""`phalanx`: calls the function that the command line names, turns errors into a line."""
 
 from __future__ import annotations
 
@@ -8,38 +8,14 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
-
-from phalanx import __version__
-from phalanx.cli.config_file import read_config
 from phalanx.cli.extras import missing_extra
-from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError, was_interrupted
 from phalanx.launch.streams import prepare_streams
-
-STUDY_HELP = "Measure on this machine what to choose, and draw it."
-BENCH_HELP = "Measure collectives and storage, against the others."
 
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 LONGEST_SHOWN = 200
-
-app = App(
-    name="phalanx",
-    help="Train PyTorch models over MPI on the stock PyTorch wheel, every run measured.",
-    version=__version__,
-)
-# A sub-command's module is read only when it is called, so that `--help` answers at once.
-app.command("phalanx.cli.data:app", name="data", help="List, fetch, pack and verify data sets.")
-add_command(app, "train", "phalanx.cli.train:train", config=read_config)
-add_command(app, "trace", "phalanx.cli.trace:trace")
-add_command(app, "scratch", "phalanx.cli.scratch:scratch")
-app.command("phalanx.cli.study:app", name="study", help=STUDY_HELP)
-app.command("phalanx.cli.bench:app", name="bench", help=BENCH_HELP)
-add_command(app, "report", "phalanx.cli.report:report")
-add_command(app, "doctor", "phalanx.cli.doctor:doctor")
-app.register_install_completion_command(add_to_startup=False)
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -47,6 +23,8 @@ def main(words: Sequence[str] | None = None) -> None:
     prepare_streams()
     end_on_request()
     try:
+        from phalanx.cli.app import app  # where Ctrl-C is answered: it imports for a second
+
         app(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except SystemExit:  # with its code: also what becomes of Ctrl-C within a command
@@ -97,10 +75,16 @@ def _exit_code(error: BaseException) -> int | None:
     match error:
         case RunFailedError() | BrokenPipeError():
             return EXIT_RUN_FAILED
-        case UserError() | CycloptsError() | OSError() | UnicodeError():
+        case UserError() | OSError() | UnicodeError():
             return EXIT_BAD_INPUT
         case _:
-            return None
+            return EXIT_BAD_INPUT if _is_of_words(error) else None
+
+
+def _is_of_words(error: BaseException) -> bool:
+    from cyclopts import CycloptsError
+
+    return isinstance(error, CycloptsError)
 
 
 def _silence_streams() -> None:
