@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ def _inlined() -> dict[str, object]:
     folder = Path(__file__).parent / "page"
     scripts = {
         "theme_script": (folder / "theme.js").read_text(),
-        "library_script": inside_script(vl_convert.javascript_bundle(LIBRARIES)),
+        "library_script": _library_script(),
         "page_script": (folder / "report.js").read_text(),
     }
     allowed = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts.values())
@@ -212,6 +213,12 @@ def _inlined() -> dict[str, object]:
     style = (folder / "report.css").read_text()
     marked: dict[str, object] = {name: Markup(script) for name, script in scripts.items()}
     return {"policy": policy, "style": Markup(style), **marked}
+
+
+@cache
+def _library_script() -> str:
+    """Cost: a second or more, the first time."""
+    return inside_script(vl_convert.javascript_bundle(LIBRARIES))
 
 
 def inside_script(source: str) -> str:
