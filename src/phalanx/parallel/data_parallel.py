@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from phalanx.comm.world import World
-from phalanx.launch.cores import last_level_cache_bytes
 from phalanx.parallel.buckets import largest_bucket_bytes, plan_buckets
 from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.torch_backend.tensors import buffer_of
@@ -60,10 +59,11 @@ class DataParallel(nn.Module):
         self.module = module
         self._trained = [p for p in module.parameters() if p.requires_grad]
         _check(self._trained)
-        self._group = (world or World.create()).group
+        world = world or World.create()
+        self._group = world.group
         self._broadcasts = broadcast_buffers
         self._bucket_bytes = bucket_bytes or largest_bucket_bytes(
-            self._group.size, last_level_cache_bytes()
+            self._group.size, world.settings.cache_bytes
         )
         self._is_synchronised, self._is_running = True, False
         self._came: list[nn.Parameter] = []

@@ -1,14 +1,22 @@
 """DataParallel against one process that sees the whole batch. Float64, parameters compared."""
 
 import itertools
+import os
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from phalanx.comm import settings
 from phalanx.comm.world import World
+from phalanx.launch.detect import detect
 from phalanx.parallel import DataParallel
 
+# As on nodes with unlike CPUs.
+launched = detect(os.environ)
+assert launched is not None
+settings.last_level_cache_bytes = lambda: 2**25 << launched.rank
 world = World.create(timeout_s=30)
 rank, size = world.rank, world.size
 torch.set_default_dtype(torch.float64)
@@ -68,6 +76,8 @@ def check(set_to_none: bool, num_accumulated: int, **options: Any) -> None:
     model.close()
 
 
+planned = world.gather(np.array([float(DataParallel(made()[1], world)._bucket_bytes)]))
+assert planned is None or (planned == planned[0]).all(), planned
 for set_to_none, num_accumulated in itertools.product([True, False], [1, 3]):
     check(set_to_none, num_accumulated)
     check(set_to_none, num_accumulated, bucket_bytes=1000)
