@@ -275,7 +275,7 @@ def test_the_kind_of_pmi_that_srun_has_to_offer_is_named(
     done = phalanx("train", *SMALL, "--strategy", "mpi")
     assert done.returncode == 2
     kind = "pmix" if find_mpi(os.environ).vendor == "openmpi" else "pmi2"
-    assert f"sees 1: srun offers its tasks nothing that this library knows: srun --mpi={kind}" in (
+    assert f"of 1: srun offers its tasks nothing that this library knows: srun --mpi={kind}" in (
         done.stderr
     )
 

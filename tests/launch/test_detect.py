@@ -133,3 +133,5 @@ def test_the_advice_names_the_kind_of_pmi():
     assert how_to_start(slurm, "Open MPI v5.0.11").endswith("srun --mpi=pmix")
     assert how_to_start(slurm, "MPICH Version: 5.0.2").endswith("srun --mpi=pmi2")
     assert "mpiexec of this MPI" in how_to_start(hydra, "Open MPI v5.0.11")
+    torchrun = how_to_start(launched("torchrun", 0, 2), "Open MPI v5.0.11")
+    assert 'init_process_group("mpi") first' in torchrun

@@ -126,7 +126,7 @@ def test_more_ranks_than_the_library_sees(ranks: Ranks, programs: Callable[[str]
     """Started by srun without the kind of PMI that the library knows."""
     step = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     output = run(str(programs("start.py")), **step)
-    assert "RuntimeError: slurm started rank 0 of 4, but MPI" in output
+    assert "MismatchError: slurm started rank 0 of 4, but MPI" in output
     assert "sees rank 0 of 1: srun offers its tasks nothing that this library knows" in output
     kind = "pmix" if find_mpi(os.environ).vendor == "openmpi" else "pmi2"
     assert f"srun --mpi={kind}" in output
@@ -143,15 +143,6 @@ def test_threads_that_mpi_does_not_allow(
 
 
 @pytest.mark.mpi
-def test_mpi_that_phalanx_initialises_is_finalised(
-    ranks: Ranks, programs: Callable[[str], Path]
-) -> None:
-    """Open MPI fails a job whose ranks end without it."""
-    output = ranks.mpi(2, programs("start.py"), "not initialised")
-    assert output.count("of 2 is done") == 2
-
-
-@pytest.mark.mpi
 def test_a_rank_that_never_comes_is_named(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     output = ranks.mpi(2, programs("start.py"), "alone", may_fail=True)
     error = "rank 0 waited 2 s in set-up of group world for rank 1"
@@ -159,14 +150,21 @@ def test_a_rank_that_never_comes_is_named(ranks: Ranks, programs: Callable[[str]
     assert "rank 1 ends" not in output or output.index(error) < output.index("rank 1 ends")
 
 
+ALONE = """
+import phalanx, torch
+try:
+    phalanx.DataParallel(torch.nn.Linear(2, 2))
+except RuntimeError as error:
+    print(error)
+"""
+
+
 @pytest.mark.mpi
-def test_more_ranks_than_the_launcher_started(
-    ranks: Ranks, programs: Callable[[str], Path]
-) -> None:
+def test_ranks_of_torchrun_that_mpi_does_not_connect(ranks: Ranks) -> None:
     variables = {"RANK": "0", "WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
-    output = run(str(programs("start.py")), **variables)
-    assert "RuntimeError: torchrun started rank 0 of 4, but MPI" in output
-    assert "sees rank 0 of 1" in output
+    output = run("-c", ALONE, **variables)
+    assert "torchrun started rank 0 of 4, but MPI" in output
+    assert 'sees rank 0 of 1: call torch.distributed.init_process_group("mpi") first' in output
 
 
 @pytest.mark.mpi

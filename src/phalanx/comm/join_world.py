@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 
+from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -26,6 +27,8 @@ def join_world(
         world = World.create(timeout_s=timeout_s, link=link)
     except ImportError as error:
         raise UserError(_not_loaded(error)) from error
+    except LauncherMismatchError as error:
+        raise UserError(str(error)) from None
     except RuntimeError as error:
         if "cannot load MPI" in str(error):
             raise UserError(_not_loaded(error)) from error

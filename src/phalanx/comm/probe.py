@@ -28,13 +28,14 @@ def describe(mpi: Any) -> dict[str, object]:
         "thread_level": _thread_level(mpi),
         "shared_window_error": _shared_window_error(mpi),
         "gpu_aware": is_gpu_aware(os.environ, mpi.Get_library_version(), ask(mpi)),
-        **_engine(),
+        **_engine(mpi),
     }
 
 
-def _engine() -> dict[str, object]:
+def _engine(mpi: Any) -> dict[str, object]:
     """What our own collectives go through here."""
-    world = World.create(timeout_s=20)
+    # Not `World.create`, which refuses processes that MPI does not connect.
+    world = World(mpi.COMM_WORLD, timeout_s=20)
     topology = Topology(nodes=world.group.nodes, shares_memory=world.group.node is not None)
     lines = explain(topology, asked_for(os.environ), FLOAT32, is_native=True)
     world.close()

