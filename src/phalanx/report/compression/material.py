@@ -20,6 +20,7 @@ from phalanx.report.statistics import (
     Holding,
     Interval,
     Times,
+    blocks,
     holding,
     paired_difference,
     ratio_of_times,
@@ -46,7 +47,7 @@ class CompressionCell:
     step_s: float
     """Median over steps and seeds, of the slowest rank; the first steps left out."""
     times: Times = ()
-    """What its interval is made of: the median step of each run, or the steps of the only one."""
+    """For its interval: the median step of each run, or those of stretches of the only one."""
     sent_bytes: float | None
     """Counted; in a step, by the rank that sends the most."""
 
@@ -203,7 +204,8 @@ def timed(steps: Sequence[float]) -> Sequence[float]:
 
 
 def _times(runs: Sequence[Sequence[float]]) -> Times:
-    return tuple((median(run),) for run in runs) if len(runs) > 1 else (tuple(runs[0]),)
+    """Of a single run the medians of stretches: neighbouring steps are no evidence of their own."""
+    return tuple((median(run),) for run in runs) if len(runs) > 1 else (blocks(runs[0]),)
 
 
 def step_times(ranks: Sequence[Sequence[Step]]) -> list[float]:
