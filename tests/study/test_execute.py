@@ -16,6 +16,7 @@ from phalanx.study import execute as steps
 from phalanx.study.execute import open_study
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
+from tests.report.collectives.made_bench import make_bench
 
 CONFIG = TrainConfig(epochs=2, lr=0.001, train_samples=1_000, timeout_s=300)
 
@@ -132,6 +133,9 @@ def test_a_full_disk_ends_one_run_and_not_the_study(
     assert "a  failed: [Errno 28] No space left" in capsys.readouterr().out
     monkeypatch.setattr("phalanx.cli.study.run_bench", raise_full)
     assert measure_algorithms(tmp_path, 2, 1.0, Console()) == 1
+    make_bench(tmp_path / "algorithms" / "ranks-2", config={"seconds": 1.0})
+    assert measure_algorithms(tmp_path, 2, 1.0, Console()) == 0, "measured already"
+    assert measure_algorithms(tmp_path, 2, 2.0, Console()) == 1, "of another number of seconds"
     monkeypatch.setattr("phalanx.cli.study.set_aside", raise_full)
     assert measure_algorithms(tmp_path, 2, 1.0, Console()) == 1
 

@@ -154,18 +154,19 @@ def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:
 
 def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console) -> int:
     """The all-reduce algorithms on messages side by side, in a job of their own, unless they have
-    been measured; returns how many jobs failed."""
+    been measured with these options; returns how many jobs failed."""
     folder = study / ALGORITHMS / f"ranks-{ranks}"
-    with contextlib.suppress(UserError):  # none, or damaged
-        if read_bench(folder).outcome.status == "completed":
-            return 0
     config = CollectivesConfig(
         ranks=ranks, paths=MESSAGE_PATHS, sizes=MESSAGE_SIZES, seconds=time_s, output=folder
     )
-    console.print(config.title, markup=False)
     command = command_words(
         "bench collectives", config.as_record(), CollectivesConfig().as_record()
     )
+    with contextlib.suppress(UserError):  # none, or damaged
+        found = read_bench(folder)
+        if found.outcome.status == "completed" and found.config.get("seconds") == time_s:
+            return 0
+    console.print(config.title, markup=False)
     try:
         set_aside(folder)
         run_bench(config, folder, command=command, console=console)

@@ -54,6 +54,7 @@ def make_bench(
     obstacles: Mapping[str, str] | None = None,
     outcome: Outcome | None = None,
     preempted: int = 0,
+    config: Mapping[str, object] | None = None,
 ) -> Path:
     """medians: of each path, seconds at SIZES; a barrier takes the first."""
     setting = BenchSetting(
@@ -67,7 +68,7 @@ def make_bench(
     bench = Bench(
         bench=folder.name,
         command="phalanx bench collectives",
-        config={},
+        config=dict(config or {}),
         setting=setting,
         environment=msgspec.structs.replace(ENVIRONMENT, mpi=mpi),
         outcome=outcome or Outcome(status="completed"),
