@@ -257,6 +257,7 @@ class Membership:
     def fail(self, reason: str) -> None:
         """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`, and
         so do those of this rank's other threads."""
+        reason = encodable(reason)
         self._watch.failed[self.members[self.rank]] = reason
         self._tell_node(reason)
         self._watch.tell_failure(reason)
@@ -354,7 +355,7 @@ class Membership:
     def _break(self, error: BaseException) -> None:
         """The group cannot go on after this; those who wait in shared memory are told."""
         self._broken, self._fast = error, None
-        reason = str(error) or type(error).__name__
+        reason = encodable(str(error)) or type(error).__name__
         if not isinstance(error, PeerFailedError):
             self._tell_node(reason)
         path = self._recorder.write(reason)
@@ -371,3 +372,8 @@ class Membership:
             raise RuntimeError(f"group {self.name} is closed")
         if self._broken is not None:
             raise PeerFailedError(f"group {self.name} cannot be used any more: {self._broken}")
+
+
+def encodable(text: str) -> str:
+    """Escape what UTF-8 has no bytes for, such as the odd bytes of a file's name."""
+    return text.encode(errors="backslashreplace").decode()

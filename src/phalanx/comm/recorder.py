@@ -104,7 +104,7 @@ class Recorder:
         groups = [group.last_calls() for group in self._alive()]
         if self.label:
             groups = [_of(group, self.label) for group in groups]
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             last = LastCollectives(
                 rank=self.rank,
                 hostname=socket.gethostname(),

@@ -14,6 +14,7 @@ from typing import Any
 
 from phalanx.comm.bell import Bell
 from phalanx.comm.errors import PeerFailedError
+from phalanx.comm.in_flight import keep_for_ever
 from phalanx.comm.mpi import mpi
 from phalanx.comm.wait import Competition, WaitPolicy, WaitTimeoutError, wait_until
 
@@ -136,9 +137,9 @@ class Watch:
             if bell is not None:
                 bell.ring(self.rank)
             time.sleep(LOOK_EVERY_S)
-        for request, _ in self._sent:
-            if not request.Test():
-                request.Free()
+        for message in self._sent:
+            if not message[0].Test():
+                keep_for_ever(message)  # MPI reads it until it is sent
         self._sent.clear()
 
     def _others_wait(self) -> bool:
@@ -216,7 +217,7 @@ class Watch:
 
     def _take(self, source: int, notice: bytes) -> None:
         kind = notice[:1]
-        group, _, text = notice[1:].decode().partition("\0")
+        group, _, text = notice[1:].decode(errors="replace").partition("\0")
         if group != self._group:
             return  # a straggler of a closed group, whose communicator had the number of ours
         if kind == _FAILED:

@@ -14,7 +14,7 @@ dist.all_reduce(torch.ones(1))
 if rank == 1:
     time.sleep(0.3)
     if way == "raise":
-        raise ValueError("the data of rank 1 is broken")
+        raise ValueError("the data of rank 1 is broken: \udcff")
     if way == "die":
         os._exit(7)
     if way == "exit":
