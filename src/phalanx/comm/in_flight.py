@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
+import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -46,25 +49,35 @@ class InFlight:
 
     def __init__(self) -> None:
         self._live: weakref.WeakSet[Live] = weakref.WeakSet()
-        self._kept: list[Unfinished] = []
+        self._given_up: deque[Unfinished] = deque()  # by any thread, also within `sweep`
+        self._kept: list[Unfinished] = []  # of the thread that has `_settling`
+        self._settling = threading.Lock()
         self._process = os.getpid()
 
     def add(self, message: Live) -> None:
         self._live.add(message)
 
     def give_up(self, unfinished: Unfinished) -> None:
-        """Cancel it, and keep its buffers until MPI is done with them. Does not wait."""
-        if self._process != os.getpid():
-            keep_for_ever(unfinished)  # a forked child must not touch MPI
+        """Cancel it, and keep its buffers until MPI is done with them. Does not wait. On any
+        thread, at any time: a message is given up when nobody holds it any more."""
+        if self._process != os.getpid() or _has_ended():
+            keep_for_ever(unfinished)  # neither a forked child nor a late one may touch MPI
             return
         unfinished.cancel()
         if not unfinished.settle():
-            self._kept.append(unfinished)
+            self._given_up.append(unfinished)
 
     def sweep(self) -> None:
-        """Let go of what MPI has finished with."""
-        if self._kept:
-            self._kept = [unfinished for unfinished in self._kept if not unfinished.settle()]
+        """Let go of what MPI has finished with, unless another thread does so."""
+        if not (self._given_up or self._kept) or not self._settling.acquire(blocking=False):
+            return
+        try:
+            while self._given_up:
+                self._kept.append(self._given_up.popleft())
+            if not _has_ended():
+                self._kept = [unfinished for unfinished in self._kept if not unfinished.settle()]
+        finally:
+            self._settling.release()
 
     def close(self, error: Exception) -> None:
         """The group ends: what is not over ends with `error`, and what MPI does not finish soon is
@@ -73,12 +86,18 @@ class InFlight:
             message.end(error)
         until_s = time.monotonic() + CANCEL_S
         self.sweep()
-        while self._kept and time.monotonic() < until_s:
+        while (self._given_up or self._kept) and time.monotonic() < until_s:
             time.sleep(1e-3)
             self.sweep()
-        for unfinished in self._kept:
+        for unfinished in (*self._given_up, *self._kept):
             keep_for_ever(unfinished)
-        self._kept = []
+        self._given_up, self._kept = deque(), []
+
+
+def _has_ended() -> bool:
+    """Return whether MPI has been finalised."""
+    library = sys.modules.get("mpi4py.MPI")
+    return library is not None and bool(library.Is_finalized())
 
 
 def keep_for_ever(unfinished: object) -> None:
