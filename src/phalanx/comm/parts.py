@@ -18,6 +18,8 @@ from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
 from phalanx.comm.memory import SharedMemory, share_within
 from phalanx.comm.node import Node
 from phalanx.comm.recorder import NETWORK, NOTHING, collective_detail, kernel_calls
+from phalanx.comm.set_up import SetUp
+from phalanx.comm.watch import Watch
 from phalanx.comm.world import World
 from phalanx.records.last import GroupCalls
 from phalanx.records.spans import Spans, now_ns
@@ -91,18 +93,29 @@ class Parts:
         """Parts of `sizes` elements that begin at `starts` in a vector of `num_elements`, and
         `num_vectors` vectors that all ranks see. guarded: parts are looked through as they are
         handed over, and nothing is done with them where one is not finite. None, on all ranks,
-        where they are not on one node, cannot share memory or have no kernels. Collective."""
+        where they are not on one node, cannot share memory or have no kernels. Collective.
+
+        Raises: WaitTimeoutError naming the ranks that did not come.
+        """
         module = kernels.compiled()
-        if not all(world.node.allgather(module is not None and world.on_one_node)):
+        if not world.on_one_node:
+            return None
+        members = tuple(range(world.size))
+        watch = Watch(
+            world.node, group=NAME, members=members, policy=world.policy, timeout_s=world.timeout_s
+        )
+        set_up = SetUp(world.node, watch)
+        if not all(set_up.allgather(module is not None)):
             return None
         node = None
         if world.size > 1:
-            node = Node.join(world.node, policy=world.policy, name=NAME, timeout_s=world.timeout_s)
+            node = Node.join(set_up, policy=world.policy, name=NAME, timeout_s=world.timeout_s)
             if node is None:
                 return None
         dtype = np.dtype(dtype)
         num_rows = world.local_size + num_vectors
-        memory = share_within(world.node, max(1, num_rows * stride_bytes(num_elements, dtype)))
+        memory = share_within(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
+        watch.close()
         if memory is None:
             return None
         return cls(world, node, memory, module, sizes, starts, num_elements, dtype, guarded=guarded)
