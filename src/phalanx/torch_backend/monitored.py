@@ -54,9 +54,10 @@ class Monitored(Membership):
 
 
 def missing_ranks(text: str) -> list[str]:
-    """Return the ranks that a timeout names: "… for rank 1, 2 (world 5)"."""
-    found = re.search(r" waited .* for rank ((?:\d+(?: \(world \d+\))?(?:, )?)+)", text)
-    return re.findall(r"(?<!world )(?<!\d)\d+", found[1]) if found else []
+    """Return the ranks that a timeout names: "… for rank 1, 2 (world 5)", or "… for rank 1, which
+    is in all_reduce number 3, 2, which is in …"."""
+    found = re.search(r" waited .*? for rank (.*)", text)
+    return re.findall(r"(?:^|, )(\d+)(?= \(world|,| |$)", found[1]) if found else []
 
 
 def accept_monitored_barrier() -> None:
