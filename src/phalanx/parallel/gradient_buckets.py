@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import torch
@@ -93,8 +94,15 @@ def visible_memory(group: Group) -> Callable[[int], Tensor]:
     """For buckets: memory that the other ranks of the node can see, where there is such."""
 
     def allocate(num_bytes: int) -> Tensor:
-        if group.node is None:
-            return torch.zeros(num_bytes, dtype=torch.uint8)
-        return torch.from_numpy(group.node.allocate(num_bytes, "uint8"))
+        if group.node is not None:
+            try:
+                return torch.from_numpy(group.node.allocate(num_bytes, "uint8"))
+            except OSError as error:
+                warnings.warn(
+                    f"no shared memory for a bucket of gradients ({error}): it is copied instead, "
+                    "which is slower",
+                    stacklevel=2,
+                )
+        return torch.zeros(num_bytes, dtype=torch.uint8)
 
     return allocate

@@ -7,6 +7,7 @@ ranks of the node can see; from then on it is reduced where it lies.
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import math
@@ -119,16 +120,19 @@ def _has_room(num_bytes: int) -> bool:
 def _has_descriptors() -> bool:
     """Whether half of the descriptors that this process may have are free: each bucket keeps one
     of them, and the program opens files and connections of its own."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         used = len(os.listdir(DESCRIPTORS_FOLDER))
-    except OSError:
-        return True  # not Linux, or none is left: PyTorch will tell
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            return True  # not Linux
+        used = most
     if most == resource.RLIM_INFINITY or 2 * used < most:
         return True
     warnings.warn(
-        f"half of the {most} file descriptors of this process are in use: DDP's further buckets "
-        "are copied instead of shared, which is slower; ulimit -n gives more",
+        f"{'all' if used >= most else 'half'} of the {most} file descriptors of this process are "
+        "in use: DDP's further buckets are copied instead of shared, which is slower; "
+        "ulimit -n gives more",
         stacklevel=2,
     )
     return False

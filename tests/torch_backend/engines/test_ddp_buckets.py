@@ -49,6 +49,9 @@ def test_few_descriptors_are_said() -> None:
     try:
         with pytest.warns(UserWarning, match=rf"half of the {2 * used - 4} file descriptors"):
             assert not _has_descriptors()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        with pytest.warns(UserWarning, match="all of the 3 file descriptors"):
+            assert not _has_descriptors()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
