@@ -78,7 +78,7 @@ def read_settings(
         problem = str(error)
     return RankSettings(
         version=VERSION,
-        protocol=module.PROTOCOL if module is not None else None,
+        protocol=getattr(module, "PROTOCOL", 0) if module is not None else None,
         affinity=affinity(),
         quota=own_quota(),
         cache_bytes=last_level_cache_bytes(),
@@ -105,7 +105,9 @@ def exchange(own: RankSettings, gather: Callable[[str], Sequence[str]]) -> list[
         raise UserError(f"the ranks run different versions of Phalanx: {described}")
     protocols = {protocol for _, protocol in builds if protocol is not None}
     if len(protocols) > 1:
-        described = _who_has([f"{protocol or 'none'}" for _, protocol in builds])
+        described = _who_has(
+            [f"{'none' if protocol is None else protocol}" for _, protocol in builds]
+        )
         raise UserError(
             f"the ranks have C kernels of different builds of Phalanx (protocol: {described}): "
             "install the same one for all"
