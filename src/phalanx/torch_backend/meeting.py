@@ -57,7 +57,7 @@ def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Meet
     if arguments["group_size"] != -1:
         ranks = (arguments["group_rank"], arguments["group_size"])
         return _meeting(arguments["store"], *ranks, environ)
-    given = _locals_of_init()
+    given = locals_of("init_process_group")
     rank, size = asked_of_init()
     if is_without_mpi(environ):
         launched = detect(environ)
@@ -84,7 +84,7 @@ def unused(store: Store, rank: int, environ: Mapping[str, str]) -> Store:
 def asked_of_init() -> tuple[int, int]:
     """Return the rank and world size given to `init_process_group`, which says of them only that
     it ignores them for mpi; −1: not given."""
-    given = _locals_of_init()
+    given = locals_of("init_process_group")
     return given.get("rank", -1), given.get("world_size", -1)
 
 
@@ -130,9 +130,10 @@ def _meeting(store: Store, rank: int, size: int, environ: Mapping[str, str]) -> 
     return Meeting(store=unused(store, rank, environ), rank=rank, size=size)
 
 
-def _locals_of_init() -> Mapping[str, Any]:
+def locals_of(function: str) -> Mapping[str, Any]:
+    """Return the local variables of the innermost call of `function`; empty: there is none."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_name != "init_process_group":
+    while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back
     return frame.f_locals if frame is not None else {}
 

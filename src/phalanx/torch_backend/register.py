@@ -18,6 +18,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.errors import UserError
 from phalanx.launch.detect import detect_mpi
 from phalanx.launch.variables import MARK, set_variables
 
@@ -26,7 +27,10 @@ def register() -> None:
     """Never raises: an exception here would break `import torch` for everybody. Nothing is changed
     in PyTorch when something is missing there."""
     with contextlib.suppress(Exception):
-        launched = detect_mpi(os.environ)
+        try:
+            launched = detect_mpi(os.environ)
+        except UserError:  # whoever asks for backend mpi reads it then
+            launched = None
         try:
             _register(sys.modules["torch"], is_rank=launched is not None)
         except Exception as error:  # noqa: BLE001

@@ -81,37 +81,39 @@ class LaterStore(Store):
         if self._opened is None:
             self._opened = self._make()
 
-    def _own(self) -> Store:
+    def opened(self) -> Store:
+        """Raises: RuntimeError when it is not open."""
         if self._opened is None:
             raise RuntimeError(
                 "the store of backend mpi is opened when all ranks make a group of another "
-                "backend: call dist.new_group(backend='gloo') on all ranks first"
+                "backend: call dist.new_group(backend='gloo'), without "
+                "use_local_synchronization, on all ranks first"
             )
         return self._opened
 
     def set(self, key: str, value: Any) -> None:
-        self._own().set(key, value)
+        self.opened().set(key, value)
 
     def get(self, key: str) -> Any:
-        return self._own().get(key)
+        return self.opened().get(key)
 
     def add(self, key: str, amount: int) -> int:
-        return self._own().add(key, amount)
+        return self.opened().add(key, amount)
 
     def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
-        return self._own().compare_set(key, expected, desired)
+        return self.opened().compare_set(key, expected, desired)
 
     def wait(self, *arguments: Any) -> None:
-        self._own().wait(*arguments)
+        self.opened().wait(*arguments)
 
     def check(self, keys: list[str]) -> bool:
-        return self._own().check(keys)
+        return self.opened().check(keys)
 
     def delete_key(self, key: str) -> bool:
-        return self._own().delete_key(key)
+        return self.opened().delete_key(key)
 
     def num_keys(self) -> int:
-        return self._own().num_keys()
+        return self.opened().num_keys()
 
     def set_timeout(self, timeout: timedelta) -> None:
         if self._opened is not None:

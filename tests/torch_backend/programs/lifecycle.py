@@ -46,6 +46,16 @@ def check_overlapping(rank: int, size: int) -> None:
 
 
 def check_gloo_beside(rank: int, size: int) -> None:
+    try:
+        dist.new_group([rank], backend="gloo", use_local_synchronization=True)
+    except RuntimeError as error:
+        assert "on all ranks first" in str(error), error
+    else:
+        raise AssertionError("no rank can open the store by itself")
+    mixed = dist.new_group(backend="cpu:gloo,cuda:mpi")
+    assert total(mixed) == sum(range(1, size + 1))
+    alone = dist.new_group([rank], backend="gloo", use_local_synchronization=True)
+    assert total(alone) == 1 + rank
     gloo = dist.new_group(backend="gloo")
     assert dist.get_backend(gloo) == "gloo"
     assert total(gloo) == sum(range(1, size + 1))
