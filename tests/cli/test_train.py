@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from phalanx.errors import RunFailedError
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
+from phalanx.records.owner import has_died
 from phalanx.records.schema import Epoch, Evaluation, Finished, Summary
 from phalanx.records.schema import Started as Began
 from phalanx.train.config import TrainConfig
@@ -200,6 +201,31 @@ def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(tmp_path: Path) -
         finally:
             process.kill()
     assert read_run(folder).outcome.status == "interrupted"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_is_killed_under_the_users_own_launcher(tmp_path: Path, rank: int) -> None:
+    """It was called "interrupted": the launcher ends the others with SIGTERM."""
+    folder = tmp_path / "run"
+    launcher = [PHALANX.with_name("mpiexec"), "-n", "2"]
+    if PHALANX.with_name("ompi_info").exists():
+        launcher[1:1] = ["--allow-run-as-root", "--oversubscribe"]
+    words = ("train", "--dataset", "digits", "--strategy", "mpi", "--epochs", "500")
+    with subprocess.Popen([*launcher, PHALANX, *words, "--run-dir", folder]) as process:
+        try:
+            wait_for_steps(folder)
+            first = next(iter(read_events(folder / f"rank-{rank}.jsonl")))
+            assert isinstance(first, Began)
+            os.kill(first.process_id, signal.SIGKILL)
+            assert process.wait(timeout=60) != 0
+        finally:
+            process.kill()
+    run = read_run(folder)
+    if run.outcome.status == "running":  # nobody was left to close it
+        assert has_died(run)
+    else:
+        assert run.outcome.status == "failed"
+        assert f"rank {rank}" in (run.outcome.error or "")
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "gloo"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +23,9 @@ from phalanx.records.failures import (
     report_failure,
     unseen_record,
 )
-from phalanx.records.files import read_run
-from phalanx.records.schema import Outcome
+from phalanx.records.files import rank_file, read_events, read_failure, read_run
+from phalanx.records.last import last_file
+from phalanx.records.schema import Outcome, Started
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import Place, train
 
@@ -81,17 +83,53 @@ def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 def _stop(request: BaseException, rank: int, place: Place) -> NoReturn:
     """End this rank as asked; its records are closed as far as they can be written."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # on the way already
     try:
+        outcome = Outcome(status="interrupted")
+        if rank == 0 and place.keeps_run and place.folder is not None:
+            outcome = _known_failure(place, place.folder) or outcome
         _try(lambda: place.dump(f"rank {rank} was ended: {type(request).__name__}"))
         _try(place.close)
         if rank == 0:
-            _end_kept_run(place, Outcome(status="interrupted"))
+            _end_kept_run(place, outcome)
     finally:
         os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
 
 
+def _known_failure(place: Place, folder: Path) -> Outcome | None:
+    """Return what a rank failed of, where it is why the launcher now ends the others.
+
+    A rank that is ended as this one is leaves its last collectives; one that was killed does not.
+    """
+    with contextlib.suppress(Exception):
+        failure = read_failure(folder)
+        if failure is not None:
+            return Outcome(status="failed", error=failure.message, rank=failure.rank)
+        if place.strategy is None or not place.strategy.recorders():
+            return None
+        for rank in range(1, place.strategy.size):
+            file = rank_file(folder, rank)
+            first = next(iter(read_events(file)), None) if file.exists() else None
+            if isinstance(first, Started) and _was_killed(first, folder):
+                error = f"rank {rank} ended without a word"
+                return Outcome(status="failed", error=error, rank=rank)
+    return None
+
+
+def _was_killed(rank: Started, folder: Path) -> bool:
+    """Whether the process of a rank of this node is gone, and has not written why."""
+    if rank.hostname != socket.gethostname() or last_file(folder, rank.rank).exists():
+        return False
+    try:
+        os.kill(rank.process_id, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 def _fail(error: BaseException, rank: int, place: Place) -> NoReturn:
     """End all ranks. Nothing on the way may keep this rank from `abort`: the others wait."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a launcher that has noticed as well
     exit_code = EXIT_FAILED
     try:
         failure = failure_of(error, rank)
