@@ -72,8 +72,13 @@ class World:
         self._comm = self._duplicate(communicator)
         watch = self._watch(self._comm)
         set_up = SetUp(self._comm, watch)
-        ranks = self._exchange_settings(link, check, set_up)
-        settings = agree(ranks)
+        try:
+            ranks = self._exchange_settings(link, check, set_up)
+            settings = agree(ranks)
+        except UserError:  # on every rank
+            watch.close()
+            self._comm.Free()
+            raise
         self.link = link or Link.from_environment(os.environ)
         self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
         self._outgoing: Outgoing | None = None
