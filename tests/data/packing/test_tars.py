@@ -168,6 +168,16 @@ def test_members_that_are_not_packed_are_named(tmp_path: Path) -> None:
         + ", ".join(f"{i:03d}.json" for i in range(10))
         + " and 2 more"
     ]
+    origin.close()
+    write_tar(tmp_path / "U.TAR", numbered(2, 12))
+    for name in ("c.tgz", ".d.tar"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "more").mkdir()
+    origin = find_origin(str(tmp_path), Wanted())
+    assert len(origin.targets) == 14, "endings in capitals are read too"
+    assert str(origin.skipped[-1]) == "3 hidden or of another ending than .tar: " + ", ".join(
+        str(tmp_path / name) for name in (".d.tar", "c.tgz", "more")
+    )
 
 
 NPY = io.BytesIO()

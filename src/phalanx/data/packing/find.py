@@ -12,6 +12,7 @@ from phalanx.data.packing.image_folder import ImageFolder
 from phalanx.data.packing.known import NAMES, read_known
 from phalanx.data.packing.origin import Kind, Origin, Wanted
 from phalanx.data.packing.parquet_files import ParquetFiles
+from phalanx.data.packing.skipped import Skipped, reported
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular
@@ -52,11 +53,11 @@ def find_origin(source: str, wanted: Wanted) -> Origin:
         case "csv":
             return read_csv(_file(path, kind), wanted)
         case "parquet":
-            return ParquetFiles(_files(path, kind), wanted)
+            return _named_rest(path, kind, ParquetFiles(_files(path, kind), wanted))
         case "hdf5":
             return Hdf5File(_file(path, kind), wanted)
         case "tar":
-            return TarFiles(_files(path, kind), wanted)
+            return _named_rest(path, kind, TarFiles(_files(path, kind), wanted))
 
 
 def check_source(path: Path) -> None:
@@ -86,9 +87,9 @@ def _kind_of(path: Path) -> Kind:
                 return kind
     elif idx_files(path):
         return "idx"
-    elif list(path.glob("*.tar")):
+    elif _of_kind(path, "tar"):
         return "tar"
-    elif list(path.glob("*.parquet")):
+    elif _of_kind(path, "parquet"):
         return "parquet"
     elif has_images(path):
         return "images"
@@ -101,12 +102,32 @@ def _kind_of(path: Path) -> Kind:
 def _files(path: Path, kind: Kind) -> list[Path]:
     if path.is_file():
         return [path]
-    found = sorted(path.glob(f"*.{kind}"))
+    found = _of_kind(path, kind)
     if not found:
         raise UserError(f"{path} has no files *.{kind}")
     for file in found:
         check_source(file)
     return found
+
+
+def _of_kind(folder: Path, kind: Kind) -> list[Path]:
+    """The files of a folder with an ending of this kind, in capitals too, but no hidden ones."""
+    endings = tuple(ending for ending, other in _KIND_OF_ENDING.items() if other == kind)
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.name.lower().endswith(endings) and not path.name.startswith(".")
+    )
+
+
+def _named_rest(path: Path, kind: Kind, origin: Origin) -> Origin:
+    """Add to `origin.skipped` what else lies in the folder it was found in."""
+    rest = Skipped(f"hidden or of another ending than .{kind}")
+    if path.is_dir():
+        for other in sorted({*path.iterdir()}.difference(_of_kind(path, kind))):
+            rest.add(other)
+    origin.skipped += reported([rest])
+    return origin
 
 
 def _file(path: Path, kind: Kind) -> Path:
