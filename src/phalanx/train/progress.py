@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.files import EventTail, rank_file
 from phalanx.records.schema import AnyEvent, Notice, Skipped, Started, Step, Summary
 from phalanx.train.config import TrainConfig
@@ -114,7 +115,7 @@ class LiveState:
         targets = sum(step.samples for step in self._steps) * started.targets_per_sample
         if not targets:
             return ""
-        return f"  loss {sum(step.loss_sum for step in self._steps) / targets:.4f}"
+        return f"  loss {loss_text(mean_loss(sum(s.loss_sum for s in self._steps), targets))}"
 
     def _last_accuracy(self) -> str:
         if self._accuracy is None:

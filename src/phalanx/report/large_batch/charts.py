@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 from typing import Any
 
 import altair as alt
 
+from phalanx.records import divergence
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
 from phalanx.report.charts.look import faded_unless, highlight
 from phalanx.report.large_batch.material import BatchCell, Material, names_of
@@ -195,14 +195,14 @@ def loss_rows(cells: Sequence[BatchCell]) -> list[Row]:
 
 
 def mean_loss(cell: BatchCell, epoch: int) -> float | None:
-    """Training loss of an epoch, over the seeds that finished it."""
+    """Return the training loss of an epoch, the mean of the seeds that finished it."""
     losses = [
         e.train_loss
         for run in (*cell.runs, *cell.diverged)
         for e in run.trained
         if e.epoch == epoch and e.train_loss is not None
     ]
-    return fmean(losses) if losses else None
+    return divergence.mean_loss(sum(losses), len(losses)) if losses else None
 
 
 def _by_batch(rows: Sequence[Row], y: alt.Y, low: str | None, high: str | None) -> AnyChart:

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
+from phalanx.records.divergence import loss_text
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import Spread, counted
 from phalanx.report.findings import not_completed_topic
@@ -240,7 +241,7 @@ def _ending(cell: BatchCell, name: str) -> str:
     if cell.accuracy is None:
         return f"{name}: every seed diverged"
     last = mean_loss(cell, max(run.trained[-1].epoch for run in cell.runs))
-    loss = "" if last is None else f", training loss {last:.4g}"
+    loss = "" if last is None else f", training loss {loss_text(last)}"
     lost = f", {len(cell.diverged)} diverged" if cell.diverged else ""
     return f"{name}: {percent(cell.accuracy.mean, 2)}{loss}{lost}"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from statistics import fmean
 
+from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
 from phalanx.report.answers import NAMED, sentence, undecided
 from phalanx.report.comparison import Cell, speed_up
 from phalanx.report.parallelism.details import Pair, state
@@ -222,9 +223,11 @@ def drifting(model: ModelMaterial) -> str | None:
         pairs = _pairs(cell.cell.loss_by_seed, alone.cell.loss_by_seed)
         if not pairs or cell.ranks != max(model.num_ranks):
             continue
-        mean = fmean(own for own, _ in pairs)
-        text = f"{spoken(cell.scheme)} ends with loss {mean:.4f}"
-        text += f" ({signed(fmean(own / base - 1 for own, base in pairs))}"
+        mean = mean_loss(sum(own for own, _ in pairs), len(pairs))
+        change = "diverged"
+        if mean < UNBOUNDED:
+            change = signed(fmean(own / base - 1 for own, base in pairs))
+        text = f"{spoken(cell.scheme)} ends with loss {loss_text(mean)} ({change}"
         gap = _gap(cell.cell, alone.cell)
         text += f", {gap}" if gap else ""
         parts.append(f"{text})")
