@@ -2,7 +2,7 @@
 
 import pytest
 
-from phalanx.launch.variables import MARK, SWITCH, first_host, set_variables
+from phalanx.launch.variables import MARK, SWITCH, first_host, is_users, set_variables
 from tests.launch.test_detect import BARE, HYDRA, ONE_TASK, OPENMPI, PMI2, SRUN, TORCHRUN
 
 ONE_NODE = OPENMPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_NAMESPACE": "prterun-vm-7@1"}
@@ -80,6 +80,17 @@ def test_a_users_address_stays() -> None:
     found = after(ONE_NODE | {"MASTER_ADDR": "10.0.0.7", "MASTER_PORT": "29500"})
     assert (found["MASTER_ADDR"], found["MASTER_PORT"]) == ("10.0.0.7", "29500")
     assert found["RANK"] == "2"
+
+
+def test_a_users_variables_are_told_from_our_own() -> None:
+    environ = dict(ONE_NODE)
+    assert not is_users("MASTER_ADDR", environ)
+    set_variables(environ)
+    assert not is_users("MASTER_ADDR", environ)
+    assert is_users("MASTER_ADDR", environ | {"MASTER_ADDR": "10.0.0.7"})
+    environ = ONE_NODE | {"MASTER_ADDR": "127.0.0.1"}
+    set_variables(environ)
+    assert is_users("MASTER_ADDR", environ)
 
 
 def test_the_switch() -> None:

@@ -103,6 +103,12 @@ def launcher_process() -> int:
     return os.getppid()
 
 
+def is_users(name: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a variable is set, and not by Phalanx."""
+    chosen = f"{name}={environ.get(name)}"
+    return name in environ and chosen not in environ.get(MARK, "").split()
+
+
 def _forget(environ: MutableMapping[str, str]) -> None:
     """Remove what Phalanx set in a process above this one: a launcher between the two may have
     numbered anew. What somebody has changed since stays."""

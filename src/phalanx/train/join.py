@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import torch.distributed as dist
 
@@ -11,6 +12,7 @@ from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import JOB_VARIABLE
+from phalanx.launch.variables import is_users
 from phalanx.models.options import completed
 from phalanx.parallel.compression.make import make_compressor
 from phalanx.parallel.gloo import Gloo
@@ -18,6 +20,7 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
+from phalanx.torch_backend.store import open_store
 from phalanx.train.config import TrainConfig
 
 RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
@@ -129,22 +132,13 @@ def _join_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:
     if RENDEZVOUS in os.environ or launched is None:
         path = os.environ.get(RENDEZVOUS)
         store: dist.Store = dist.FileStore(path, size) if path else dist.HashStore()
-    elif "MASTER_ADDR" in os.environ:
+    elif is_users("MASTER_ADDR", os.environ) or launched.launcher == "torchrun":
         store, _, _ = next(dist.rendezvous("env://", rank, size))
     else:
-        store = _store_through_mpi(config, launched)
+        world = _world(config, launched)
+        store = open_store(world, timedelta(seconds=config.timeout_s))
+        world.close()
     local_rank = (launched.local_rank if launched else None) or 0
     return Gloo(
         rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=config.timeout_s
     )
-
-
-def _store_through_mpi(config: TrainConfig, launched: Launched) -> dist.TCPStore:
-    """A store on a port that rank 0 is given by its system and tells the others over MPI, so that
-    no port has to be chosen beforehand."""
-    world = _world(config, launched)
-    server = dist.TCPStore(world.hostname, 0, launched.world_size, True, wait_for_workers=False)
-    host, port = world.share((world.hostname, server.port))
-    if world.rank == 0:
-        return server
-    return dist.TCPStore(host, port, launched.world_size, False)
