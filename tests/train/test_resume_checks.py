@@ -4,13 +4,16 @@ import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import msgspec
 import pytest
 
 from phalanx.errors import UserError
+from phalanx.parallel.sequential import Sequential
 from phalanx.train.config import TrainConfig
 from phalanx.train.manifest import MANIFEST, MODEL_FILE, Manifest, folder_name
-from phalanx.train.recipe import recipe_of
+from phalanx.train.recipe import recipe_of, restarts_schedule
 from phalanx.train.resume import (
     Found,
     RunIsFinishedError,
@@ -18,6 +21,9 @@ from phalanx.train.resume import (
     check_resumable,
     find_checkpoint,
 )
+from phalanx.train.run import complete
+from phalanx.train.saving import Saver, StartingPoint
+from tests.data.packs import make_pack
 from tests.train.test_manifest import save
 
 CONFIG = TrainConfig(dataset="digits", ranks=1)
@@ -76,6 +82,29 @@ def test_one_set_aside_counts_while_its_successor_is_missing(tmp_path: Path) -> 
     assert (found.path, found.manifest.epochs_done) == (aside, 2)
     newer = save_at(tmp_path, 2)
     assert find_checkpoint(tmp_path).path == newer
+
+
+def test_the_checkpoint_just_written_stays_whatever_the_clock_says(tmp_path: Path) -> None:
+    """Of those within epochs two stay: the newest, and of the others the one that was saved last.
+    Those of whole epochs all do."""
+    saver = Saver(
+        config=CONFIG,
+        folder=tmp_path,
+        strategy=Sequential(),
+        writer=Mock(),
+        began_at=0.0,
+        source=Mock(),
+        start=StartingPoint(run="a run"),
+        shapes={},
+    )
+    save_at(tmp_path, 1, saved_at=50.0)
+    (tmp_path / folder_name(0, 1_000)).mkdir()  # damaged
+    for samples, saved_at in ((20_000, 10.0), (4_000, 30.0), (6_000, 20.0)):  # two batch sizes
+        save_at(tmp_path, 0, samples, saved_at=saved_at)
+    newest = save_at(tmp_path, 0, 8_000, saved_at=5.0)  # the clock was set back
+    saver._remove_older(newest)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {folder_name(1), folder_name(0, 4_000), newest.name}
 
 
 def test_no_checkpoint_is_told(tmp_path: Path) -> None:
@@ -192,6 +221,52 @@ def test_a_finished_run_says_so() -> None:
     assert "--epochs 5 leaves none to do: raise --epochs" in message
     message = told(found(epochs=4), restart_schedule=True, warmup_epochs=2.0, epochs=6)
     assert "--warmup-epochs 2 is all of the 2 epochs that --restart-schedule leaves" in message
+
+
+@pytest.mark.parametrize("changes", [{"restart_schedule": True}, {"allow_changes": True}])
+def test_a_command_that_changes_the_recipe_may_be_repeated(changes: dict[str, bool]) -> None:
+    """The first time it begins a run of its own, then it resumes that, and in the end all is done:
+    it used to begin the schedule anew each time, and to fail when nothing was left."""
+    config = dataclasses.replace(CONFIG, epochs=8, **changes)
+    assert not check_resumable(found(epochs=4), config)
+    assert restarts_schedule(found(epochs=4).manifest, config) == config.restart_schedule
+    start = (4, 0) if config.restart_schedule else (0, 0)
+    resumed = of(found(config, epochs=6), schedule_start=start)
+    assert check_resumable(resumed, config)
+    assert not restarts_schedule(resumed.manifest, config)
+    with pytest.raises(RunIsFinishedError) as caught:
+        check_resumable(of(found(config, epochs=8), schedule_start=start), config)
+    assert caught.value.checkpoint == resumed.path
+    again = dataclasses.replace(config, epochs=12)
+    assert not check_resumable(of(found(config, epochs=8), schedule_start=start), again)
+
+
+def of(checkpoint: Found, **others: Any) -> Found:
+    """The same with another manifest."""
+    manifest = msgspec.structs.replace(checkpoint.manifest, **others)
+    return dataclasses.replace(checkpoint, manifest=manifest)
+
+
+def test_other_packed_data_are_refused_whatever_their_folder(tmp_path: Path) -> None:
+    numbers = {"first": 77, "copy": 77, "other": 78}
+    packs = {name: make_pack(tmp_path / name, samples=n) for name, n in numbers.items()}
+    configs = {name: TrainConfig(data=pack, ranks=1) for name, pack in packs.items()}
+    checkpoint = of(found(configs["first"]), dataset="first")
+    assert check_resumable(checkpoint, configs["copy"])
+    with pytest.raises(UserError, match=r"is of another recipe: --data \w+ there, \w+ here"):
+        check_resumable(checkpoint, configs["other"])
+
+
+def test_a_repeated_job_begins_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
+    folder = tmp_path / "saved"
+    asked = dataclasses.replace(CONFIG, checkpoint_dir=folder, resume=folder, allow_changes=True)
+    notices: list[str] = []
+    config, _ = complete(asked, None, notices)
+    assert (config.resume, config.allow_changes) == (None, False)
+    assert notices == [f"no checkpoint in {folder} yet: training from the start"]
+    (folder / folder_name(1)).mkdir(parents=True)
+    with pytest.raises(UserError, match="no complete checkpoint in it"):
+        complete(asked, None)
 
 
 # -- into which folder ---------------------------------------------------------------------------

@@ -3,6 +3,7 @@ ranks: four, then two, then three give what one process gives without a break.""
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ CASES: dict[str, dict[str, Any]] = {
     "mpi": {"strategy": "mpi"},
     "windows": {"strategy": "mpi", "shuffle_shards": 2, "stage": "stage", "stage_mb": 0.01},
     "damaged": {"strategy": "mpi", "damaged": "skip"},
+    "gloo": {"strategy": "gloo"},
     "shared": {"strategy": "shared", "reader_kind": "processes", "readers": 1},
     "server": {"strategy": "server"},
     "local": {"strategy": "local", "local_steps": 1, **SGD},
@@ -37,7 +39,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-QUICK = ("mpi", "windows", "damaged")
+QUICK = ("mpi", "windows", "damaged", "gloo")
 OF_THE_TRUTH = ("shuffle_shards", "damaged", *SGD)
 DAMAGED = (13, 46)
 
@@ -97,7 +99,10 @@ def test_an_epoch_goes_on_with_the_samples_that_are_left(
     before = None
     for count, step in zip((4, 2, 3), BREAKS, strict=False):
         folder = tmp_path / str(count)
-        text = json.dumps(cases(names, packs, folder, before, step))
+        chosen = cases(names, packs, folder, before, step)
+        if count == 3:
+            chosen["disagreeing"] = disagreeing(chosen[names[0]], tmp_path)
+        text = json.dumps(chosen)
         ranks.mpi(count, programs("resuming.py"), str(folder), text, timeout_s=400)
         before = str(count)
     first = [*range(0, SAMPLES, 10), SAMPLES]
@@ -118,12 +123,32 @@ def test_an_epoch_goes_on_with_the_samples_that_are_left(
         for key, tensor in expected.items():
             assert torch.allclose(found[key], tensor, rtol=0, atol=1e-9), (name, key)
     check_records(tmp_path / "3" / names[0])
+    check_disagreeing(tmp_path)
     check_checkpoints(tmp_path / "4" / names[0] / "saved")
     if "damaged" in names:
         check_damaged(tmp_path)
     if "windows" in names:
         stages = [path for n in (4, 2, 3) for path in (tmp_path / str(n) / "stage").iterdir()]
         assert not stages, "left behind"
+
+
+def disagreeing(case: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Every rank sees a folder of its own: those of ranks 1 and 2 are of an older checkpoint."""
+    newer = Path(case["resume"])
+    older = folder / "4" / Path(case["checkpoint_dir"]).parent.name / "saved"
+    older /= folder_name(0, PERIOD * BATCH)
+    for rank, checkpoint in enumerate((newer, older, older)):
+        shutil.copytree(checkpoint, folder / f"seen-by-{rank}" / checkpoint.name)
+    others = {"resume": str(folder / "seen-by-{rank}"), "checkpoint_dir": None}
+    return case | others | {"checkpoint_steps": None}
+
+
+def check_disagreeing(folder: Path) -> None:
+    told = {(folder / "3" / "disagreeing" / f"refused-{rank}").read_text() for rank in range(3)}
+    (message,) = told
+    checkpoint = folder / "seen-by-0" / folder_name(0, 2 * PERIOD * BATCH)
+    older = folder_name(0, PERIOD * BATCH)
+    assert f"ranks see different checkpoints (rank 0: {checkpoint}; ranks 1, 2: {older})" in message
 
 
 def check_records(folder: Path) -> None:

@@ -59,6 +59,17 @@ def differences(manifest: Manifest, config: TrainConfig) -> dict[str, str]:
     }
 
 
+def restarts_schedule(manifest: Manifest, config: TrainConfig) -> bool:
+    """Return whether the learning rate's schedule begins anew at the checkpoint.
+
+    A checkpoint of this very recipe whose schedule was begun anew was written by the same command:
+    repeated, it resumes. config: complete.
+    """
+    if not config.restart_schedule:
+        return False
+    return manifest.schedule_start == (0, 0) or bool(differences(manifest, config))
+
+
 def _plain(value: object) -> Value:
     if isinstance(value, tuple):
         return " ".join(map(str, value))

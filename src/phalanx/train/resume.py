@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from phalanx.errors import UserError
 from phalanx.models.options import completed
@@ -21,7 +22,7 @@ from phalanx.train.manifest import (
     read_manifest,
     verify,
 )
-from phalanx.train.recipe import SCHEDULE, differences
+from phalanx.train.recipe import SCHEDULE, differences, restarts_schedule
 
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
 """What decides which samples are left of an epoch."""
@@ -29,6 +30,10 @@ WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "d
 
 class RunIsFinishedError(UserError):
     """The checkpoint has all the epochs that were asked for: there is nothing to do."""
+
+    def __init__(self, message: str, checkpoint: Path) -> None:
+        super().__init__(message)
+        self.checkpoint = checkpoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +108,16 @@ def check_resumable(found: Found, config: TrainConfig) -> bool:
     if not config.allow_changes:
         allowed = SCHEDULE if config.restart_schedule else ()
         _refuse({name: words for name, words in differing.items() if name not in allowed}, found)
+    restarts = restarts_schedule(manifest, config)
     if manifest.epochs_done >= config.epochs:
-        _finished(manifest, path, config)
+        _finished(found, config, is_changed=restarts or bool(differing))
     left = config.epochs - manifest.epochs_done
-    if config.restart_schedule and config.warmup_epochs >= left:
+    if restarts and config.warmup_epochs >= left:
         raise UserError(
             f"--warmup-epochs {config.warmup_epochs:g} is all of the {left} epochs that "
             "--restart-schedule leaves: warm up for less"
         )
-    return not differing and not config.restart_schedule
+    return not differing and not restarts
 
 
 def _check_model(manifest: Manifest, path: Path, config: TrainConfig) -> None:
@@ -152,12 +158,14 @@ def _refuse(differing: Mapping[str, str], found: Found) -> None:
     raise UserError(f"{differs}\ngive what it had, or --allow-changes to go on in spite of it")
 
 
-def _finished(manifest: Manifest, path: Path, config: TrainConfig) -> None:
-    done = f"checkpoint {path} has done {manifest.epochs_done} epochs"
-    if config.restart_schedule or config.allow_changes:
+def _finished(found: Found, config: TrainConfig, *, is_changed: bool) -> NoReturn:
+    """is_changed: the run that has these epochs is another than the one that is asked for."""
+    done = f"checkpoint {found.path} has done {found.manifest.epochs_done} epochs"
+    if is_changed and (config.restart_schedule or config.allow_changes):
         raise UserError(f"{done}, --epochs {config.epochs} leaves none to do: raise --epochs")
     raise RunIsFinishedError(
-        f"{done}, all that --epochs {config.epochs} asks for: the run is finished, nothing is left"
+        f"{done}, all that --epochs {config.epochs} asks for: the run is finished, nothing is left",
+        found.path,
     )
 
 

@@ -19,6 +19,7 @@ from phalanx.launch.detect import Launched
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records import running
 from phalanx.records.schema import Setting
+from phalanx.train.checkpoint_folder import readable_folders
 from phalanx.train.communication import CommunicationOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
@@ -68,8 +69,12 @@ def complete(
 
 def _resumed(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
     """Replace `--resume` by the checkpoint itself, and return lines for the user on it."""
-    found = find_checkpoint(config.resume) if config.resume else None
     messages: list[str] = []
+    folder = config.resume
+    if folder and folder == config.checkpoint_dir and not readable_folders(folder):
+        messages = [f"no checkpoint in {folder} yet: training from the start"]
+        config = replace(config, resume=None, restart_schedule=False, allow_changes=False)
+    found = find_checkpoint(config.resume) if config.resume else None
     if found is not None:
         changed = "" if check_resumable(found, config) else ", with changed options"
         messages = [*found.passed_over, f"resuming from {found.path}{changed}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 import uuid
@@ -20,12 +21,15 @@ from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.checkpoint_folder import lock, remove
 from phalanx.train.config import TrainConfig
 from phalanx.train.kept import load_kept, send_kept
-from phalanx.train.manifest import Manifest, Value, read_manifest
-from phalanx.train.recipe import differences, recipe_of
+from phalanx.train.manifest import Manifest, Value, folder_name, read_manifest
+from phalanx.train.recipe import differences, recipe_of, restarts_schedule
 
 MOST_WITHIN = 2
 """Checkpoints within epochs that are kept: the newest, and one to go on from should it be damaged.
 Those of whole epochs all stay."""
+
+MOST_NAMED = 8
+"""Ranks that an error lists."""
 
 
 @dataclass(kw_only=True)
@@ -68,16 +72,20 @@ class Saver:
         path = self._save(epoch, self._manifest(epoch, samples_seen))
         self.strategy.barrier()  # so that the wait is no part of a step
         if path is not None:
-            self._remove_older()
+            self._remove_older(path)
 
-    def _remove_older(self) -> None:
-        """Within epochs, whoever wrote them: the folder is this run's."""
+    def _remove_older(self, newest: Path) -> None:
+        """Remove checkpoints within epochs, whoever wrote them: the folder is this run's.
+
+        newest: just written; it stays, whatever a clock that was set back says.
+        """
         saved = {}
         for path in self.folder.glob("epoch-*-samples-*"):
             try:
                 saved[path] = read_manifest(path).saved_at
             except UserError:
                 saved[path] = 0.0  # of no use to anybody
+        saved[newest] = math.inf
         for path in sorted(saved, key=lambda path: saved[path])[:-MOST_WITHIN]:
             remove(path)
 
@@ -143,14 +151,41 @@ class StartingPoint:
 
 def starting_point(config: TrainConfig, strategy: Strategy) -> StartingPoint:
     """Read it from the manifest of `config.resume`. A run keeps its id while its recipe stays.
+    Collective.
 
-    Raises: UserError when this rank cannot read it.
+    Raises: UserError when this rank cannot read it, or ranks see different checkpoints.
     """
+    manifest = agreed_manifest(config.resume, strategy)
     run = uuid.uuid4().hex
-    if config.resume is None:
+    if manifest is None:
         return StartingPoint(run=run)
+    if restarts_schedule(manifest, config):
+        return StartingPoint(run=run, position=manifest.position, schedule_start=manifest.position)
+    return StartingPoint(
+        run=run if differences(manifest, config) else manifest.run,
+        position=manifest.position,
+        schedule_start=manifest.schedule_start,
+    )
+
+
+def agreed_manifest(checkpoint: Path | None, strategy: Strategy) -> Manifest | None:
+    """Read the manifest of the checkpoint that all ranks resume from. Collective.
+
+    Under a launcher each rank looks for the newest one itself, on the disk that it sees.
+    Raises: UserError when this rank cannot read it; on every rank, when they see different ones.
+    """
+    manifest = None if checkpoint is None else _read_here(checkpoint, strategy)
+    sha256, position = (manifest.sha256, manifest.position) if manifest else ("", (0, 0))
+    rows = strategy.gather([*position, float(strategy.share(sha256) != sha256)])
+    problem = strategy.share(_other_checkpoints(checkpoint, rows) if rows is not None else "")
+    if problem:
+        raise UserError(problem)
+    return manifest
+
+
+def _read_here(checkpoint: Path, strategy: Strategy) -> Manifest:
     try:
-        manifest = read_manifest(config.resume)
+        return read_manifest(checkpoint)
     except UserError as error:
         if strategy.node == 0:
             raise
@@ -158,12 +193,29 @@ def starting_point(config: TrainConfig, strategy: Strategy) -> StartingPoint:
             f"{error}, on {socket.gethostname()}: every node must see it: name a folder that all "
             "share, or copy the checkpoint to the same path"
         ) from error
-    if config.restart_schedule:
-        return StartingPoint(run=run, position=manifest.position, schedule_start=manifest.position)
-    return StartingPoint(
-        run=run if differences(manifest, config) else manifest.run,
-        position=manifest.position,
-        schedule_start=manifest.schedule_start,
+
+
+def _other_checkpoints(checkpoint: Path | None, rows: list[list[float]]) -> str:
+    """Name the ranks that see another checkpoint than rank 0; empty: there are none.
+
+    rows: epochs done, samples seen, and whether it is another one, of every rank.
+    """
+    ranks: dict[str, list[str]] = {}
+    for rank, (epochs, samples, is_another) in enumerate(rows):
+        if is_another:
+            name = folder_name(int(epochs), int(samples)) if epochs or samples else "none"
+            ranks.setdefault(name, []).append(str(rank))
+    if not ranks:
+        return ""
+    others = "; ".join(
+        f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:MOST_NAMED])}"
+        f"{', …' * (len(numbers) > MOST_NAMED)}: "
+        f"{f'another {name}' if checkpoint and checkpoint.name == name else name}"
+        for name, numbers in ranks.items()
+    )
+    return (
+        f"--resume: ranks see different checkpoints (rank 0: {checkpoint or 'none'}; {others}): "
+        "name a folder that all nodes share, or copy the newest checkpoint to all of them"
     )
 
 

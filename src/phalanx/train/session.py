@@ -32,7 +32,7 @@ from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.resume import RunIsFinishedError, check_order
 from phalanx.train.run import begin_run, complete, new_folder, this_command, title
-from phalanx.train.saving import Saver, load, starting_point
+from phalanx.train.saving import Saver, StartingPoint, agreed_manifest, load, starting_point
 from phalanx.train.schedule import schedule_of
 from phalanx.train.sourcing import open_source
 from phalanx.train.split import ON_A_MESH, parse_slow_rank
@@ -69,8 +69,7 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
         try:
             config, choice = complete(config, launched, notices)
         except RunIsFinishedError as finished:
-            if launched is None or launched.rank == 0:
-                print(finished, flush=True)
+            _leave(config, launched, finished)
             return
         except UserError as error:
             raise _with_host(error, launched) from error
@@ -78,6 +77,7 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     strategy = join(config, launched)
+    start = starting_point(config, strategy)
     if place.keeps_run:
         place.folder = Path(strategy.share(str(config.run_dir or new_folder(config))))
         if strategy.rank == 0:
@@ -93,7 +93,7 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     place.writer = EventWriter(rank_file(place.folder, strategy.rank))
     if config.trace:
         place.tracing = Tracing(strategy, place.folder, began_at)
-    work, saver = _prepare(config, strategy, place.writer, began_at)
+    work, saver = _prepare(config, strategy, start, place.writer, began_at)
     _epochs(config, work, saver)
     if saver:
         saver.close()
@@ -114,6 +114,15 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     strategy.close()
 
 
+def _leave(config: TrainConfig, launched: Launched | None, finished: RunIsFinishedError) -> None:
+    """End a run that has nothing left to do; on all ranks, or some would wait for the others."""
+    strategy = join(config, launched)
+    agreed_manifest(finished.checkpoint, strategy)
+    if strategy.rank == 0:
+        print(finished, flush=True)
+    strategy.close()
+
+
 def _with_host(error: UserError, launched: Launched | None) -> UserError:
     """Of several nodes one may lack what the others have."""
     if launched is None or launched.local_world_size == launched.world_size:
@@ -131,7 +140,11 @@ def _first_lines(config: TrainConfig, reason: str, launched: Launched | None) ->
 
 
 def _prepare(
-    config: TrainConfig, strategy: Strategy, writer: EventWriter, began_at: float
+    config: TrainConfig,
+    strategy: Strategy,
+    start: StartingPoint,
+    writer: EventWriter,
+    began_at: float,
 ) -> tuple[Work, Saver | None]:
     """Data, model, optimizer and, when resuming, their state; and what writes checkpoints, where
     some are wanted."""
@@ -148,7 +161,6 @@ def _prepare(
     global_batch_size = config.global_batch_size(strategy.size)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    start = starting_point(config, strategy)
     schedule = schedule_of(
         config,
         global_batch_size=global_batch_size,
@@ -159,6 +171,7 @@ def _prepare(
     strategy.prepare(model, update_rule(config, schedule.peak))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
+        strategy.barrier()  # `Saver.begin` may rename the folder that slower ranks still read
     saver = None
     if config.checkpoint_dir:
         saver = Saver(

@@ -2,7 +2,8 @@
 
 Words: a folder; a JSON object: for each case its name and the options of a training run, in which
 {rank} stands for the rank. A case leaves its samples in `<folder>/<name>/seen-<rank>.json`: a list
-for each step, in the order of `batch.step`, of those that count.
+for each step, in the order of `batch.step`, of those that count; one that is refused leaves the
+error in `refused-<rank>` there.
 """
 
 import json
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from phalanx.errors import UserError
 from phalanx.launch.detect import detect
 from phalanx.parallel.strategy import Batch, StepResult, Strategy
 from phalanx.train import session
@@ -48,7 +50,12 @@ def run(folder: Path, options: dict[str, Any]) -> None:
     )
     config, _ = complete(config, launched)
     session.join = lambda config, launched: watched(join(config, launched), seen)
-    session.train(config, launched, session.Place(folder=folder))
+    try:
+        session.train(config, launched, session.Place(folder=folder))
+    except UserError as error:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"refused-{rank}").write_text(str(error))
+        return
     (folder / f"seen-{rank}.json").write_text(json.dumps(seen))
 
 
