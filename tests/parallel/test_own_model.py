@@ -11,11 +11,16 @@ from phalanx.errors import UserError
 from phalanx.parallel.sequential import Sequential
 from tests.conftest import Ranks
 
+STRATEGIES = (
+    "mpi", "overlap", "shared", "local", "server", "zero", "gloo", "replicas", "zero 2", "zero 3"
+)  # fmt: skip
+
 
 @pytest.mark.mpi
+@pytest.mark.timeout(300)
 def test_frozen_layers_and_batch_norm(ranks: Ranks, programs: Callable[[str], Path]) -> None:
-    output = ranks.mpi(3, programs("own_model.py"), timeout_s=200)
-    for name in ("mpi", "overlap", "shared", "local", "server", "zero"):
+    output = ranks.mpi(3, programs("own_model.py"), ",".join(STRATEGIES), timeout_s=200)
+    for name in STRATEGIES:
         assert f"{name} is right" in output, output
 
 
