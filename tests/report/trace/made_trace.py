@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from phalanx.records.files import EventWriter, rank_file, write_run
-from phalanx.records.schema import Evaluation, Saved, Step
+from phalanx.records.schema import Evaluation, Finished, Saved, Step
 from phalanx.records.spans import Reading, Span, Traced, write_spans
 from tests.report.made_study import Job, run_of
 
@@ -79,4 +79,5 @@ def write_events(folder: Path, rank: int, hidden_s: float | None) -> None:
         )
     )
     writer.add(Saved(at_s=end_s + 0.03, epoch=0, path="here", save_s=0.01, bytes=1))
+    writer.add(Finished(at_s=end_s + 0.04, parameters_sha256="0" * 64, peak_memory_bytes=1))
     writer.close()

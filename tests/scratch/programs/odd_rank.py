@@ -24,6 +24,7 @@ def raising(work, batch, epoch, step, began, original=loop.train_step):  # type:
 if os.environ["ODD"] == "raise":
     loop.train_step = raising
 run_rank(folder, Path(sys.argv[2]))
-assert not list(Path(sys.argv[2]).iterdir()), "samples are left behind"
+left = {path.name for path in Path(sys.argv[2]).iterdir()} - {".lock"}  # the launcher's
+assert not left, f"samples are left behind: {left}"
 if os.environ["ODD"] == "list":
     (folder / f"modules-{os.getpid()}.json").write_text(json.dumps(sorted(sys.modules)))
