@@ -73,6 +73,47 @@ def test_a_rank_that_died_before_it_began_is_named_by_the_launcher(
     assert (outcome.error or "").startswith("rank 1 ended without a word (exit code 137): killed")
 
 
+KILLED_0 = ("RANK 0 PID 1000", "KILLED BY SIGNAL: 9")
+HYDRA = """
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   {who} RUNNING AT vm
+=   {how}
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "ended", "rank", "told"),
+    [
+        (9, [("PID 1000", "EXIT CODE: 9")], None, "exit code 9); unfinished: rank 0, 1. Killed"),
+        (6, [("PID 1001", "EXIT CODE: 6")], 1, "exit code 6): aborted (SIGABRT)"),
+        (11, [("PID 1001", "EXIT CODE: 11")], 1, "exit code 11): crashed (SIGSEGV)"),
+        (
+            255,
+            [KILLED_0, ("RANK 1 PID 1001", "KILLED BY SIGNAL: 9")],
+            None,
+            "exit code 255); unfinished: rank 0, 1. Killed, perhaps for want of memory",
+        ),
+        (
+            255,
+            [KILLED_0, ("RANK 1 PID 1001", "KILLED BY SIGNAL: 6")],
+            1,
+            "exit code 255): aborted (SIGABRT)",
+        ),
+    ],
+)
+def test_ranks_that_hydra_killed_are_not_blamed(
+    tmp_path: Path, code: int, ended: list[tuple[str, str]], rank: int | None, told: str
+) -> None:
+    """Rank 1 was killed; rank 0, which Hydra killed after it, was named."""
+    for each in range(2):
+        write_rank(tmp_path, each, finished=False)
+    log = "".join(HYDRA.format(who=who, how=how) for who, how in ended)
+    (tmp_path / LAUNCHER_LOG).write_text(log)
+    outcome = judge(tmp_path, 2, Ending(code))
+    assert outcome.rank == rank
+    assert told in (outcome.error or "")
+
+
 def test_ranks_that_never_began_are_not_blamed_where_nobody_names_them(tmp_path: Path) -> None:
     (tmp_path / LAUNCHER_LOG).write_text(LOGS["mpich"])
     outcome = judge(tmp_path, 2, Ending(1))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,7 +75,7 @@ def test_a_run_that_fails_is_traced_and_tells_who_was_where(ranks: Ranks, tmp_pa
     assert process.returncode == 1
     error = read_run(folder).outcome.error or ""
     if not read_last(folder) and find_mpi(os.environ).vendor != "openmpi":
-        assert "rank 1, a worker, ended without a word" in error
+        assert re.search("(rank 1, a worker,|ranks) ended without a word", error)
         return  # Hydra killed rank 0 in the same moment
     last = read_last(folder)[0]
     assert {group.group for group in last.groups} >= {"parts", "world"}

@@ -205,11 +205,13 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: Ending) ->
     if ending.rank is not None:
         return ending.rank if ending.rank in suspects else None
     began = {getattr(records.first(rank), "process_id", None): rank for rank in suspects}
-    for rank, process_id in named_processes(records.folder):
-        if process_id in began:
-            return began[process_id]
-        if rank in suspects:
-            return rank
+    for process in named_processes(records.folder):
+        if process.is_killed_by_hydra and len(suspects) > 1:
+            continue
+        if process.process_id in began:
+            return began[process.process_id]
+        if process.rank in suspects:
+            return process.rank
     return None
 
 

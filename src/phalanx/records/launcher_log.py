@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 LAUNCHER_LOG = "launcher.log"
 
@@ -48,18 +49,38 @@ def failed_ranks(folder: Path) -> list[int]:
     return [int(number) for number in _FAILED_RANK.findall(read_log(folder))]
 
 
-def named_processes(folder: Path) -> list[tuple[int | None, int]]:
-    """Ranks that the launcher reports as ended by a signal, with their process ids. Launchers of
-    all MPIs name the process ("PID 1234"), MPICH's no rank."""
-    found = _PROCESS.finditer(read_log(folder))
-    return [(int(rank) if (rank := match["rank"]) else None, int(match["pid"])) for match in found]
+class NamedProcess(NamedTuple):
+    """A process that the launcher reports as ended by a signal."""
+
+    rank: int | None  # MPICH's names none
+    process_id: int
+    is_killed_by_hydra: bool
+    """Perhaps: Hydra (MPICH, Intel MPI) kills the ranks that are left when one has died, and
+    reports them in the order of their ranks, MPICH's the first of them alone."""
+
+
+def named_processes(folder: Path) -> list[NamedProcess]:
+    """Return the processes that the launcher names; all MPIs' give the process id ("PID 1234")."""
+    return [
+        NamedProcess(
+            rank=int(rank) if (rank := match["rank"]) else None,
+            process_id=int(match["pid"]),
+            is_killed_by_hydra=match["signal"] == str(int(signal.SIGKILL)),
+        )
+        for match in _PROCESS.finditer(read_log(folder))
+    ]
 
 
 _FAILED_RANK = re.compile(rf"^{_OURS}rank (\d+): ", re.MULTILINE)
-_PROCESS = re.compile(r"(?:\brank (?P<rank>\d+) (?:with )?)?\bPID (?P<pid>\d+)", re.IGNORECASE)
+_HYDRA_SIGNAL = r"(?:EXIT CODE|KILLED BY SIGNAL): (?P<signal>\d+)"
+_PROCESS = re.compile(
+    r"(?:\brank (?P<rank>\d+) (?:with )?)?\bPID (?P<pid>\d+)"
+    rf"(?:[^\n]* RUN[^\n]*\n=\s+{_HYDRA_SIGNAL})?",
+    re.IGNORECASE,
+)
 _OUT_OF_MEMORY = ("std::bad_alloc", "Cannot allocate memory", "out of memory")
 _KILLED, _ABORTED, _CRASHED = (
-    frozenset({-number, 128 + number})
+    frozenset({-number, 128 + number, number})  # the number itself: MPICH
     for number in (signal.SIGKILL, signal.SIGABRT, signal.SIGSEGV)
 )
 
@@ -78,15 +99,22 @@ def why_silent(
     found = next((line.strip() for line in log.splitlines() if _is_of_memory(line)), None)
     if found is not None:
         sentence = f"out of memory ({found})"
-    elif exit_code in _ABORTED:
+    elif _ended_by(_ABORTED, exit_code, log):
         sentence = "aborted (SIGABRT)"
-    elif exit_code in _CRASHED:
+    elif _ended_by(_CRASHED, exit_code, log):
         sentence = "crashed (SIGSEGV)"
     else:
         sentence = "killed, perhaps for want of memory"
-        if not of_a_rank and exit_code not in _KILLED:
+        if not of_a_rank and not _ended_by(_KILLED, exit_code, log):
             sentence += ", or MPI could not start"
     return sentence if of_a_rank else sentence[0].upper() + sentence[1:]
+
+
+def _ended_by(codes: frozenset[int], exit_code: int | None, log: str) -> bool:
+    """Intel MPI's launcher ends with 255, and names the signal."""
+    return exit_code in codes or any(
+        int(match["signal"]) in codes for match in re.finditer(_HYDRA_SIGNAL, log)
+    )
 
 
 def _is_of_memory(line: str) -> bool:
