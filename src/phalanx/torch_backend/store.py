@@ -86,8 +86,8 @@ class LaterStore(Store):
         if self._opened is None:
             raise RuntimeError(
                 "the store of backend mpi is opened when all ranks make a group of another "
-                "backend: call dist.new_group(backend='gloo'), without "
-                "use_local_synchronization, on all ranks first"
+                "backend: call dist.new_group(backend='gloo') on all ranks first, without "
+                "use_local_synchronization"
             )
         return self._opened
 
