@@ -2,6 +2,7 @@
 
 import pytest
 
+from phalanx.launch.cgroup import memory_limit_bytes
 from phalanx.launch.cores import (
     Quota,
     affinity_cores,
@@ -81,3 +82,15 @@ def test_a_path_of_the_host_means_the_root_in_a_container(tmp_path):
 )
 def test_processes_of_one_machine_share_the_union_of_their_cores(affinities, quotas, cores):
     assert shared_cores(affinities, quotas) == cores
+
+
+def test_the_least_memory_of_any_group_holds(tmp_path):
+    """Its own in version 2, one above it in version 1; a group without a limit says max."""
+    assert memory_limit_bytes(tmp_path, tmp_path / "none") is None
+    (tmp_path / "job" / "step").mkdir(parents=True)
+    (tmp_path / "job" / "memory.max").write_text("max\n")
+    (tmp_path / "job" / "step" / "memory.max").write_text("3000\n")
+    (tmp_path / "memory" / "old").mkdir(parents=True)
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("2000\n")
+    (tmp_path / "own").write_text("9:memory:/old\n0::/job/step\n")
+    assert memory_limit_bytes(tmp_path, tmp_path / "own") == 2000

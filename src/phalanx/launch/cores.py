@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-_CGROUP_FOLDER = Path("/sys/fs/cgroup")
-_OWN_CGROUP = Path("/proc/self/cgroup")
+from phalanx.launch.cgroup import OWN, ROOT, group_folders
 
 
 @dataclass(frozen=True)
@@ -55,34 +54,17 @@ def affinity() -> list[int]:
 
 def own_quota() -> Quota | None:
     """Return the tightest limit of this process, None without one."""
-    return cgroup_quota(_CGROUP_FOLDER, _OWN_CGROUP)
+    return cgroup_quota(ROOT, OWN)
 
 
 def cgroup_quota(root: Path, own_cgroup: Path) -> Quota | None:
     """Return the tightest limit of the control groups in `own_cgroup`; None when they set none."""
-    lines = own_cgroup.read_text().splitlines() if own_cgroup.is_file() else []
-    found = [_quota(_read_v2(folder), folder) for folder in _folders(root, _path(lines, ""))]
+    found = [_quota(_read_v2(folder), folder) for folder in group_folders(root, own_cgroup, "")]
     for cpu in (root / "cpu", root / "cpu,cpuacct"):
-        folders = _folders(cpu, _path(lines, "cpu"))
+        folders = group_folders(cpu, own_cgroup, "cpu")
         found += [_quota(_read_v1(folder), folder) for folder in folders]
     limits = [quota for quota in found if quota is not None]
     return min(limits, key=lambda quota: quota.cores, default=None)
-
-
-def _path(lines: list[str], controller: str) -> str:
-    """The process's group: version 2 has the line `0::/…`, version 1 `4:cpu,cpuacct:/…`."""
-    for line in lines:
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controller in controllers.split(",") and (number == "0") == (controller == ""):
-            return path
-    return "/"
-
-
-def _folders(root: Path, path: str) -> list[Path]:
-    """The group's folder and those above it, up to `root`: each one's limit holds."""
-    folder = root / path.lstrip("/")
-    return [folder, *(above for above in folder.parents if above.is_relative_to(root))]
 
 
 def _quota(cores: float | None, folder: Path) -> Quota | None:

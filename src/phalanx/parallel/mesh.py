@@ -96,7 +96,8 @@ def placement_notice(mesh: Mesh, ranks_per_node: int) -> str | None:
     crossing = crossing_axes(mesh, ranks_per_node)
     if not crossing:
         return None
-    notice = f"{ranks_per_node} ranks a node: {', '.join(crossing)} between nodes"
+    ranks = "1 rank" if ranks_per_node == 1 else f"{ranks_per_node} ranks"
+    notice = f"{ranks} a node: {', '.join(crossing)} between nodes"
     if "tp" in crossing:
         notice += (
             f"; tp={mesh.tp} talks within every layer and is faster on one node: "
