@@ -163,8 +163,7 @@ def test_staging_is_in_the_order_of_the_stream(monkeypatch: pytest.MonkeyPatch) 
     places.after_wait()
     assert tensor.tolist() == [0, 2, 4, 6]
     assert diary.lines == [
-        "current records",  # what the tensor waits for; again before the call, which may scale
-        "current records",
+        "current records",  # what the tensor waits for
         *("on side", "side waits for current", "side records", "the thread waits for side"),
         "collective",
         *("on side", "side waits for current", "side records"),

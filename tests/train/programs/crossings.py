@@ -5,10 +5,13 @@ Words: a folder, then `cross`, or `die` (rank 1 is killed while its parts are wr
 In the latter two every rank has a folder of its own, which no other sees.
 """
 
+import itertools
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "parallel" / "programs"))
 
@@ -28,8 +31,9 @@ from phalanx.parallel.pipeline.staged import Staged
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
-from phalanx.train import sharded
+from phalanx.train import gathering, sharded
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
+from phalanx.train.gathering import full_tensors
 from phalanx.train.manifest import Manifest
 from phalanx.train.sharded import load_sharded, save_sharded
 
@@ -155,6 +159,24 @@ def refuse_another(folder: Path) -> None:
     strategy.close()
 
 
+def telling(*arguments: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a file, as rank 0 writes them."""
+    for tensor in full_tensors(*arguments):
+        print("a tensor is on its way to the file", flush=True)
+        yield tensor
+
+
+def die_at_the_second_part() -> None:
+    buffer, calls = gathering._buffer, itertools.count()
+
+    def dying(tensor: torch.Tensor) -> Any:
+        if next(calls):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return buffer(tensor)
+
+    gathering._buffer = dying
+
+
 def main(folder: Path, what: str) -> None:
     torch.set_num_threads(1)
     world = World.create(timeout_s=30)
@@ -173,8 +195,9 @@ def main(folder: Path, what: str) -> None:
         train(strategy, MLP, 0)
         if what == "die":
             save(folder, strategy, MLP)
+            sharded.full_tensors = telling
             if rank == 1:
-                sharded.full_tensors = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+                die_at_the_second_part()
         save(folder, strategy, MLP, 2)
         strategy.close()
     print(f"\nrank {rank} of {size} is done", flush=True)
