@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from phalanx.errors import UserError
 from phalanx.launch.command import Command, mpi_job
@@ -16,6 +17,11 @@ from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def long(*values: object) -> ParameterSet:
+    """A case that `make test-long` runs: another number of ranks, another way to the same end."""
+    return pytest.param(*values, marks=pytest.mark.long)
 
 
 class Ranks:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 IN_NUMPY = ("02_server", "03_library", "04_ring", "05_tensor")
@@ -39,7 +39,7 @@ def test_ranks_come_to_the_numbers_of_one_process(ranks: Ranks, alone: str, name
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", IN_NUMPY)
-@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("count", [3, long(4)])
 def test_more_ranks_do_so_too(ranks: Ranks, alone: str, name: str, count: int) -> None:
     assert last_line(ranks.mpi(count, EXAMPLES / f"{name}.py")) == alone
 

@@ -24,6 +24,7 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
 from tests.cli.conftest import PHALANX, Phalanx, Started
+from tests.conftest import long
 
 pytestmark = pytest.mark.mpi
 
@@ -133,8 +134,8 @@ def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Pa
     ("strategy", "request_to_end"),
     [
         ("mpi", signal.SIGINT),
-        ("gloo", signal.SIGINT),
-        ("mpi", signal.SIGTERM),
+        long("gloo", signal.SIGINT),
+        long("mpi", signal.SIGTERM),
         ("gloo", signal.SIGHUP),
         ("mpi", signal.SIGQUIT),
     ],
@@ -228,8 +229,9 @@ def test_a_rank_that_is_killed_under_the_users_own_launcher(tmp_path: Path, rank
         assert f"rank {rank}" in (run.outcome.error or "")
 
 
-@pytest.mark.parametrize("strategy", ["mpi", "gloo"])
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize(
+    ("strategy", "rank"), [("mpi", 2), ("gloo", 0), long("mpi", 0), long("gloo", 2)]
+)
 def test_the_first_error_is_told_once_with_its_rank(
     tmp_path: Path, strategy: str, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 pytestmark = pytest.mark.mpi
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, long(2), 3, long(4)])
 @pytest.mark.parametrize(
     "words",
     [

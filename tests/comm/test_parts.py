@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.comm import kernels
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 pytestmark = pytest.mark.mpi
 
@@ -21,7 +21,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize("count", [1, long(2), 3, long(4)])
 def test_sums_and_steps(
     ranks: Ranks, programs: Callable[[str], Path], way: str, count: int
 ) -> None:

@@ -9,7 +9,7 @@ from torch import nn
 
 from phalanx.parallel.buckets import largest_bucket_bytes, plan_buckets
 from phalanx.parallel.data_parallel import DataParallel
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 PARAMETERS = st.lists(st.tuples(st.integers(1, 100), st.sampled_from("ab")), min_size=1)
 
@@ -37,7 +37,8 @@ def test_all_ranks_buckets_fill_half_of_the_cache() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "algorithm"), [(1, "auto"), (2, "auto"), (3, "auto"), (4, "auto"), (3, "direct")]
+    ("count", "algorithm"),
+    [(1, "auto"), long(2, "auto"), (3, "auto"), long(4, "auto"), (3, "direct")],
 )
 @pytest.mark.mpi
 def test_parameters_are_those_of_one_process(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
@@ -17,7 +17,7 @@ def check(ranks: Ranks, program: Path, count: int, *words: str, timeout_s: float
         assert f"rank {rank} of {count} is done" in output, output
 
 
-@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("count", [long(2), 3, 4])
 def test_every_mesh_trains_what_one_process_trains(
     ranks: Ranks, programs: Callable[[str], Path], count: int
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 from phalanx.comm import kernels
 from phalanx.errors import UserError
 from phalanx.parallel.shared import Shared
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 
 def test_ranks_of_several_nodes_are_refused() -> None:
@@ -24,8 +24,10 @@ def test_ranks_of_several_nodes_are_refused() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("arrays", [False, True])
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("count", "arrays"),
+    [(1, False), (3, False), (3, True), long(2, False), long(1, True), long(2, True)],
+)
 def test_parameters_and_state_exist_once(
     ranks: Ranks,
     programs: Callable[[str], Path],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 pytestmark = pytest.mark.mpi
 Programs = Callable[[str], Path]
@@ -18,12 +18,12 @@ def done(output: str, count: int) -> bool:
     return sorted(said) == [str(rank) for rank in range(count)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [1, long(2), 3, long(4)])
 def test_every_collective(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("conformance.py")), count)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [long(1), long(2), 3])
 def test_every_collective_as_on_a_device(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("device.py")), count)
 
@@ -45,13 +45,13 @@ def test_bad_input_ends_in_an_error(ranks: Ranks, programs: Programs) -> None:
     assert done(ranks.mpi(2, programs("bad_input.py")), 2)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [long(2), 3])
 def test_ddp_trains_as_one_process_does(ranks: Ranks, programs: Programs, count: int) -> None:
     assert done(ranks.mpi(count, programs("ddp.py")), count)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("PHALANX_CHECK", "1"), ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]
+    ("name", "value"), [long("PHALANX_CHECK", "1"), ("TORCH_DISTRIBUTED_DEBUG", "DETAIL")]
 )
 def test_debug_mode(
     ranks: Ranks, programs: Programs, monkeypatch: pytest.MonkeyPatch, name: str, value: str
@@ -86,7 +86,7 @@ def test_a_failed_rank_ends_the_waits_of_the_others(
 @pytest.mark.parametrize(
     ("count", "way", "kernels"),
     [
-        (2, "apart", "auto"),
+        long(2, "apart", "auto"),
         (3, "at_once", "arrays"),
         pytest.param(2, "at_once", "auto", marks=pytest.mark.long),
         pytest.param(2, "at_once", "arrays", marks=pytest.mark.long),

@@ -10,7 +10,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.world import World
 
 LATE_S = 2.0
-LARGEST_SHARE = 0.15  # of the wait; begins with looking without pause, where there is a core for it
+LARGEST_SHARE = 0.25  # of the wait; begins with looking without pause, where there is a core for it
 
 
 def cpu_s() -> float:
