@@ -25,7 +25,7 @@ QUICK_MODELS: tuple[ModelName, ...] = ("mlp", "cnn")
 FULL_MODELS: tuple[ModelName, ...] = ("mlp", "cnn", "rnn")
 QUICK_TRAIN_SAMPLES: Mapping[str, int] = {"mlp": 8_192, "resnet": 512}
 QUICK_VALIDATION_SAMPLES = 500
-OTHER_TRAIN_SAMPLES = 2_048
+OTHER_TRAIN_SAMPLES = 1_024
 """Of a quick study: an epoch is to take less than a second on one core, and a run less than what
 it takes to start it."""
 
