@@ -65,7 +65,7 @@ class ScalingConfig:
     """Passes over the training data; the first is not timed."""
 
     train_samples: int | None = None
-    """Training samples of an epoch. Default: 8,192 for the mlp, 2,048 for others (512 for the
+    """Training samples of an epoch. Default: 8,192 for the mlp, 1,024 for others (512 for the
     resnet), or all with --full."""
 
     validation_samples: int | None = None
