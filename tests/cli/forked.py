@@ -24,13 +24,9 @@ class Done:
 
     @property
     def is_refused_well(self) -> bool:
-        """Exit code 2, and one to four lines that say why; with --json after what is said else."""
+        """Exit code 2, and one to four lines that say why."""
         lines = [line for line in self.stderr.splitlines() if "━" not in line]  # a bar of progress
-        return self.code == 2 and len(lines) <= 4 and any(map(_is_reason, lines))
-
-
-def _is_reason(line: str) -> bool:
-    return line.startswith("phalanx: ")
+        return self.code == 2 and 1 <= len(lines) <= 4 and lines[0].startswith("phalanx: ")
 
 
 class Forked:
