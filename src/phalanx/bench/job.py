@@ -62,6 +62,7 @@ def run_bench(
     check_ranks(config.ranks, os.environ)
     mpi = find_mpi(os.environ)
     _begin(folder, config, command, mpi)
+    console.print(f"{config.title}\nrecords in {folder}", markup=False)
     with closed_on_error(partial(end_bench, folder)):
         ranks = rank_command(config, mpi, [*program, str(folder)])
         progress = Progress(console, folder)

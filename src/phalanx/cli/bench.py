@@ -58,7 +58,6 @@ def collectives(
         )
     console = Console(highlight=False, soft_wrap=True, stderr=json_)
     folder = config.output or new_folder(config)
-    console.print(f"{config.title}\nrecords in {folder}", markup=False)
     try:
         run_bench(config, folder, command=this_command(), console=console)
     except KeyboardInterrupt:

@@ -10,7 +10,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.world import World
 
 LATE_S = 2.0
-LARGEST_SHARE = 0.25  # of the wait; begins with looking without pause, where there is a core for it
+LARGEST_SHARE = 0.15  # of the wait; begins with looking without pause, where there is a core for it
 
 
 def cpu_s() -> float:
@@ -19,6 +19,13 @@ def cpu_s() -> float:
 
 
 def check(world: World, name: str, call: Callable[[], object]) -> None:
+    """The lesser share of two waits: what else the machine does only adds to it."""
+    shares = [share_of_wait(world, name, call) for _ in range(2)]
+    if world.rank > 0:
+        assert min(shares) < LARGEST_SHARE, f"{name}: {min(shares):.0%} of a core"
+
+
+def share_of_wait(world: World, name: str, call: Callable[[], object]) -> float:
     world.barrier()
     if world.rank == 0:
         time.sleep(LATE_S)
@@ -26,9 +33,8 @@ def check(world: World, name: str, call: Callable[[], object]) -> None:
     call()
     waited_s = time.monotonic() - began
     if world.rank > 0:
-        share = (cpu_s() - cpu_began) / waited_s
         assert waited_s > LATE_S / 2, f"{name}: waited {waited_s:.2f} s"
-        assert share < LARGEST_SHARE, f"{name}: {share:.0%} of a core for {waited_s:.2f} s"
+    return (cpu_s() - cpu_began) / waited_s
 
 
 def main() -> None:
