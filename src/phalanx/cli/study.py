@@ -166,7 +166,6 @@ def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console)
         found = read_bench(folder)
         if found.outcome.status == "completed" and found.config.get("seconds") == time_s:
             return 0
-    console.print(config.title, markup=False)
     try:
         set_aside(folder)
         run_bench(config, folder, command=command, console=console)
