@@ -34,7 +34,7 @@ from phalanx.torch_backend.meeting import (
     meeting_of,
     unused,
 )
-from phalanx.torch_backend.membership import Membership, tag_of
+from phalanx.torch_backend.membership import Membership
 from phalanx.torch_backend.mixed import MixedProcessGroup
 from phalanx.torch_backend.monitored import accept_monitored_barrier
 from phalanx.torch_backend.process_group import MpiProcessGroup
@@ -115,7 +115,7 @@ def create(ranks: list[int]) -> Membership:
     session = wanted.session or _session(ranks, wanted.timeout)
     engine = session.world.group
     if ranks:
-        engine = engine.subgroup(ranks, name=wanted.name, tag=tag_of(wanted.name, ranks))
+        engine = engine.subgroup(ranks, name=wanted.name, tag=session.next_tag(ranks))
     engine.timeout_s = wanted.timeout.total_seconds()
     if wanted.others:
         return MixedProcessGroup(engine, session, wanted.store, wanted.name, others=wanted.others)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -319,8 +318,3 @@ class Membership(ProcessGroup):
         if ended:
             calling(partial(self.session.leave, self, self._engine))
         return ended
-
-
-def tag_of(name: str, members: Sequence[int]) -> int:
-    """The same on every member, and seldom that of another group."""
-    return zlib.crc32(f"{name} {list(members)}".encode()) % 2**15

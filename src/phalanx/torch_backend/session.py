@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import zlib
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -33,9 +35,19 @@ class Session:
         self.is_open = True
         self.has_failed = False
         self._groups: list[Participant] = []
+        self._made: Counter[tuple[int, ...]] = Counter()
 
     def join(self, group: Participant) -> None:
         self._groups.append(group)
+
+    def next_tag(self, members: Sequence[int]) -> int:
+        """For a new group: the same on every member, and seldom that of another group.
+
+        PyTorch's name of a group is no help: since 2.15 it counts the groups that a rank has made,
+        and some were made by their members only.
+        """
+        self._made[tuple(members)] += 1
+        return zlib.crc32(f"{self._made[tuple(members)]} {list(members)}".encode()) % 2**15
 
     def leave(self, group: Participant, engine: Group) -> None:
         """Give back what `group` had."""
