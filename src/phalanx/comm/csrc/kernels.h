@@ -47,11 +47,12 @@ int select_largest(const float *values, size_t count, int32_t *positions, size_t
 
 /* What the shared memory of a node's ranks has room for. */
 enum {
-    PROTOCOL = 4,            /* to be raised with any change of what ranks write for each other */
+    PROTOCOL = 5,            /* to be raised with any change of what ranks write for each other */
     MAX_RANKS = 1024,
     INLINE_BYTES = 8192,     /* up to here an all-reduce is one phase */
     SHORT_BYTES = 2048,      /* up to here where every rank has a core; both measured */
-    SLOT_BYTES = 1 << 19,    /* for a chunk of a vector, of each rank */
+    SLOT_BYTES = 1 << 21,    /* for a chunk of each rank: the largest, beside other processes */
+    LARGE_BYTES = 1 << 19,   /* a chunk where ranks share cores */
     CHUNK_BYTES = 1 << 17,   /* a chunk where every rank has a core */
     NUM_SLOTS = 3,
     NUM_SEGMENTS = 256,      /* of memory of its own that a rank may show to the others */

@@ -42,7 +42,7 @@ node *node_join(void *control, int rank, int size, int spins, int yields)
     self->sizes = (sizes *)(self->bell + 1);
     if (rank == 0) /* Waiting is dear where ranks share cores: fewer phases, larger chunks. */
         *self->sizes = spins > 1 ? (sizes){CHUNK_BYTES, SHORT_BYTES, {0}}
-                                 : (sizes){SLOT_BYTES, INLINE_BYTES, {0}};
+                                 : (sizes){LARGE_BYTES, INLINE_BYTES, {0}};
     self->abouts = (about *)(memory + lines_bytes(size));
     self->inlines = memory + lines_bytes(size) + abouts_bytes(size);
     self->slots = self->inlines + (size_t)size * 2 * INLINE_BYTES;
