@@ -29,8 +29,10 @@ def planned(**changed: object) -> list[TrainingRun]:
     ]
 
 
-def opened(folder: Path, data: str = "digits", **changed: object) -> None:
-    open_study(folder, planned(**changed), kind="scaling", command="phalanx new", data=[data])
+def opened(
+    folder: Path, data: str = "digits", command: str = "phalanx new", **changed: object
+) -> None:
+    open_study(folder, planned(**changed), kind="scaling", command=command, data=[data])
 
 
 def test_the_plan_is_written_with_every_option_once(tmp_path: Path) -> None:
@@ -65,6 +67,15 @@ def test_other_options_are_refused_and_named(
     assert "--study-dir" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 2
     assert (tmp_path / "study.json").read_bytes() == before
+
+
+def test_only_another_command_is_named_to_go_on_with(tmp_path: Path) -> None:
+    """With defaults that had changed, the command to go on with was the one just refused."""
+    opened(tmp_path, command="phalanx old")
+    with pytest.raises(UserError, match="`phalanx new`, or go on with `phalanx old`"):
+        opened(tmp_path, lr=0.3)
+    with pytest.raises(UserError, match="`phalanx old`: the same command had other defaults"):
+        opened(tmp_path, command="phalanx old", lr=0.3)
 
 
 def test_where_things_are_kept_and_patience_may_change(tmp_path: Path) -> None:

@@ -104,9 +104,12 @@ def _check_same(
     if differ:
         told = list(dict.fromkeys(differ))
         more = f" and {len(told) - MOST_TOLD} more" if len(told) > MOST_TOLD else ""
+        goes_on = f", or go on with `{found.command}`"
+        if found.command == command:
+            goes_on = ": the same command had other defaults in the Phalanx that began it"
         raise UserError(
             f"{folder} was begun with other options: {'; '.join(told[:MOST_TOLD])}{more}.\n"
-            f"Name another --study-dir for `{command}`, or go on with `{found.command}`"
+            f"Name another --study-dir for `{command}`{goes_on}"
         )
 
 
