@@ -1,4 +1,4 @@
-"""What a trained GPT writes."""
+"""Text generation with a trained GPT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be chosen about a model, and what follows from it. Needs no PyTorch."""
+"""Options of the models, with their defaults and limits. Needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ModelName = Literal["mlp", "cnn", "rnn", "gpt", "resnet"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataShape:
-    """What a model is given and what it is to tell."""
+    """Shape of a model's input, and number of classes that it predicts."""
 
     inputs: tuple[int, ...] = (1, 28, 28)
     """Of one sample: (channels, height, width) of an image, (context,) of a text."""
@@ -122,7 +122,8 @@ def stage_layers(name: ModelName, options: ModelOptions) -> tuple[str, ...]:
 
 
 def tensor_splits(name: ModelName, options: ModelOptions) -> Mapping[str, int]:
-    """What tensor parallelism divides among its ranks, by name; empty where it is not offered.
+    """Return the sizes that tensor parallelism divides among its ranks, by option; empty where the
+    model has no tensor parallelism.
 
     options: completed.
     """

@@ -90,7 +90,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state by parameter name: `<parameter>:<quantity>`."""
+    """Return the optimizer's state by parameter name: `<parameter>:<quantity>`."""
     return {
         f"{name}:{quantity}": value
         for name, parameter in model.named_parameters()
@@ -100,8 +100,8 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
 
 
 def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Optimizer) -> None:
-    """In place where the optimizer has made its state already: ranks may share that memory, into
-    which each of them then writes the same values."""
+    """Load in place where the optimizer has made its state already: ranks may share that memory,
+    into which each of them then writes the same values."""
     parameters = dict(model.named_parameters())
     for key, value in tensors.items():
         name, quantity = key.rsplit(":", 1)
@@ -113,8 +113,8 @@ def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Opt
 
 
 def parameters_sha256(model: nn.Module) -> str:
-    """One digest of all parameters, names and bytes: equal on ranks that hold the same model.
-    Collective where they hold parts of it; of a pipeline's stages each has its own."""
+    """Return one digest of all parameters, names and bytes: equal on ranks that hold the same
+    model. Collective where parameters are sharded; pipeline stages each have their own."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())

@@ -17,7 +17,7 @@ Autocast = Literal["none", "bf16"]
 
 @dataclass(frozen=True, kw_only=True)
 class CommunicationOptions:
-    """What is sent, and when."""
+    """Options of communication: compression, overlap, bucket size, emulated link."""
 
     compress: Compression = "none"
     """`mpi`: what is sent in place of float32 gradients: half types, `int8` or the largest `topk`

@@ -26,7 +26,7 @@ with 128 a run has too few steps to learn much."""
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
-    """What is trained."""
+    """Options of the model and of the length of training."""
 
     model: ModelName = "mlp"
     """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows,
@@ -59,7 +59,7 @@ class WorkOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class KeepingOptions:
-    """What is kept of a run, and how long it waits."""
+    """Options of checkpoints, resuming, records and the timeout."""
 
     checkpoint_dir: Path | None = None
     """Where a checkpoint is written after every epoch. Default: none is written."""
@@ -87,7 +87,7 @@ class KeepingOptions:
 class TrainConfig(
     KeepingOptions, CommunicationOptions, SplitOptions, LearningOptions, ReadingOptions, WorkOptions
 ):
-    """What to train, on what, and how to split it."""
+    """All options of one training run."""
 
     def __post_init__(self) -> None:
         self.check_split()

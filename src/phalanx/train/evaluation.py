@@ -1,4 +1,4 @@
-"""A model against the validation data."""
+"""Evaluation of a model on validation or training data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EVALUATION_BATCH_SIZE = 500
 
 
 def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float) -> Evaluation:
-    """This rank's part of the validation data, each sample of which one rank counts once."""
+    """Evaluate this rank's shard of the validation data; each sample is counted by one rank."""
     began = time.perf_counter()
     batches = source.validation_batches(
         rank=strategy.data_rank, num_ranks=strategy.data_size, batch_size=EVALUATION_BATCH_SIZE
@@ -39,7 +39,8 @@ def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float)
 def evaluate_on_training_data(
     strategy: Strategy, source: Source, epoch: int, num_samples: int, *, began_at: float
 ) -> TrainingEvaluation:
-    """This rank's part of about `num_samples` training samples, the same for every seed."""
+    """Evaluate this rank's shard of about `num_samples` training samples, the same for every
+    seed."""
     began = time.perf_counter()
     global_batch_size = EVALUATION_BATCH_SIZE * strategy.data_size
     batches = source.train_batches(
@@ -64,7 +65,7 @@ def evaluate_on_training_data(
 
 @torch.no_grad()
 def _counts(strategy: Strategy, batches: Iterable[Loaded]) -> tuple[int, float, int]:
-    """Samples, sum of the losses and right predictions of what this rank counts."""
+    """Return samples, sum of the losses and correct predictions that this rank counts."""
     samples, loss_sum, correct = 0, 0.0, 0
     if strategy.role == "worker":
         strategy.model.eval()

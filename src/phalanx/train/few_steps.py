@@ -1,4 +1,4 @@
-"""A run of a few steps, to look at: for `phalanx trace`. No torch, no MPI."""
+"""A short traced run, for `phalanx trace`. No torch, no MPI."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ VALIDATION_SAMPLES = 500
 
 
 def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
-    """The same run, traced, in `steps` steps; of several epochs where the data has fewer, and then
-    up to a whole number of them. `config` is complete.
+    """Return the config of the same run, traced, in `steps` steps; where the data has fewer, in
+    several epochs, rounded up to full ones. `config` is complete.
 
     Raises: UserError when there is no step to be made.
     """

@@ -1,4 +1,5 @@
-"""Whether the options fit each other, the data and the model: told before anything is started."""
+"""Validation of the options against each other, the data and the model, before anything is
+started."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from phalanx.train.split import ON_A_MESH, parse_slow_rank
 
 
 def dataset_for(config: TrainConfig) -> str:
-    """What `auto` means for the model."""
+    """Return the data set of the run; `auto` means text for the gpt."""
     return "text" if config.dataset == "auto" and config.model == "gpt" else config.dataset
 
 

@@ -1,4 +1,4 @@
-"""Tensors of all ranks brought to rank 0, one after the other, over the ranks' own messages.
+"""Gathering of all ranks' tensors on rank 0, one after the other, over the ranks' own messages.
 
 So one rank alone writes a checkpoint, and no folder needs to be seen by more nodes than its own.
 Rank 0 needs memory for the largest tensor beside what it holds.
@@ -36,7 +36,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A rank's part of a tensor."""
+    """A rank's shard of a tensor."""
 
     code: str
     shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The same on every rank."""
+    """Sender of each box of each tensor; the same on every rank."""
 
     specs: dict[str, Spec]
     """Of full tensors, in the order of the file."""

@@ -1,4 +1,4 @@
-"""How many predictions of an epoch were right."""
+"""Count of correct predictions of an epoch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_LOGITS = 2**18
 
 
 class Hits:
-    """Counts right predictions. Of a target that is ignored none is right."""
+    """Counter of correct predictions. An ignored target is never correct."""
 
     def __init__(self) -> None:
         self._total, self._waiting = 0, 0
@@ -50,7 +50,7 @@ class Hits:
 
 
 def num_right(logits: Tensor, targets: Tensor) -> int:
-    """Targets for which the largest logit, of equals the first, is the one.
+    """Return how many targets have the largest logit, of equal ones the first.
 
     logits: (n, …, classes); targets: (n, …).
     """

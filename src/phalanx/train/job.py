@@ -1,4 +1,4 @@
-"""A run as its own job: start the ranks, watch their records, say how it ended.
+"""A run as its own job: start the ranks, watch their records, report how it ended.
 
 This process imports neither torch nor MPI, so it answers at once and outlives whatever happens
 to the ranks.
@@ -42,7 +42,7 @@ def run_job(
     label: str | None = None,
     program: Sequence[str] = RANK_PROGRAM,
 ) -> None:
-    """Train by ranks of their own, with records in `folder`; `config` is complete.
+    """Train with new ranks, with records in `folder`; `config` is complete.
 
     label: what stands before the live line; with one, finished epochs are not printed.
     Returns when every rank has written that it came to its end.
@@ -68,7 +68,7 @@ def run_job(
 
 
 def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | None]:
-    """The MPI that the run needs, or why there is none."""
+    """Return the MPI that the run needs, or why there is none."""
     if not config.uses_mpi:
         return None, None
     try:
@@ -80,7 +80,7 @@ def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | N
 def rank_commands(
     config: TrainConfig, words: Sequence[str], mpi: MpiInstallation | None, rendezvous: Path
 ) -> list[Command]:
-    """The processes to start: one launcher for MPI, else each rank by itself."""
+    """Return the processes to start: one launcher for MPI, else one process per rank."""
     assert config.ranks is not None, "complete() comes first"
     # Thread pools read these once, when they are first used.
     threads = {"OMP_NUM_THREADS": str(config.threads), "MKL_NUM_THREADS": str(config.threads)}

@@ -1,4 +1,4 @@
-"""How a rank finds the others: from the launcher's variables to a strategy."""
+"""Construction of a rank's strategy from the options and the launcher's environment variables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find
 
 
 def join(config: TrainConfig, launched: Launched | None) -> Strategy:
-    """The strategy of the options, with all its ranks present.
+    """Return the strategy of the options, with all its ranks present.
 
     Raises: UserError when MPI sees another number of ranks than its launcher started, or ranks
             that are to share memory are on several nodes.

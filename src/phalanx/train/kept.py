@@ -1,8 +1,8 @@
-"""What every rank keeps for itself from step to step, in a checkpoint: a file a rank.
+"""State that each rank keeps for itself between steps, in a checkpoint: one file per rank.
 
-A compressor keeps what it did not send. That fits the rank, the number of ranks and the buckets
-that it comes from; a run of others begins with nothing kept, and says so. Rank 0 writes all files,
-from what the others send.
+A compressor keeps a residual, which fits one rank, one number of ranks and one set of buckets. A
+run with others begins without it, and reports that. Rank 0 writes all files, from what the other
+ranks send.
 """
 
 from __future__ import annotations

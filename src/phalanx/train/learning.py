@@ -17,7 +17,7 @@ BadGradients = Literal["stop", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class LearningOptions:
-    """How the parameters are updated."""
+    """Options of the optimizer and the learning rate."""
 
     lr: float = 1e-3
     """Learning rate at its highest, for the default batch."""

@@ -1,4 +1,4 @@
-"""The one training loop: every strategy, every model."""
+"""The training loop, common to all strategies and models."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEASURED_STEP = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """All that a rank holds while it trains."""
+    """Everything that a rank holds while it trains."""
 
     strategy: Strategy
     schedule: Schedule
@@ -45,7 +45,7 @@ class Work:
 
     @property
     def steps(self) -> int:
-        """Of a whole epoch."""
+        """Number of steps of a full epoch."""
         return num_batches(self.source.num_train, self.global_batch_size)
 
     def seen_before(self, epoch: int) -> int:
@@ -62,7 +62,7 @@ class Work:
 
     @property
     def measured_step(self) -> int:
-        """The one after which memory is measured."""
+        """Step after which memory is measured."""
         return self.first_step(self.first_epoch) + MEASURED_STEP
 
 
@@ -128,7 +128,7 @@ class Trained:
 
 
 def train_epoch(work: Work, epoch: int) -> Trained:
-    """One update for each global batch of the epoch that has not been seen, in parts between
+    """Make one update for each global batch of the epoch that is left, in segments between
     checkpoints: after each the ranks have the same parameters."""
     strategy, trained = work.strategy, Trained()
     batches: Iterator[Loaded] = iter(())
@@ -155,7 +155,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
 
 
 def parts_of_epoch(work: Work, epoch: int) -> Iterator[range]:
-    """The steps that are left of an epoch, cut where a checkpoint is due."""
+    """Yield the steps that are left of an epoch, divided where a checkpoint is due."""
     start, end = work.first_step(epoch), (epoch + 1) * work.steps
     period = work.checkpoint_steps or work.steps
     while start < end:
@@ -173,7 +173,7 @@ def _serve(work: Work, part: range) -> None:
 def make_steps(
     work: Work, batches: Iterator[Loaded], epoch: int, part: range, trained: Trained
 ) -> None:
-    """The steps of `part`, recorded, and counted into `trained`.
+    """Make and record the steps of `part`, and count them into `trained`.
 
     Between two steps the caches are the last one's: what is looked at here costs many times what it
     would in a loop of its own. So a record is made when it is written, and nothing is asked twice.
@@ -234,7 +234,7 @@ def make_steps(
 
 
 def set_rate(work: Work, step: int) -> None:
-    """Of the learning, for the update number `step`."""
+    """Set the learning rate of update number `step`."""
     rate = work.schedule.at(step)
     for group in work.strategy.optimizer.param_groups:
         group["lr"] = rate
@@ -246,8 +246,8 @@ def _note_skipped(work: Work, epoch: int, step: int, ended: float) -> None:
 
 
 def batch_of(work: Work, loaded: Loaded, step: int) -> Batch:
-    """What a strategy is given. Where samples may be damaged the ranks agree how many the batch
-    has, so that the loss is the mean over those: collective, some 20 µs."""
+    """Return the batch for the strategy. Where samples may be damaged the ranks agree on the number
+    of valid ones, over which the loss is the mean: collective, some 20 µs."""
     global_size = loaded.global_size
     if work.source.skips_damaged:
         global_size = max(1, global_size - _over_all_ranks(work.strategy, loaded.num_damaged))
@@ -256,13 +256,13 @@ def batch_of(work: Work, loaded: Loaded, step: int) -> Batch:
 
 
 def _over_all_ranks(strategy: Strategy, number: int) -> int:
-    """The sum over the ranks, of those that see the same samples once."""
+    """Return the sum over the ranks, counting ranks with the same samples once."""
     rows = strategy.gather([number if strategy.counts else 0])
     return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
 
 
 def tell(work: Work) -> None:
-    """What the source has to say goes into the records and, on rank 0, into the log."""
+    """Write the source's notices into the records and, on rank 0, into the log."""
     for text in work.source.notices():
         work.writer.add(Notice(at_s=time.perf_counter() - work.began_at, text=text))
         if work.strategy.rank == 0:

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: what it is of, the SHA-256 of every file and its own. No torch.
+"""Manifest of a checkpoint: its contents, the SHA-256 of every file and its own. No torch.
 
 A checkpoint is a folder `epoch-<n>`, or `epoch-<n>-samples-<m>` within the next epoch, with tensors
 as safetensors and a `manifest.json`. The folder appears under its name only when it is complete.
@@ -78,14 +78,15 @@ def folder_name(epochs_done: int, samples_seen: int = 0) -> str:
 
 
 def position_of(name: str) -> tuple[int, int]:
-    """Epochs done and samples seen by the name of a checkpoint; (-1, 0) of any other name."""
+    """Return epochs done and samples seen by the name of a checkpoint; (-1, 0) of any other
+    name."""
     words = name.lstrip(".").split(".")[0].split("-")
     numbers = [int(word) for word in words if word.isascii() and word.isdigit()]
     return (numbers[0], numbers[1] if len(numbers) > 1 else 0) if numbers else (-1, 0)
 
 
 def kept_file(rank: int) -> str:
-    """The file of what `rank` keeps for itself."""
+    """Return the file name of the state that `rank` keeps for itself."""
     return f"{_KEPT}{rank}.safetensors"
 
 
@@ -94,7 +95,7 @@ def is_kept(name: str) -> bool:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Describe the files in `folder`, and sign it all."""
+    """Write the manifest of the files in `folder`, with its own digest."""
     files = {path.name: _stored(path) for path in sorted(folder.iterdir())}
     complete = msgspec.structs.replace(manifest, files=files)
     signed = msgspec.structs.replace(complete, sha256=_digest(complete))

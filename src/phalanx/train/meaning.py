@@ -1,4 +1,4 @@
-"""Options that mean nothing for a run are refused: who gives them expects something of them."""
+"""Refusal of options that the run would ignore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phalanx.train.split import ON_A_MESH, option
 
 @dataclass(frozen=True)
 class Meaning:
-    """What some options are for."""
+    """Options, and the runs that read them."""
 
     names: tuple[str, ...]
     where: str

@@ -1,4 +1,4 @@
-"""The memory of this process: kept when freed, and measured."""
+"""Memory of this process: keep freed pages, and measure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def keep_freed_memory() -> None:
 
 
 def resident_bytes() -> int | None:
-    """Memory of this process, what it shares with others divided among them; None where the
-    system does not tell. Some milliseconds."""
+    """Return the memory of this process, shared pages divided among its sharers; None where the
+    system does not report it. Some milliseconds."""
     try:
         for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):

@@ -1,4 +1,4 @@
-"""What a log says of an epoch."""
+"""Log line of an epoch."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _skipped(summary: Summary) -> str:
 
 
 def samples_word(config: TrainConfig) -> str:
-    """What the samples are. A sample of text is a window of characters."""
+    """Return the word for samples: images, or samples (of text, windows of characters)."""
     return "samples" if config.dataset == "text" or config.data else "images"
 
 
 def accuracy_words(config: TrainConfig) -> str:
-    """Of what the accuracy is a share: of images, or of the characters that come next."""
+    """Return the word for the accuracy: of images, or of predicted next characters."""
     return "characters right" if config.dataset == "text" else "accuracy"

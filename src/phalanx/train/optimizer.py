@@ -1,4 +1,4 @@
-"""From the options to the rule by which parameters are updated."""
+"""Construction of the update rule from the options."""
 
 from __future__ import annotations
 

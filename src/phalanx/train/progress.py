@@ -1,4 +1,4 @@
-"""The live line of a run, drawn from the records of rank 0 while they grow."""
+"""Live progress line of a run, from rank 0's records as they grow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Progress:
         self._live.stop()
 
     def update(self) -> bool:
-        """Show what is new; returns whether there was anything."""
+        """Show new events; return whether there were any."""
         events = list(self._tail.read_new())
         if self._label is None:
             for event in events:
@@ -63,7 +63,7 @@ class Progress:
 
 
 class LiveState:
-    """What the line says, from the events of rank 0 so far.
+    """State and text of the live line, from the events of rank 0 so far.
 
     Within an epoch the loss is that of rank 0's part, and left out where rank 0 sees none (the
     first stage of a pipeline); the speed is that of whole steps, which the ranks make together. The
@@ -79,7 +79,7 @@ class LiveState:
         self._steps: list[Step] = []  # of the current epoch
 
     def take(self, events: Iterable[AnyEvent]) -> list[Summary]:
-        """Count `events` in; returns the epochs that they end."""
+        """Count `events`; return the epochs that they end."""
         summaries = []
         for event in events:
             if isinstance(event, Started):

@@ -1,4 +1,4 @@
-"""A rank from start to end: whatever goes wrong in it ends all ranks, and is said once."""
+"""One rank from start to end: any error in it ends all ranks, and is reported once."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Terminated(BaseException):  # no error: a request
 
 
 def run_started_by_phalanx(folder: Path) -> None:
-    """A rank that `phalanx train` started; options come from the run's record. Ends the process
+    """Run a rank that `phalanx train` started; options come from the run's record. Ends the process
     when anything fails."""
     end_with_parent()
     launched = detect(os.environ)
@@ -52,8 +52,8 @@ def run_started_by_phalanx(folder: Path) -> None:
 
 
 def run_started_by_launcher(config: TrainConfig, launched: Launched) -> Path | None:
-    """A rank that the user's own mpirun, srun or torchrun started. Rank 0 keeps the run's record,
-    in a folder that it names to the others. Ends the process when anything fails.
+    """Run a rank that the user's own mpirun, srun or torchrun started. Rank 0 keeps the run's
+    record, in a folder that it names to its peers. Ends the process when anything fails.
 
     Returns: the folder.
     """
@@ -97,7 +97,7 @@ def _stop(request: BaseException, rank: int, place: Place) -> NoReturn:
 
 
 def _known_failure(place: Place, folder: Path) -> Outcome | None:
-    """Return what a rank failed of, where it is why the launcher now ends the others.
+    """Return the failure of a rank, if that is why the launcher now ends the others.
 
     A rank that is ended as this one is leaves its last collectives; one that was killed does not.
     """
@@ -117,7 +117,7 @@ def _known_failure(place: Place, folder: Path) -> Outcome | None:
 
 
 def _was_killed(rank: Started, folder: Path) -> bool:
-    """Whether the process of a rank of this node is gone, and has not written why."""
+    """Return whether the process of a rank on this node is gone without having written why."""
     if rank.hostname != socket.gethostname() or last_file(folder, rank.rank).exists():
         return False
     try:
@@ -153,6 +153,6 @@ def _end_kept_run(place: Place, outcome: Outcome) -> None:
 
 
 def _try(step: Callable[[], object]) -> None:
-    """Take a step of the way out, which may fail: the disk may be what this rank failed of."""
+    """Try one step of the shutdown, which may fail: the disk may be what this rank failed of."""
     with contextlib.suppress(Exception):
         step()

@@ -74,7 +74,7 @@ class ReadingOptions:
 
     @property
     def data_name(self) -> str:
-        """What the data is called, in logs and records."""
+        """Name of the data in logs and records."""
         return self.dataset if self.data is None else self.data.resolve().name
 
     def check_reading(self) -> None:

@@ -1,4 +1,4 @@
-"""What a step leaves in the records, from what the loop has noted of it. Pure."""
+"""Record of a step, from what the loop has noted of it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a run resumes, and whether it may: the newest complete checkpoint, of the same recipe.
+"""Choice and check of the checkpoint to resume from: the newest complete one, of the same recipe.
 
 No torch, no MPI: all of it is decided before anything is started.
 """
@@ -74,7 +74,7 @@ def find_checkpoint(path: Path) -> Found:
 
 
 def _manifests(folder: Path) -> tuple[dict[Path, Manifest], dict[Path, str]]:
-    """Those that can be read, and what is wrong with the others."""
+    """Return the readable manifests, and the problem of each other checkpoint."""
     manifests, problems = {}, {}
     for checkpoint in readable_folders(folder):
         try:
@@ -85,7 +85,7 @@ def _manifests(folder: Path) -> tuple[dict[Path, Manifest], dict[Path, str]]:
 
 
 def _newest_first(manifests: Mapping[Path, Manifest]) -> list[tuple[Path, Manifest]]:
-    """Of the run that saved last."""
+    """Return the checkpoints of the run that saved last, newest first."""
     if not manifests:
         return []
     run = max(manifests.values(), key=lambda manifest: manifest.saved_at).run
@@ -137,7 +137,7 @@ def _check_model(manifest: Manifest, path: Path, config: TrainConfig) -> None:
 
 
 def _check_epoch(differing: Mapping[str, str], path: Path) -> None:
-    """Within an epoch nobody could say which samples are left."""
+    """Raise UserError where the samples left of an epoch cannot be known."""
     named = [differing[name] for name in WITHIN_EPOCH if name in differing]
     if named:
         raise UserError(

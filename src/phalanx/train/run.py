@@ -143,7 +143,7 @@ def _natural_ranks(config: TrainConfig) -> int:
 
 
 def setting_of(config: TrainConfig) -> Setting:
-    """All that decides the numbers; `config` is complete."""
+    """Return everything that decides the run's numbers; `config` is complete."""
     assert config.ranks is not None, "complete() comes first"
     assert config.threads is not None, "complete() comes first"
     global_batch_size = config.global_batch_size(config.ranks)
@@ -174,7 +174,8 @@ def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
 
 
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
-    """What was chosen otherwise than by default, of the options that only some runs have."""
+    """Return the options with other values than their defaults, of those that only some runs
+    have."""
     defaults = TrainConfig()
     groups = (SplitOptions, LearningOptions, CommunicationOptions, ReadingOptions)
     names = [field.name for group in groups for field in fields(group)]
@@ -194,7 +195,7 @@ def _words(value: object) -> str:
 
 
 def new_folder(config: TrainConfig) -> Path:
-    """A name for a run that was given none; not made yet."""
+    """Return a folder name for a run that was given none; it is not made yet."""
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     ranks = "" if config.strategy == "sequential" else f"-{config.ranks}"
     return RUNS / "train" / f"{moment}-{config.model}-{config.strategy}{ranks}"
@@ -218,12 +219,12 @@ def begin_run(
 
 
 def this_command() -> list[str]:
-    """The words that started this process."""
+    """Return the words of the command line of this process."""
     return [Path(sys.argv[0]).name, *sys.argv[1:]]
 
 
 def title(config: TrainConfig) -> str:
-    """What is about to be trained, as the first line of a log."""
+    """Return the first line of the log: what is about to be trained."""
     setting = setting_of(config)
     ranks = "" if setting.strategy == "sequential" else f"{_count(setting.ranks, 'rank')} × "
     scheme = _scheme(config, setting)
@@ -237,7 +238,8 @@ def title(config: TrainConfig) -> str:
 
 
 def _rule(config: TrainConfig, setting: Setting) -> str:
-    """A rate that was scaled says from what, and for which batch."""
+    """Return the rule of the learning rate; for a scaled rate also from what, and for which
+    batch."""
     if setting.learning_rate == config.lr:
         return setting.learning_rate_rule
     return (
@@ -254,7 +256,7 @@ def _course(config: TrainConfig, setting: Setting) -> str:
 
 
 def _scheme(config: TrainConfig, setting: Setting) -> str:
-    """What there is to say of the strategy besides its name."""
+    """Return details of the strategy besides its name."""
     match config.strategy:
         case "server":
             servers = _count(config.servers, "server")

@@ -1,4 +1,4 @@
-"""When a run writes checkpoints, and which it keeps."""
+"""When a run writes checkpoints, and which of them it keeps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Saver:
             self._lock = None
 
     def after_epoch(self, epoch: int) -> None:
-        """Ranks that rank 0 does not need wait for it at the barrier with which the next begins."""
+        """Write the checkpoint of a finished epoch. Ranks that rank 0 does not need wait for it at
+        the barrier with which the next epoch begins."""
         self._save(epoch, self._manifest(epoch + 1, 0))
 
     def within_epoch(self, epoch: int, samples_seen: int) -> None:
@@ -90,7 +91,7 @@ class Saver:
             remove(path)
 
     def _save(self, epoch: int, manifest: Manifest) -> Path | None:
-        """The checkpoint, on rank 0."""
+        """Write the checkpoint; return its path on rank 0."""
         began, strategy = time.perf_counter(), self.strategy
         if strategy.is_sharded:
             from phalanx.train.sharded import save_sharded  # imports DTensor, which takes seconds

@@ -47,7 +47,7 @@ class Schedule:
     power: float = 2.0
 
     def at(self, step: int) -> float:
-        """The rate of the update number `step` of the run, counted from 0."""
+        """Return the rate of update number `step` of the run, counted from 0."""
         step, num_steps = step - self.first_step, self.num_steps - self.first_step
         if step < self.warmup_steps:
             return self.peak * self._risen((step + 1) / (self.warmup_steps + 1))
@@ -60,7 +60,7 @@ class Schedule:
         return self.peak * self._left(done)
 
     def _risen(self, done: float) -> float:
-        """Part of the peak, when this part of the warm-up is done; in (0, 1)."""
+        """Return the fraction of the peak when this fraction of the warm-up is done; in (0, 1)."""
         match self.warmup:
             case "constant":
                 return CONSTANT_WARM_UP
@@ -70,7 +70,7 @@ class Schedule:
                 return 0.5 * (1 - math.cos(math.pi * done))
 
     def _left(self, done: float) -> float:
-        """Part of the peak, when this part of the decay is done; in [0, 1]."""
+        """Return the fraction of the peak when this fraction of the decay is done; in [0, 1]."""
         match self.kind:
             case "cosine":
                 return 0.5 * (1 + math.cos(math.pi * done))

@@ -1,4 +1,4 @@
-"""What every rank does: join the others, train, write its records, leave."""
+"""The life of a rank: connect to its peers, train, write its records, leave."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from phalanx.train.trace import Tracing, dump_into
 
 @dataclass
 class Place:
-    """Where this rank writes; known from the start, or once rank 0 has named it."""
+    """Where this rank writes; the folder is known from the start, or once rank 0 has named it."""
 
     folder: Path | None
     writer: EventWriter | None = None
@@ -56,7 +56,7 @@ class Place:
             self.tracing.write()
 
     def dump(self, reason: str) -> None:
-        """Write down what this rank did last with the others; it cannot go on."""
+        """Write down this rank's last collectives; it cannot continue."""
         for recorder in self.strategy.recorders() if self.strategy else ():
             recorder.write(reason)
 
@@ -124,14 +124,15 @@ def _leave(config: TrainConfig, launched: Launched | None, finished: RunIsFinish
 
 
 def _with_host(error: UserError, launched: Launched | None) -> UserError:
-    """Of several nodes one may lack what the others have."""
+    """Return the error with the host name, where one of several nodes may lack what the others
+    have."""
     if launched is None or launched.local_world_size == launched.world_size:
         return error
     return UserError(f"{error} (on {socket.gethostname()})")
 
 
 def _first_lines(config: TrainConfig, reason: str, launched: Launched | None) -> list[str]:
-    """Of a log: the data, the run, and the axes of a mesh that lie between nodes."""
+    """Return the first lines of a log: the data, the run, and the mesh axes that cross nodes."""
     lines = [reason, title(config)]
     if launched and launched.local_world_size and config.strategy in ON_A_MESH:
         mesh = config.mesh_of(launched.world_size)
@@ -146,8 +147,8 @@ def _prepare(
     writer: EventWriter,
     began_at: float,
 ) -> tuple[Work, Saver | None]:
-    """Data, model, optimizer and, when resuming, their state; and what writes checkpoints, where
-    some are wanted."""
+    """Make data, model, optimizer and, when resuming, load their state; also the checkpoint writer,
+    where one is wanted."""
     dtype = getattr(torch, config.dtype)
     source = open_source(config, strategy, dtype)
     resident_before = resident_bytes()
@@ -219,7 +220,7 @@ def _resume(
 
 
 def _tell(strategy: Strategy, config: TrainConfig) -> None:
-    """What every strategy does alike in its steps."""
+    """Set the strategy's options that are common to all strategies."""
     strategy.num_accumulated = config.accumulate
     strategy.label_smoothing, strategy.clip_norm = config.label_smoothing, config.clip_norm
     strategy.skips_bad_gradients = config.bad_gradients == "skip"
@@ -251,7 +252,8 @@ def _started(config: TrainConfig, work: Work, num_parameters: int) -> Started:
 
 
 def _epochs(config: TrainConfig, work: Work, saver: Saver | None) -> None:
-    """The epochs that are left; rank 0 sums up, and a checkpoint is written, after each."""
+    """Train the epochs that are left; after each, rank 0 writes the summary and a checkpoint
+    follows."""
     trained_s = 0.0
     for epoch in range(work.first_epoch, config.epochs):
         rows = work.strategy.gather(run_epoch(work, epoch).values())

@@ -1,4 +1,4 @@
-"""From the options to where a rank's batches come from."""
+"""Construction of the data source from the options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEASURED_SAMPLES = 1000
 
 
 def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> Source:
-    """Data in memory, or packed. Collective where it is packed.
+    """Return data in memory, or packed. Collective where it is packed.
 
     Raises: UserError when the data is missing or damaged, or has fewer samples than asked for.
     """
@@ -70,7 +70,7 @@ def _ahead(config: TrainConfig) -> Ahead:
 
 
 def _stage_path(config: TrainConfig, described: DescribedPack, strategy: Strategy) -> Path:
-    """Where this node's shards go. Collective."""
+    """Return the path of this node's staged shards. Collective."""
     assert config.stage is not None, "asked for"
     run = strategy.share(f"{socket.gethostname()}-{os.getpid()}")
     return stage_path(config.stage, described.fingerprint, run, strategy.node)
@@ -101,7 +101,8 @@ def _stager(
 
 
 def preparation(config: TrainConfig, described: DescribedPack, strategy: Strategy) -> Preparation:
-    """The same on every rank: what has to be measured rank 0 measures. Collective."""
+    """Return the preprocessing, the same on every rank: rank 0 measures what the pack does not
+    name. Collective."""
     pack = Pack(described.folder / TRAIN, damaged=config.damaged)
     field, means, deviations = pack.fields[INPUTS], None, None
     if not described.shape.is_text:
@@ -125,8 +126,8 @@ def preparation(config: TrainConfig, described: DescribedPack, strategy: Strateg
 
 
 def measure(pack: Pack, described: DescribedPack) -> str:
-    """Mean and deviation of each channel, of samples from all over the pack, as words that are
-    these very numbers on every rank."""
+    """Return mean and deviation of each channel, of samples spread over the pack, as words that
+    parse to these very numbers on every rank."""
     number = min(MEASURED_SAMPLES, pack.num_samples)
     samples = np.arange(number) * pack.num_samples // number
     values = pack.read(INPUTS, samples)

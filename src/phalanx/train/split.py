@@ -26,7 +26,7 @@ ON_A_MESH: tuple[Strategy, ...] = ("zero", "tensor", "pipeline", "mesh")
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOptions:
-    """How the work is split."""
+    """Options of the parallelism: strategy, ranks, mesh, pipeline, servers."""
 
     strategy: Strategy = "sequential"
     """`sequential` in one process, `mpi` ranks that sum their gradients, `shared` the same with
@@ -163,7 +163,7 @@ class SplitOptions:
         )
 
     def data_parts(self, ranks: int) -> int:
-        """Into how many parts a global batch is cut.
+        """Return into how many shards a global batch is divided.
 
         Raises: UserError when no worker is left beside the servers.
         """
@@ -190,5 +190,5 @@ def parse_slow_rank(text: str) -> tuple[int, float]:
 
 
 def option(name: str) -> str:
-    """The option as the user writes it."""
+    """Return the option as the user writes it."""
     return "--" + name.replace("_", "-")

@@ -12,13 +12,13 @@ from phalanx.records.spans import Spans, Traced, write_spans
 
 
 def dump_into(folder: Path) -> None:
-    """What ranks did last with each other is written to the run's folder when it fails, unless the
-    user has named another."""
+    """Set the folder to which ranks write their last collectives on failure, unless the user has
+    named another."""
     os.environ.setdefault(DUMP_DIR, str(folder))
 
 
 class Tracing:
-    """From the moment at which all ranks have joined."""
+    """Trace of one rank, from the moment at which all ranks are connected."""
 
     def __init__(self, strategy: Strategy, folder: Path, began_at: float) -> None:
         """began_at: seconds of `time.perf_counter()` that the rank's events count from. Collective:
@@ -30,13 +30,13 @@ class Tracing:
         strategy.trace(self._spans)
 
     def compare_clocks(self) -> None:
-        """Once more, at the end: what they have drifted since is linear, as far as one knows.
-        Collective; what is said from now on is no part of the trace."""
+        """Compare the clocks again, at the end: drift is taken as linear. Collective; later spans
+        are not part of the trace."""
         self._strategy.trace(None)
         self._readings.append(self._strategy.clock())
 
     def write(self) -> None:
-        """The rank's file, once."""
+        """Write the rank's file, once."""
         spans, self._spans = self._spans, None
         if spans is None:
             return
