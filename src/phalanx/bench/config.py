@@ -26,7 +26,7 @@ DEFAULT_PATHS: tuple[PathName, ...] = ("window", "phalanx", "torch", "mpi", "glo
 
 @dataclass(frozen=True, kw_only=True)
 class CollectivesConfig:
-    """What to measure. The defaults take about a minute and a half on two cores."""
+    """Options of the benchmark. The defaults take about a minute and a half on two cores."""
 
     ranks: int = 2
     """How many ranks to start on this node."""
@@ -114,7 +114,7 @@ class CollectivesConfig:
 
     @property
     def title(self) -> str:
-        """What is about to be measured, as the first line of a log."""
+        """One-line summary of the measurement, the first line of a log."""
         what = ", ".join(self.chosen_collectives)
         ranks = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
         beside = beside_crowd(self.crowd)

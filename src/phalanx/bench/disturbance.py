@@ -1,4 +1,4 @@
-"""How often a rank loses its core to something else while it measures."""
+"""Involuntary context switches of a rank while it measures."""
 
 from __future__ import annotations
 

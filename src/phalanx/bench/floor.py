@@ -1,4 +1,4 @@
-"""What the machine itself can do: memory by working-set size, and a flag's way there and back."""
+"""The hardware limits: memory bandwidth by working-set size, and round trips of a flag."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def _begin(made: Prepared, pattern: Pattern, barrier: Callable[[], None], number
 
 
 def everywhere(group: Group, well: bool) -> bool:
-    """Whether all ranks say so. Collective."""
+    """Return whether `well` is true on all ranks. Collective."""
     word = np.array([well], np.int32)
     group.all_reduce(Buffer.of(word), ReduceOp.MIN)
     return bool(word[0])

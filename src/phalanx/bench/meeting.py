@@ -1,4 +1,4 @@
-"""How ranks begin together: the same barrier before every call of every path."""
+"""The barrier before every measured call, the same one for all paths."""
 
 from __future__ import annotations
 

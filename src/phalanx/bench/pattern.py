@@ -1,4 +1,4 @@
-"""What stands in the buffers before a call, and what must stand there after it.
+"""Input patterns of the buffers, and the outputs to expect of a correct collective.
 
 Small whole numbers, so that every type and operation gives an exact result in any order of
 summing. They differ from rank to rank, from call to call and from place to place, with a period
@@ -57,12 +57,12 @@ def output_count(case: Case, ranks: int) -> int:
 
 
 def is_in_place(case: Case) -> bool:
-    """Whether the result replaces the input, as these collectives are defined."""
+    """Return whether the collective overwrites its input with the result."""
     return case.collective in ("all_reduce", "broadcast", "barrier")
 
 
 def expectations(case: Case, rank: int, ranks: int) -> list[Expected]:
-    """What `rank` must find in its output."""
+    """Return the expected segments of the output of `rank`."""
     everyone = tuple(range(ranks))
     part = case.count // ranks
     if case.collective == "all_reduce":
@@ -95,7 +95,7 @@ class Pattern:
         _write(memory, self._inputs[call % VARIANTS])
 
     def wrong(self, memory: Array, call: int) -> int:
-        """How many elements of the output of call number `call` are not what they must be."""
+        """Count the wrong elements in the output of call number `call`."""
         outputs = self._outputs[call % VARIANTS]
         return sum(
             count_wrong(memory[expected.start : expected.stop], output, expected.source)
@@ -104,7 +104,7 @@ class Pattern:
 
 
 def count_wrong(found: Array, tile: Array, source: int) -> int:
-    """How many elements differ from `tile`, repeated without end and begun at `source`."""
+    """Count the elements that differ from `tile`, repeated and starting at `source`."""
     wanted = np.concatenate([tile, tile])[source % PERIOD :][:PERIOD]
     whole = found.size // PERIOD * PERIOD
     rows = found[:whole].reshape(-1, PERIOD)

@@ -1,4 +1,4 @@
-"""What is measured, in which order, how often. Pure."""
+"""Plan the measured cases, their order and number of calls. Pure."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Progress:
 
 
 def progress_line(step: Progressed, elapsed_s: float) -> str:
-    """What is being measured, how far it is."""
+    """Format the progress bar and the current case."""
     done = step.done / step.total
     bar = "█" * round(done * BAR_WIDTH) + "░" * (BAR_WIDTH - round(done * BAR_WIDTH))
     what, _, number = step.doing.rpartition(" ")

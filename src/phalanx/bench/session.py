@@ -170,7 +170,7 @@ class Session:
                 made.close()
 
     def _declare(self, case: Case, paths: Paths, obstacles: dict[str, str]) -> None:
-        """What each path can and cannot do, once a collective, or when it changes."""
+        """Record once per collective, and at changes, whether each path supports it."""
         for path in paths.all:
             key = path.name, f"{case.collective} {obstacles.get(path.name)}"
             if self._world.rank or key in self._declared:

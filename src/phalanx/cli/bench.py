@@ -32,7 +32,7 @@ def collectives(
     ] = CollectivesConfig(),  # noqa: B008
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """How fast are collectives here: Phalanx, the MPI library, Gloo and NCCL side by side?
+    """Compare the speed of collectives in Phalanx, the MPI library, Gloo and NCCL.
 
     All paths are measured in one job of ranks, in turn, with every result checked; and beside them
     what this machine's memory and flags allow. Ends with a table, findings and a page.

@@ -122,7 +122,7 @@ def pack_data(
 
 
 def _packed(origin: Origin, folder: Path, packing: Packing) -> Mapping[str, PackIndex]:
-    """By split, with a bar for each."""
+    """Pack every split, with a progress bar for each; return the indices by split."""
     bars = _bars()
     tasks: dict[str, TaskID] = {}
 

@@ -52,7 +52,7 @@ def end_on_request() -> None:
 
 
 def one_sentence(error: BaseException) -> str:
-    """What is printed of an error; empty where the user knows."""
+    """Return the message of an error for the terminal; empty after Ctrl-C or a closed pipe."""
     match error:
         case KeyboardInterrupt() | BrokenPipeError():
             return ""

@@ -97,7 +97,7 @@ def parallelism(
     ] = ParallelismConfig(),  # noqa: B008
     json_: Json = False,
 ) -> None:
-    """Which way of splitting a training wins where, at what cost, and does theory agree?
+    """Compare strategies of parallel training: speed, cost, and agreement with theory.
 
     Trains the same model on the same data in every way: summed gradients, parameter servers, local
     SGD, sharded state, split layers, pipelines, and grids of these. Time, bytes sent, memory and

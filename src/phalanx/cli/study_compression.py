@@ -26,7 +26,7 @@ def compression(
     ] = CompressionConfig(),  # noqa: B008  # frozen
     json_: Json = False,
 ) -> None:
-    """Which way to send gradients in fewer bytes pays here, below what bandwidth, at what accuracy?
+    """Compare gradient compressors: below which bandwidth each pays, and at what accuracy.
 
     Trains one wide network with each: whole trainings over several seeds in this node's memory,
     and some steps on imitated links. Bytes are counted. The same command given again goes on where

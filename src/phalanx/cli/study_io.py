@@ -83,7 +83,7 @@ class IoRun:
 
     @property
     def num_bytes(self) -> int:
-        """Of the data, at most."""
+        """Return an upper bound of the bytes of data on disk."""
         shape = place_of(self.config, Path()).shape
         return sum(num_bytes_of(format_, shape) for format_ in self.config.formats)
 

@@ -29,7 +29,7 @@ def large_batch(
     ] = LargeBatchConfig(),  # noqa: B008  # frozen
     json_: Json = False,
 ) -> None:
-    """How large may a batch be, what does it cost in accuracy, and which remedy helps?
+    """Find how large a batch may be, its cost in accuracy, and the remedies that help.
 
     Trains with ever larger batches: the recipe of the smallest as it is, with its learning rate
     scaled, with a warm-up, with LARS and with LAMB; several seeds tell what is chance. The same

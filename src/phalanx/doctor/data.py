@@ -1,4 +1,4 @@
-"""Which data set a run would take."""
+"""The data set that a run would use."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def run_probe(installation: MpiInstallation, ranks: int) -> tuple[int | None, st
 def judge_ranks(
     installation: MpiInstallation, ranks: int, code: int | None, output: str
 ) -> list[Finding]:
-    """What the probe's output says about launcher, library, threads and shared memory."""
+    """Judge launcher, library, threads and shared memory by the probe's output."""
     answers = parse_answers(output)
     if code is None:
         detail = f"{ranks} ranks did not find each other within {PROBE_TIMEOUT_S:g} s"

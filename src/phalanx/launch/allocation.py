@@ -22,7 +22,7 @@ def slots_per_node(environ: Mapping[str, str]) -> list[int]:
 
 
 def most_local_ranks(ranks: int, slots: Sequence[int]) -> int:
-    """How many of `ranks` share the fullest node, when the slots are filled node by node."""
+    """Return the number of `ranks` on the fullest node, when slots are filled node by node."""
     if not slots:
         return ranks
     if ranks > sum(slots):
@@ -31,7 +31,7 @@ def most_local_ranks(ranks: int, slots: Sequence[int]) -> int:
 
 
 def _placed(ranks: int, slots: Sequence[int]) -> list[int]:
-    """How many of `ranks` each node gets."""
+    """Return the number of `ranks` on each node."""
     placed: list[int] = []
     for granted in slots:
         placed.append(min(granted, ranks - sum(placed)))

@@ -1,4 +1,4 @@
-"""How many cores this process may use, which is what ranks and threads are to be shared over."""
+"""The cores that this process may use, by affinity and container quota."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _read_v1(folder: Path) -> float | None:
 
 
 def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> int:
-    """Of the cache that this node's cores share; 8 MB where the system does not tell."""
+    """Return the size of the last-level cache of this node; 8 MB where it is unknown."""
     sizes = [file.read_text().strip() for file in root.glob("index*/size")]
     units = {"K": 2**10, "M": 2**20}
     found = [int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units]

@@ -1,4 +1,4 @@
-"""Which launcher started this process, read from the variables that launchers leave."""
+"""Detect the launcher of this process from its environment variables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Launched:
 
 
 def detect(environ: Mapping[str, str]) -> Launched | None:
-    """What started this process, the innermost launcher first; None when nothing did.
+    """Return the innermost launcher of this process; None without one.
 
     torchrun under srun or mpirun sets its variables last, so it wins where it signs with
     TORCHELASTIC_RUN_ID. A bare RANK and WORLD_SIZE may come from a container's settings, so they
@@ -119,12 +119,12 @@ def _slurm(environ: Mapping[str, str]) -> Launched | None:
 
 
 def _starts_others(environ: Mapping[str, str]) -> bool:
-    """Whether the one task of a step is a terminal, or has started ranks and numbered them."""
+    """Return whether the one task of a step is a terminal, or has itself started ranks."""
     return "SLURM_PTY_PORT" in environ or (_number(environ, "WORLD_SIZE") or 1) > 1
 
 
 def _is_pmi_of_srun(environ: Mapping[str, str]) -> bool:
-    """Whether PMI_RANK and PMI_SIZE come from `srun --mpi=pmi2`, which says nothing of the node.
+    """Return whether PMI_RANK and PMI_SIZE come from `srun --mpi=pmi2`, without local ranks.
 
     Ranks of Hydra's `mpiexec` in an allocation carry variables of Slurm too, but those of the step
     that started Hydra's own processes.

@@ -1,4 +1,4 @@
-"""Which MPI is installed: one from PyPI in this environment, else the site's own."""
+"""Find the installed MPI: one from PyPI in this environment, else the site's."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def find_mpi(environ: Mapping[str, str]) -> MpiInstallation:
 
 
 def two_wheels_message(vendors: list[Vendor]) -> str:
-    """What is wrong with two MPIs from PyPI in one environment, and the commands that mend it."""
+    """Return the error for two MPIs from PyPI in one environment, with the commands to fix it."""
     names = [_DISTRIBUTIONS[vendor] for vendor in vendors]
     return (
         f"{' and '.join(names)} are both installed in this environment and overwrite each "

@@ -29,7 +29,7 @@ Step = Literal["ask", "kill ranks", "kill all"]
 
 
 def ending_step(elapsed_s: float, grace_s: float) -> Step:
-    """How hard to press processes that were asked to end `elapsed_s` ago.
+    """Return the next step against processes that were asked to end `elapsed_s` ago.
 
     Launchers come last: one that is killed leaves its files behind, one that sees its ranks die
     takes them away.

@@ -27,7 +27,7 @@ _SESSION_NAME = re.compile(r"ompi\.(\d+)")
 
 
 def traces(pids: Iterable[int], launchers: Collection[int]) -> set[Path]:
-    """What would stay behind if these processes of a job with these launchers were killed now."""
+    """Return the files that would remain if these processes of a job were killed now."""
     files = set().union(*(mapped_files(pid) for pid in pids))
     found = (segment_or_session(file, launchers) for file in files)
     return {path for path in found if path is not None}
@@ -52,7 +52,7 @@ def segment_or_session(file: Path, launchers: Collection[int]) -> Path | None:
 
 
 def is_segment(name: str) -> bool:
-    """Whether an MPI gives such names to its files in shared memory."""
+    """Return whether `name` is one that an MPI gives to its shared-memory segments."""
     return _SEGMENT_NAMES.fullmatch(name) is not None
 
 

@@ -31,7 +31,7 @@ def process_ids() -> list[int]:
 
 
 def is_daemon(pid: int) -> bool:
-    """Whether it is the helper process through which a launcher starts ranks on a node."""
+    """Return whether `pid` is the daemon through which a launcher starts ranks on a node."""
     with contextlib.suppress(OSError):
         name = (_PROCESSES / str(pid) / "comm").read_text().strip()
         return name.startswith(_DAEMON_NAMES)

@@ -13,7 +13,7 @@ UNSET = timedelta(milliseconds=-1)
 
 
 class Speaker(Protocol):
-    """Who a message is about."""
+    """A process group, as error messages name it."""
 
     def size(self) -> int: ...
 

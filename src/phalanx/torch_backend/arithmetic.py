@@ -1,5 +1,7 @@
-"""What the engine asks of a device: to copy and reduce its own memory, as the kernels do on the
-CPU: in the order of the terms, half types summed in float32 and rounded once."""
+"""Copies and reductions in the memory of a device.
+
+They match the CPU kernels: terms in order, half types summed in float32 and rounded once.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,7 @@ _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 
 
 def can_reduce(dtype: torch.dtype) -> bool:
-    """Whether PyTorch calculates with elements of `dtype` on a device: hardly with wide unsigned
-    ones."""
+    """Return whether PyTorch reduces elements of `dtype` on a device; not wide unsigned ones."""
     return dtype not in _UNSIGNED
 
 

@@ -29,7 +29,7 @@ def leave_uncompiled(package: str) -> None:
 
 
 def _codes_of(members: Iterable[object], package: str) -> Iterator[CodeType]:
-    """Of the functions among `members`, and in the classes among them."""
+    """Yield the code of the functions among `members`, and of the methods of their classes."""
     for member in list(members):
         if isinstance(member, type):
             if f"{member.__module__}.".startswith(f"{package}."):

@@ -37,7 +37,7 @@ _BACKWARD = graph._engine_run_backward.__code__
 
 
 class Buckets:
-    """Those of the DDP modules on one process group."""
+    """The gradient buckets of the DDP modules on one process group."""
 
     def __init__(self, node: Node | None, settings: Settings) -> None:
         """node: of all ranks of the group; None where they do not share memory."""
@@ -63,7 +63,7 @@ class Buckets:
         return bucket_cap_mb(self._node.size, self._settings.cache_bytes, num_bytes)
 
     def consider(self, tensor: Tensor) -> bool:
-        """Whether `tensor`, which is to be reduced, is a bucket; the first time it is moved."""
+        """Return whether `tensor` is a DDP bucket; move it to shared memory the first time."""
         if self._node is None or not self._modules or not self._is_bucket(tensor):
             return False
         storage = tensor.untyped_storage()
@@ -89,7 +89,7 @@ class Buckets:
         return whole and num_bytes >= SMALLEST_BYTES and tensor.is_contiguous()
 
     def _show(self, storage: UntypedStorage, node: Node) -> bool:
-        """Whether it was moved."""
+        """Move `storage` to shared memory; return whether that was possible."""
         if not _has_room(node.size * storage.nbytes()) or not _has_descriptors():
             return False
         try:
@@ -100,7 +100,7 @@ class Buckets:
 
 
 def _has_room(num_bytes: int) -> bool:
-    """Whether PyTorch can make so much shared memory, with as much left for others."""
+    """Return whether PyTorch can allocate so much shared memory and leave as much free."""
     try:
         status = os.statvfs(SHARED_MEMORY_FOLDER)
     except OSError:
@@ -118,8 +118,10 @@ def _has_room(num_bytes: int) -> bool:
 
 
 def _has_descriptors() -> bool:
-    """Whether half of the descriptors that this process may have are free: each bucket keeps one
-    of them, and the program opens files and connections of its own."""
+    """Return whether half of this process's file descriptors are free.
+
+    Each bucket keeps one of them, and the program opens files and connections of its own.
+    """
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         used = len(os.listdir(DESCRIPTORS_FOLDER))

@@ -21,7 +21,7 @@ from phalanx.torch_backend.tensors import Places, lies_in_place
 
 
 def device_types() -> list[str]:
-    """What tensors may lie on: the CPU and the accelerator of this machine, if it has one."""
+    """Return the supported device types: the CPU, and the accelerator of this machine if any."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
 
@@ -31,8 +31,10 @@ def is_staged(kind: str, devices: Sequence[torch.device]) -> bool:
 
 
 def is_direct(dtype: torch.dtype, *, reduces: bool, is_gpu_aware: bool) -> bool:
-    """Whether a collective on a GPU's memory is given to MPI as it is. The same on every rank:
-    strides, which may differ, do not count."""
+    """Return whether MPI gets the GPU memory of a collective itself, without staging.
+
+    The same on every rank: strides, which may differ, do not count.
+    """
     return is_gpu_aware and (can_reduce(dtype) or not reduces)
 
 

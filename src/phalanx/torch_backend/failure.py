@@ -1,4 +1,4 @@
-"""How a rank ends: its failure is told to the others, and its threads end before MPI does."""
+"""Exit hooks of a rank: report its failure to the peers, end its threads before MPI."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def watch_over(session: Session) -> None:
 
 
 def _open_sessions() -> list[Session]:
-    """Of this process, not of the one that it was forked from."""
+    """Return the open sessions of this process, without those of a parent that forked it."""
     return [each for each in list(_SESSIONS) if each.is_open and each.pid == os.getpid()]
 
 

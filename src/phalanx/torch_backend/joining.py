@@ -1,4 +1,4 @@
-"""How a process joins a group: what PyTorch asks for, held against what MPI says."""
+"""Creation of process groups, with ranks and store from MPI."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from phalanx.torch_backend.store import LaterStore, open_store
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is known of the group that PyTorch is making."""
+    """Options of the group that PyTorch is making."""
 
     name: str = "mpi"
     timeout: timedelta = c10d.default_pg_timeout
@@ -161,7 +161,7 @@ def _later_store(world: World, timeout: timedelta) -> LaterStore:
 
 
 def _session(ranks: list[int], timeout: timedelta, meeting: Meeting | None = None) -> Session:
-    """That of the groups that exist, else a new one, which all ranks must make together."""
+    """Return the session of the existing groups, else start one, collectively on all ranks."""
     for group in c10d._world.pg_map:
         if isinstance(group, Membership):
             return group.session
@@ -233,5 +233,5 @@ def _default_rank() -> int:
 
 
 def _is_checking() -> bool | None:
-    """Whether PyTorch's debug mode asks for it; None: as Phalanx's own variable says."""
+    """Return True in PyTorch's debug mode; None: as Phalanx's own variable says."""
     return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL" or None

@@ -1,4 +1,4 @@
-"""How ranks that no MPI launcher started come together: through the store of torchrun."""
+"""Rendezvous of ranks without an MPI launcher, through the store of torchrun."""
 
 from __future__ import annotations
 

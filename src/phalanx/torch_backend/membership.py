@@ -1,4 +1,4 @@
-"""What a process group is, apart from its collectives: a name, devices, an order, an end."""
+"""The base of ProcessGroupMPI: queueing of collectives, names, devices, shutdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What PyTorch holds in its hand while a message is under way."""
+"""`Work` objects returned by asynchronous sends and receives."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Message(Pending):
         return future
 
     def move(self) -> bool:
-        """Whether it is done; does not wait, not even for another thread that waits."""
+        """Test the request once, without blocking; return whether the message is complete."""
         if not self._is_done and self._moving.acquire(blocking=False):
             try:
                 self._try(self._request.test)

@@ -41,7 +41,7 @@ def _named(number: int) -> str:
 
 @cache
 def reduction_of(dtype: torch.dtype, number: int) -> Reduction:
-    """Of tensors of `dtype`, for the operation whose hash is `number`.
+    """Return the reduction of tensors of `dtype` for the operation with hash `number`.
 
     Raises: TypeError when elements of `dtype` have no such reduction.
     """
@@ -51,7 +51,7 @@ def reduction_of(dtype: torch.dtype, number: int) -> Reduction:
 
 
 def factor_of(op: dist.ReduceOp) -> float | Tensor:
-    """What PREMUL_SUM multiplies with; up to PyTorch 2.12 only pickling tells."""
+    """Return the factor of PREMUL_SUM; up to PyTorch 2.12 only the pickled state holds it."""
     state: Any = op.__getstate__()
     factor: float | Tensor = op.factor if hasattr(op, "factor") else state[1]
     return factor

@@ -17,7 +17,7 @@ class Task(Protocol):
 
     @property
     def error(self) -> BaseException | None:
-        """What went wrong; None as long as nothing has."""
+        """The exception of a failed call, else None."""
 
     def wait(self) -> bool:
         """Return when it is over."""
@@ -70,7 +70,7 @@ class Order:
         return True
 
     def begin(self) -> bool:
-        """Whether the caller may run a call here and now; it says `end` after it."""
+        """Return whether the caller may run a call on this thread now; it must call `end` after."""
         return (
             self._submitted == self._finished
             and not self._running._is_owned()  # type: ignore[attr-defined]
@@ -116,7 +116,7 @@ class Order:
         return True
 
     def unfinished(self) -> list[Task]:
-        """What was submitted and is not over, the running one first."""
+        """Return the submitted tasks that have not completed, the running one first."""
         return list(self._unfinished)
 
     def close(self, timeout_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""What `import torch` runs, by the entry point `torch.backends`: makes "mpi" a known backend.
+"""Registration of backend "mpi", run by `import torch` (entry point `torch.backends`).
 
 Kept tiny: it costs every program that imports PyTorch. Everything else is imported by the first
 `init_process_group("mpi")`.
@@ -78,7 +78,7 @@ class ProcessGroupMPI:
 
     @staticmethod
     def create(ranks: list[int]) -> Any:
-        """Of `ranks`, the calling rank among them; an empty list: of all."""
+        """Create the process group of `ranks`, which hold this rank; an empty list: all ranks."""
         from phalanx.torch_backend.joining import create
 
         return create(ranks)

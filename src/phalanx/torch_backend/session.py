@@ -1,4 +1,4 @@
-"""What the process groups of a process share: the world of ranks, from the first to the last."""
+"""The world of ranks that all process groups of a process share."""
 
 from __future__ import annotations
 
@@ -89,6 +89,6 @@ class Session:
             group.refuse(reason)
 
     def end_threads(self, timeout_s: float) -> bool:
-        """Whether nothing is under way any more."""
+        """End the threads of all groups; return whether nothing is running any more."""
         ended = [group.close(timeout_s) for group in self._groups]  # each of them
         return all(ended)

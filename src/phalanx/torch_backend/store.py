@@ -77,7 +77,7 @@ class LaterStore(Store):
         self._opened: Store | None = None
 
     def open(self) -> None:
-        """By all ranks, before any of them uses it. Does nothing the second time."""
+        """Open the store, collectively, before any rank uses it; later calls do nothing."""
         if self._opened is None:
             self._opened = self._make()
 

@@ -20,7 +20,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
 
 
 def lies_in_place(tensor: Tensor) -> bool:
-    """Whether the engine may read and write the memory of a strided tensor on the CPU as it is."""
+    """Return whether the engine may use the memory of a strided CPU tensor without a copy."""
     return (
         tensor.is_contiguous()
         and not tensor.is_neg()  # a view that is negated, or conjugated, only when it is read

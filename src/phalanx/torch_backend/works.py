@@ -1,4 +1,4 @@
-"""What PyTorch holds in its hand while a collective is under way."""
+"""`Work` objects returned by collectives."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def gpus_of(results: Sequence[Tensor]) -> list[int | str | torch.device]:
 
 
 class Finished(Work):
-    """Of a collective that was over when its call returned. One serves them all."""
+    """Work of a collective that completed synchronously; stateless, shared."""
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
         return True

@@ -1,4 +1,4 @@
-"""Which ways of loading are measured, and in which order. Pure."""
+"""Plan the data-loading measurements and their order. Pure."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ MIN_DATA_BYTES = 2**16
 
 @dataclass(frozen=True, kw_only=True)
 class IoConfig:
-    """What to measure. The defaults write 1.3 GB and take some four minutes on two cores."""
+    """Options of the benchmark. The defaults write 1.3 GB, and take four minutes on two cores."""
 
     profile: str = "resnet50"
     """unet3d, resnet50, cosmoflow, bert, or a YAML file of the same form."""
@@ -166,7 +166,7 @@ class IoConfig:
 
     @property
     def title(self) -> str:
-        """What is about to be measured, as the first line of a log."""
+        """One-line summary of the measurement, the first line of a log."""
         work = self.workload
         return (
             f"{self.facts.name} on {self.chosen_accelerator}: {work.num_samples:,} samples of "

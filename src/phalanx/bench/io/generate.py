@@ -47,7 +47,7 @@ class Place:
 
 
 def num_bytes_of(format_: Format, shape: Shape) -> int:
-    """What one part takes on the disk, at most."""
+    """Return an upper bound of the bytes that one part takes on disk."""
     if format_ == "files":
         return shape.num_samples * (-(-shape.sample_bytes // BLOCK_BYTES) + 1) * BLOCK_BYTES
     tar_header = 1024 if format_ == "tar" else 0
@@ -82,7 +82,7 @@ def missing(place: Place, formats: Sequence[Format], parts: int) -> list[Path]:
 
 
 def free_bytes(folder: Path) -> int:
-    """Of the disk that the folder is on, or will be."""
+    """Return the free bytes of the disk that `folder` is on, or will be."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
@@ -115,7 +115,7 @@ def generate(
 
 
 def is_there(folder: Path) -> bool:
-    """Whether every file stands there with the size it was written with."""
+    """Return whether every file exists with the size it was written with."""
     try:
         sizes = msgspec.json.decode((folder / COMPLETE).read_bytes(), type=dict[str, int])
         return all((folder / name).stat().st_size == size for name, size in sizes.items())

@@ -107,7 +107,7 @@ def _measure(
 
 
 def rank_command(folder: Path, ranks: int) -> Command:
-    """What starts the ranks; one alone is a plain process."""
+    """Return the command that starts the ranks; a single rank is a plain process."""
     words = [*RANK_PROGRAM, str(folder), str(ranks)]
     threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     if ranks == 1:
@@ -124,7 +124,7 @@ def rank_command(folder: Path, ranks: int) -> Command:
 def _tell(
     config: IoConfig, place: Place, formats: list[Format], needed: int, console: Console
 ) -> None:
-    """What is about to happen, and what it takes."""
+    """Print the disk space and the time that the measurement will take."""
     workload = config.workload
     if workload.scaled:
         console.print(f"scaled: {'; '.join(workload.scaled)}", markup=False)

@@ -26,7 +26,7 @@ class Measured:
 
 
 class Measurement:
-    """What a rank needs for any epoch. barrier: brings the ranks together before each."""
+    """Measures epochs on one rank. barrier: synchronizes the ranks before each epoch."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Measurement:
         return Measured(timed=timed, num_bytes=num_bytes, resident=there)
 
     def _memory(self) -> memoryview:
-        """What NumPy gives for batches, every page of it in use."""
+        """Return memory for the batches that are kept, every page of it touched."""
         if self._kept is None:
             self._kept = np.full(self._kept_bytes, 1, np.uint8).data
         return self._kept

@@ -42,7 +42,7 @@ def sample_blocks(shape: Shape, *, part: int) -> Iterator[Rows]:
 
 
 def wrong_samples(rows: Rows, indices: Indices) -> int:
-    """How many rows are not the samples that were asked for."""
+    """Count the rows that are not the requested samples."""
     if len(rows) != len(indices):
         return len(indices)
     numbers = np.ascontiguousarray(rows[:, :NUMBER_BYTES]).view("<u8")[:, 0]

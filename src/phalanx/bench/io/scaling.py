@@ -1,5 +1,7 @@
-"""What of a profile is measured here: this machine has less room and time than the cluster that
-the profile comes from. Whatever is scaled is named. Pure."""
+"""Scale a profile down to this machine, and name everything that was scaled. Pure.
+
+A machine has less disk and time than the cluster that the profile comes from.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ COMPUTE_S = 2.5  # of an epoch, if MIN_STEPS allow
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What the user has asked for; None: as much of the profile as fits."""
+    """Sizes that the user has set; None: as much of the profile as fits."""
 
     data_bytes: int  # room for a rank's samples in one format
     num_samples: int | None = None
@@ -27,7 +29,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a rank reads and computes."""
+    """The samples that a rank reads, and its compute time per step."""
 
     num_samples: int
     sample_bytes: int
@@ -46,7 +48,7 @@ class Workload:
 
     @property
     def demand_bytes_per_s(self) -> float:
-        """What the accelerator asks for."""
+        """Return the data rate that keeps the accelerator busy."""
         return self.batch_bytes / self.compute_s
 
 

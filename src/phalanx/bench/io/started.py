@@ -45,8 +45,11 @@ Key = tuple[Format, Loader, ReaderKind, int, int]
 
 
 class StartedLoaders:
-    """By what tells them apart; made when they are first asked for. Of a file that somebody has
-    mapped the system keeps the pages: cold epochs find all other loaders of the format ended."""
+    """Started loaders by their options, each made at its first use.
+
+    The kernel keeps the pages of mapped files in its page cache: before a cold epoch all loaders of
+    the format are closed.
+    """
 
     def __init__(self) -> None:
         self._made: dict[Key, Started] = {}
@@ -61,7 +64,7 @@ class StartedLoaders:
         return self._made[key]
 
     def end(self, format_: Format) -> None:
-        """Those of one format."""
+        """Close the loaders of one format."""
         for key in [key for key in self._made if key[0] == format_]:
             self._made.pop(key).close()
 

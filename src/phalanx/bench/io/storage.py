@@ -1,4 +1,4 @@
-"""What the data lies on."""
+"""File system and device of the data."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def engine_call(group: Group, case: Case, memory: Memory, terms: Terms) -> Calla
 
 
 def buffer_of(array: Array, terms: Terms) -> Buffer:
-    """Of the terms' type, also where NumPy has none and stores something else."""
+    """Return a buffer of the measured dtype, also of one that NumPy lacks (bfloat16)."""
     return Buffer(array.ctypes.data, array.size, terms.dtype, array)
 
 

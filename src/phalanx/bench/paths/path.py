@@ -1,4 +1,4 @@
-"""What a way of carrying a collective must offer to be measured."""
+"""The interface of a measured path: one implementation of the collectives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What holds for the whole measurement."""
+    """Rank, world size, dtype and reduce operation of a measurement."""
 
     rank: int
     ranks: int
@@ -36,7 +36,7 @@ class Memory:
 
     @classmethod
     def private(cls, case: Case, terms: Terms) -> Memory:
-        """Of this process alone."""
+        """Allocate buffers in this process's private memory."""
         element = storage_type(terms.dtype)
         given = np.zeros(input_count(case, terms.ranks), element)
         if is_in_place(case):

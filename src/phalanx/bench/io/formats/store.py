@@ -1,4 +1,4 @@
-"""What every way of storing samples can do."""
+"""The interface of all storage formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """How many samples of which size, and how many of them stand in a shard."""
+    """Number and size of the samples, and samples per shard."""
 
     num_samples: int
     sample_bytes: int
