@@ -1,4 +1,4 @@
-"""What readers of tests do: importable, as reader processes need it."""
+"""Functions that readers run in tests; importable, as reader processes need it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Which data set is taken, where it is looked for, and what is said when it is not there."""
+"""Choice of a data set, its search path, and the errors when it is missing."""
 
 import subprocess
 import sys

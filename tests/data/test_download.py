@@ -12,7 +12,7 @@ CONTENT = bytes(range(256)) * 2000  # 512 000 bytes, several chunks
 
 
 def get(mirror: Mirror, part: Path, *, timeout_s: float = 10) -> list[tuple[int, int | None]]:
-    """What `on_bytes` was told."""
+    """Download; return the calls of `on_bytes`."""
     told: list[tuple[int, int | None]] = []
     download(
         f"{mirror.url}file",

@@ -1,4 +1,4 @@
-"""What is there is told, and whether it can be trusted."""
+"""Inventory of data sets and their verification."""
 
 import platform
 import re

@@ -1,4 +1,4 @@
-"""What was read once is found again, as much as fits."""
+"""Samples read once are found in the cache, as many as fit."""
 
 import numpy as np
 

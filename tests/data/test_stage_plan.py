@@ -1,4 +1,4 @@
-"""What is needed first comes first, what is needed last goes, and the room is never exceeded."""
+"""Staging order: earliest need first, latest need evicted, never over the byte limit."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ ten_sizes = st.lists(st.integers(1, 5), min_size=10, max_size=10)
 def settled(
     windows: list[list[int]], held: set[int], sizes: list[int], most: float | None
 ) -> set[int]:
-    """What is held when there is nothing more to do."""
+    """Return the units held once no move is left."""
     held = set(held)
     for _ in range(100):
         move = next_move(windows, held, sizes, most)

@@ -34,7 +34,7 @@ def augmented(
 def choices(
     samples: NDArray[np.int64], most: int, *, seed: int, epoch: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Of each sample: pixels down and to the right, from -most to most, and whether mirrored."""
+    """Return for each sample: pixels down and right, in [-most, most], and if it is mirrored."""
     bits = mixed_each(mixed(seed, epoch), samples)
     number = np.uint64(2 * most + 1)
     down = (bits & np.uint64(0xFFFFF)) % number

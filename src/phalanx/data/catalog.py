@@ -1,6 +1,6 @@
-"""Which data set a run takes, and from where: decided by looking at files, without PyTorch.
+"""Choice of a run's data set and its folder, by checking which files exist, without PyTorch.
 
-The launcher asks here before it starts ranks, so that missing data costs a second, not a start.
+The launcher calls this before it starts ranks, so that missing data costs a second, not a start.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Choice:
 
     @property
     def shape(self) -> DataShape:
-        """Of a sample, and the number of classes."""
+        """Shape of a sample, and the number of classes."""
         return {"text": TEXT_SHAPE, "cifar10": CIFAR_SHAPE}.get(self.name, MNIST_SHAPE)
 
 

@@ -1,4 +1,4 @@
-"""What packed data offers a model, by its index: known before anything is started. No torch."""
+"""Description of packed data for a model, from its index alone, before ranks start. No torch."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _shape(index: PackIndex, folder: Path) -> DataShape:
 
 
 def _num_classes(index: PackIndex, folder: Path) -> int:
-    """Of the names, or where there are none one more than the largest target."""
+    """Return the number of class names, or, without names, the largest target plus one."""
     if index.classes:
         return len(index.classes)
     largest = 0

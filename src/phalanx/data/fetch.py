@@ -36,7 +36,7 @@ class Watcher(Protocol):
 
 
 class _WrongBytesError(DownloadError):
-    """What came is not the published file."""
+    """The received bytes are not the published file."""
 
 
 def fetch_mnist(

@@ -32,7 +32,7 @@ MOST_NAMED = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Ahead:
-    """Who reads ahead, and how far."""
+    """Options of the readers: number, kind, prefetch depth, cache, damaged samples, shuffling."""
 
     readers: int = 2
     kind: ReaderKind = "threads"
@@ -142,7 +142,7 @@ class FromPack:
             yield self._loaded(VALIDATION, fetched, len(fetched.targets))
 
     def notices(self) -> list[str]:
-        """Of staging, and the numbers of samples that were found damaged since the last time."""
+        """Return notices of staging and of damaged samples found since the last call."""
         notices = self.stager.notices() if self.stager is not None else []
         for split, samples in self._damaged.items():
             if len(samples) > self._told[split]:

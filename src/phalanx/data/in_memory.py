@@ -74,8 +74,8 @@ class InMemory:
 def evaluation_parts(
     num_samples: int, rank: int, num_ranks: int, batch_size: int
 ) -> Iterator[slice]:
-    """What a rank evaluates, piece by piece; as many pieces on every rank, the last may be empty:
-    ranks that share a model predict together."""
+    """Yield a rank's evaluation batches as slices; every rank gets the same number, so the last may
+    be empty: ranks that share a model predict together."""
     mine = evaluation_shard(num_samples, rank, num_ranks)
     longest = -(-num_samples // num_ranks)
     for offset in range(0, longest, batch_size):

@@ -1,4 +1,4 @@
-"""What data there is on this machine, and whether it can be trusted."""
+"""Inventory of the data sets on this machine, their files verified."""
 
 from __future__ import annotations
 

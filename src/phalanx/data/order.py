@@ -37,15 +37,15 @@ def windowed_order(first_samples: Sequence[int], window: int, seed: int, epoch: 
 
 
 def worst_variety(num_shards: int, window: int, shard_samples: int, batch_size: int) -> float:
-    """How many samples picked at random from all the data tell as much of it as a batch does,
-    where every shard holds samples of one kind: the worst that can happen. Where shards are a
-    random part of the data, as packing leaves them when its source has no order, a batch of b is
-    worth b whatever the window.
+    """Return the effective batch size under windowed shuffling in the worst case: the number of
+    samples drawn at random from all the data that estimate its mean as well as one batch does,
+    where every shard holds samples of one kind. Where shards are random subsets, as packing leaves
+    them when its source has no order, a batch of b is worth b whatever the window.
 
     The variance of a batch's mean is that of the mean of the window's shards, drawn from all
     without replacement, and that of the batch within its window: with S shards in windows of w
     (w·n samples each), A = (S−w) / (w(S−1)), it is A + (1−A)/b · (wn−b)/(wn−1) of one sample's;
-    what is told is its inverse. Source: Cochran 1977, "Sampling techniques", chapters 2 and 10.
+    the result is its inverse. Source: Cochran 1977, "Sampling techniques", chapters 2 and 10.
     """
     window = min(window, num_shards)
     samples = window * shard_samples

@@ -1,5 +1,5 @@
-"""What a reader does: read, decode, augment and normalise one rank's part of a batch. No torch, so
-that a reader process starts fast."""
+"""Reading, decoding, augmenting and normalising one rank's samples of a batch. No torch, so that a
+reader process starts fast."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class Asked(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Those that are as they were packed, in the order in which they were asked for."""
+    """Undamaged samples, in the order of the request."""
 
     inputs: NDArray[Any]
     targets: NDArray[Any]
     damaged: NDArray[np.int64]
-    """The numbers of the others."""
+    """Numbers of the damaged samples, which are left out."""
 
 
 class Preparation(NamedTuple):
-    """How inputs become what a model reads."""
+    """Preprocessing of inputs: shape, dtype, normalisation, augmentation."""
 
     shape: tuple[int, ...]
     """Of a sample."""

@@ -20,7 +20,7 @@ ReaderKind = Literal["threads", "processes"]
 
 
 class Readers(Protocol[Asked_contra, Got_co]):
-    """What fetches ahead; kept for as long as there is work."""
+    """A pool that fetches ahead; reused for several passes."""
 
     def results(
         self, work: Iterable[Asked_contra], *, depth: int, timeout_s: float
@@ -88,8 +88,8 @@ class _Nobody(Generic[Asked, Got]):
 
 
 class _Threads(Generic[Asked, Got]):
-    """What they spend outside the interpreter's lock (reading, decoding, arithmetic of arrays) is
-    done beside the training."""
+    """A thread pool. Work outside the GIL (reading, decoding, array arithmetic) overlaps with
+    training."""
 
     def __init__(self, fetch: Callable[[Asked], Got], readers: int) -> None:
         self._fetch = fetch

@@ -105,7 +105,7 @@ def read_verified(path: Path, file: PublishedFile) -> bytes:
 
 
 def is_verified(folder: Path, file: PublishedFile) -> bool:
-    """Whether `folder` holds the file with its published bytes, by the checksum that there is."""
+    """Return whether `folder` holds the file with its published bytes, by SHA-256 or else MD5."""
     path = find_file(folder, file)
     if path is None:
         return False
@@ -119,6 +119,6 @@ def is_verified(folder: Path, file: PublishedFile) -> bool:
 
 
 def _md5(path: Path) -> str:
-    """Of what was published when MD5 was good enough: against damage, not against malice."""
+    """Return the MD5 of a file; detects damage, not malice."""
     with path.open("rb") as content:
         return hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()

@@ -163,7 +163,7 @@ def _no_main() -> Iterator[None]:
 
 
 def _read(pipe: Connection, text: bytes) -> None:
-    """What a reader does, until its parent says that it is enough, or is gone."""
+    """Main loop of a reader process; ends when its parent sends None or is gone."""
     fetch = pickle.loads(text)  # of the process that has started this one
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to answer
     slots = Writer()
@@ -187,7 +187,7 @@ def _answer(
 
 
 def _fetched(fetch: Callable[[Any], Any], item: object) -> tuple[bool, Any]:
-    """Whether it went wrong; what was fetched, or the error."""
+    """Return (has_failed, result or error)."""
     try:
         return False, fetch(item)
     except Exception as error:  # noqa: BLE001  # raised where the result is due

@@ -26,7 +26,7 @@ class Reference(NamedTuple):
 
 
 def has_reference() -> bool:
-    """Whether this Python carries its reference; some distributions leave it out."""
+    """Return whether this Python includes its reference; some distributions leave it out."""
     try:
         return importlib.util.find_spec(_SOURCE) is not None
     except ModuleNotFoundError:
@@ -67,7 +67,7 @@ def cut(topics: dict[str, str]) -> Reference:
 
 
 def describe_reference() -> str:
-    """Which text it is, for the user and for the record.
+    """Describe the text, for the user and for the record.
 
     Raises: UserError when this Python came without.
     """

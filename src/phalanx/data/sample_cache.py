@@ -16,7 +16,7 @@ Rows = tuple[NDArray[Any], NDArray[Any]]
 
 
 class SampleCache:
-    """Of inputs and targets, decoded. Any thread may ask."""
+    """Cache of decoded inputs and targets; thread-safe."""
 
     def __init__(self, num_samples: int, most_bytes: int) -> None:
         self._most_bytes = most_bytes

@@ -1,4 +1,4 @@
-"""Which samples a rank sees and when: pure arithmetic over (seed, epoch, rank, world_size).
+"""Distribution of samples over ranks and steps: a pure function of (seed, epoch, rank, size).
 
 The global batch is cut first and shared among the ranks second, so the number of ranks changes
 who computes a sample, never which update it belongs to.

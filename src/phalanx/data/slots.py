@@ -20,7 +20,7 @@ _ALIGNMENT = 64
 
 
 class Filled(NamedTuple):
-    """What the reader has to know of a slot."""
+    """Description of a filled slot, sent to the reader."""
 
     slot: int
     num_bytes: int

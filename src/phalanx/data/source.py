@@ -64,7 +64,7 @@ class Source(Protocol):
         every rank; `global_size` is that of the rank's own part."""
 
     def notices(self) -> list[str]:
-        """What the user should hear of, since the last time; on each rank its own."""
+        """Return notices for the user since the last call; each rank has its own."""
 
     def close(self) -> None:
         """End the readers."""

@@ -46,7 +46,7 @@ class StageFolder:
         return folder
 
     def holds(self, unit: Unit) -> bool:
-        """Whether its files are there and are what they should be. Cost: they are read."""
+        """Return whether its files exist with the right size and SHA-256. Cost: they are read."""
         folder = self.path / unit.split
         with suppress(OSError):
             for file in unit.files:
@@ -79,7 +79,7 @@ def stage_path(folder: Path, fingerprint: str, run: str, node: int) -> Path:
 
 
 def _renamed(old: Path, new: Path) -> bool:
-    """Whether it was there to be renamed, and the name was free."""
+    """Rename a folder; return False when it does not exist or the name is taken."""
     try:
         old.rename(new)
     except OSError:
@@ -88,7 +88,7 @@ def _renamed(old: Path, new: Path) -> bool:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """What no run holds, and none has kept."""
+    """Remove stage folders that no run has locked and none has kept."""
     for path in folder.glob(f"{PREFIX}*"):
         if (path / KEPT).exists() or not (path / LOCK).exists():
             continue

@@ -1,4 +1,4 @@
-"""Which shard is brought to the node's disk next, and which go for it: pure arithmetic."""
+"""Choice of the next shard to stage on the node's disk, and of the shards to evict: pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Move(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a run reads and when: the windows of an epoch's order, then the validation data.
+    """Reading schedule of a run: the windows of an epoch's order, then the validation data.
 
     Units are numbered: shards for training, then those for validation.
     """

@@ -66,7 +66,7 @@ class Stager:
         self._thread.start()
 
     def notices(self) -> list[str]:
-        """What the user should hear of, since the last time."""
+        """Return notices for the user since the last call."""
         with self._lock:
             told, self._notices = self._notices, []
         return told
@@ -130,7 +130,7 @@ class Stager:
             self._held.add(move.unit)
 
     def _bring(self, unit: Unit, file: File, number: int) -> bool:
-        """Whether the file is there, whole. Every stager takes part, whatever its disk says."""
+        """Stage one file; return whether it is complete. Collective, even with a full disk."""
         target = self._folder.place(unit) / file.name
         hidden = target.with_name(f".{file.name}.part")
         writer = _Writer(hidden) if not self._is_full else None
@@ -169,7 +169,7 @@ class Stager:
                 yield piece
 
     def _agree(self, held: list[int]) -> set[int]:
-        """What every node holds already, of a run that has kept it; the rest is removed."""
+        """Return the units that every node already holds from an earlier run; remove the others."""
         here = np.zeros(len(self._units), np.int64)
         here[held] = 1
         if self._group is not None:
@@ -208,7 +208,7 @@ class _Writer:
             self._digest.update(piece)
 
     def finish(self, file: File) -> str | None:
-        """What is wrong with it, if anything."""
+        """Close the file; return what is wrong with it, or None."""
         if self._error is None:
             try:
                 self._file.close()
@@ -221,7 +221,7 @@ class _Writer:
         return None
 
     def close(self) -> None:
-        """What it could not write it forgets."""
+        """Close the file; ignore errors."""
         with contextlib.suppress(OSError, AttributeError):  # it may never have been opened
             self._file.close()
 

@@ -1,4 +1,4 @@
-"""What readers do, in a trace."""
+"""Tracing of reads: a span for each call of a reader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def traced(fetch: Callable[[Asked], Got], spans: Spans) -> Callable[[Asked], Got
 
 
 def lane_of(thread: str) -> str:
-    """Of a thread of a pool its number; of any other one, which reads for itself, none.
+    """Return the trace lane of a thread: numbered for a thread of a reader pool, else "reader".
 
     For example: "reader_1" is "reader 1".
     """

@@ -1,4 +1,4 @@
-"""What was altered or cut off is named when it is read, and never handed on as data."""
+"""Altered or truncated samples are reported when read, and never returned as data."""
 
 import pickle
 import shutil

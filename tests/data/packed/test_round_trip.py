@@ -1,4 +1,4 @@
-"""What is packed is what is read, whatever its shape, dtype, layout and shards."""
+"""Samples read back equal the samples packed, for any shape, dtype, layout and shards."""
 
 import io
 import tarfile

@@ -88,7 +88,7 @@ def start(path: Path, layout: Layout) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """Of 128 KiB, of its own; apart from the folders that other tests' runs clear away."""
+    """A file system of 128 KiB; apart from the folders that other tests' runs clear away."""
     place = Path(tempfile.mkdtemp(prefix="phalanx-small-disk-"))
     mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(place)]
     is_mounted = os.geteuid() == 0 and not subprocess.run(mount, capture_output=True).returncode

@@ -1,4 +1,4 @@
-"""What tests of origins share."""
+"""Helpers for tests of origins."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a source is, told by its name or its files; IDX files and known data."""
+"""Detection of a source by its name or its files; IDX files and known data."""
 
 import gzip
 import struct

@@ -70,7 +70,7 @@ def virtual_outside(file: "h5py.File", folder: Path) -> None:
 
 
 def virtual_of_outside(file: "h5py.File", folder: Path) -> None:
-    """Of a data set of the same file that lies outside."""
+    """A virtual data set over an external one of the same file."""
     (folder / "secret").write_bytes(SECRET)
     place = [(str(folder / "secret"), 0, h5py.h5f.UNLIMITED)]
     file.create_dataset("hidden", shape=(10, 4), dtype="u1", external=place)

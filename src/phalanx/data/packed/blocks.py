@@ -49,7 +49,7 @@ class Blocks:
 
 
 class _Lease:
-    """What an array holds on to instead of its memory."""
+    """Owner of an array's memory; returns the block to the free list when the array dies."""
 
     def __init__(
         self, block: NDArray[np.uint8], num_bytes: int, free: deque[NDArray[np.uint8]]

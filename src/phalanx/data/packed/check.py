@@ -1,4 +1,4 @@
-"""Whether what an index says can be true: before a file is opened or memory is taken by it."""
+"""Validation of a pack's index, before a file is opened or memory is allocated from it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _fault_of_shard(index: PackIndex, number: int, shard: Shard) -> str:
 
 
 def _expected_bytes(index: PackIndex, shard: Shard) -> list[int | None]:
-    """Of each file without its header; None where it cannot be told."""
+    """Return the bytes of each file without its header; None where the index does not decide it."""
     num_parts = shard.num_samples * len(index.fields)
     if index.layout == "tar":
         return [24 * num_parts, None]

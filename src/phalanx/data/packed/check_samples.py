@@ -1,4 +1,4 @@
-"""Whether samples are what the fields of a pack say, before they are written."""
+"""Validation of samples against the fields of a pack, before they are written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def check_sample(fields: Sequence[Field], sample: Sample) -> None:
 
 
 def check_rows(fields: Sequence[Field], rows: Rows) -> int:
-    """How many they are.
+    """Return the number of rows.
 
     Raises: ValueError, naming the field, what was expected and what came.
     """

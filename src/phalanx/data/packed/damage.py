@@ -27,7 +27,7 @@ class DamagedError(UserError):
 
 
 def fault_of(outcome: int) -> str:
-    """What became of a span, in words; see rows.py for the numbers."""
+    """Describe the outcome of reading a span; see rows.py for the codes."""
     if outcome < 0:
         return f"cannot be read: {os.strerror(-outcome)}"
     return "lies beyond the file's end" if outcome == 1 else "is not what was packed"

@@ -52,7 +52,7 @@ def channels_of(image: Any) -> int:
 
 
 def has_16_bits(image: Any) -> bool:
-    """Whether a grey image of Pillow has 16 bits a pixel.
+    """Return whether a grey image of Pillow has 16 bits a pixel.
 
     Raises: ValueError when it has 32, whose range nobody knows.
     """

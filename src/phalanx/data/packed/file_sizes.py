@@ -1,4 +1,4 @@
-"""Whether the files of a pack are there, and of the sizes that its index names."""
+"""Check that the files of a pack exist and have the sizes in its index."""
 
 from __future__ import annotations
 

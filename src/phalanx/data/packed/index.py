@@ -1,4 +1,4 @@
-"""What stands in the index of packed data: `index.json` beside its shards. No torch, no MPI.
+"""Schema of `index.json`, the index of packed data beside its shards. No torch, no MPI.
 
 A pack is a folder with one folder a split (`train`, `validation`), each with an index and shards:
 

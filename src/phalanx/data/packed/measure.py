@@ -46,7 +46,7 @@ def _measured(pack: Pack, field: Field) -> Field:
 
 
 def _axes(field: Field) -> tuple[int, ...]:
-    """Those over which is averaged, of (n, …)."""
+    """Return the axes of (n, …) to average over."""
     assert field.shape
     is_features = len(field.shape) == 1 and np.dtype(field.dtype).kind == "f"
     if is_features:

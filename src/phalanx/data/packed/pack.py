@@ -152,7 +152,7 @@ class Pack:
             out[row] = 0
 
     def _decoded(self, field: str, indices: Indices) -> Iterator[NDArray[Any] | None]:
-        """Of one sample after the other; None where a damaged one is skipped."""
+        """Yield the decoded samples in order; None for a damaged one that is skipped."""
         described, asked = self.fields[field], self._reader.locate(self._numbers[field], indices)
         for row, content in enumerate(self.read_bytes(field, indices)):
             if not content:

@@ -69,8 +69,8 @@ class PartReader:
         return Asked(self._file_of(field), samples, shards, parts)
 
     def read_whole(self, field: int, indices: Indices, out: NDArray[np.uint8]) -> bool:
-        """Whether it was enough to look: all samples are in `out`, (bytes,), and whole. If not, the
-        other two tell why; nothing may be wrong."""
+        """Try to read all samples into `out`, (bytes,), in one call; True when all are there and
+        intact. On False, `locate` and `fetch` find out why; nothing may be wrong."""
         samples = np.ascontiguousarray(indices, np.int64)
         return self._short_way.read(field, self._file_of(field), samples, out)
 

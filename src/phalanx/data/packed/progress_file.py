@@ -1,4 +1,4 @@
-"""What an unfinished pack says about itself: for whom it is made, and which shards are whole."""
+"""Progress file of an unfinished pack: the writer's arguments and the shards completed so far."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_progress(folder: Path) -> tuple[Arguments, list[Shard]] | None:
-    """None where nothing was begun. A last line that was cut short is left out."""
+    """Return arguments and complete shards, or None; ignore a truncated last line."""
     try:
         lines = (folder / PROGRESS).read_bytes().split(b"\n")[:-1]
         if not lines:
@@ -37,13 +37,13 @@ def read_progress(folder: Path) -> tuple[Arguments, list[Shard]] | None:
 
 
 def rewrite_progress(folder: Path, arguments: Arguments, shards: Sequence[Shard]) -> None:
-    """Anew, without what was cut short."""
+    """Write the file again, without a truncated last line."""
     lines = [msgspec.json.encode(line) for line in (arguments, *shards)]
     write_atomically(folder / PROGRESS, b"\n".join([*lines, b""]))
 
 
 def add_progress(folder: Path, shard: Shard) -> None:
-    """Of a shard whose files are on the disk; so is the line afterwards."""
+    """Append and fsync the line of a shard whose files are already on disk."""
     with (folder / PROGRESS).open("ab") as file:
         file.write(msgspec.json.encode(shard) + b"\n")
         file.flush()

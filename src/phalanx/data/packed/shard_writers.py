@@ -32,7 +32,7 @@ class ShardWriter(Protocol):
         """False where the sample belongs into the next shard. The first is always taken."""
 
     def add_rows(self, rows: Rows) -> int:
-        """How many were taken, from the first on; the rest belongs into the next shard."""
+        """Return how many leading rows were written; the rest belongs into the next shard."""
 
     def finish(self) -> Shard:
         """All of it is on the disk."""

@@ -18,7 +18,7 @@ _ALIGNMENT = 64
 
 
 def file_names(layout: Layout, fields: Sequence[Field], number: int) -> list[str]:
-    """Of one shard: the checksums first, then the tar, or a file for each field."""
+    """Return the file names of one shard: checksums first, then the tar or one file per field."""
     stem = f"shard-{number:05d}"
     data = ["tar"] if layout == "tar" else [f"{field.name}.npy" for field in fields]
     return [f"{stem}.npy", *(f"{stem}.{name}" for name in data)]

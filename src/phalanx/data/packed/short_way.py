@@ -44,7 +44,7 @@ class ShortWay:
     def read(
         self, field: int, file: int, samples: NDArray[np.int64], out: NDArray[np.uint8]
     ) -> bool:
-        """Whether out, (bytes,), has all the samples now, whole.
+        """Return whether `out`, (bytes,), now holds all the samples, intact.
 
         file: number of the field's file in each shard.
         """

@@ -33,7 +33,7 @@ def write_splits(folder: Path, num_samples: Mapping[str, int]) -> None:
 
 
 def find_splits(folder: Path) -> FoundSplits:
-    """Of a pack, or of one of its splits.
+    """Find the splits of a pack, or the one split that `folder` is.
 
     Raises: UserError when it is neither.
     """

@@ -56,7 +56,7 @@ def _digest(index: PackIndex) -> str:
 
 
 def splits_of(folder: Path) -> list[str]:
-    """Those of the usual splits that are there, whole."""
+    """Return which of the usual splits exist with an index."""
     return [name for name in ("train", "validation") if has_index(folder / name)]
 
 

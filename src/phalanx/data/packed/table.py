@@ -62,7 +62,7 @@ class SpanTable:
         self._rows = np.zeros((index.num_samples, *row), kind)  # untouched pages cost nothing
 
     def parts(self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]) -> Parts:
-        """Of one field of `samples`, which lie in `shards`, (n,) both.
+        """Return the location of one field of `samples`, which lie in `shards`, (n,) both.
 
         Raises: UserError when a shard's table is missing or not as it was packed.
         """
@@ -74,9 +74,9 @@ class SpanTable:
         return self._parts_of_npy(field, samples, shards)
 
     def entries(self, field: int) -> tuple[NDArray[Any], int, int]:
-        """What is known of all samples; bytes from one to the next, and before the field's first:
-        its checksum (4 bytes), in a tar its offset, size and checksum (8 each). Zeros where a
-        shard's part was not read yet."""
+        """Return the entries of all samples, their stride in bytes, and the byte offset of the
+        field's first entry: a checksum (4 bytes), in a tar offset, size and checksum (8 each).
+        Zeros where a shard's table was not read yet."""
         sample = self._rows[:1].nbytes
         return self._rows, sample, field * (sample // len(self._index.fields))
 

@@ -34,7 +34,7 @@ def size_bytes(index: PackIndex) -> int:
 
 
 def verify(folder: Path, *, num_threads: int, told: Told = lambda _: None) -> list[FileState]:
-    """Of every file of a split: SHA-256 of all bytes, by so many threads.
+    """Compare every file of a split with its SHA-256, in `num_threads` threads.
 
     Raises: UserError when the index is missing or damaged.
     """
@@ -47,7 +47,7 @@ def verify(folder: Path, *, num_threads: int, told: Told = lambda _: None) -> li
 
 
 def damaged_samples(folder: Path, states: Sequence[FileState]) -> list[DamagedError]:
-    """Which samples the damage of these files has hit, as reading finds them; none where a file is
+    """Return the damaged samples of these files, found by reading them; empty where a file is
     missing altogether."""
     damaged = {state.path.name for state in states if state.fault}
     try:

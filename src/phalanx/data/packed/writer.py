@@ -82,7 +82,7 @@ class PackWriter:
         self.num_samples = sum(shard.num_samples for shard in self._shards)
 
     def add(self, sample: Sample) -> None:
-        """By field: an array of its dtype and shape, or the encoded bytes.
+        """Add a sample: by field, an array of its dtype and shape, or the encoded bytes.
 
         Raises: ValueError when the sample is not what the fields say.
         """
@@ -255,7 +255,7 @@ def _take(folder: Path, hidden: Path) -> IO[bytes]:
 
 
 def _whole(folder: Path, shards: Sequence[Shard]) -> list[Shard]:
-    """Those before the first one whose files are not all there."""
+    """Return the shards before the first one whose files are not all there."""
     return list(
         takewhile(
             lambda shard: all(

@@ -46,7 +46,7 @@ class ChunkedOrigin(ABC):
         """Inputs (n, …) of all its samples, or an object for each, for `pack_item`."""
 
     def pack_item(self, item: Any, number: int) -> NDArray[Any] | bytes:
-        """What is packed of an object of `read_chunk`. number: of the sample."""
+        """Convert an object of `read_chunk` to its packed form. number: of the sample."""
         raise NotImplementedError(f"{type(self).__name__} reads arrays")
 
     def _by_chunk(self, numbers: Numbers) -> list[Numbers]:

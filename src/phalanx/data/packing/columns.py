@@ -1,4 +1,4 @@
-"""Which columns of a table are inputs and which one is the target."""
+"""Choice of the input columns and the target column of a table."""
 
 from __future__ import annotations
 

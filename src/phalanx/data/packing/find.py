@@ -1,4 +1,4 @@
-"""What is to be packed, told by its name or by the files that are there."""
+"""Detection of the source to pack, by its name or its files."""
 
 from __future__ import annotations
 

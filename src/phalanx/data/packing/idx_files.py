@@ -47,7 +47,7 @@ def read_idx_folder(folder: Path, wanted: Wanted) -> ArraysOrigin:
 
 
 def _pairs(folder: Path) -> dict[str, dict[str, Path]]:
-    """By split, then `images` and `labels`; the unzipped file where both are there."""
+    """Return the files by split, then `images` and `labels`; the unzipped one where both exist."""
     pairs: dict[str, dict[str, Path]] = {}
     for path in reversed(idx_files(folder)):
         match = _NAME.fullmatch(path.name)

@@ -1,4 +1,4 @@
-"""Which files of a folder are images of which class; what else is there is counted and named."""
+"""Image files of a folder by class; every other file is counted and named."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def find_images(folder: Path) -> ImageFiles:
 
 
 def has_images(folder: Path) -> bool:
-    """Whether it looks like one: some folder in it, or in its `train`, holds an image."""
+    """Return whether some folder in it, or in its `train`, holds an image."""
     root, _ = _splits(folder)
     return any(
         Path(name).suffix.lower() in ENDINGS

@@ -34,7 +34,7 @@ _WITH_FRAMES = ("GIF", "PNG", "TIFF", "WEBP")
 
 
 class Peek(NamedTuple):
-    """What the first bytes of an image say."""
+    """Header of an image: format, channels, size."""
 
     where: str
     kind: str
@@ -54,7 +54,7 @@ class ImageForm:
     """What becomes of images that are not packed as they are."""
 
     def packed(self, content: bytes, where: str) -> bytes | NDArray[np.uint8]:
-        """Of one image's file. Every image is decoded, so that what is packed can be read.
+        """Return the packed form of an image's file. Decodes every image, so packs are readable.
 
         Raises: UserError naming `where` when it is no image.
         """

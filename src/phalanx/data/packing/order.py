@@ -1,4 +1,4 @@
-"""Which samples are set aside for validation and in which order samples are packed: pure."""
+"""Choice of validation samples and of the order in which samples are packed: pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is packed: samples that are somewhere in another form."""
+"""Sources of samples to pack, in the formats of others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Origin(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What the user asks of an origin. Parts are columns of a table, data sets of an HDF5 file,
+    """Options for reading an origin. Parts are columns of a table, data sets of an HDF5 file,
     endings of a tar's members."""
 
     kind: Kind | None = None
@@ -100,7 +100,7 @@ class ArraysOrigin:
 
 
 def fingerprint_of(files: Iterable[Path]) -> str:
-    """By names, sizes and times of change: content is not read."""
+    """Return a hash of names, sizes and modification times; content is not read."""
     digest = hashlib.sha256()
     for file in files:
         state = file.stat()

@@ -34,7 +34,7 @@ Told = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """How samples are packed."""
+    """Options for packing."""
 
     layout: Layout | None = None
     """None: npy where samples are arrays of one shape, else tar."""
@@ -55,7 +55,7 @@ class Packing:
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """What an unfinished pack is of: it is gone on with by the same alone."""
+    """Identity of an unfinished pack: only the same request may resume it."""
 
     text: str
     fingerprint: str
@@ -147,7 +147,7 @@ def _pack_split(
 
 
 def _pieces(numbers: Numbers, fields: list[Field]) -> Iterator[Numbers]:
-    """What is read at once: some megabytes."""
+    """Yield the samples in reads of some megabytes."""
     sizes = [sample_bytes(field) for field in fields]
     known = sum(size or 0 for size in sizes)
     step = max(1, min(MAX_READ_SAMPLES, READ_BYTES // max(1, known)))

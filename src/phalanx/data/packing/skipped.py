@@ -1,4 +1,4 @@
-"""What is in a source and is not packed: counted and named, so that nothing is lost in silence."""
+"""Files and members that are not packed: counted and named, so that nothing is lost silently."""
 
 from __future__ import annotations
 

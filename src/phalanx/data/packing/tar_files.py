@@ -135,7 +135,7 @@ class TarFiles:
         return None, Field(name="inputs", dtype=dtypes.pop(), shape=shape)
 
     def _endings(self, sample: dict[str, Member], wanted: Wanted) -> tuple[str, str]:
-        """Of the members that are inputs and target."""
+        """Return the endings of the members that are inputs and target."""
         inputs = wanted.inputs[0] if wanted.inputs else _first(_USUAL_INPUTS, sample)
         target = wanted.target or _first(_USUAL_TARGETS, sample)
         if inputs is None or target is None or len(wanted.inputs) > 1:
