@@ -1,9 +1,9 @@
-"""Ranks of a node that wait for messages sleep, and are woken by those who send.
+"""Doorbells in shared memory: a rank that waits for a message sleeps until its sender rings.
 
-MPI moves a message on while somebody asks for it, so a waiting rank must look again and again; with
-many ranks a core these looks take the time of those who are waited for. Here a rank that waits
-sleeps in memory that the node shares, and looks when a peer has rung: the peer has sent something,
-or has taken what this rank sent. A bell that nobody rang is no harm: sleep ends by itself.
+MPI makes progress only while it is called, so a waiting rank must poll; with many ranks per core
+these polls take the time of the ranks that are waited for. With doorbells a waiting rank sleeps in
+memory that the ranks of a machine share, and polls when a peer has rung: the peer has sent a
+message, or has received one of this rank. A missed ring does no harm: the sleep has a timeout.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Bell:
-    """Those of the ranks of one node, as seen from one of them."""
+    """Doorbells of the ranks of one machine, as seen from one of them."""
 
     def __init__(self, node: Any, module: Any) -> None:
         """node: this rank's side of it, in C, which owns the memory."""
@@ -24,7 +24,7 @@ class Bell:
         self._ring(self._node, rank)
 
     def count(self) -> int:
-        """How often this rank was rung for."""
+        """Return how often this rank's bell was rung."""
         number: int = self._rung(self._node)
         return number
 

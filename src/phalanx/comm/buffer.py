@@ -29,7 +29,7 @@ class Buffer:
 
     @classmethod
     def of(cls, array: NDArray[Any]) -> Buffer:
-        """Of a C-contiguous NumPy array; raises ValueError for any other."""
+        """Wrap a C-contiguous NumPy array; raises ValueError for any other."""
         if not array.flags.c_contiguous:
             raise ValueError("the array must be C-contiguous")
         return cls(array.ctypes.data, array.size, DTYPES[array.dtype.name], array)

@@ -1,4 +1,4 @@
-"""What a rank says that it does in a collective, and whether that fits what the others say."""
+"""Signature of a collective call, and checks of its arguments."""
 
 from __future__ import annotations
 

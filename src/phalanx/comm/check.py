@@ -18,7 +18,7 @@ Counts = Sequence[int | None]
 
 
 class Fingerprint(NamedTuple):
-    """What a rank says of its call."""
+    """Signature of one rank's call, sent to its peers for comparison."""
 
     agreed: str
     text: str
@@ -49,7 +49,7 @@ def compare_calls(transport: Transport, call: Call, name_of: Callable[[int], str
 
 
 def compare(calls: Sequence[Fingerprint], name_of: Callable[[int], str]) -> str | None:
-    """Who does what, where the calls of the ranks do not fit; None when they do."""
+    """Describe which rank called what if the calls do not match; None if they do."""
     if len({call.agreed for call in calls}) > 1:
         return who_does_what([call.agreed for call in calls], name_of)
     for source, sender in enumerate(calls):

@@ -22,7 +22,7 @@ TAG = 2**15 - 3
 
 
 def offset_to_first(group: Group) -> Reading:
-    """What to add to this rank's `now_ns()` for what the first rank of `group` would read.
+    """Estimate the offset from this rank's `now_ns()` to the clock of the first rank of `group`.
 
     Collective. Exactly 0 on the first rank's machine.
     """

@@ -88,7 +88,10 @@ def drain(communicator: Any) -> None:
 
 
 def communicator_of(communicator: Any, members: Sequence[int], tag: int) -> Any:
-    """Of some of the ranks of another; called by them only. The caller frees it."""
+    """Create a communicator of some of the ranks of another; called by these ranks only.
+
+    The caller frees it.
+    """
     everyone = communicator.Get_group()
     some = everyone.Incl(members)
     made = communicator.Create_group(some, tag)

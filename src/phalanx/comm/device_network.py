@@ -21,7 +21,7 @@ from phalanx.comm.transport import Exchange, Messages
 
 
 class Memory(Protocol):
-    """What a device does with its memory, each after the other in the order of the calls."""
+    """Operations of a device on its memory, executed in the order of the calls."""
 
     def scratch(self, count: int, dtype: DType) -> Buffer: ...
 

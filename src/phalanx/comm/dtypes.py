@@ -1,4 +1,4 @@
-"""What the elements of a buffer are, and what may be done to them."""
+"""Data types of buffers, and the reductions that each supports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 
 class ReduceOp(IntEnum):
-    """How elements of several ranks become one. The numbers are those of the C kernels."""
+    """Reduction operation. The numbers are those of the C kernels."""
 
     SUM = 0
     PRODUCT = 1

@@ -1,4 +1,4 @@
-"""What ends a collective that cannot be finished."""
+"""Errors that end a collective."""
 
 from __future__ import annotations
 

@@ -50,12 +50,12 @@ class FusedStep(ABC):
 
     @property
     def sent_bytes_per_call(self) -> int:
-        """Of this rank, in a step."""
+        """Bytes that this rank sends in a step."""
         return self.moved.sent_bytes
 
     @property
     def received_bytes_per_call(self) -> int:
-        """Of this rank, in a step."""
+        """Bytes that this rank receives in a step."""
         return self.moved.received_bytes
 
     @abstractmethod

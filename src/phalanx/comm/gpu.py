@@ -1,4 +1,4 @@
-"""Whether the MPI library takes addresses of GPU memory."""
+"""Detect whether the MPI library accepts pointers to GPU memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VARIABLE = "PHALANX_GPU_AWARE"
 
 
 def is_gpu_aware(environ: Mapping[str, str], library: str, told: bool | None) -> bool | None:
-    """Whether GPU memory may be given to MPI; None when nobody says, which means no.
+    """Return whether GPU memory may be passed to MPI; None if unknown, which means no.
 
     library: the version text of the MPI library. told: what the library itself answers (`ask`).
     Cray MPICH and Intel MPI are built for GPUs and take them only where a variable says so.
@@ -31,7 +31,10 @@ def is_gpu_aware(environ: Mapping[str, str], library: str, told: bool | None) ->
 
 
 def ask(mpi: Any) -> bool | None:
-    """What the library of `mpi`, the module mpi4py.MPI, says; None when it does not tell."""
+    """Query the MPI library itself for GPU support; None if it does not report it.
+
+    mpi: the module mpi4py.MPI.
+    """
     if is_stand_in():
         return False
     info = mpi.COMM_WORLD.Get_info()

@@ -1,4 +1,4 @@
-"""Ranks that talk to each other: what every collective is called on."""
+"""Groups of ranks: the public interface of collectives and messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Request(Protocol):
     """Rank in the group that it came from; known once done, for receives."""
 
     def test(self) -> bool:
-        """Whether it is done; moves it on."""
+        """Return whether it is complete; makes progress."""
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Raises: WaitTimeoutError naming the peer."""

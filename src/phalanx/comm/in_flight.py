@@ -20,7 +20,7 @@ CANCEL_S = 0.5  # in which MPI says whether a receive was cancelled or has compl
 
 
 class Unfinished(Protocol):
-    """What MPI is at work on, with the buffers that it needs."""
+    """An operation that MPI has not completed, with the buffers that it uses."""
 
     is_done: bool
 
@@ -28,13 +28,13 @@ class Unfinished(Protocol):
         """Ranks of which each must do something for it."""
 
     def advance(self) -> bool:
-        """Move it on; whether that brought it nearer to its end."""
+        """Make progress; return whether any was made."""
 
     def cancel(self) -> None:
         """Give it up: MPI need not complete it. Its buffers are in use until `settle` says so."""
 
     def settle(self) -> bool:
-        """Whether MPI needs none of its buffers any more; after `cancel`."""
+        """Return whether MPI no longer uses its buffers; called after `cancel`."""
 
 
 class Live(Protocol):

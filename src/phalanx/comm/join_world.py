@@ -1,4 +1,4 @@
-"""How a rank of a job joins the others: MPI is loaded and initialised, what fails is explained."""
+"""Join the job: load and initialise MPI, and explain what fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ranks of a group share memory: all of them, those of each node, or none."""
+"""Set up shared memory among the ranks of a group: all of them, those of each node, or none."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ def join_neighbours(
     name: str,
     timeout_s: float,
 ) -> Node | None:
-    """Of several nodes, the ranks on this one; None, on all ranks, where those of some node do not
-    share memory. members: ranks in the world. Collective."""
+    """Join the ranks on this node, of several nodes. Collective.
+
+    None, on all ranks, where those of some node do not share memory. members: ranks in the world.
+    """
     if len(set(nodes)) in (1, len(nodes)):
         return None
     rank = communicator.Get_rank()

@@ -1,4 +1,4 @@
-"""Which kernels are used: those in C where they were built, else array operations."""
+"""Selection of the kernels: in C where they were built, else array operations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VARIABLE = "PHALANX_KERNELS"  # "arrays": do without the C kernels
 
 
 def are_wanted() -> bool:
-    """Whether the C kernels are to be used where they were built."""
+    """Return whether the C kernels are to be used where they were built."""
     return os.environ.get(VARIABLE) != "arrays"
 
 

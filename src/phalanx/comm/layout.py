@@ -61,7 +61,7 @@ def pieces_of(
 
 
 def elements_in(share: range, starts: Sequence[int], sizes: Sequence[int]) -> int:
-    """How many elements of parts of `sizes` that begin at `starts` lie in `share` of the whole."""
+    """Count the elements of parts of `sizes`, beginning at `starts`, that lie within `share`."""
     return sum(
         max(0, min(share.stop, start + size) - max(share.start, start))
         for start, size in zip(starts, sizes, strict=True)

@@ -1,6 +1,6 @@
-"""A link slower than the machine's memory, imitated: what a network would make of a run.
+"""Parameters of an emulated link, slower than the machine's memory.
 
-Pure; `outgoing.py` holds messages back by it.
+Pure; `outgoing.py` delays messages by it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _TIMES = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What every rank sends goes out one message after the other at `bandwidth_bytes_per_s`, and
-    arrives `latency_s` later."""
+    """An emulated link: each rank's messages leave one after the other, at
+    `bandwidth_bytes_per_s`, and arrive `latency_s` later."""
 
     bandwidth_bytes_per_s: float | None = None
     """None: as fast as it is."""
@@ -54,6 +54,6 @@ class Link:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Link | None:
-        """What `PHALANX_LINK` says; None where it says nothing. Raises: as `parse`."""
+        """Read `PHALANX_LINK`; None where it is not set. Raises: as `parse`."""
         text = environ.get(LINK)
         return cls.parse(text, given_by=f"{LINK}:") if text else None

@@ -1,4 +1,4 @@
-"""A rank's part in a group: how it joins, which ways its collectives go, how it ends."""
+"""State of a group on one rank: set-up, routes of its collectives, failure and close."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHARED = ("auto", "shared")  # what one asks for to get shared memory, where the
 
 
 class Membership:
-    """What `Group` is apart from its collectives."""
+    """State of a group on one rank; `Group` adds the collectives."""
 
     rank: int
     size: int
@@ -135,7 +135,7 @@ class Membership:
 
     @property
     def timeout_s(self) -> float:
-        """Of every wait that is given no timeout of its own."""
+        """Timeout of every wait that is given none of its own."""
         return self._watch.timeout_s
 
     @timeout_s.setter
@@ -147,7 +147,7 @@ class Membership:
 
     @property
     def check(self) -> bool:
-        """Whether collectives are compared among the ranks before they are made."""
+        """If set, the ranks compare their calls before every collective."""
         return self._check
 
     @check.setter
@@ -251,7 +251,7 @@ class Membership:
         return group
 
     def wait_by(self, policy: WaitPolicy) -> None:
-        """How this rank waits for messages from now on. Any thread may call it at any time."""
+        """Set the wait policy of this rank from now on. Any thread may call it at any time."""
         self._watch.policy = policy
 
     def fail(self, reason: str) -> None:

@@ -146,7 +146,9 @@ class Pending:
         return self.is_done or len(self._receives) + len(self._sends) < before
 
     def test(self, activity: str | None = None) -> bool:
-        """Whether all are done; moves them on. activity: for errors; None: that of the watch.
+        """Return whether all are complete; makes progress.
+
+        activity: for errors; None: that of the failure detector.
 
         Raises: MismatchError when a message is longer or shorter than its buffer.
         """
@@ -181,13 +183,13 @@ class Pending:
                 request.Cancel()
 
     def settle(self) -> bool:
-        """Whether MPI needs none of the buffers any more; after `cancel`."""
+        """Return whether MPI no longer uses the buffers; called after `cancel`."""
         self.settle_receives()
         self._sends = [send for send in self._sends if not self._is_over(send[0].Test)]
         return not self._receives and not self._sends
 
     def settle_receives(self) -> bool:
-        """The same, of what was to be received."""
+        """Return whether MPI no longer uses the buffers of receives; called after `cancel`."""
         left = []
         for receive in self._receives:
             request, num_bytes, _, _ = receive
@@ -201,7 +203,7 @@ class Pending:
         return not left
 
     def _is_over(self, test: Callable[[], bool]) -> bool:
-        """Whether MPI is done with a request that nobody waits for."""
+        """Return whether MPI has completed a request that nobody waits for."""
         try:
             return test()
         except _mpi().Exception:
@@ -259,7 +261,7 @@ class MessageRequest:
         ring_for(self._watch, [(buffer, dest)])
 
     def receive(self, buffer: Buffer, source: int | None) -> None:
-        """Of a long message from anybody the first piece says where the others will come from."""
+        """Begin to receive. The first chunk of a long message from any source fixes the source."""
         self._whom = "any rank" if source is None else f"rank {self._watch.text_of(source)}"
         self._activity = f"receive from {self._whom}, tag {self._tag},"
         self._moved = Moved(0, buffer.num_bytes, 0)
@@ -271,7 +273,7 @@ class MessageRequest:
             self._pending.receive(self._communicator, buffer, source, tag)
 
     def test(self) -> bool:
-        """Whether it is done; moves it on.
+        """Return whether it is complete; makes progress.
 
         Raises: MismatchError when the message is longer or shorter than the buffer; what ended it.
         """

@@ -31,7 +31,7 @@ _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
 
 @dataclass(frozen=True)
 class _Peer:
-    """What a rank has published."""
+    """Status that a rank has published in shared memory."""
 
     phase: int
     fingerprint: int
@@ -41,7 +41,7 @@ class _Peer:
 
     @property
     def number(self) -> int:
-        """Of the call, modulo 2¹⁶."""
+        """Sequence number of the call, modulo 2¹⁶."""
         return self.fingerprint >> 48
 
 
@@ -257,7 +257,7 @@ class Node:
             self._module.in_long_waits(_poke_mpi)
 
     def is_gone(self, rank: int) -> bool:
-        """Whether the process of `rank`, which has been seen here, is gone."""
+        """Return whether the process of `rank`, which had joined, has ended."""
         return bool(self._module.is_dead(self._node, rank))
 
     @property
@@ -281,7 +281,7 @@ class Node:
         return KernelNotes(begun, begun == ended, described)
 
     def keep_notes(self, keep: bool) -> None:
-        """Whether calls are noted, as they are from the first; to measure what that costs."""
+        """Turn the log of calls on (the default) or off, to measure its cost."""
         self._module.keep_notes(self._node, int(keep))
 
     def check(self, status: int) -> None:
@@ -348,11 +348,11 @@ class Node:
         return _Peer(*self._module.peer(self._node, rank))
 
     def _calls(self) -> str:
-        """Who called what, those who called the same together."""
+        """Describe which ranks called what, ranks with the same call in one entry."""
         callers: dict[str, list[int]] = {}
         published, _, _ = self._module.progress(self._node)
         peers = {rank: self._peer(rank) for rank in range(self.size)}
-        # Who has not come yet has published an earlier call.
+        # A rank that has not arrived yet has published an earlier call.
         peers = {rank: peer for rank, peer in peers.items() if peer.phase >= published}
         numbers = {peer.number for peer in peers.values()}
         for rank, peer in peers.items():

@@ -1,8 +1,7 @@
-"""What a rank sends through an imitated link: messages held back until a network would have brought
-them.
+"""Sender side of an emulated link: messages are delayed until a network would have delivered them.
 
-Whoever receives needs to know nothing. The thread that holds messages back sleeps and computes
-nothing, so the rank's own arithmetic goes on meanwhile, as it would with a network card.
+Receivers need no change. The delaying thread sleeps and computes nothing, so the rank computes
+meanwhile, as it would with a network card.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class HeldMessage:
         self._is_dropped = False
 
     def post(self) -> None:
-        """Give it to MPI, unless nobody wants that any more."""
+        """Post it to MPI, unless it was dropped."""
         with self._guard:
             if not self._is_dropped:
                 try:
@@ -104,14 +103,14 @@ class HeldMessage:
                     self._error = error
 
     def Test(self) -> bool:  # noqa: N802  as mpi4py has it
-        """Whether it has been sent. Raises: what MPI said when it was given the message."""
+        """Return whether it has been sent. Raises: the error of MPI when the message was posted."""
         with self._guard:
             if self._error is not None:
                 raise self._error
             return self._request is not None and bool(self._request.Test())
 
     def Free(self) -> None:  # noqa: N802  as mpi4py has it
-        """Nobody will ask again. What MPI has not got yet it will not get."""
+        """Drop the request; a message that was not posted to MPI yet will not be."""
         with self._guard:
             self._is_dropped = True
             if self._request:

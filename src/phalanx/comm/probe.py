@@ -21,7 +21,7 @@ _WINDOW_BYTES = 1 << 20
 
 
 def describe(mpi: Any) -> dict[str, object]:
-    """What this rank sees of `mpi`, the module mpi4py.MPI. Collective."""
+    """Describe the MPI library and this rank's engine. Collective. mpi: the module mpi4py.MPI."""
     return {
         "world_size": mpi.COMM_WORLD.Get_size(),
         "library": " ".join(mpi.Get_library_version().splitlines()[0].split(",")[0].split()),
@@ -33,7 +33,7 @@ def describe(mpi: Any) -> dict[str, object]:
 
 
 def _engine(mpi: Any) -> dict[str, object]:
-    """What our own collectives go through here."""
+    """Describe the route that our own collectives take here."""
     # Not `World.create`, which refuses processes that MPI does not connect.
     world = World(mpi.COMM_WORLD, timeout_s=20)
     topology = Topology(nodes=world.group.nodes, shares_memory=world.group.node is not None)
@@ -66,7 +66,7 @@ def _shared_window_error(mpi: Any) -> str | None:
 
 
 def main() -> None:
-    """What each rank runs."""
+    """Run the probe on each rank."""
     end_with_parent()
     from mpi4py import MPI
 

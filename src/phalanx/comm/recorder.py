@@ -1,9 +1,9 @@
-"""The last collectives of every group of a world, kept at no cost that anybody notices.
+"""Flight recorder: the last collectives of every group of a world, logged at negligible cost.
 
-Shared memory's kernels note each call in a ring of their own (`csrc/node.c`: a few nanoseconds);
-what goes another way, and takes longer, is noted here. Both are put together only when something
-has gone wrong and the recorder writes them down. Where a run is traced, the recorder also hands
-every group the place for its spans.
+The shared-memory kernels log each call in a ring buffer (`csrc/node.c`: a few nanoseconds); calls
+that take another route, and longer, are logged here. Both are merged only when something has gone
+wrong and the recorder writes them to a file. In a traced run the recorder also gives every group
+its list of spans.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Noted(NamedTuple):
 
 
 class KernelNotes(NamedTuple):
-    """What the kernels have noted of one node."""
+    """Log of calls that the kernels keep in one shared-memory group."""
 
     begun: int
     """Calls so far, of which the last ones are kept."""
@@ -70,7 +70,7 @@ class Followed(Protocol):
 
 
 class Recorder:
-    """Of one world on one rank."""
+    """Flight recorder of one world on one rank."""
 
     def __init__(self, rank: int) -> None:
         """rank: in the world."""
@@ -178,8 +178,11 @@ def put_together(
 
 
 def collective_detail(group: str, members: Sequence[int], number: int, num_bytes: int) -> Detail:
-    """What a trace needs to find the same collective on other ranks. Groups of one name that are
-    made at the same time have no member in common: the first one tells them apart."""
+    """Return the fields by which a trace matches a collective across ranks.
+
+    Groups of one name that are made at the same time have no member in common: the first member
+    tells them apart.
+    """
     return {
         "group": group,
         "first": members[0],
@@ -190,7 +193,7 @@ def collective_detail(group: str, members: Sequence[int], number: int, num_bytes
 
 
 def kernel_calls(kernels: KernelNotes) -> list[LastCall]:
-    """Those of a node that no group numbers: its calls are its numbers."""
+    """Return the logged calls of a shared-memory group outside any `Group`, numbered from 1."""
     calls = kernels.calls[-KEPT:]
     first = kernels.begun - len(calls) + 1
     return [

@@ -46,12 +46,12 @@ class AllReducer(ABC):
 
     @property
     def sent_bytes_per_call(self) -> int:
-        """Of this rank, in a round."""
+        """Bytes that this rank sends in a round."""
         return self.moved.sent_bytes
 
     @property
     def received_bytes_per_call(self) -> int:
-        """Of this rank, in a round."""
+        """Bytes that this rank receives in a round."""
         return self.moved.received_bytes
 
     def all_reduce(self, parts: Sequence[NDArray[Any]]) -> None:
@@ -165,7 +165,7 @@ class WindowReducer(AllReducer):
 
 
 class LibraryReducer(AllReducer):
-    """By the MPI library, bucket by bucket: any number of nodes."""
+    """All-reduce by the MPI library, bucket by bucket: any number of nodes."""
 
     name = "library"
 
@@ -192,7 +192,7 @@ class LibraryReducer(AllReducer):
 
 
 class MessageReducer(AllReducer):
-    """By one of the algorithms on messages, all parts as one vector: any number of nodes."""
+    """All-reduce by a point-to-point algorithm, all parts as one vector: any number of nodes."""
 
     def __init__(
         self, world: World, sizes: Sequence[int], dtype: DTypeLike, algorithm: OnMessages

@@ -1,4 +1,4 @@
-"""Which algorithm an all-reduce takes: a pure choice by size, type and topology."""
+"""Select the algorithm of an all-reduce by size, type and topology. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Choice:
 
 
 def asked_for(environ: Mapping[str, str]) -> Asked:
-    """What the user wants, `auto` where nothing is said.
+    """Read the algorithm that the user requests; `auto` if none.
 
     Raises: ValueError naming the algorithms there are.
     """

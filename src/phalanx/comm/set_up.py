@@ -40,8 +40,8 @@ class SetUp:
         return self._communicator.bcast(value)
 
     def split(self, color: int, members: Sequence[int]) -> SetUp:
-        """That of the ranks with the same color. Every rank must have arrived: MPI has no timeout
-        for this. members: their ranks in the world. `free` it."""
+        """Split off the ranks with the same color. Every rank must have arrived: MPI has no
+        timeout for this. members: their ranks in the world. `free` the result."""
         communicator = self._communicator.Split(color, self.Get_rank())
         return SetUp(communicator, self._watch.of_some(communicator, tuple(members)))
 

@@ -91,9 +91,9 @@ def read_settings(
 
 
 def exchange(own: RankSettings, gather: Callable[[str], Sequence[str]]) -> list[RankSettings]:
-    """Those of all ranks. Collective.
+    """Exchange the settings of all ranks. Collective.
 
-    gather: gives the texts of all ranks, in their order. They are JSON, which ranks of other
+    gather: returns the texts of all ranks, in rank order. They are JSON, which ranks of other
     versions can read.
 
     Raises: UserError, on every rank, when the ranks run different versions.
@@ -118,7 +118,7 @@ def exchange(own: RankSettings, gather: Callable[[str], Sequence[str]]) -> list[
 
 
 def agree(ranks: Sequence[RankSettings]) -> Settings:
-    """What all ranks go by, except for the cores of a node.
+    """Derive the settings that all ranks share, except for the cores of a node.
 
     Raises: UserError, on every rank, with the values of the ranks that disagree.
     """

@@ -1,9 +1,9 @@
-"""How much a rank sends and receives: counted where that is asked for, and what formulas say of it.
+"""Bytes that a rank sends and receives: counted where requested, and expected by formulas.
 
-On messages the bytes of every message are counted as it is given to MPI and as it is taken from it.
-In shared memory nobody sends anything: a rank reads what others wrote. There the count is what the
-scheme has a rank hand to others and take from them: the owner of a share takes that share from all
-others, reduces it, and hands the result to all. `direct` sends just this on messages.
+Point-to-point, the bytes of every message are counted when it is sent and when it is received. In
+shared memory nothing is sent: a rank reads what its peers wrote. There the count is what the scheme
+moves between ranks: the owner of a share takes that share from all peers, reduces it, and hands
+the result to all. `direct` sends just this in messages.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COUNT = "PHALANX_COUNT"  # "1": the world's group counts from its beginning on
 
 
 class Moved(NamedTuple):
-    """What one rank sends and receives in one collective."""
+    """Bytes and messages that one rank sends and receives in one collective."""
 
     sent_bytes: int
     received_bytes: int
@@ -36,7 +36,7 @@ class Count:
 
 @dataclass
 class Traffic:
-    """What a rank has sent and received since this was made, in all groups that it was given to.
+    """Counter of what a rank has sent and received, in all groups that it was given to.
 
     Barriers, notices and the comparison of calls (`PHALANX_CHECK`) are not counted.
     """
@@ -78,8 +78,8 @@ class Traffic:
             return Traffic(self.sent_bytes, self.received_bytes, self.messages, payload)
 
     def __sub__(self, earlier: Traffic) -> Traffic:
-        """What came after `earlier`, a snapshot of this one. Collectives without a call in between
-        are left out."""
+        """Return the traffic since `earlier`, a snapshot of this one. Collectives without a call in
+        between are left out."""
         nothing = Count()
         payload = {}
         for name, count in self.snapshot().payload.items():

@@ -1,4 +1,4 @@
-"""What an algorithm on messages needs to know: who it is, and how to exchange buffers."""
+"""Interface between the point-to-point algorithms and the messages that they exchange."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Scratch:
         self._taken = 0  # bytes in this collective; there may not be so many here yet
 
     def take(self, count: int, dtype: DType) -> Buffer:
-        """What is taken stays apart until `release`."""
+        """Allocate memory that stays distinct until `release`."""
         start = self._taken
         self._taken += -(-count * dtype.itemsize // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
         if self._taken <= self._kept.size:

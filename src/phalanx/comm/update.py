@@ -1,7 +1,7 @@
-"""What one step of an optimizer does to a slice of the parameters: formulas of torch.optim.
+"""Optimizer steps on a slice of the parameters, by the formulas of torch.optim.
 
-In array operations: the oracle for `csrc/fused.c`, which makes the same operations in the same
-order, so that both give the same bits; and what serves where that was not built.
+In array operations: the oracle for `csrc/fused.c`, which computes the same operations in the same
+order, so that both give the same bits; and the fallback where that was not built.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class UpdateRule:
 
     @property
     def is_layerwise(self) -> bool:
-        """Whether a value's update depends on the others of its parameter."""
+        """Return whether an element's update depends on the rest of its parameter."""
         return self.name in ("lars", "lamb")
 
     def coefficients(self, learning_rate: float, step: int) -> tuple[float, ...]:
-        """What the formula needs in the update number `step`, counted from 1."""
+        """Return the coefficients of the formula in update number `step`, counted from 1."""
         assert not self.is_layerwise, "no formula of a slice"
         if self.name == "sgd":
             return (learning_rate, self.weight_decay, self.momentum)

@@ -33,8 +33,8 @@ class WaitTimeoutError(TimeoutError):
 
 @dataclass(frozen=True, kw_only=True)
 class WaitPolicy:
-    """How long to look, and how: `spins` looks in a row, then `yields` looks that each offer the
-    core to others, then looks `nap_s` apart, and farther and farther apart."""
+    """Polling policy: `spins` polls in a row, then `yields` polls that each yield the core, then
+    polls `nap_s` apart, and farther and farther apart."""
 
     spins: int
     yields: int
@@ -66,7 +66,7 @@ class WaitPolicy:
 
 
 class Competition:
-    """Whether other processes want the cores of those who wait, as the last waits have found."""
+    """Estimate of whether other processes compete for the cores of waiting ranks."""
 
     def __init__(self) -> None:
         self._slow_at_s = -TWICE_WITHIN_S

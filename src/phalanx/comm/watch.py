@@ -1,7 +1,7 @@
-"""What a rank does while it waits for others: listen for bad news, and find out who is missing.
+"""Failure detection while a rank waits: it reads notices, and finds out which ranks are missing.
 
-Every group has a communicator for notices. Waiting ranks look at it about once a millisecond, so a
-wait that is short costs nothing, and a rank that waits answers for itself when it is asked.
+Every group has a communicator for notices. A waiting rank polls it about once a millisecond, so a
+short wait costs nothing, and answers when a peer asks whether it is waiting.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Watch:
         return f"{rank}" if in_world == rank else f"{rank} (world {in_world})"
 
     def of_some(self, communicator: Any, members: tuple[int, ...]) -> Watch:
-        """That of some of the ranks, on a communicator of theirs. members: ranks in the world."""
+        """Create one for a subset of the ranks, on their communicator. members: world ranks."""
         return Watch(
             communicator,
             group=self._group,
@@ -148,7 +148,7 @@ class Watch:
     def _looking(
         self, ready: Look, peers: Callable[[], Sequence[int]]
     ) -> tuple[Look, Callable[[float], None]]:
-        """How to look, for `ready` and for notices, and how to nap between two looks."""
+        """Return a function that polls `ready` and notices, and one that naps between polls."""
         bell = self.bell
         if bell is None:
             return lambda: ready() or self._look(ready, peers), time.sleep
@@ -233,8 +233,8 @@ class Watch:
         self._sent.append((self._notices.Isend(notice, peer, self._tag), notice))
 
     def _missing(self) -> str:
-        """Who is not waiting in the same collective. A rank that waits answers, whatever it waits
-        for; one that stays silent computes, or is gone."""
+        """Describe the ranks that are not waiting in the same collective. A waiting rank answers,
+        whatever it waits for; one that stays silent computes, or has ended."""
         others = [rank for rank in range(len(self._members)) if rank != self.rank]
         self._waiting = {r: text for r, text in self._waiting.items() if text == self.activity}
         for peer in others:

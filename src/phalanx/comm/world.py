@@ -1,6 +1,6 @@
-"""Who is there: rank, size and node, on communicators of our own.
+"""The world: rank, size and node of this process, on communicators of our own.
 
-`World.create()` is where MPI is initialised; importing Phalanx never does it.
+`World.create()` initialises MPI; importing Phalanx never does.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class World:
 
     @property
     def is_gpu_aware(self) -> bool:
-        """Whether GPU memory may be given to MPI, on every rank."""
+        """Return whether GPU memory may be passed to MPI, on every rank."""
         return self.settings.is_gpu_aware
 
     @property
@@ -146,7 +146,7 @@ class World:
 
     @property
     def traffic(self) -> Traffic | None:
-        """What this rank has sent and received; None where nobody counts (`Group.traffic`)."""
+        """Counter of sent and received bytes; None where nothing is counted (`Group.traffic`)."""
         return self.group.traffic
 
     @property

@@ -171,7 +171,7 @@ def shares_of(buffer: Buffer, size: int) -> list[Buffer]:
 
 
 def pieces_of(count: int, itemsize: int, size: int) -> list[list[range]]:
-    """Of [0, count), each rank's share in pieces: by piece and rank."""
+    """Cut each rank's share of [0, count) into chunks; indexed by chunk, then rank."""
     shares = [share_of(rank, size, count) for rank in range(size)]
     num_pieces = min(MOST_PIECES, max(1, len(shares[-1]) * itemsize // PIECE_BYTES))
     cuts = [[share_of(n, num_pieces, len(share)) for share in shares] for n in range(num_pieces)]

@@ -32,7 +32,10 @@ class Step:
 
 
 def halving_steps(position: int, size: int) -> list[Step]:
-    """Of one of `size` ranks, a power of two; the last step leaves it the share `position`."""
+    """Return the exchanges of the rank at `position` of `size`, a power of two.
+
+    After the last step the rank holds the share `position`.
+    """
     steps = []
     low, high = 0, size
     while high - low > 1:

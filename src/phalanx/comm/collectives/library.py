@@ -32,9 +32,9 @@ _OPERATIONS = {
 
 
 def is_native(dtype: DType) -> bool:
-    """Whether MPI reduces elements of this type as we do.
+    """Return whether MPI reduces elements of this type as our kernels do.
 
-    Half types it has not, or sums in their own; integers of 8 and 16 bits wrap around in some
+    It has no half types, or accumulates in them; integers of 8 and 16 bits wrap around in some
     libraries and stop at the largest value in others (Open MPI 5.0 with its AVX component).
     """
     return dtype.name in _DATATYPES and not is_stand_in()

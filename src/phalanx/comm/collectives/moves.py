@@ -1,6 +1,6 @@
-"""What each algorithm of an all-reduce has a rank send and receive: formulas, held to counts.
+"""Expected traffic of each all-reduce algorithm per rank: formulas, tested against counts.
 
-Of types that travel as they are: not of half types, whose totals are float32 on their way.
+Not for half types, whose partial sums travel as float32.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ OnMessages = Literal["naive", "direct", "ring", "tree", "halving"]
 
 
 def moved_by(algorithm: OnMessages, count: int, itemsize: int, rank: int, size: int) -> Moved:
-    """By `rank` of `size` ranks, for a vector of `count` elements of `itemsize` bytes."""
+    """Return the traffic of `rank` of `size` ranks, for `count` elements of `itemsize` bytes."""
     return _FORMULAS[algorithm](count, itemsize, rank, size)
 
 
 def moved_by_choice(
     algorithm: Algorithm, count: int, itemsize: int, rank: int, size: int
 ) -> Moved | None:
-    """The same of any that may be chosen; None where there is no formula."""
+    """Return the traffic of any algorithm that may be selected; None where no formula exists."""
     match algorithm:
         case "shared" | "library":
             return all_reduced(count, itemsize, rank, size)
@@ -89,7 +89,7 @@ def _elements(shares: list[range], numbers: range) -> int:
 
 
 def _segments(num_bytes: int, itemsize: int) -> int:
-    """How many messages these bytes make."""
+    """Return the number of messages that carry these bytes."""
     largest = max(1, segments.SEGMENT_BYTES // itemsize) * itemsize
     return -(-num_bytes // largest)
 

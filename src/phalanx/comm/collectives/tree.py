@@ -18,7 +18,7 @@ from phalanx.comm.transport import Exchange, Transport
 
 
 def parent_of(position: int) -> int | None:
-    """Of a position in the tree, whose root is 0."""
+    """Return the parent of a position in the tree, whose root is 0."""
     return position & (position - 1) if position else None
 
 
@@ -73,19 +73,19 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
     totals, results = segments_of(total), segments_of(buffer, itemsize=itemsize)
     parent = parent_of(transport.rank)
     if parent is None:
-        _reduce_and_hand_out(transport, totals, results, op, divisor)
+        _reduce_and_send_down(transport, totals, results, op, divisor)
     else:
-        _hand_up_and_down(transport, totals, results, op, parent)
+        _send_up_and_forward_down(transport, totals, results, op, parent)
 
 
-def _reduce_and_hand_out(
+def _reduce_and_send_down(
     transport: Transport,
     totals: Sequence[Buffer],
     results: Sequence[Buffer],
     op: ReduceOp,
     divisor: float,
 ) -> None:
-    """What the root does."""
+    """Run the root's side: reduce every segment and send the result down."""
     children = children_of(transport.rank, transport.size)
     terms = [arriving(transport, totals, child) for child in children]
     sends = []
@@ -97,15 +97,17 @@ def _reduce_and_hand_out(
         send.finish()
 
 
-def _hand_up_and_down(
+def _send_up_and_forward_down(
     transport: Transport,
     totals: Sequence[Buffer],
     results: Sequence[Buffer],
     op: ReduceOp,
     parent: int,
 ) -> None:
-    """What all others do. A result is looked for when so many segments more have been sent as are
-    on their way up and down the tree."""
+    """Run the side of all other ranks: send segments up, receive results and forward them down.
+
+    The result of a segment is received `lag` segments after it was sent: so many are in flight.
+    """
     children = children_of(transport.rank, transport.size)
     terms = [arriving(transport, totals, child) for child in children]
     lag = 2 * (transport.size - 1).bit_length()
@@ -125,7 +127,7 @@ def _hand_up_and_down(
 
 
 def _add(terms: Sequence[Iterator[tuple[Buffer, Buffer]]], total: Buffer, op: ReduceOp) -> None:
-    """What the children sent for a segment, in their order."""
+    """Add the children's terms of a segment to `total`, in the order of the children."""
     for arrivals in terms:
         term, _ = next(arrivals)
         reduce_terms([total, term], total, op)

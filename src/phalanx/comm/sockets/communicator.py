@@ -29,7 +29,7 @@ _LOOK_EVERY_S = 1e-3
 
 
 class Members:
-    """What mpi4py calls a group: ranks of a communicator."""
+    """Ranks of a communicator: a group, as mpi4py calls it."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self.members = tuple(members)

@@ -83,7 +83,7 @@ class Inbox:
             self._posted.setdefault(context, deque()).append(receiver)
 
     def withdraw(self, context: int, receiver: Receiver) -> bool:
-        """Whether it was still posted; then no message goes to it any more."""
+        """Return whether it was still posted; then no message goes to it any more."""
         try:
             self._posted.get(context, deque()).remove(receiver)
         except ValueError:

@@ -63,7 +63,7 @@ class SendRequest:
         return self._sending.is_done
 
     def Cancel(self) -> None:
-        """What was sent is sent."""
+        """Do nothing: a send cannot be cancelled."""
 
     def Free(self) -> None:
         with self._mesh.guard:

@@ -1,4 +1,4 @@
-"""What the engine uses of the module mpi4py.MPI, over sockets."""
+"""Stand-in for the module mpi4py.MPI, over sockets: as much of it as the engine uses."""
 
 # ruff: noqa: N802
 
