@@ -1,7 +1,7 @@
-"""What `phalanx bench collectives` leaves: `bench.json`, and a `rank-<r>.jsonl` for each rank.
+"""Records of `phalanx bench collectives`: `bench.json`, and a `rank-<r>.jsonl` for each rank.
 
 Raw times stand in the files of the ranks that measured them; medians and bandwidths are computed by
-whoever reads them. Times in seconds, sizes in bytes.
+their readers. Times in seconds, sizes in bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Joined(Event, frozen=True, kw_only=True, tag="joined"):
 
 
 class PathState(Event, frozen=True, kw_only=True, tag="path"):
-    """Whether a path can carry a collective here; written by rank 0 for all."""
+    """Availability of a path for a collective on this machine; written by rank 0 for all."""
 
     path: str  # as on the command line
     label: str  # for people: `Open MPI` where the path is `mpi`
@@ -101,7 +101,7 @@ class RoundTrips(Event, frozen=True, kw_only=True, tag="round_trips"):
 
 
 class Progressed(Event, frozen=True, kw_only=True, tag="progress"):
-    """What rank 0 is about to do; for the line on the terminal."""
+    """Announcement of what rank 0 does next, for the progress line on the terminal."""
 
     done: int
     total: int

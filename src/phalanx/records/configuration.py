@@ -1,4 +1,4 @@
-"""Which options of a run decide its numbers or its times, and how two sets of them differ."""
+"""The options of a run that decide its numbers or its times, and the difference of two sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a training that has diverged stands in the records."""
+"""The record of a training that has diverged."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def loss_text(loss: float) -> str:
 
 
 def has_diverged(outcome: Outcome) -> bool:
-    """Whether the run was stopped because its gradients were not finite."""
+    """Return whether the run was stopped because its gradients were not finite."""
     return outcome.status == "failed" and NOT_FINITE in (outcome.error or "")

@@ -1,7 +1,7 @@
-"""What `phalanx bench io` leaves: `io.json`, and for each number of ranks a folder `ranks-<n>` with
-a `rank-<r>.jsonl` for each of them.
+"""Records of `phalanx bench io`: `io.json`, and a folder `ranks-<n>` for each number of ranks.
 
-Raw times stand in the files of the ranks; rates and utilisation are computed by whoever reads them.
+Such a folder holds a `rank-<r>.jsonl` for each rank. Raw times stand in the files of the ranks;
+rates and utilisation are computed by their readers.
 Times in seconds, sizes in bytes.
 """
 
@@ -25,7 +25,7 @@ Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a training reads and how long it computes: facts, whatever the format of its data."""
+    """Bytes that a training reads and time that it computes, independent of the data's format."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
     source: str  # where the numbers come from
@@ -43,7 +43,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class IoSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, after every default was filled in and everything was scaled."""
+    """Options of the measurement, after every default was filled in and everything was scaled."""
 
     profile: Profile
     accelerator: str
@@ -127,7 +127,7 @@ class IoEpoch(Event, frozen=True, kw_only=True, tag="io_epoch"):
 
 
 class IoProgress(Event, frozen=True, kw_only=True, tag="io_progress"):
-    """What rank 0 is about to do; for the line on the terminal."""
+    """Announcement of what rank 0 does next, for the progress line on the terminal."""
 
     done: int
     total: int

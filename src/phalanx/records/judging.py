@@ -31,7 +31,7 @@ from phalanx.records.schema import Event, Failure, Finished, Outcome
 
 
 class Ending(NamedTuple):
-    """How the processes of a run ended, as their parent saw it."""
+    """Exit of a run's processes, as their parent saw it."""
 
     exit_code: int | None
     """Of the first process that failed, negative for a signal; 0 when all ended well; None when
@@ -87,7 +87,7 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
 
 
 class _Records:
-    """Of one run, as far as they can be read."""
+    """Records of one run, as far as they can be read."""
 
     def __init__(
         self, folder: Path, events: Callable[[Path], Iterable[Event]], last: type[Event]

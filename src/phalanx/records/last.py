@@ -1,4 +1,4 @@
-"""What a rank did last with the others: `last-collectives-<rank>.json`, for when it cannot go on.
+"""The last collectives of a rank, `last-collectives-<rank>.json`, written when it is stuck.
 
 Every rank numbers the collectives of a group, and all call the same ones in the same order. So the
 numbers say who is behind, and what it was that the others wait in.
@@ -81,7 +81,7 @@ def write_last(folder: Path, last: LastCollectives) -> Path:
 
 
 def read_last(folder: Path) -> dict[int, LastCollectives]:
-    """Of all ranks that have left one, by rank; damaged ones are left out."""
+    """Read the files of all ranks that wrote one, by rank; skip damaged ones."""
     found = {}
     for path in folder.glob("last-collectives-*.json"):
         number = re.fullmatch(r"last-collectives-(\d+)\.json", path.name)

@@ -1,4 +1,4 @@
-"""What ranks and their launcher wrote to no record: `launcher.log`."""
+"""Output of ranks and their launcher outside the records: `launcher.log`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run that is recorded as running still runs: its owner is looked for."""
+"""The process that owns a run, to tell whether a run recorded as running still runs."""
 
 from __future__ import annotations
 

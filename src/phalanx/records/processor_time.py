@@ -19,5 +19,5 @@ class ProcessorTime(NamedTuple):
         return cls(usage.ru_utime, usage.ru_stime)
 
     def since(self, before: ProcessorTime) -> ProcessorTime:
-        """What was used from `before` until now."""
+        """Return the processor time used from `before` until now."""
         return ProcessorTime(self.user_s - before.user_s, self.system_s - before.system_s)

@@ -1,4 +1,4 @@
-"""What stands in a result folder: `run.json` once a run, `rank-<r>.jsonl` one line an event.
+"""Format of a result folder: `run.json` once a run, `rank-<r>.jsonl` one line an event.
 
 Every figure that Phalanx shows is computed from these. Names carry their unit: times in seconds,
 sizes in bytes. Ranks write *sums* over their own samples (`loss_sum`, `correct`, `samples`), so
@@ -20,7 +20,7 @@ LearningRateSchedule = Literal["constant", "step", "cosine", "polynomial"]
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """What was trained: all that decides the numbers, after every default was filled in."""
+    """Training configuration: all that decides the numbers, after defaults were filled in."""
 
     model: str
     dataset: str
@@ -116,7 +116,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What the formulas of a scheme say of one rank; None where they say nothing."""
+    """Bytes of one rank by the formulas of its scheme; None where there is no formula."""
 
     sent_bytes: float | None = None  # a step
     received_bytes: float | None = None  # a step
@@ -243,7 +243,7 @@ class Saved(Event, frozen=True, kw_only=True, tag="saved"):
 
 
 class Memory(Event, frozen=True, kw_only=True, tag="memory"):
-    """What a rank keeps for training, measured once, after the first steps."""
+    """Bytes of training state that a rank holds, measured once, after the first steps."""
 
     parameters_bytes: int
     gradients_bytes: int  # at the end of the backward pass
@@ -252,7 +252,7 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
 
 
 class Notice(Event, frozen=True, kw_only=True, tag="notice"):
-    """What the user should hear of, and the run goes on."""
+    """Message for the user about something that does not end the run."""
 
     text: str
 

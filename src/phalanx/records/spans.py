@@ -1,7 +1,7 @@
-"""What a rank does and when, kept in memory while it happens: the stuff of a trace.
+"""Timed spans of a rank, held in memory while it runs: the content of a trace.
 
-A traced rank leaves `spans-<rank>.jsonl`, whole or not at all: a line about the rank and its clock,
-then a line a span. What the records of a run say anyway (`Step`, `Evaluation`, `Saved`) is not
+A traced rank writes `spans-<rank>.jsonl`, complete or not at all: a line about the rank and its
+clock, then a line a span. Events of the run's records (`Step`, `Evaluation`, `Saved`) are not
 repeated there.
 """
 
@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 
 class Spans:
-    """Those of one rank, the latest when there are many. Any thread may add."""
+    """Spans of one rank, the latest ones when there are many. Any thread may add."""
 
     def __init__(self, most: int = MOST_SPANS) -> None:
         self._spans: deque[tuple[str, str, int, int, Detail | None]] = deque(maxlen=most)
@@ -62,7 +62,7 @@ class Spans:
 
     @property
     def dropped(self) -> int:
-        """How many of the earliest had to make room."""
+        """Return how many of the earliest spans were dropped to make room."""
         return max(0, self._added - (self._spans.maxlen or 0))
 
     def take(self) -> list[Span]:
@@ -74,7 +74,7 @@ class Spans:
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a rank's clock is from that of the first rank."""
+    """Offset of a rank's clock from that of the first rank."""
 
     at_ns: int  # on the rank's own clock
     offset_ns: int  # to be added for what the first rank's would show

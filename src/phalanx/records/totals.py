@@ -1,4 +1,4 @@
-"""What one rank counts, and what all ranks' counts amount to."""
+"""Counts of one rank, and their sums over all ranks."""
 
 from __future__ import annotations
 

@@ -7,8 +7,10 @@ WITHIN_PASSES_FROM_STAGE = 2
 
 
 def exchanges_within_passes(strategy: str, zero_stage: object) -> bool:
-    """Whether most messages go within the forward and backward passes, and are timed as these: what
-    such a step is seen to wait for is not its communication."""
+    """Return whether most messages are sent within the forward and backward passes.
+
+    They are timed as these passes, so the communication time of such a step leaves them out.
+    """
     if strategy == "zero":
         return int(str(zero_stage)) >= WITHIN_PASSES_FROM_STAGE
     return strategy in ("tensor", "mesh")

@@ -1,5 +1,8 @@
-"""Which samples an update is made of. The number of ranks does not appear here: the order of an
-epoch is cut into global batches first, and a scheme shares each batch among its ranks second."""
+"""The samples of each update, independent of the number of ranks.
+
+The order of an epoch is cut into global batches first; a scheme shares each batch among its ranks
+second.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ NUM_PIXELS, NUM_CLASSES = 28 * 28, 10
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchConfig:
-    """What to train and how to split it."""
+    """Options of a training from scratch."""
 
     scheme: SchemeName = "ring"
     """`alone` in one process; `library` and `ring`: gradients summed by the MPI library, or by a

@@ -1,4 +1,4 @@
-"""How the tensor scheme cuts a network's weights among ranks: pure arithmetic.
+"""Partition of a network's weights among the ranks of the tensor scheme: pure arithmetic.
 
 Layers are cut in pairs. Of the first, each rank gets some *columns* of the weight (inputs,
 outputs), and so computes some of the outputs from all of the inputs. The second is cut by *rows*
@@ -52,7 +52,7 @@ class Cut:
 
 
 def cuts(sizes: Sequence[int], ranks: int) -> list[Cut]:
-    """Of a network with linear layers from sizes[0] inputs to sizes[-1] outputs.
+    """Cut a network of linear layers with sizes[0] inputs and sizes[-1] outputs.
 
     Raises: UserError when a rank would get nothing of a layer.
     """

@@ -1,4 +1,4 @@
-"""What the formulas of each scheme say of one rank: bytes sent, received and kept. Pure.
+"""Formulas of each scheme for the bytes that a rank sends, receives and keeps. Pure.
 
 Ψ is the number of parameters, p that of ranks, s that of servers; numbers are bytes. Shares are
 exact where things do not divide, so what a rank counts must equal these to the byte.
@@ -17,7 +17,10 @@ from phalanx.scratch.cut import Cut, cuts
 
 
 def expected_of(config: ScratchConfig, rank: int, *, batch_size: int) -> Expected:
-    """Of a step on a global batch of so many samples; `config` is complete."""
+    """Return the expected bytes of `rank` in a step on a global batch of `batch_size` samples.
+
+    config: with every default filled in.
+    """
     assert config.ranks is not None, "complete() comes first"
     itemsize = {"float32": 4, "float64": 8}[config.dtype]
     parameters, ranks = num_parameters(config.sizes), config.ranks
@@ -48,8 +51,10 @@ def num_parameters(sizes: Sequence[int]) -> int:
 
 
 def ring_moved(count: int, itemsize: int, rank: int, size: int) -> Moved:
-    """Of `schemes.ring.ring_all_reduce`: in each of its halves a rank sends all chunks but one,
-    and receives all but one."""
+    """Return the traffic of `rank` in `schemes.ring.ring_all_reduce`.
+
+    In each of its two phases a rank sends all chunks but one, and receives all but one.
+    """
     chunks = [len(share_of(owner, size, count)) for owner in range(size)]
 
     def without(first: int, second: int) -> int:
@@ -89,7 +94,7 @@ def _server(parameters: int, itemsize: int, rank: int, ranks: int, servers: int)
 
 
 def _widths(layers: Sequence[Cut]) -> str:
-    """What travels for each sample, in elements, as one reads it: "(10 + 64)"."""
+    """Return the elements sent for each sample as a formula: "(10 + 64)"."""
     widths = []
     for number, cut in enumerate(layers):
         if cut.kind != "columns":

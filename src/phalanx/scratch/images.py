@@ -47,7 +47,7 @@ def write_images(
 
 
 def map_images(folder: Path, dtype: DTypeLike) -> tuple[Samples, Samples]:
-    """What `write_images` wrote: the samples to train on, and those to judge by."""
+    """Map the training and the validation samples that `write_images` wrote."""
     return _mapped(folder / "train.npy", dtype), _mapped(folder / "validation.npy", dtype)
 
 

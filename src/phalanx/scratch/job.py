@@ -95,7 +95,7 @@ def new_folder(config: ScratchConfig) -> Path:
 
 
 def title(config: ScratchConfig) -> str:
-    """What is about to be trained, as the first line of a log."""
+    """Return the first line of the log: what is trained."""
     assert config.ranks is not None, "complete() comes first"
     network = " → ".join(map(str, config.sizes))
     servers = f", {config.servers} of them servers" if config.scheme == "server" else ""

@@ -63,7 +63,7 @@ def handed_in(moved: Traffic) -> int:
 
 @dataclass
 class Trained:
-    """What this rank has counted in an epoch."""
+    """Counts of this rank in an epoch."""
 
     samples: int = 0
     loss_sum: float = 0.0

@@ -11,7 +11,7 @@ from phalanx.scratch.arrays import Array, Labels
 
 
 class Judged(NamedTuple):
-    """What came of each sample."""
+    """Loss and correctness of each sample."""
 
     losses: Array  # (n,)
     hits: NDArray[np.bool_]  # (n,): whether the highest output is the label's
@@ -52,10 +52,10 @@ class SoftmaxCrossEntropy:
         return Judged(losses, hits)
 
     def backward(self, global_batch_size: int) -> Array:
-        """Of the *mean* loss over the global batch, by the outputs: (softmax - one-hot) ÷ size.
+        """Return the gradient of the mean loss by the outputs: (softmax - one-hot) ÷ size.
 
-        Every rank divides its own samples by the size of the whole batch, so gradients of ranks
-        need only be added up, however unevenly the samples are shared.
+        The mean is over the global batch: every rank divides its local samples by its size, so
+        gradients of ranks need only be summed, however unevenly the samples are shared.
         """
         gradient = self._probabilities
         gradient[self._of_labels] -= 1

@@ -16,7 +16,7 @@ from phalanx.scratch.arrays import Array, Rows
 
 
 class Parameter:
-    """What is learned: an array and the gradient of the loss by it, of one shape."""
+    """A trainable array and the gradient of the loss with respect to it, of the same shape."""
 
     def __init__(self, name: str, value: Array) -> None:
         self.name, self.value, self.gradient = name, value, np.zeros_like(value)

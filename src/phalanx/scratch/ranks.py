@@ -11,7 +11,7 @@ from phalanx.comm.group import Group
 
 
 class Ranks(Protocol):
-    """What `comm.world.World` offers, and `OneProcess` where there is no MPI."""
+    """Interface of `comm.world.World`, and of `OneProcess` where there is no MPI."""
 
     rank: int
     size: int

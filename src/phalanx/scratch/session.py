@@ -1,4 +1,4 @@
-"""What every rank does: join the others, train, write its records, leave."""
+"""The main function of a rank: join the world, train, write records, leave."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from phalanx.scratch.ranks import OneProcess, Ranks
 
 
 def train(folder: Path, images: Path, launched: Launched | None) -> None:
-    """By the options that stand in the folder's record, with the samples in `images`."""
+    """Train by the options in the folder's record, on the samples in `images`."""
     began_at = time.perf_counter() - process_age_s()
     config = ScratchConfig.from_record(read_run(folder).config)
     ranks = _join(config, launched)

@@ -32,7 +32,7 @@ LEAST_STEPS."""
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionConfig:
-    """What to compare. The defaults take some ten minutes on two cores."""
+    """Options of the compression study. The defaults take some ten minutes on two cores."""
 
     compressors: tuple[Compression, ...] = ("none", "fp16", "bf16", "int8", "powersgd", "topk")
     """Ways to send gradients. Those after `none` are held to it."""
@@ -141,7 +141,7 @@ def steps_on(study: CompressionConfig, link: str) -> int:
 
 
 def num_parameters(width: int) -> int:
-    """Of the `mlp`, on images of the size of MNIST's."""
+    """Return the parameters of the `mlp` on images of the size of MNIST's."""
     inputs, outputs, half = 1, MNIST_SHAPE.num_classes, max(1, width // 2)
     for size in MNIST_SHAPE.inputs:
         inputs *= size

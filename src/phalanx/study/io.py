@@ -17,7 +17,7 @@ DEFAULT_BATCH = {"resnet50": 50}  # of 400: a batch that is read in milliseconds
 
 @dataclass(frozen=True, kw_only=True)
 class IoStudyConfig:
-    """What to compare. The defaults write 0.4 GB and take some five minutes on two cores."""
+    """Options of the I/O study. The defaults write 0.4 GB and take five minutes on two cores."""
 
     profiles: tuple[str, ...] = ("resnet50",)
     """unet3d, resnet50, cosmoflow, bert, or YAML files of the same form."""
@@ -69,7 +69,7 @@ class IoStudyConfig:
 
 
 def plan(study: IoStudyConfig) -> dict[str, dict[str, object]]:
-    """By name of the run: the options of `phalanx bench io` that make it, without its folders.
+    """Return the options of `phalanx bench io` for each run, by name, without its folders.
 
     A run is one compute time of one profile; every format, readers and depth are in it, in turn.
     """

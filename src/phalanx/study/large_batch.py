@@ -35,7 +35,7 @@ WARM_UP_PART = 0.25
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """What is changed of the base recipe for large batches."""
+    """Changes to the base recipe for large batches."""
 
     options: Mapping[str, object]  # of `TrainConfig`
     has_warm_up: bool = False
@@ -59,7 +59,7 @@ REMEDIES: Mapping[RemedyName, Remedy] = {
 
 @dataclass(frozen=True, kw_only=True)
 class LargeBatchConfig:
-    """What to compare. The defaults take some ten minutes on two cores."""
+    """Options of the large-batch study. The defaults take some ten minutes on two cores."""
 
     batch_sizes: tuple[int, ...] | None = None
     """Global batches; the first is the one that the others are held to. Default: 128, 1024 and

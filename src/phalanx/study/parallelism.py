@@ -25,7 +25,7 @@ COUNT = {"PHALANX_COUNT": "1"}
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much of a model is trained, the same for every scheme."""
+    """Size of the model and its training, the same for every scheme."""
 
     model: ModelOptions
     batch_size: int
@@ -53,7 +53,7 @@ FULL_GPT = replace(QUICK_GPT, train_samples=2_048, validation_samples=512)
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelismConfig:
-    """What to compare. The defaults take some minutes on two cores."""
+    """Options of the parallelism study. The defaults take some minutes on two cores."""
 
     models: tuple[ModelName, ...] = ("mlp", "gpt")
     """Networks to train; `gpt` learns text, the others images."""

@@ -19,7 +19,7 @@ from phalanx.train.run import complete
 class PlannedRun(Protocol):
     @property
     def name(self) -> str:
-        """Of its folder within the study."""
+        """Name of the run's folder within the study."""
 
     @property
     def options(self) -> Mapping[str, object]:

@@ -1,4 +1,4 @@
-"""How much of the cores something else takes, looked at before and after each run of a study."""
+"""Probe of the processor time that other processes take, before and after each run of a study."""
 
 from __future__ import annotations
 

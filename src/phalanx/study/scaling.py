@@ -32,7 +32,7 @@ it takes to start it."""
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingConfig:
-    """What to compare. The defaults take about three minutes on two cores."""
+    """Options of the scaling study. The defaults take about three minutes on two cores."""
 
     models: tuple[ModelName, ...] | None = None
     """Networks to train. Default: mlp and cnn, the rnn too with --full."""
@@ -130,7 +130,7 @@ def layouts(study: ScalingConfig, cores: int) -> Iterator[tuple[Strategy, int, i
 
 
 def what_more_would_tell(study: ScalingConfig, cores: int) -> str:
-    """What this study leaves out for the sake of its three minutes."""
+    """Return a hint to the options that the quick study leaves out."""
     more = []
     if not study.full:
         left = [model.upper() for model in FULL_MODELS if model not in models_of(study)]

@@ -1,2 +1,4 @@
-"""How the work of a step is split among ranks: a scheme a file, each told by its difference from
-`alone.py`."""
+"""Schemes to split the work of a step among ranks, one a file.
+
+Each describes its difference from `alone.py`.
+"""

@@ -1,4 +1,4 @@
-"""What every scheme does in a step: five verbs, in this order."""
+"""Interface of a scheme: the five phases of a step, in this order."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Scheme(Protocol):
         """The samples of a global batch that go through this rank's network."""
 
     def counts(self, batch: range) -> slice:
-        """Which of these this rank reports: over all ranks each sample once."""
+        """Return the samples that this rank reports: over all ranks each sample once."""
 
     def forward(self, inputs: Array, labels: Labels) -> Judged:
-        """Of the samples that this rank computes; there may be none."""
+        """Compute the loss of this rank's samples; there may be none."""
 
     def backward(self, global_batch_size: int) -> None:
         """This rank's gradients of the mean loss over the global batch."""
