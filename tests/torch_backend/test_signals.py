@@ -2,7 +2,7 @@
 
 import signal
 
-from phalanx.torch_backend.signals import Deferred, _unwrapped, _wrapped
+from phalanx.torch_backend.signals import DeferredHandler, _unwrapped, _wrapped
 from phalanx.train.rank import _raise_terminated
 
 
@@ -12,7 +12,7 @@ def of_a_program(*_: object) -> None:
 
 def test_handlers_of_programs_are_put_off() -> None:
     wrapped = _wrapped(of_a_program)
-    assert isinstance(wrapped, Deferred)
+    assert isinstance(wrapped, DeferredHandler)
     assert _wrapped(wrapped) is wrapped
     assert _unwrapped(wrapped) is of_a_program
 

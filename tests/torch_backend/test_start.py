@@ -225,7 +225,7 @@ def test_no_port_is_opened_that_nobody_asked_for(
 
 
 def test_the_ranks_that_a_timeout_names() -> None:
-    from phalanx.torch_backend.monitored import missing_ranks
+    from phalanx.torch_backend.monitored_barrier import missing_ranks
 
     waited = "Timed out waiting: rank 0 waited 2 s in monitored_barrier number 4 of group 1 for"
     assert missing_ranks(f"{waited} rank 1, 2 (world 5)") == ["1", "2"]

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from phalanx.comm.device_network import Memory
 from phalanx.comm.dtypes import ReduceOp
-from phalanx.torch_backend.device import (
-    DirectPlaces,
-    StagedPlaces,
+from phalanx.torch_backend.gpu_staging import (
+    DirectDeviceStaging,
+    PinnedHostStaging,
     device_types,
     is_direct,
     is_staged,
 )
-from phalanx.torch_backend.operations import factor_of, reduction_of
-from phalanx.torch_backend.tensors import Places, buffer_of, dtype_of, is_plain
+from phalanx.torch_backend.reduce_ops import factor_of, reduction_of
+from phalanx.torch_backend.tensors import TensorStaging, buffer_of, dtype_of, is_plain
 
 
 def test_dtypes() -> None:
@@ -34,7 +34,7 @@ def test_dtypes() -> None:
 
 def test_plain_tensors_are_used_where_they_lie() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
-    buffer = Places().updates(tensor)
+    buffer = TensorStaging().updates(tensor)
     assert (buffer.address, buffer.count, buffer.owner) == (tensor.data_ptr(), 6, tensor)
     for other in (
         tensor.t(),
@@ -48,7 +48,7 @@ def test_plain_tensors_are_used_where_they_lie() -> None:
 
 
 def test_copies_are_filled_before_and_brought_back_after() -> None:
-    tensor, places = torch.arange(6.0).reshape(2, 3).t(), Places()
+    tensor, places = torch.arange(6.0).reshape(2, 3).t(), TensorStaging()
     read, written = tensor.clone().t().contiguous().t(), torch.zeros(4, 2).t()
     of_read, of_written = places.reads(read), places.writes(written)
     seen: list[list[float]] = []
@@ -64,7 +64,7 @@ def test_copies_are_filled_before_and_brought_back_after() -> None:
 
 def test_a_leaf_that_requires_grad_can_be_written() -> None:
     parameter = torch.nn.Parameter(torch.zeros(3, 2).t())
-    places = Places()
+    places = TensorStaging()
     buffer = places.writes(parameter)
 
     def call() -> None:
@@ -142,7 +142,7 @@ class _Event:
         self._diary.lines.append(f"the thread waits for {self.stream}")
 
 
-class Unpinned(StagedPlaces):
+class Unpinned(PinnedHostStaging):
     def _copy_of(self, tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
 
@@ -181,7 +181,7 @@ def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
         memory.finish()
 
     tensor, strided = torch.arange(4.0), torch.arange(6.0).reshape(2, 3).t()
-    places = DirectPlaces(torch.device("cpu"), on_device, diary)
+    places = DirectDeviceStaging(torch.device("cpu"), on_device, diary)
     buffer, of_copy = places.updates(tensor), places.updates(strided)
     assert buffer.address == tensor.data_ptr()
     assert of_copy.address != strided.data_ptr()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.comm.sockets.meeting import Address
-from phalanx.torch_backend.meeting import check_one_node
+from phalanx.torch_backend.rendezvous import check_one_node
 from tests.conftest import Ranks
 from tests.torch_backend.test_start import run
 

@@ -12,7 +12,7 @@ from torch import Tensor
 UNSET = timedelta(milliseconds=-1)
 
 
-class Speaker(Protocol):
+class NamedGroup(Protocol):
     """A process group, as error messages name it."""
 
     def size(self) -> int: ...
@@ -48,7 +48,7 @@ def filled(
     return made
 
 
-def only(tensors: Sequence[Tensor] | Tensor, group: Speaker, collective: str) -> Tensor:
+def only(tensors: Sequence[Tensor] | Tensor, group: NamedGroup, collective: str) -> Tensor:
     """The one tensor of a list of one; PyTorch's lists were meant for several GPUs a process."""
     if isinstance(tensors, Tensor):
         return strided(tensors, group, collective)
@@ -60,7 +60,7 @@ def only(tensors: Sequence[Tensor] | Tensor, group: Speaker, collective: str) ->
 
 
 def one_list(
-    lists: Sequence[Sequence[Tensor]] | Sequence[Tensor], group: Speaker, collective: str
+    lists: Sequence[Sequence[Tensor]] | Sequence[Tensor], group: NamedGroup, collective: str
 ) -> list[Tensor]:
     """The one list of tensors in a list of one, checked."""
     if lists and isinstance(lists[0], Tensor):
@@ -72,7 +72,7 @@ def one_list(
     return [strided(tensor, group, collective) for tensor in tensors]
 
 
-def strided(tensor: Tensor, group: Speaker, collective: str) -> Tensor:
+def strided(tensor: Tensor, group: NamedGroup, collective: str) -> Tensor:
     if tensor.layout is not torch.strided:
         raise TypeError(
             f"{group._where(collective)}: a tensor with layout {tensor.layout} cannot be sent; "
@@ -81,7 +81,7 @@ def strided(tensor: Tensor, group: Speaker, collective: str) -> Tensor:
     return tensor
 
 
-def same_length(tensors: Sequence[Tensor], group: Speaker, collective: str) -> None:
+def same_length(tensors: Sequence[Tensor], group: NamedGroup, collective: str) -> None:
     """One tensor a rank, of one dtype."""
     if len(tensors) != group.size():
         raise ValueError(
@@ -93,7 +93,7 @@ def same_length(tensors: Sequence[Tensor], group: Speaker, collective: str) -> N
         raise TypeError(f"{group._where(collective)}: tensors of several dtypes: {names}")
 
 
-def checked_rank(rank: int, group: Speaker, collective: str, name: str) -> int:
+def checked_rank(rank: int, group: NamedGroup, collective: str, name: str) -> int:
     if not 0 <= rank < group.size():
         raise ValueError(
             f"{group._where(collective)}: {name} is {rank}, but the group has ranks 0 to "
@@ -103,7 +103,7 @@ def checked_rank(rank: int, group: Speaker, collective: str, name: str) -> int:
 
 
 def checked_splits(
-    splits: Sequence[int], tensor: Tensor, group: Speaker, collective: str, name: str
+    splits: Sequence[int], tensor: Tensor, group: NamedGroup, collective: str, name: str
 ) -> list[int]:
     """Elements for each rank, from rows for each rank; equal where none are given."""
     rows = tensor.shape[0] if tensor.dim() else 1

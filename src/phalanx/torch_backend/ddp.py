@@ -36,7 +36,7 @@ MOST_BUCKETS = 128  # of a model: each takes a file descriptor, of which a proce
 _BACKWARD = graph._engine_run_backward.__code__
 
 
-class Buckets:
+class DDPBuckets:
     """The gradient buckets of the DDP modules on one process group."""
 
     def __init__(self, node: Node | None, settings: Settings) -> None:
@@ -159,7 +159,7 @@ def watch_ddp() -> None:
     def making(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs).arguments
         group = _group_of(given)
-        buckets: Buckets | None = getattr(group, "buckets", None)
+        buckets: DDPBuckets | None = getattr(group, "buckets", None)
         chosen = {"bucket_cap_mb", "bucket_cap_mb_list"} & given.keys()
         cap_mb = None if buckets is None else buckets.cap_mb(given["module"])
         if cap_mb is not None and not chosen:

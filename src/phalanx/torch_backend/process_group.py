@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from phalanx.torch_backend.exchanges import Exchanges
-from phalanx.torch_backend.messages import Messages
-from phalanx.torch_backend.monitored import Monitored
-from phalanx.torch_backend.reductions import Reductions
+from phalanx.torch_backend.data_movement import DataMovementMixin
+from phalanx.torch_backend.monitored_barrier import MonitoredBarrierMixin
+from phalanx.torch_backend.point_to_point import PointToPointMixin
+from phalanx.torch_backend.reductions import ReductionsMixin
 
 
-class MpiProcessGroup(Reductions, Exchanges, Messages, Monitored):
+class ProcessGroupMPI(ReductionsMixin, DataMovementMixin, PointToPointMixin, MonitoredBarrierMixin):
     """All collectives of torch.distributed on a `comm.Group`."""

@@ -20,14 +20,16 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.torch_backend.arguments import filled, one_list, only, same_length, strided
 from phalanx.torch_backend.errors import ENDED, as_torch
-from phalanx.torch_backend.membership import Membership
-from phalanx.torch_backend.operations import Reduction, factor_of, reduction_of
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
+from phalanx.torch_backend.reduce_ops import Reduction, factor_of, reduction_of
 from phalanx.torch_backend.sparse import MAX_DIMS, sum_sparse
-from phalanx.torch_backend.tensors import Places, buffer_of, is_plain
-from phalanx.torch_backend.works import Done
+from phalanx.torch_backend.tensors import TensorStaging, buffer_of, is_plain
+from phalanx.torch_backend.work import CompletedWork
 
 
-class Reductions(Membership):
+class ReductionsMixin(ProcessGroupMPIBase):
+    """The reducing collectives of `ProcessGroupMPI`."""
+
     def allreduce(
         self,
         tensors: list[Tensor] | Tensor,
@@ -44,7 +46,7 @@ class Reductions(Membership):
             and type(tensors) is list
             and self._reduced_at_once(tensors, opts)
         ):
-            return self._finished
+            return self._completed
         if type(tensors) is list and len(tensors) == 1 and tensors[0].is_sparse:
             return self._sum_sparse(tensors[0], opts)
         tensor = only(tensors, self, "all_reduce")
@@ -61,7 +63,7 @@ class Reductions(Membership):
         )
         is_async = opts.asyncOp and not (is_bucket and self.buckets.at_once)
         work = self._run("all_reduce", call, is_async=is_async, results=[tensor], places=places)
-        return Done([tensor]) if is_bucket and work is self._finished else work
+        return CompletedWork([tensor]) if is_bucket and work is self._completed else work
 
     def _reduced_at_once(self, tensors: list[Tensor], opts: Any) -> bool:
         """The common case in few steps, each of which costs as much as the engine does: one plain
@@ -73,7 +75,7 @@ class Reductions(Membership):
             reduction = reduction_of(tensor.dtype, hash(opts.reduceOp))
         except TypeError:
             return False
-        if reduction.scales or not self._order.begin():
+        if reduction.scales or not self._queue.begin():
             return False
         try:
             self._engine.all_reduce(
@@ -85,7 +87,7 @@ class Reductions(Membership):
         except ENDED as error:
             raise as_torch(error) from None
         finally:
-            self._order.end()
+            self._queue.end()
         return True
 
     def _sum_sparse(self, tensor: Tensor, opts: Any) -> Work:
@@ -184,7 +186,7 @@ class Reductions(Membership):
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _reduction(self, tensor: Tensor, opts: Any, name: str) -> tuple[Reduction, Places]:
+    def _reduction(self, tensor: Tensor, opts: Any, name: str) -> tuple[Reduction, TensorStaging]:
         try:
             return reduction_of(tensor.dtype, hash(opts.reduceOp)), self._places(
                 tensor, reduces=True
@@ -193,7 +195,7 @@ class Reductions(Membership):
             raise TypeError(f"{self._where(name)}: {error}") from None
 
     def _parts(
-        self, tensors: Sequence[Tensor], reduction: Reduction, opts: Any, places: Places
+        self, tensors: Sequence[Tensor], reduction: Reduction, opts: Any, places: TensorStaging
     ) -> list[Buffer]:
         if not reduction.scales:
             return [places.reads(tensor) for tensor in tensors]
@@ -208,7 +210,7 @@ class Reductions(Membership):
         parts: list[Buffer],
         reduction: Reduction,
         opts: Any,
-        places: Places,
+        places: TensorStaging,
     ) -> Work:
         call = partial(
             self._engine.reduce_scatter,

@@ -58,7 +58,7 @@ def _register(torch: Any, *, is_rank: bool) -> None:
     # cannot do so with one that is written in Python.
     recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add("mpi")
-    c10d.ProcessGroupMPI = ProcessGroupMPI  # what PyTorch up to 2.13 asks for a group
+    c10d.ProcessGroupMPI = ProcessGroupMPIFactory  # what PyTorch up to 2.13 asks for a group
     c10d._new_process_group_helper = helper
     if is_rank:
         set_variables(os.environ)
@@ -73,19 +73,19 @@ def _can_load_mpi() -> bool:
         return False
 
 
-class ProcessGroupMPI:
+class ProcessGroupMPIFactory:
     """Stands where a PyTorch that was built with MPI has its own class of this name."""
 
     @staticmethod
     def create(ranks: list[int]) -> Any:
         """Create the process group of `ranks`, which hold this rank; an empty list: all ranks."""
-        from phalanx.torch_backend.joining import create
+        from phalanx.torch_backend.group_creation import create
 
         return create(ranks)
 
 
 def _create(options: Any, _: Any = None) -> Any:
-    return ProcessGroupMPI.create(list(options.global_ranks_in_group))
+    return ProcessGroupMPIFactory.create(list(options.global_ranks_in_group))
 
 
 def names_mpi(backend: object) -> bool:
@@ -100,11 +100,11 @@ def _wrapped(helper: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
     def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
         backend = kwargs["backend"] if "backend" in kwargs else args[3]
         if not names_mpi(backend):
-            joining = sys.modules.get("phalanx.torch_backend.joining")
+            joining = sys.modules.get("phalanx.torch_backend.group_creation")
             if joining is not None:  # beside a group of backend mpi
                 joining.open_default_store()
             return helper(*args, **kwargs)
-        from phalanx.torch_backend.joining import make_group
+        from phalanx.torch_backend.group_creation import make_group
 
         before, c10d._MPI_AVAILABLE = c10d._MPI_AVAILABLE, True
         try:
@@ -117,6 +117,6 @@ def _wrapped(helper: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
 
 def _rendezvous(url: str, *_: Any, **__: Any) -> Any:
     """init_method="mpi://": ranks and store from MPI, for other backends too."""
-    from phalanx.torch_backend.joining import rendezvous
+    from phalanx.torch_backend.group_creation import rendezvous
 
     return rendezvous(url)

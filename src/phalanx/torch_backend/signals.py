@@ -15,10 +15,10 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from phalanx.torch_backend.queue import AFTER_COLLECTIVES, is_in_collective
+from phalanx.torch_backend.collective_queue import AFTER_COLLECTIVES, is_in_collective
 
 
-class Deferred:
+class DeferredHandler:
     """A handler that waits until this thread is in no collective."""
 
     def __init__(self, handler: Any) -> None:
@@ -61,9 +61,9 @@ def _wrap_functions() -> None:
 
 
 def _wrapped(handler: Any) -> Any:
-    if not callable(handler) or isinstance(handler, Deferred | signal.Handlers):
+    if not callable(handler) or isinstance(handler, DeferredHandler | signal.Handlers):
         return handler
-    return handler if _runs_at_once(handler) else Deferred(handler)
+    return handler if _runs_at_once(handler) else DeferredHandler(handler)
 
 
 def _runs_at_once(handler: Any) -> bool:
@@ -74,4 +74,4 @@ def _runs_at_once(handler: Any) -> bool:
 
 
 def _unwrapped(handler: Any) -> Any:
-    return handler.handler if isinstance(handler, Deferred) else handler
+    return handler.handler if isinstance(handler, DeferredHandler) else handler

@@ -67,7 +67,7 @@ def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -
     )
 
 
-class LaterStore(Store):
+class LazyStore(Store):
     """A store that `open` opens: no port is open before somebody needs it."""
 
     def __init__(self, make: Callable[[], Store]) -> None:

@@ -42,7 +42,7 @@ def buffer_of(tensor: Tensor) -> Buffer:
     return Buffer(address, count, dtype_of(tensor.dtype), tensor)
 
 
-class Places:
+class TensorStaging:
     """The buffers of one call. A tensor that does not lie in place gets a copy: `load` fills those
     that are read, `store` brings back those that are written."""
 

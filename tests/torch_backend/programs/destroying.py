@@ -46,9 +46,9 @@ def check_destroy_waits_for_other_threads() -> None:
         time.sleep(1)
     thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
     thread.start()
-    order = dist.group.WORLD._order
-    while rank == 0 and order.begin():  # until the thread is in the collective
-        order.end()
+    queue = dist.group.WORLD._queue
+    while rank == 0 and queue.begin():  # until the thread is in the collective
+        queue.end()
         time.sleep(0.01)
     if rank == 1:
         thread.join()

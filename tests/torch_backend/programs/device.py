@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from phalanx.torch_backend import reductions
-from phalanx.torch_backend.device import DirectPlaces, is_direct
-from phalanx.torch_backend.membership import Membership
-from phalanx.torch_backend.tensors import Places
+from phalanx.torch_backend.gpu_staging import DirectDeviceStaging, is_direct
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
+from phalanx.torch_backend.tensors import TensorStaging
 
 CPU = torch.device("cpu")
 
@@ -46,15 +46,15 @@ class Streams:
 num_direct = 0
 
 
-def places(group: Membership, tensor: Tensor, *, reduces: bool = False) -> Places:
+def places(group: ProcessGroupMPIBase, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
     global num_direct
     if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=True):
         num_direct += 1
-        return DirectPlaces(CPU, group._engine.on_device, Streams())
+        return DirectDeviceStaging(CPU, group._engine.on_device, Streams())
     return group._host_places(tensor)
 
 
-Membership._places = places  # type: ignore[method-assign]
+ProcessGroupMPIBase._places = places  # type: ignore[method-assign]
 reductions.is_plain = lambda _: False  # the short cut is for the CPU
 runpy.run_path(str(Path(__file__).with_name("conformance.py")), run_name="__main__")
 assert num_direct > 1000, num_direct

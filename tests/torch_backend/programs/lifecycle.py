@@ -88,7 +88,7 @@ def check_hooks() -> None:
         names.append(hook.__name__)
         hook = inspect.getclosurevars(hook).nonlocals.get("old_hook")
     assert names == ["_distributed_excepthook"], names
-    assert hook.__module__ == "phalanx.torch_backend.failure"
+    assert hook.__module__ == "phalanx.torch_backend.exit_hooks"
 
 
 def check_mesh(size: int) -> None:

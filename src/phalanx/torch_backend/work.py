@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed import DistBackendError, Work
 from torch.futures import Future
 
+from phalanx.torch_backend.collective_queue import CollectiveQueue, run_until
 from phalanx.torch_backend.errors import as_torch
-from phalanx.torch_backend.queue import Order, run_until
 
 
 def seconds(timeout: timedelta | None) -> float | None:
@@ -28,8 +28,12 @@ def gpus_of(results: Sequence[Tensor]) -> list[int | str | torch.device]:
     return list({tensor.device for tensor in results if tensor.device.type != "cpu"})
 
 
-class Finished(Work):
-    """Work of a collective that completed synchronously; stateless, shared."""
+class CompletedWork(Work):
+    """Work of a collective that completed synchronously; its future ends with `results`."""
+
+    def __init__(self, results: list[Tensor]) -> None:
+        super().__init__()
+        self._results = results
 
     def wait(self, timeout: timedelta | None = None) -> bool:  # noqa: ARG002
         return True
@@ -47,22 +51,6 @@ class Finished(Work):
         pass
 
     def result(self) -> list[Tensor]:
-        return []
-
-    def get_future(self) -> Future[Any]:
-        future: Future[Any] = Future()
-        future.set_result([])
-        return future
-
-
-class Done(Finished):
-    """The same, with the results that its future ends with."""
-
-    def __init__(self, results: list[Tensor]) -> None:
-        super().__init__()
-        self._results = results
-
-    def result(self) -> list[Tensor]:
         return self._results
 
     def get_future(self) -> Future[Any]:
@@ -71,7 +59,7 @@ class Done(Finished):
         return future
 
 
-class Pending(Work):
+class PendingWork(Work):
     """Not over yet: an outcome that another thread sets, and those who wait for it."""
 
     def __init__(self, results: list[Tensor], text: str) -> None:
@@ -161,15 +149,15 @@ class Pending(Work):
         promise.set_result(self._results)
 
 
-class Queued(Pending):
+class QueuedWork(PendingWork):
     """A collective in the queue of its group."""
 
     def __init__(
-        self, call: Callable[[], object], results: list[Tensor], text: str, order: Order
+        self, call: Callable[[], object], results: list[Tensor], text: str, queue: CollectiveQueue
     ) -> None:
         super().__init__(results, text)
         self._call: Callable[[], object] | None = call
-        self._order = order
+        self._queue = queue
 
     def run(self) -> None:
         assert self._call is not None
@@ -186,11 +174,11 @@ class Queued(Pending):
     def take_turn(self) -> None:
         """A callback of an earlier collective may wait for this one, as those of PowerSGD do. It
         is on the only thread that could run it: do so now, after what comes before it."""
-        if self._order.is_worker():
+        if self._queue.is_worker():
             run_until(lambda: self._is_done)
 
     def _await(self, timeout_s: float | None) -> None:
-        if self._order.is_inside():
+        if self._queue.is_inside():
             raise RuntimeError(
                 f"{self._text}: awaited in the middle of another collective of this thread, by a "
                 "signal handler; it can only run after that. Set a flag in the handler, and call "
@@ -200,7 +188,7 @@ class Queued(Pending):
         super()._await(timeout_s)
 
 
-class Joined(Pending):
+class CoalescedWork(PendingWork):
     """Several works as one, for coalesced calls."""
 
     def __init__(self, works: Sequence[Work], results: list[Tensor], text: str) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phalanx.torch_backend.process_group import MpiProcessGroup
+from phalanx.torch_backend.process_group import ProcessGroupMPI
 
 
-class MixedProcessGroup(MpiProcessGroup):
+class MultiBackendProcessGroup(ProcessGroupMPI):
     """Backend mpi for some device types, process groups of other backends for the rest."""
 
     def __init__(self, *args: Any, others: Mapping[str, Any]) -> None:
@@ -45,9 +45,9 @@ def _kind_of(arguments: Any) -> str | None:
 
 
 def _routed(name: str) -> Callable[..., Any]:
-    own = getattr(MpiProcessGroup, name)
+    own = getattr(ProcessGroupMPI, name)
 
-    def method(self: MixedProcessGroup, *args: Any, **kwargs: Any) -> Any:
+    def method(self: MultiBackendProcessGroup, *args: Any, **kwargs: Any) -> Any:
         other = self._others.get(_kind_of(args) or "")
         return getattr(other, name)(*args, **kwargs) if other else own(self, *args, **kwargs)
 
@@ -63,4 +63,4 @@ for _name in (
     *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
     *("alltoall", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource"),
 ):
-    setattr(MixedProcessGroup, _name, _routed(_name))
+    setattr(MultiBackendProcessGroup, _name, _routed(_name))

@@ -1,4 +1,4 @@
-"""Messages from one rank to another: posted at once, never behind a collective."""
+"""Point-to-point messages, posted at once: they never wait behind a collective."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from torch.distributed import Work
 
 from phalanx.comm.group import Request
 from phalanx.torch_backend.arguments import checked_rank, only
-from phalanx.torch_backend.membership import Membership
-from phalanx.torch_backend.message_works import Message
+from phalanx.torch_backend.point_to_point_work import PointToPointWork
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 from phalanx.torch_backend.profiling import begin_event, is_profiling
-from phalanx.torch_backend.tensors import Places
+from phalanx.torch_backend.tensors import TensorStaging
 
 
-class Messages(Membership):
+class PointToPointMixin(ProcessGroupMPIBase):
+    """`send` and `recv` of `ProcessGroupMPI`."""
+
     def send(self, tensors: list[Tensor], dest: int, tag: int = 0) -> Work:
         tensor = only(tensors, self, "send")
         checked_rank(dest, self, "send", "dst")
@@ -49,10 +51,10 @@ class Messages(Membership):
             raise RuntimeError(f"{self._where(name)}: {self._refusal}")
 
     def _message(
-        self, request: Request, tensor: Tensor, places: Places, text: str, source: int | None
-    ) -> Message:
+        self, request: Request, tensor: Tensor, places: TensorStaging, text: str, source: int | None
+    ) -> PointToPointWork:
         store: Callable[[], None] = places.store
-        work = Message(
+        work = PointToPointWork(
             request,
             [tensor],
             self._where(text),

@@ -8,84 +8,84 @@ import torch
 from torch.distributed import DistBackendError
 
 from phalanx.comm.errors import WaitTimeoutError
-from phalanx.torch_backend.queue import Order
-from phalanx.torch_backend.works import Joined, Queued, seconds
+from phalanx.torch_backend.collective_queue import CollectiveQueue
+from phalanx.torch_backend.work import CoalescedWork, QueuedWork, seconds
 
 
-def work(call: object, order: Order) -> Queued:
-    made = Queued(call, [torch.ones(1)], "a test", order)  # type: ignore[arg-type]
-    order.submit(made)
+def work(call: object, queue: CollectiveQueue) -> QueuedWork:
+    made = QueuedWork(call, [torch.ones(1)], "a test", queue)  # type: ignore[arg-type]
+    queue.submit(made)
     return made
 
 
 def test_calls_run_in_the_order_of_submission() -> None:
-    order, ran = Order("test"), []
+    queue, ran = CollectiveQueue("test"), []
     gate = threading.Event()
-    first = work(lambda: gate.wait(5), order)
-    works = [work(lambda n=n: ran.append(n), order) for n in range(50)]
-    assert not order.run_at_once(lambda: ran.append("too early"))
+    first = work(lambda: gate.wait(5), queue)
+    works = [work(lambda n=n: ran.append(n), queue) for n in range(50)]
+    assert not queue.run_at_once(lambda: ran.append("too early"))
     assert not first.is_completed()
     gate.set()
     assert works[-1].wait()
     assert ran == list(range(50))
-    assert order.run_at_once(lambda: ran.append("alone"))
+    assert queue.run_at_once(lambda: ran.append("alone"))
     assert ran[-1] == "alone"
-    assert order.close(5)
+    assert queue.close(5)
 
 
 def test_nothing_runs_while_another_thread_is_in_a_call() -> None:
-    order, inside, gate = Order("test"), threading.Event(), threading.Event()
+    queue, inside, gate = CollectiveQueue("test"), threading.Event(), threading.Event()
 
     def hold() -> None:
         inside.set()
         gate.wait(5)
 
-    thread = threading.Thread(target=order.run_at_once, args=(hold,))
+    thread = threading.Thread(target=queue.run_at_once, args=(hold,))
     thread.start()
     inside.wait(5)
-    assert not order.run_at_once(lambda: None)
+    assert not queue.run_at_once(lambda: None)
     gate.set()
     thread.join()
-    assert order.run_at_once(lambda: None)
+    assert queue.run_at_once(lambda: None)
 
 
 def test_errors_are_raised_where_the_work_is_awaited() -> None:
-    order = Order("test")
+    queue = CollectiveQueue("test")
 
     def late() -> None:
         raise WaitTimeoutError("rank 0 waited 1 s in all_reduce number 3 of group 0 for rank 1")
 
-    failed = work(late, order)
+    failed = work(late, queue)
     with pytest.raises(DistBackendError, match="number 3 of group 0 for rank 1"):
         failed.wait()
     assert not failed.is_success()
     assert isinstance(failed.exception(), DistBackendError)
     with pytest.raises(RuntimeError, match="number 3"):
         failed.get_future().wait()
-    fine = work(lambda: None, order)
+    fine = work(lambda: None, queue)
     assert fine.get_future().wait()[0].item() == 1
     with pytest.raises(DistBackendError):
-        Joined([fine, failed], [], "two").wait()
-    assert order.close(5)
+        CoalescedWork([fine, failed], [], "two").wait()
+    assert queue.close(5)
 
 
 def test_a_wait_ends_after_its_timeout_and_the_call_goes_on() -> None:
-    order, gate = Order("test"), threading.Event()
-    slow = work(lambda: gate.wait(5), order)
+    queue, gate = CollectiveQueue("test"), threading.Event()
+    slow = work(lambda: gate.wait(5), queue)
     with pytest.raises(DistBackendError, match=r"a test was not over after 0\.05 s"):
         slow.wait(timedelta(seconds=0.05))
     gate.set()
     assert slow.wait()
-    assert order.close(5)
+    assert queue.close(5)
 
 
 def test_a_callback_may_wait_for_what_comes_after_it() -> None:
-    order, ran, gate = Order("test"), [], threading.Event()
-    first = work(lambda: gate.wait(5), order)
-    second = work(lambda: ran.append("second"), order)
+    queue, ran, gate = CollectiveQueue("test"), [], threading.Event()
+    first = work(lambda: gate.wait(5), queue)
+    second = work(lambda: ran.append("second"), queue)
 
     def callback(_: object) -> str:
-        work(lambda: ran.append("third"), order).wait()
+        work(lambda: ran.append("third"), queue).wait()
         return "over"
 
     over = first.get_future().then(callback)
@@ -93,85 +93,85 @@ def test_a_callback_may_wait_for_what_comes_after_it() -> None:
     assert over.wait() == "over"
     assert second.wait()
     assert ran == ["second", "third"]
-    assert order.close(5)
+    assert queue.close(5)
 
 
 def test_a_callback_that_raises_fails_its_own_future_alone() -> None:
-    order, gate = Order("test"), threading.Event()
-    first = work(lambda: gate.wait(5), order)
+    queue, gate = CollectiveQueue("test"), threading.Event()
+    first = work(lambda: gate.wait(5), queue)
 
     def callback(_: object) -> None:
         raise KeyError("of the callback")
 
     failed = first.get_future().then(callback)
-    second = work(lambda: None, order)
+    second = work(lambda: None, queue)
     gate.set()
     with pytest.raises(RuntimeError, match="KeyError: 'of the callback'"):
         failed.wait()
     assert first.get_future().wait()[0].item() == 1
     assert second.wait()
-    assert order.close(5)
+    assert queue.close(5)
 
 
 def test_futures_of_failed_works_fail_in_cpp_too() -> None:
     """There an exception that Python sets is a value: DDP's reducer took it for tensors."""
-    order = Order("test")
+    queue = CollectiveQueue("test")
 
     def late() -> None:
         raise WaitTimeoutError("rank 0 waited 1 s for rank 1")
 
-    failed = work(late, order)
+    failed = work(late, queue)
     with pytest.raises(RuntimeError, match="Timed out waiting: rank 0 waited 1 s for rank 1"):
         torch.futures.wait_all([failed.get_future()])
     with pytest.raises(RuntimeError, match="rank 0 waited 1 s"):
-        Joined([failed], [], "one").get_future().wait()
-    assert order.close(5)
+        CoalescedWork([failed], [], "one").get_future().wait()
+    assert queue.close(5)
 
 
 def test_close_remembers_what_did_not_end() -> None:
-    order, gate = Order("test"), threading.Event()
-    slow = work(lambda: gate.wait(30), order)
-    assert not order.close(0.05)
-    assert not order.close(0.05)
-    assert order.unfinished() == [slow]
+    queue, gate = CollectiveQueue("test"), threading.Event()
+    slow = work(lambda: gate.wait(30), queue)
+    assert not queue.close(0.05)
+    assert not queue.close(0.05)
+    assert queue.unfinished() == [slow]
     with pytest.raises(RuntimeError, match="destroyed"):
-        work(lambda: None, order)
+        work(lambda: None, queue)
     gate.set()
-    assert order.close(5)
-    assert order.unfinished() == []
-    assert not order.run_at_once(lambda: None)
+    assert queue.close(5)
+    assert queue.unfinished() == []
+    assert not queue.run_at_once(lambda: None)
 
 
 def test_close_waits_for_a_call_on_another_thread() -> None:
-    order, inside, gate = Order("test"), threading.Event(), threading.Event()
+    queue, inside, gate = CollectiveQueue("test"), threading.Event(), threading.Event()
     thread = threading.Thread(
-        target=order.run_at_once, args=(lambda: (inside.set(), gate.wait(5)),)
+        target=queue.run_at_once, args=(lambda: (inside.set(), gate.wait(5)),)
     )
     thread.start()
     inside.wait(5)
-    assert not order.close(0.05)
+    assert not queue.close(0.05)
     gate.set()
-    assert order.close(5)
+    assert queue.close(5)
     thread.join()
 
 
 def test_a_group_may_be_closed_by_a_callback() -> None:
-    order, ended = Order("test"), []
-    first = work(lambda: None, order)
-    second = work(lambda: None, order)
-    first.get_future().then(lambda _: ended.append(order.close(5))).wait()
+    queue, ended = CollectiveQueue("test"), []
+    first = work(lambda: None, queue)
+    second = work(lambda: None, queue)
+    first.get_future().then(lambda _: ended.append(queue.close(5))).wait()
     assert ended == [True]
     assert second.is_completed()
 
 
 def test_results_are_given_back_when_nobody_holds_the_work() -> None:
-    order = Order("test")
+    queue = CollectiveQueue("test")
     tensor = torch.ones(1000)
-    made = Queued(lambda: tensor.sum(), [], "a test", order)
-    order.submit(made)
+    made = QueuedWork(lambda: tensor.sum(), [], "a test", queue)
+    queue.submit(made)
     made.wait()
     assert made._call is None
-    assert order.close(5)
+    assert queue.close(5)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from phalanx.torch_backend.membership import Membership
-from phalanx.torch_backend.process_group import MpiProcessGroup
+from phalanx.torch_backend.process_group import ProcessGroupMPI
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
 
 def accept_timeouts() -> None:
@@ -23,7 +23,7 @@ def accept_timeouts() -> None:
     @functools.wraps(original)
     def set_timeout(timeout: timedelta, group: Any = None) -> None:
         asked = group or c10d._get_default_group()
-        if isinstance(asked, Membership):
+        if isinstance(asked, ProcessGroupMPIBase):
             asked.set_timeout(timeout)
         else:
             original(timeout, group)
@@ -43,7 +43,7 @@ def accept_splits() -> None:
         parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any
     ) -> Any:
         parent = parent_pg or c10d._get_default_group()
-        if type(parent) is MpiProcessGroup and split_ranks and not args:
+        if type(parent) is ProcessGroupMPI and split_ranks and not args:
             return _split(parent, split_ranks, **kwargs)
         return original(parent_pg, split_ranks, *args, **kwargs)
 

@@ -1,4 +1,4 @@
-"""The collectives that move tensors as they are, and the barrier."""
+"""The collectives that move tensors without reducing them, and the barrier."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ from phalanx.torch_backend.arguments import (
     only,
     same_length,
 )
-from phalanx.torch_backend.membership import Membership
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
 
-class Exchanges(Membership):
+class DataMovementMixin(ProcessGroupMPIBase):
+    """The collectives of `ProcessGroupMPI` that do not reduce."""
+
     def barrier(self, opts: Any = None, timeout: timedelta | None = None, **_: Any) -> Work:
         opts = filled(BarrierOptions, opts, timeout=timeout)
         call = partial(self._engine.barrier, timeout_s=self._timeout_s(opts.timeout))

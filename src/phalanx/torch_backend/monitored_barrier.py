@@ -1,4 +1,4 @@
-"""monitored_barrier: a barrier that says who did not come."""
+"""monitored_barrier: a barrier that reports the missing ranks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch.distributed import DistBackendError
 from torch.distributed import distributed_c10d as c10d
 
-from phalanx.torch_backend.membership import Membership
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
 
-class Monitored(Membership):
+class MonitoredBarrierMixin(ProcessGroupMPIBase):
+    """`monitored_barrier` of `ProcessGroupMPI`."""
+
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
@@ -70,7 +72,7 @@ def accept_monitored_barrier() -> None:
         group: Any = None, timeout: Any = None, wait_all_ranks: bool = False
     ) -> Any:
         asked = group or c10d._get_default_group()
-        if isinstance(asked, Monitored):
+        if isinstance(asked, MonitoredBarrierMixin):
             return asked.monitored_barrier(timeout, wait_all_ranks)
         return original(group, timeout, wait_all_ranks)
 

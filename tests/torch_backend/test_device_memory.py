@@ -7,7 +7,7 @@ import torch
 
 from phalanx.comm import array_kernels
 from phalanx.comm.dtypes import DTYPES, ReduceOp, check_operation
-from phalanx.torch_backend.arithmetic import TensorMemory, can_reduce, reduce_tensors, tensor_of
+from phalanx.torch_backend.device_memory import DeviceMemory, can_reduce, reduce_tensors, tensor_of
 from phalanx.torch_backend.tensors import buffer_of
 
 COUNT = 257
@@ -72,7 +72,7 @@ def test_buffers_are_seen_as_tensors() -> None:
 
 
 def test_memory_of_a_device() -> None:
-    memory = TensorMemory(torch.device("cpu"), None)
+    memory = DeviceMemory(torch.device("cpu"), None)
     scratch = memory.scratch(3, DTYPES["bfloat16"])
     tensor = torch.tensor([1, 2, 3], dtype=torch.bfloat16)
     memory.copy(buffer_of(tensor), scratch)

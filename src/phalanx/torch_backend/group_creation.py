@@ -18,13 +18,16 @@ from torch.distributed.rendezvous import rendezvous as find_env
 from phalanx.comm import kernels
 from phalanx.comm.join_world import check_hosts, report_binding
 from phalanx.comm.world import World
-from phalanx.torch_backend.compiling import leave_uncompiled
+from phalanx.torch_backend.c10d_patches import accept_splits, accept_timeouts
 from phalanx.torch_backend.ddp import watch_ddp
 from phalanx.torch_backend.errors import ENDED, as_torch
-from phalanx.torch_backend.failure import watch_over
-from phalanx.torch_backend.group_functions import accept_splits, accept_timeouts
-from phalanx.torch_backend.meeting import (
-    Meeting,
+from phalanx.torch_backend.exit_hooks import watch_over
+from phalanx.torch_backend.monitored_barrier import accept_monitored_barrier
+from phalanx.torch_backend.multi_backend import MultiBackendProcessGroup
+from phalanx.torch_backend.process_group import ProcessGroupMPI
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
+from phalanx.torch_backend.rendezvous import (
+    Rendezvous,
     asked_of_init,
     check_asked,
     is_without_mpi,
@@ -34,16 +37,13 @@ from phalanx.torch_backend.meeting import (
     meeting_of,
     unused,
 )
-from phalanx.torch_backend.membership import Membership
-from phalanx.torch_backend.mixed import MixedProcessGroup
-from phalanx.torch_backend.monitored import accept_monitored_barrier
-from phalanx.torch_backend.process_group import MpiProcessGroup
 from phalanx.torch_backend.session import Session
-from phalanx.torch_backend.store import LaterStore, open_store
+from phalanx.torch_backend.store import LazyStore, open_store
+from phalanx.torch_backend.torch_compile import leave_uncompiled
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class GroupOptions:
     """Options of the group that PyTorch is making."""
 
     name: str = "mpi"
@@ -54,7 +54,7 @@ class Wanted:
     """Process groups for the device types that another backend serves."""
 
 
-_WANTED: ContextVar[Wanted] = ContextVar("wanted", default=Wanted())  # noqa: B039
+_GROUP_OPTIONS: ContextVar[GroupOptions] = ContextVar("wanted", default=GroupOptions())  # noqa: B039
 
 
 def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +79,7 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         open_default_store()
     if ranks and _default_rank() not in ranks:
         return helper(*args, **kwargs)
-    wanted = Wanted(name=arguments["group_name"], timeout=arguments["timeout"])
+    wanted = GroupOptions(name=arguments["group_name"], timeout=arguments["timeout"])
     meeting = meeting_of(arguments, os.environ)
     wanted = replace(wanted, session=_session(ranks, wanted.timeout, meeting))
     assert wanted.session is not None
@@ -98,28 +98,30 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         ordered = {**dict.fromkeys(own, "mpi"), **others}
         arguments["backend"] = ",".join(f"{d}:{b}" for d, b in ordered.items())
     wanted = replace(wanted, store=arguments["store"])
-    token = _WANTED.set(wanted)
+    token = _GROUP_OPTIONS.set(wanted)
     try:
         return helper(*bound.args, **bound.kwargs)
     finally:
-        _WANTED.reset(token)
+        _GROUP_OPTIONS.reset(token)
 
 
-def create(ranks: list[int]) -> Membership:
+def create(ranks: list[int]) -> ProcessGroupMPIBase:
     """The process group of `ranks`, the calling rank among them; an empty list: of all."""
     accept_monitored_barrier()
     accept_timeouts()
     accept_splits()
     watch_ddp()
-    wanted = _WANTED.get()
+    wanted = _GROUP_OPTIONS.get()
     session = wanted.session or _session(ranks, wanted.timeout)
     engine = session.world.group
     if ranks:
         engine = engine.subgroup(ranks, name=wanted.name, tag=session.next_tag(ranks))
     engine.timeout_s = wanted.timeout.total_seconds()
     if wanted.others:
-        return MixedProcessGroup(engine, session, wanted.store, wanted.name, others=wanted.others)
-    return MpiProcessGroup(engine, session, wanted.store, wanted.name)
+        return MultiBackendProcessGroup(
+            engine, session, wanted.store, wanted.name, others=wanted.others
+        )
+    return ProcessGroupMPI(engine, session, wanted.store, wanted.name)
 
 
 def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
@@ -143,27 +145,27 @@ def open_default_store() -> None:
     Raises: RuntimeError when it is not open and only the group's members call.
     """
     default = c10d._world.default_pg
-    store = default.get_group_store() if isinstance(default, Membership) else None
-    if isinstance(store, LaterStore):
+    store = default.get_group_store() if isinstance(default, ProcessGroupMPIBase) else None
+    if isinstance(store, LazyStore):
         if locals_of("_new_group_with_tag").get("use_local_synchronization"):
             store.opened()
         store.open()
 
 
-def _later_store(world: World, timeout: timedelta) -> LaterStore:
+def _later_store(world: World, timeout: timedelta) -> LazyStore:
     def gather(value: Any) -> list[Any]:
         # In its turn among the collectives of the default group.
         values: list[Any] = [None] * world.size
         c10d.all_gather_object(values, value)
         return values
 
-    return LaterStore(lambda: open_store(world, timeout, gather))
+    return LazyStore(lambda: open_store(world, timeout, gather))
 
 
-def _session(ranks: list[int], timeout: timedelta, meeting: Meeting | None = None) -> Session:
+def _session(ranks: list[int], timeout: timedelta, meeting: Rendezvous | None = None) -> Session:
     """Return the session of the existing groups, else start one, collectively on all ranks."""
     for group in c10d._world.pg_map:
-        if isinstance(group, Membership):
+        if isinstance(group, ProcessGroupMPIBase):
             return group.session
     if ranks and len(ranks) != c10d._get_default_group().size():
         raise RuntimeError(

@@ -56,7 +56,7 @@ def _divided(total: Tensor, divisor: float) -> Tensor:
     return torch.div(total, int(divisor), rounding_mode="trunc")
 
 
-class TensorMemory:
+class DeviceMemory:
     """The memory of `device`; buffers in it are (parts of) contiguous tensors, their owners."""
 
     def __init__(self, device: torch.device, streams: Any) -> None:

@@ -29,22 +29,22 @@ class Task(Protocol):
         """Tell whoever waits. What they do then may submit more."""
 
 
-class _Worker(threading.local):
-    order: Order | None = None
+class _ThreadQueue(threading.local):
+    queue: CollectiveQueue | None = None
     """The queue whose thread this is."""
 
 
-_WORKER = _Worker()
-_ORDERS: weakref.WeakSet[Order] = weakref.WeakSet()
+_THREAD_QUEUE = _ThreadQueue()
+_QUEUES: weakref.WeakSet[CollectiveQueue] = weakref.WeakSet()
 AFTER_COLLECTIVES: deque[Callable[[], object]] = deque()
 """Calls for the main thread, to be made when it is in no collective any more."""
 
 
-class Order:
-    """A queue with a thread of its own, started when something is first submitted to it.
+class CollectiveQueue:
+    """The collectives of one group, in order, on a thread that the first `submit` starts.
 
-    A call that finds nothing before it runs on the thread that makes it: no other thread has to
-    wake up for it, which would cost more than most collectives.
+    A call that finds the queue empty runs on the calling thread: waking up another one would cost
+    more than most collectives.
     """
 
     def __init__(self, name: str) -> None:
@@ -57,7 +57,7 @@ class Order:
         self._submitted = self._finished = 0
         self._thread: threading.Thread | None = None
         self._is_closed = self._is_over = False
-        _ORDERS.add(self)
+        _QUEUES.add(self)
 
     def run_at_once(self, call: Callable[[], object]) -> bool:
         """Run `call` here and now; False, without running it, when others are before it."""
@@ -140,11 +140,11 @@ class Order:
         # Never given back: nobody begins a call any more.
         self._is_over = self._is_over or self._running.acquire(timeout=timeout_s)
         if self._is_over:
-            _ORDERS.discard(self)
+            _QUEUES.discard(self)
         return self._is_over
 
     def _work(self) -> None:
-        _WORKER.order = self
+        _THREAD_QUEUE.queue = self
         while (task := self._tasks.get()) is not None:
             self._do(task)
             del task  # its tensors must not live until the next one comes
@@ -160,14 +160,14 @@ class Order:
 def run_until(done: Callable[[], bool]) -> None:
     """Run what is in the queue whose thread this is, if it is one's, until `done()` is true or
     nothing is left."""
-    order = _WORKER.order
-    while order is not None and not done() and order.run_next():
+    queue = _THREAD_QUEUE.queue
+    while queue is not None and not done() and queue.run_next():
         pass
 
 
 def is_in_collective() -> bool:
     """Return whether this thread is in a call of any queue."""
-    return any(order.is_inside() for order in list(_ORDERS))
+    return any(queue.is_inside() for queue in list(_QUEUES))
 
 
 def run_after_collectives() -> None:

@@ -14,14 +14,14 @@ from torch.futures import Future
 
 from phalanx.comm.group import Request
 from phalanx.torch_backend.errors import as_torch
-from phalanx.torch_backend.works import Pending
+from phalanx.torch_backend.work import PendingWork
 
 SHORTEST_NAP_S, LONGEST_NAP_S = 100e-6, 1e-3
 IDLE_S = 1.0  # after which the thread ends
 
 
-class Message(Pending):
-    """A message to or from another rank. Nobody works on it: whoever asks moves it on."""
+class PointToPointWork(PendingWork):
+    """Work of a send or a receive. It progresses only when somebody polls it or waits."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Message(Pending):
         timeout_s: float,
         source: int | None,
         store: Callable[[], None],
-        watch: Callable[[Message], None],
+        watch: Callable[[PointToPointWork], None],
     ) -> None:
         """store: brings a copy back; watch: has a thread look at this message until it is done."""
         super().__init__(results, text)
@@ -95,7 +95,7 @@ class Message(Pending):
         self.finish()
 
 
-class Watcher:
+class ProgressThread:
     """A thread that moves messages on while nobody else does: those whose futures somebody waits
     for, and those that are sent while the program computes. Between nodes, and where the kernel
     does not let a process read another's memory, a longer message leaves in several turns, and
@@ -107,12 +107,12 @@ class Watcher:
     def __init__(self, name: str) -> None:
         self._name = name
         self._guard = threading.Lock()
-        self._messages: list[Message] = []
+        self._messages: list[PointToPointWork] = []
         self._news = threading.Event()
         self._is_open = True
         self._thread: threading.Thread | None = None
 
-    def add(self, message: Message) -> None:
+    def add(self, message: PointToPointWork) -> None:
         with self._guard:
             self._messages.append(message)
             if self._thread is None:

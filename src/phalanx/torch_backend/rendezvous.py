@@ -19,13 +19,13 @@ from phalanx.comm.sockets.meeting import Address, Listener
 from phalanx.comm.sockets.stand_in import StandIn
 from phalanx.comm.world import World
 from phalanx.launch.detect import TORCHRUN_SIGN, detect, detect_mpi
-from phalanx.torch_backend.membership import Membership
+from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
 _RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # ranks of an earlier life have left their addresses
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
+class Rendezvous:
     """A store that all ranks know, and this rank's number among them."""
 
     store: Store
@@ -42,7 +42,7 @@ def is_without_mpi(environ: Mapping[str, str]) -> bool:
     return TORCHRUN_SIGN in environ or launched.world_size > 1
 
 
-def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Meeting | None:
+def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Rendezvous | None:
     """Return where the ranks of a new group meet, None where MPI knows them.
 
     arguments: of PyTorch's function that makes groups; size −1: it leaves rank and store to MPI.
@@ -51,7 +51,7 @@ def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Meet
         return None
     if arguments["global_ranks_in_group"]:
         default = c10d._get_default_group()
-        if isinstance(default, Membership):
+        if isinstance(default, ProcessGroupMPIBase):
             return None  # what its ranks have met by serves this group too
         return _meeting(c10d._get_default_store(), default.rank(), default.size(), environ)
     if arguments["group_size"] != -1:
@@ -98,7 +98,7 @@ def check_asked(asked: tuple[int, int], started: tuple[int, int]) -> None:
         )
 
 
-def meet(meeting: Meeting, timeout: timedelta, *, check: bool | None = None) -> World:
+def meet(meeting: Rendezvous, timeout: timedelta, *, check: bool | None = None) -> World:
     """Connect the ranks of this node, and make their world: its data go through shared memory.
     Collective.
 
@@ -124,10 +124,10 @@ def leave() -> None:
     stand_in.close()
 
 
-def _meeting(store: Store, rank: int, size: int, environ: Mapping[str, str]) -> Meeting | None:
+def _meeting(store: Store, rank: int, size: int, environ: Mapping[str, str]) -> Rendezvous | None:
     if size == 1 and not is_without_mpi(environ):
         return None
-    return Meeting(store=unused(store, rank, environ), rank=rank, size=size)
+    return Rendezvous(store=unused(store, rank, environ), rank=rank, size=size)
 
 
 def locals_of(function: str) -> Mapping[str, Any]:
@@ -138,7 +138,7 @@ def locals_of(function: str) -> Mapping[str, Any]:
     return frame.f_locals if frame is not None else {}
 
 
-def _exchange(meeting: Meeting, own: Address, timeout: timedelta) -> list[Address]:
+def _exchange(meeting: Rendezvous, own: Address, timeout: timedelta) -> list[Address]:
     store, rank, size = meeting.store, meeting.rank, meeting.size
     keys = [f"address of rank {peer}" for peer in range(size)]
     store.set(keys[rank], json.dumps(asdict(own)))

@@ -17,21 +17,21 @@ from torch.distributed import DistBackendError, Work
 from phalanx.comm.group import Group
 from phalanx.comm.traffic import Traffic
 from phalanx.torch_backend.arguments import checked_rank
-from phalanx.torch_backend.ddp import Buckets
-from phalanx.torch_backend.device import (
-    DirectPlaces,
-    StagedPlaces,
+from phalanx.torch_backend.collective_queue import CollectiveQueue
+from phalanx.torch_backend.ddp import DDPBuckets
+from phalanx.torch_backend.errors import calling
+from phalanx.torch_backend.gpu_staging import (
+    DirectDeviceStaging,
+    PinnedHostStaging,
     device_types,
     is_direct,
     is_staged,
 )
-from phalanx.torch_backend.errors import calling
-from phalanx.torch_backend.message_works import Watcher
+from phalanx.torch_backend.point_to_point_work import ProgressThread
 from phalanx.torch_backend.profiling import is_profiling, profiled
-from phalanx.torch_backend.queue import Order
 from phalanx.torch_backend.session import Session
-from phalanx.torch_backend.tensors import Places
-from phalanx.torch_backend.works import Finished, Joined, Queued, let_callbacks_wait
+from phalanx.torch_backend.tensors import TensorStaging
+from phalanx.torch_backend.work import CoalescedWork, CompletedWork, QueuedWork, let_callbacks_wait
 
 GRACE_S = 5.0  # after the timeout of a collective, to find out who did not come
 GIVING_UP_S = 3.0  # for a collective to notice that its group is given up
@@ -46,8 +46,11 @@ else:
     from torch.distributed import ProcessGroup
 
 
-class Membership(ProcessGroup):
-    """One rank's part in a group. PyTorch calls the methods by the names that they have here."""
+class ProcessGroupMPIBase(ProcessGroup):
+    """One rank's part in a group; PyTorch calls the methods by their names.
+
+    `ProcessGroupMPI` adds the collectives, in mixins.
+    """
 
     def __init__(
         self, engine: Group, session: Session, store: dist.Store | None, name: str
@@ -57,11 +60,11 @@ class Membership(ProcessGroup):
         self._refusal: str | None = None
         self._name, self._desc = name, "undefined"
         self._devices = [torch.device(kind) for kind in device_types()]
-        self._order = Order(f"phalanx collectives {name}")
-        self._watcher = Watcher(f"phalanx messages {name}")
-        self._finished = Finished()
+        self._queue = CollectiveQueue(f"phalanx collectives {name}")
+        self._watcher = ProgressThread(f"phalanx messages {name}")
+        self._completed = CompletedWork([])  # shared by all synchronous collectives
         self._coalesced: list[Work] | None = None
-        self.buckets = Buckets(engine.node, session.world.settings)
+        self.buckets = DDPBuckets(engine.node, session.world.settings)
         let_callbacks_wait()
         session.join(self)
 
@@ -74,7 +77,7 @@ class Membership(ProcessGroup):
         *,
         is_async: bool,
         results: list[Tensor],
-        places: Places | None = None,
+        places: TensorStaging | None = None,
         given: Sequence[Tensor] | None = None,
     ) -> Work:
         """Here and now where that is asked for and nothing is before it, else in its turn.
@@ -87,14 +90,14 @@ class Membership(ProcessGroup):
             call = places.around(call)
         if is_profiling():
             call = profiled(name, results if given is None else given, call)
-        if not is_async and self._order.run_at_once(partial(calling, call)):
+        if not is_async and self._queue.run_at_once(partial(calling, call)):
             if places is not None:
                 places.after_wait()
-            return self._finished
-        work = Queued(call, results, self._where(name), self._order)
+            return self._completed
+        work = QueuedWork(call, results, self._where(name), self._queue)
         if places is not None:
             work.after_wait = places.after_wait
-        self._order.submit(work)
+        self._queue.submit(work)
         if self._coalesced is not None:
             self._coalesced.append(work)
         if not is_async:
@@ -110,28 +113,28 @@ class Membership(ProcessGroup):
     ) -> Work:
         """Several collectives as one work."""
         works = [call(opts) for call in calls]
-        return Joined(works, results, self._where(name)) if opts.asyncOp else self._finished
+        return CoalescedWork(works, results, self._where(name)) if opts.asyncOp else self._completed
 
     def _checked_root(self, root: int, collective: str) -> int:
         return checked_rank(root, self, collective, "the root")
 
-    def _places(self, tensor: Tensor, *, reduces: bool = False) -> Places:
+    def _places(self, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
         """For a collective on `tensor` and others on the same device."""
         if tensor.is_cpu:
-            return Places()
+            return TensorStaging()
         is_aware = self.session.world.is_gpu_aware
         if is_staged(tensor.device.type, self._devices) and is_direct(
             tensor.dtype, reduces=reduces, is_gpu_aware=is_aware
         ):
-            return DirectPlaces(tensor.device, self._engine.on_device)
+            return DirectDeviceStaging(tensor.device, self._engine.on_device)
         return self._host_places(tensor)
 
-    def _host_places(self, tensor: Tensor) -> Places:
+    def _host_places(self, tensor: Tensor) -> TensorStaging:
         """In memory that the CPU reads and writes."""
         if tensor.is_cpu:
-            return Places()
+            return TensorStaging()
         if is_staged(tensor.device.type, self._devices):
-            return StagedPlaces(tensor.device)
+            return PinnedHostStaging(tensor.device)
         raise ValueError(
             f"rank {self._engine.rank} of group {self._name}: backend mpi moves tensors of "
             f"{', '.join(device.type for device in self._devices)}, not of {tensor.device}"
@@ -150,7 +153,9 @@ class Membership(ProcessGroup):
 
     def _end_coalescing(self, device: torch.device) -> Work:  # noqa: ARG002
         works, self._coalesced = self._coalesced or [], None
-        return Joined(works, [], self._where("coalesced calls")) if works else self._finished
+        return (
+            CoalescedWork(works, [], self._where("coalesced calls")) if works else self._completed
+        )
 
     # -- who it is -------------------------------------------------------------------------------
 
@@ -225,7 +230,7 @@ class Membership(ProcessGroup):
         return False
 
     def _wait_for_pending_works(self) -> None:
-        for work in self._order.unfinished():
+        for work in self._queue.unfinished():
             with suppress(Exception):
                 work.wait()
 
@@ -264,14 +269,14 @@ class Membership(ProcessGroup):
         """
         if self._refusal is not None:
             return
-        if self._order.is_inside():
+        if self._queue.is_inside():
             raise RuntimeError(
                 f"{self._where('destroy_process_group')}: called by a signal handler in the "
                 "middle of a collective; set a flag there and destroy the group after it"
             )
         self._refusal = "the group has been destroyed"
         was_usable = self._engine.broken is None
-        unfinished = self._order.unfinished()
+        unfinished = self._queue.unfinished()
         if not self._close(self._engine.timeout_s + GRACE_S):
             texts = ", ".join(task.text for task in unfinished)
             self._give_up(f"rank {self.rank()} destroyed group {self._name} in {texts}")
@@ -295,7 +300,7 @@ class Membership(ProcessGroup):
         if self._engine is self.session.world.group:
             self.session.has_failed = True
         if not self._close(GIVING_UP_S):
-            texts = ", ".join(task.text for task in self._order.unfinished())
+            texts = ", ".join(task.text for task in self._queue.unfinished())
             raise DistBackendError(
                 f"{self._where('destroy_process_group')}: still under way, after "
                 f"{self._engine.timeout_s:g} s and although the group was given up: "
@@ -309,7 +314,7 @@ class Membership(ProcessGroup):
     def close(self, timeout_s: float) -> bool:
         """End the threads; whether nothing is under way any more."""
         self._watcher.close()
-        return self._order.close(timeout_s)
+        return self._queue.close(timeout_s)
 
     def _close(self, timeout_s: float) -> bool:
         """End the threads and leave the session; False where something is under way, which needs

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.device_network import Memory
-from phalanx.torch_backend.arithmetic import TensorMemory, can_reduce
-from phalanx.torch_backend.tensors import Places, lies_in_place
+from phalanx.torch_backend.device_memory import DeviceMemory, can_reduce
+from phalanx.torch_backend.tensors import TensorStaging, lies_in_place
 
 
 def device_types() -> list[str]:
@@ -38,7 +38,7 @@ def is_direct(dtype: torch.dtype, *, reduces: bool, is_gpu_aware: bool) -> bool:
     return is_gpu_aware and (can_reduce(dtype) or not reduces)
 
 
-class StagedPlaces(Places):
+class PinnedHostStaging(TensorStaging):
     """Host copies of all tensors of a call on one device."""
 
     def __init__(self, device: torch.device, streams: Any = None) -> None:
@@ -78,7 +78,7 @@ class StagedPlaces(Places):
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
-class DirectPlaces(Places):
+class DirectDeviceStaging(TensorStaging):
     """The tensors of a call themselves, all on one device; copies on it where they do not lie in
     place."""
 
@@ -93,7 +93,7 @@ class DirectPlaces(Places):
         self._device, self._on_device = device, on_device
         self._streams = streams or torch.get_device_module(device)
         self._stream = self._streams.Stream(device)
-        self._memory = TensorMemory(device, self._streams)
+        self._memory = DeviceMemory(device, self._streams)
 
     def around(self, call: Callable[[], object]) -> Callable[[], object]:
         ready = self._streams.current_stream(self._device).record_event()
