@@ -35,7 +35,7 @@ def best_configuration(cells: Sequence[Cell]) -> str | None:
 
 
 def undecided(best: Cell, cells: Sequence[Cell]) -> list[Cell]:
-    """Those that are not seen to be slower than the one with the shortest epoch."""
+    """Return the cells that are not significantly slower than `best`, the fastest one."""
     others = [cell for cell in cells if cell is not best]
     found = []
     for cell in others:
@@ -91,7 +91,7 @@ def communication_wall(cells: Sequence[Cell]) -> str | None:
 
 
 def oversubscription(cells: Sequence[Cell]) -> str | None:
-    """How much slower it gets when there are more threads than cores."""
+    """Return the slow-down with more threads than cores."""
     parts = []
     for strategy, group in _by_strategy(cells).items():
         fitting = [cell for cell in group if not cell.oversubscribed]
@@ -134,7 +134,7 @@ def beyond_ideal(cells: Sequence[Cell]) -> str | None:
 
 
 def hidden_communication(cells: Sequence[Cell]) -> str | None:
-    """What of the communication goes on while backward is computed, and what could."""
+    """Return the share of communication hidden behind backward, and the share that could be."""
     parts = []
     for cell in cells:
         known = mean_overlap([run.overlap for run in cell.runs if run.overlap])
@@ -214,7 +214,7 @@ def _by_strategy(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def _same_threads(cells: Sequence[Cell]) -> list[Cell]:
-    """Those with the number of threads a rank that most of them have."""
+    """Return the cells with the most frequent number of threads a rank."""
     threads = [cell.layout.threads for cell in cells]
     usual = min(threads, key=lambda number: (-threads.count(number), number))
     return [cell for cell in cells if cell.layout.threads == usual]

@@ -1,4 +1,4 @@
-"""Whether runs that stand in one table were made alike: by one commit, on one machine. Pure."""
+"""Check that runs in one table were made by one commit on one machine. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FACTS = {
 
 
 def comparability_topic(runs: Sequence[RunMeasure]) -> Topic:
-    """What was not the same for all completed runs."""
+    """Return the differences of environment between the completed runs."""
     known = [r.run.environment for r in runs if r.run and r.status == "completed"]
     told = [text for name, words in FACTS.items() if (text := _differing(name, words, known))]
     if any((environment.commit or "").endswith(CHANGED) for environment in known):

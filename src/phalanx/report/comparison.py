@@ -24,7 +24,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What is trained. Only cells of one subject are compared in one chart."""
+    """A training apart from its layout. Only cells of one subject are compared in one chart."""
 
     model: str
     sizes: str  # those of the model that were chosen, e.g. "width 512"
@@ -38,7 +38,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the work is split."""
+    """Distribution of the work: strategy, ranks, threads and batch."""
 
     strategy: str  # with what makes another scheme of it: `mpi ring`
     ranks: int
@@ -288,5 +288,5 @@ def _with_speed_up(cell: Cell, cells: Sequence[Cell]) -> Cell:
 
 
 def speed_up(reference: Cell, cell: Cell, *, comparisons: int = 1) -> Interval | None:
-    """How many times as fast `cell` is as `reference`; None where epochs are too few to tell."""
+    """Return the interval of `cell`'s speed-up over `reference`, or None with too few epochs."""
     return ratio_of_times(reference.times, cell.times, comparisons=comparisons)

@@ -1,4 +1,4 @@
-"""What a page is filled with, whatever was measured."""
+"""Content of a page, independent of what was measured."""
 
 from __future__ import annotations
 

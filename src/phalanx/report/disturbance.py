@@ -1,4 +1,4 @@
-"""Whether the machine had other work while a study was measured. Pure."""
+"""Detection of other load on the machine while a study was measured. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ RUNS_SHOWN = 5
 
 
 def disturbed(runs: Sequence[RunMeasure]) -> list[RunMeasure]:
-    """Those around which something else took more of the cores than a quiet machine's system
-    does."""
+    """Return the runs during which other processes took more of the cores than on a quiet
+    machine."""
     return [run for run in runs if (share := core_share(run)) is not None and share < QUIET_SHARE]
 
 

@@ -1,4 +1,4 @@
-"""How the records of a measurement end: half a file would be drawn as a whole one."""
+"""Check that the records of a measurement are complete before they are drawn."""
 
 from __future__ import annotations
 

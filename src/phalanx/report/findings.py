@@ -143,7 +143,7 @@ def scaling_cells(cells: Sequence[Cell]) -> dict[Subject, list[Cell]]:
 
 
 def not_completed(measures: StudyMeasures) -> str | None:
-    """How many runs did not come to their end, and how."""
+    """Return how many runs were not completed, and their status."""
     total = len(measures.runs)
     kinds = [run.status for run in measures.runs if run.status != "completed"]
     if not kinds:

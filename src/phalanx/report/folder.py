@@ -113,7 +113,7 @@ def _run_of_study(folder: Path, *, is_alone: bool = False) -> RunMeasure:
 
 
 def _has_summaries(ranks: Mapping[int, RankMeasure]) -> bool:
-    """Whether rank 0 has summed up every epoch over all ranks."""
+    """Return whether rank 0 has written a summary of every epoch."""
     first = ranks.get(0)
     return (
         first is not None and bool(first.epochs) and first.epochs.keys() <= first.summaries.keys()
@@ -121,7 +121,7 @@ def _has_summaries(ranks: Mapping[int, RankMeasure]) -> bool:
 
 
 def _damage(folder: Path, ranks: Mapping[int, RankMeasure]) -> str | None:
-    """What of the records of a completed run cannot be: half a file would be drawn as a whole."""
+    """Return the damaged record files of a completed run, in words, or None."""
     found = [(rank_file(folder, rank), measure.damage) for rank, measure in ranks.items()]
     told = [f"{path.name} {damage}" for path, damage in found if damage]
     return f"{folder} is damaged: {'; '.join(told)}" if told else None

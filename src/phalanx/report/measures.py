@@ -34,7 +34,7 @@ RunStatus = Status | Literal["missing", "damaged"]
 
 @dataclass(frozen=True, kw_only=True)
 class RankEpoch:
-    """What one rank wrote about one epoch that it finished."""
+    """Record of one rank on one epoch that it finished."""
 
     event: Epoch
     steps: int
@@ -267,7 +267,7 @@ def _processor_s(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> tuple[fl
 
 
 def _whole(timed: Sequence[int], epochs: Sequence[EpochMeasure]) -> tuple[int, ...]:
-    """Those that this run made from their first sample: a part of an epoch takes less time."""
+    """Return the epochs that this run made from their first sample; resumed ones take less time."""
     return tuple(e.epoch for e in epochs if e.epoch in timed and not e.first_sample)
 
 

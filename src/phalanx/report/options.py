@@ -42,7 +42,7 @@ IN_THE_SCHEME = frozenset(
 
 
 def subject_options(run: Run) -> Options:
-    """What decides besides the fields of a subject, with defaults where they were recorded."""
+    """Return the deciding options besides the fields of a subject, with recorded defaults."""
     return _sorted({n: v for n, v in _all(run).items() if n not in SPLITTING})
 
 
@@ -61,7 +61,7 @@ def named_with_options(scheme: str, setting: Setting) -> str:
 
 
 def varying_words(own: Options, everyone: Iterable[Options]) -> list[str]:
-    """Of `own` what is not the same in all, in words."""
+    """Return the options of `own` that are not the same in `everyone`, in words."""
     all_of_them = [dict(options) for options in everyone]
     return [
         f"{_words(name)} {value}"
@@ -71,7 +71,7 @@ def varying_words(own: Options, everyone: Iterable[Options]) -> list[str]:
 
 
 def _all(run: Run) -> dict[str, object]:
-    """Of the configuration, and of the setting what the configuration does not have."""
+    """Return the options of the configuration, completed from the setting."""
     found = deciding({**run.setting.options, **run.config})
     found.setdefault("lr_schedule", run.setting.learning_rate_schedule)
     found.setdefault("lr_rule", run.setting.learning_rate_rule)

@@ -1,4 +1,4 @@
-"""How much of the communication of a step is hidden behind backward, and how much could be."""
+"""Communication of a step hidden behind backward, and the share that could be hidden."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Overlap:
 
     @property
     def reached(self) -> float:
-        """What is hidden, of what could be."""
+        """Share of the hideable communication that is hidden."""
         return min(1.0, self.hidden_s / self.hideable_s) if self.hideable_s else 1.0
 
 
@@ -56,7 +56,7 @@ def mean_overlap(overlaps: Sequence[Overlap]) -> Overlap | None:
 
 
 def overlap_of(steps: Sequence[Step]) -> Overlap | None:
-    """Of those that say what was hidden; None where none does."""
+    """Return the mean overlap of the steps that recorded it; None where none did."""
     known = [step for step in steps if step.hidden_s is not None]
     if not known:
         return None

@@ -74,7 +74,7 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
 
 
 def content_of(folder: Path) -> Content:
-    """What the page of a study, a run or measured collectives shows.
+    """Return the content of the page of a study, a run or measured collectives.
 
     Raises: UserError when the records cannot be read.
     """
@@ -105,7 +105,7 @@ def render(content: Content) -> str:
 
 
 def study_content(measures: StudyMeasures) -> Content:
-    """What the page of a study or of a run shows."""
+    """Return the content of the page of a study or of a run."""
     drawn_from = materials(measures)
     leading = leading_row(drawn_from)
     known = [measure.run.environment for measure in measures.runs if measure.run]
@@ -155,7 +155,7 @@ def key_figure(material: Material) -> KeyFigure | None:
 
 
 def page_data(figures: list[Figure]) -> dict[str, Any]:
-    """What the page's script draws from; rows that several charts share are written once."""
+    """Return the data of the page's script; rows that several charts share are written once."""
     tables: dict[tuple[str, ...], int] = {}
     rows: list[dict[str, Any]] = []
     specs = {}

@@ -1,4 +1,4 @@
-"""What the ways to split a training are called, from the records' settings. Pure.
+"""Names of the ways to split a training, from the records' settings. Pure.
 
 A scheme is a strategy with those of its options that make another scheme of it: `mpi ring`,
 `server asynchronous`, `zero 3`, `pipeline 1f1b`, `mesh dp=2,tp=2`.
@@ -104,19 +104,21 @@ def spoken(scheme: str) -> str:
 
 
 def makes_the_same_update(scheme: str) -> bool:
-    """Whether the scheme, by theory, trains the very model of the sequential program."""
+    """Return whether the scheme by theory trains the same model as the sequential program."""
     return not scheme.startswith(DRIFTING)
 
 
 def exchanges_within(scheme: str) -> bool:
-    """Whether most of what the scheme exchanges lies within its forward and backward passes, and
-    is timed as these."""
+    """Return whether most communication lies within the forward and backward passes.
+
+    It is timed as these passes.
+    """
     words = scheme.split()
     return exchanges_within_passes(words[0], words[1] if len(words) > 1 else 0)
 
 
 def _of_its_axes(setting: Setting) -> list[str]:
-    """What a mesh does otherwise than by default along its axes."""
+    """Return the options of a mesh's axes that are not the default."""
     options = setting.options
     stage = options.get("zero_stage") if "shard" in setting.mesh else None
     return [f"ZeRO {stage}" if stage else "", str(options.get("pipeline_schedule", ""))]

@@ -1,4 +1,4 @@
-"""Which charts stand in which part of the page. Pure."""
+"""Charts of each section of the page. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Section:
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """What the charts of one subject are drawn from."""
+    """Cells and runs that the charts of one subject are drawn from."""
 
     label: str
     cells: tuple[Cell, ...]  # at the batch size that most of them share

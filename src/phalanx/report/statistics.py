@@ -52,19 +52,19 @@ class Interval:
         return self.low <= value <= self.high
 
     def verdict(self, neutral: float) -> Verdict:
-        """Which side of `neutral` the value is on, where all of the interval is on that side."""
+        """Return the side of `neutral` that all of the interval is on."""
         if self.low > neutral:
             return "higher"
         return "lower" if self.high < neutral else "cannot be told"
 
     @property
     def inverse(self) -> Interval:
-        """That of 1 ÷ a ratio."""
+        """Interval of the reciprocal of a ratio."""
         return replace(self, estimate=1 / self.estimate, low=1 / self.high, high=1 / self.low)
 
 
 def ratio_of_times(above: Times, below: Times, *, comparisons: int = 1) -> Interval | None:
-    """How many times as long `above` takes as `below`, by their medians.
+    """Return the interval of the ratio of the medians of `above` and `below`.
 
     comparisons: among how many this one is chosen as the largest or smallest; the more, the wider
     the interval (Bonferroni), since of many that are equal one always looks best.
@@ -118,8 +118,8 @@ def paired_difference(
 
 
 def holding(difference: Interval | None, margin: float) -> Holding:
-    """Whether something is as good as another: not seen to be worse, and by the interval of its
-    difference less than `margin` worse."""
+    """Judge non-inferiority: not significantly worse, and by its interval less than `margin`
+    worse."""
     if difference is None:
         return "cannot be told"
     if difference.verdict(0) == "lower":
@@ -145,7 +145,7 @@ def _mean(values: tuple[float, ...], comparisons: int) -> Interval | None:
 
 
 def level_of(comparisons: int) -> float:
-    """Of each interval, so that all of them together have LEVEL."""
+    """Return the level of each of `comparisons` intervals for a joint level of LEVEL."""
     return 1 - (1 - LEVEL) / max(1, comparisons)
 
 
@@ -159,7 +159,7 @@ def is_spread(times: Sequence[float]) -> bool:
 
 
 def _units(runs: Times) -> Times:
-    """What is resampled: runs where there are several, else the epochs of the one."""
+    """Return the units to resample: runs where there are several, else the epochs of the one."""
     return runs if len(runs) != 1 else tuple((time,) for time in runs[0])
 
 

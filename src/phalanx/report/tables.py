@@ -109,7 +109,10 @@ def environments(known: Sequence[Environment]) -> Table:
 
 
 def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
-    """Which records each chart was drawn from; `figures` come with the label of their subject."""
+    """Return the records each chart was drawn from.
+
+    figures: with the label of their subject.
+    """
     return make_table(
         "Sources",
         "Every run is a folder with run.json and a rank-<r>.jsonl for each rank.",

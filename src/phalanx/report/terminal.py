@@ -1,4 +1,4 @@
-"""What a study or a measurement says at its end, on the terminal."""
+"""Printing of findings on the terminal, at the end of a study or a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a finding is: sentences about one question, and the rule they were made by."""
+"""Findings: sentences about one question, and the rule they were made by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How numbers are written in sentences and tables. Pure."""
+"""Formatting of numbers in sentences and tables. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the size of the batch does to time and accuracy."""
+"""Time and accuracy by batch size."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def batch_and_accuracy(cells: Sequence[Cell], name: str) -> Figure | None:
 
 
 def swept_cells(cells: Sequence[Cell]) -> list[Cell]:
-    """Those whose configuration was tried with more than one batch size."""
+    """Return the cells whose configuration was run with more than one batch size."""
     sizes: dict[tuple[object, ...], set[int]] = {}
     for cell in cells:
         sizes.setdefault(_split(cell.layout), set()).add(cell.layout.batch_size)

@@ -1,4 +1,4 @@
-"""What is learned in which time: validation against wall-clock, and time against accuracy."""
+"""Learning curves: validation against wall-clock time, and time against accuracy."""
 
 from __future__ import annotations
 

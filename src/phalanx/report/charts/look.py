@@ -1,5 +1,8 @@
-"""How charts look. Colours are names of CSS variables, so the page's colour scheme is theirs too;
-shapes and dashes say the same as the colours, for those who do not tell these apart."""
+"""Theme of the charts: colours, shapes, dashes, axes.
+
+Colours are names of CSS variables, so charts follow the page's colour scheme; shapes and dashes
+repeat the colours, for readers who do not tell these apart.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,7 @@ def _as_numbers(key: tuple[Value, Value]) -> tuple[int, int]:
 
 
 def worker_title(rows: Iterable[Row]) -> str:
-    """What the number of workers counts in these rows."""
+    """Return the axis title for the number of workers in `rows`."""
     rows = list(rows)
     if any(row["strategy"] != "sequential" and row["threads"] != 1 for row in rows):
         return f"ranks {TIMES} threads"

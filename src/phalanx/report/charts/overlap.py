@@ -1,4 +1,4 @@
-"""How much of the communication is hidden behind the backward pass, and how much could be."""
+"""Communication hidden behind the backward pass, and the share that could be hidden."""
 
 from __future__ import annotations
 

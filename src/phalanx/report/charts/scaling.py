@@ -1,4 +1,4 @@
-"""What more ranks bring: speed-up, efficiency, epoch time, share of communication."""
+"""Scaling with the number of ranks: speed-up, efficiency, epoch time, share of communication."""
 
 from __future__ import annotations
 

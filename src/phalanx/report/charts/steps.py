@@ -74,6 +74,6 @@ def _fill() -> alt.Fill:
 
 
 def _ink() -> alt.Color:
-    """What is readable on the fill. A channel of its own, so that it has a scale of its own."""
+    """Return the text colour for each fill; a channel of its own, so that it has its own scale."""
     colours = [f"var(--on-{part})" for part in PARTS]
     return alt.Color("part:N", scale=alt.Scale(domain=list(PARTS), range=colours))

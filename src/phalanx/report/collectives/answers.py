@@ -63,7 +63,7 @@ def ratio_words(interval: Interval) -> str:
 
 
 def crossings(subject: Subject) -> str | None:
-    """Who is seen to be the fastest from which size to which."""
+    """Return the fastest path for each range of sizes."""
     if subject.sizes == (0,) or len({point.path for point in subject.points}) < 2:
         return None
     parts = reigns(subject)

@@ -15,7 +15,7 @@ from phalanx.records.collectives import Collective
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What counts for one collective, as functions of the number of ranks; bytes in units of n."""
+    """Bytes of one collective as functions of the number of ranks, in units of n."""
 
     bus_factor: Callable[[int], float]
     traffic: Callable[[int], float]
@@ -58,7 +58,7 @@ def bus_bandwidth(collective: Collective, ranks: int, num_bytes: int, seconds: f
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """What this machine can do while all ranks are at it."""
+    """Bandwidth and latency of the machine while all ranks are active."""
 
     copy: Mapping[int, float]  # bytes/s of all ranks, by bytes that each touches in a pass
     add: Mapping[int, float]

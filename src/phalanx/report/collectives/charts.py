@@ -138,7 +138,7 @@ def times_floor(subject: Subject, name: str) -> Figure | None:
 
 
 def memory(subject: Subject, name: str) -> Figure | None:
-    """What the paths are measured against; once for each run."""
+    """Draw the machine's own bandwidth, which paths are compared with; once for each run."""
     machine = subject.measure.machine
     if len(machine.copy) < 2 or subject.collective != first_collective(subject.measure):
         return None

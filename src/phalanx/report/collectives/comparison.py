@@ -25,7 +25,7 @@ SPOKEN: dict[Collective, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What charts, tables and sentences compare within: one run, one collective."""
+    """One collective of one run: the points that charts, tables and sentences compare."""
 
     label: str
     measure: BenchMeasure
@@ -49,7 +49,7 @@ class Subject:
 
     @property
     def timing(self) -> str:
-        """What a time is the time of."""
+        """Title of a time: of one call, or the mean of several."""
         number = self.points[0].calls_a_time
         return "Time of a call" if number == 1 else f"Mean time of {number} calls in a row"
 
@@ -73,7 +73,7 @@ class Duel:
 
     @property
     def gain(self) -> float:
-        """How many times as fast ours is."""
+        """Speed of ours, relative to theirs."""
         return self.theirs.median_s / self.ours.median_s
 
 
@@ -104,7 +104,7 @@ def first_collective(measure: BenchMeasure) -> Collective | None:
 
 
 def duels(subject: Subject) -> tuple[Duel, ...]:
-    """By increasing size; only where both sides were measured."""
+    """Return the comparisons by increasing size, where both sides were measured."""
     made = []
     for num_bytes in subject.sizes:
         points = subject.at(num_bytes)
@@ -116,13 +116,13 @@ def duels(subject: Subject) -> tuple[Duel, ...]:
 
 
 def speed_ratio(ours: Point, theirs: Point, *, comparisons: int = 1) -> Interval | None:
-    """How many times as fast ours is; None where calls are too few to tell."""
+    """Return the interval of the speed ratio ours : theirs, or None with too few calls."""
     slow, fast = blocks(theirs.times_s), blocks(ours.times_s)
     return ratio_of_times((slow,), (fast,), comparisons=comparisons)
 
 
 def is_faster(ours: Point, theirs: Point, *, comparisons: int = 1) -> bool:
-    """Whether ours is seen to be the faster one."""
+    """Return whether ours is significantly faster."""
     interval = speed_ratio(ours, theirs, comparisons=comparisons)
     return interval is not None and interval.verdict(1) == "higher"
 

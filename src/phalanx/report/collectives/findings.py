@@ -52,7 +52,7 @@ def headline(subjects: Sequence[Subject]) -> str:
 
 
 def _correctness(subjects: Sequence[Subject]) -> Topic:
-    """Whether every result was right."""
+    """Report wrong results, or that there were none."""
     points = [(subject, point) for subject in subjects for point in subject.points]
     calls = sum(len(point.times_s) for _, point in points)
     told = [
@@ -74,7 +74,7 @@ def _correctness(subjects: Sequence[Subject]) -> Topic:
 
 
 def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
-    """Whether these are the numbers of a quiet machine."""
+    """Report other load on the machine during the measurement."""
     told = []
     for measure in measures:
         lost, bench = measure.preempted_per_s, measure.bench
@@ -95,7 +95,7 @@ def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
 
 
 def _missing(measures: Sequence[BenchMeasure]) -> Topic:
-    """What could not be measured; said once where it holds for every run."""
+    """List what could not be measured; once where it holds for every run."""
     met: dict[Obstacle, list[str]] = {}
     for measure in measures:
         for obstacle in measure.obstacles:

@@ -1,4 +1,4 @@
-"""How paths look in charts: colours, shapes, axes of sizes and times, tooltips."""
+"""Theme of the charts of paths: colours, shapes, axes of sizes and times, tooltips."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a measurement ends with on the terminal: tables, and the findings in a few lines."""
+"""Summary of a measurement for the terminal: tables, and the findings in a few lines."""
 
 from __future__ import annotations
 

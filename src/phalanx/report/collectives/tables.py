@@ -65,7 +65,7 @@ def factor(value: float) -> str:
 
 
 def machine_tables(measures: Sequence[BenchMeasure]) -> list[Table]:
-    """What the machine itself can do, as measured in each run."""
+    """Return tables of the machine's own bandwidth and latency, as measured in each run."""
     rows = []
     for measure in measures:
         machine = measure.machine

@@ -1,4 +1,4 @@
-"""What a reader should take away of a compression study, as sentences. Pure."""
+"""Findings of a compression study, as sentences. Pure."""
 
 from __future__ import annotations
 
@@ -37,8 +37,11 @@ def findings(material: Material) -> tuple[Topic, ...]:
 
 
 def headline(material: Material) -> str:
-    """What is seen to be faster and to hold the accuracy, on the link nearest to 1 Gbit/s where
-    there is one; what holds it comes before what nobody knows of."""
+    """Name the compressor that is faster and holds the accuracy.
+
+    On the link nearest to 1 Gbit/s where there is one. Compressors known to hold the accuracy are
+    preferred to those with unknown effect.
+    """
     place = nearest_gigabit(material) or MEMORY
     runs = material.measures.runs
     if not any(cell.place == place for cell in material.cells):
@@ -71,8 +74,11 @@ def nearest_gigabit(material: Material) -> str | None:
 
 
 def chosen_in(material: Material, place: str) -> tuple[CompressionCell, Interval] | None:
-    """Of those that are seen to be faster than without compression the one with the shortest step
-    that holds the accuracy; where none does, of those that are not seen to lose it."""
+    """Return the compressor with the shortest step that is faster and holds the accuracy.
+
+    Faster than without compression, significantly. Where none is known to hold the accuracy, those
+    not known to lose it are chosen from. None where none is faster.
+    """
     found = [
         (cell, interval)
         for cell in material.cells

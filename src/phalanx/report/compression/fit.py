@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Point:
-    """What a run on a link has shown."""
+    """Measured step time of a compressor on a link."""
 
     compressor: str
     sent_bytes: float
@@ -51,7 +51,7 @@ class Fit:
 
 
 def fitted(points: Sequence[Point]) -> Fit | None:
-    """By least squares of the relative differences; None with fewer than two bandwidths."""
+    """Fit by least squares of the relative differences; None with fewer than two bandwidths."""
     groups: dict[str, list[Point]] = {}
     for point in points:
         groups.setdefault(point.compressor, []).append(point)

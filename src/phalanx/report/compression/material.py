@@ -107,12 +107,12 @@ class Material:
         return found[0] if found else None
 
     def faster(self, compressor: str, place: str) -> float | None:
-        """How many times as fast a step is as without compression."""
+        """Return the speed-up of a step over the one without compression."""
         own, plain = self.cell(compressor, place), self.cell(NONE, place)
         return plain.step_s / own.step_s if own and plain else None
 
     def smaller(self, compressor: str) -> float | None:
-        """How many times fewer bytes it sends."""
+        """Return the ratio of the uncompressed to the compressed bytes sent."""
         sent, whole = self.sent_bytes(compressor), self.sent_bytes(NONE)
         return whole / sent if sent and whole else None
 
@@ -125,7 +125,7 @@ class Material:
         return cell.accuracy if cell else None
 
     def faster_interval(self, compressor: str, place: str) -> Interval | None:
-        """Of `faster`, all compressors of a place together."""
+        """Return the interval of `faster`, corrected for all compressors compared at `place`."""
         own, plain = self.cell(compressor, place), self.cell(NONE, place)
         if own is None or plain is None:
             return None
@@ -199,17 +199,20 @@ def material(measures: StudyMeasures, steps: Mapping[str, Sequence[float]]) -> M
 
 
 def timed(steps: Sequence[float]) -> Sequence[float]:
-    """Those that count: the first make buckets and meet cold memory."""
+    """Drop the warm-up steps, which make buckets and meet cold memory."""
     return steps[WARM_UP_STEPS:] or steps
 
 
 def _times(runs: Sequence[Sequence[float]]) -> Times:
-    """Of a single run the medians of stretches: neighbouring steps are no evidence of their own."""
+    """Return a median for each run; for a single run medians of blocks.
+
+    Neighbouring steps are not independent samples.
+    """
     return tuple((median(run),) for run in runs) if len(runs) > 1 else (blocks(runs[0]),)
 
 
 def step_times(ranks: Sequence[Sequence[Step]]) -> list[float]:
-    """Of each step the time of the rank that took longest."""
+    """Return the time of each step on its slowest rank."""
     by_rank = [
         [s.data_s + s.forward_s + s.backward_s + s.communication_s + s.optimizer_s for s in steps]
         for steps in ranks

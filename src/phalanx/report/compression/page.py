@@ -25,7 +25,7 @@ def compression_content(folder: Path) -> Content:
 
 
 def content_of(material: Material) -> Content:
-    """What the page of a compression study shows."""
+    """Return the content of a compression study's page."""
     measures = material.measures
     known = [measure.run.environment for measure in measures.runs if measure.run]
     return Content(
@@ -50,7 +50,7 @@ def content_of(material: Material) -> Content:
 
 
 def key_figures(material: Material) -> list[KeyFigure]:
-    """What is seen to be faster in each place, of those that hold the accuracy."""
+    """Return the compressor that is faster and holds the accuracy, for each place."""
     figures = []
     for place in material.places:
         chosen = chosen_in(material, place)

@@ -1,4 +1,4 @@
-"""What a compression study ends with on the terminal: a table and the findings."""
+"""Summary of a compression study for the terminal: a table and the findings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How compressors and bandwidths are called. Pure."""
+"""Names of compressors and bandwidths in sentences. Pure."""
 
 from __future__ import annotations
 

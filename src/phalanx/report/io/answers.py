@@ -32,7 +32,7 @@ SAME_WITHIN = 0.05
 
 
 def fastest_format(measure: IoMeasure, cache: Cache) -> str | None:
-    """Which format, and what the others reach of it."""
+    """Return the fastest format, and the rates of the others relative to it."""
     points = best_of_each_format(measure.flat, cache, fewest_ranks(measure))
     best = fastest(points)
     if best is None or len(points) < 2:
@@ -51,7 +51,7 @@ def fastest_format(measure: IoMeasure, cache: Cache) -> str | None:
 
 
 def small_files(measure: IoMeasure, cache: Cache) -> str | None:
-    """What packing gains over many small files."""
+    """Return the gain of packed formats over many small files."""
     points = {p.cell.format: p for p in best_of_each_format(measure.flat, cache)}
     packed = [points[name] for name in ("tar", "npy") if name in points]
     files = points.get("files")
@@ -65,7 +65,7 @@ def small_files(measure: IoMeasure, cache: Cache) -> str | None:
 
 
 def busy(measure: IoMeasure, cache: Cache) -> str | None:
-    """Whether the accelerator is kept busy, and by what."""
+    """Return the formats that keep the accelerator busy, and those that do not."""
     floor = floor_of(measure)
     points = [p for p in own(in_cache(measure.paced, cache)) if p.utilisation is not None]
     if not points or measure.bench is None:
@@ -123,7 +123,7 @@ def against_kept_read(measure: IoMeasure, cache: Cache) -> str | None:
 
 
 def times_of(measure: IoMeasure, cache: Cache, loader: Loader) -> list[str]:
-    """What the best way of each format takes, over what a plain read does."""
+    """Return the time of each format's best way relative to a plain read."""
     return [
         f"{SPOKEN[point.cell.format]} {1 / duel(point, other).gain:.2f}"
         for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure))
@@ -170,7 +170,7 @@ def _first(point: Point) -> float:
 
 
 def weak_scaling(measure: IoMeasure, cache: Cache) -> str | None:
-    """What all ranks together read, over what the fewest do."""
+    """Return the rate of all ranks together, relative to that of the fewest ranks."""
     told = []
     formats = list(dict.fromkeys(p.cell.format for p in own(measure.flat)))
     for name in formats:
@@ -184,7 +184,7 @@ def weak_scaling(measure: IoMeasure, cache: Cache) -> str | None:
 
 
 def was_it_cold(measure: IoMeasure) -> str | None:
-    """Whether cold epochs were cold."""
+    """Return a sentence on how cold the cold epochs were."""
     points = in_cache(measure.points, "cold")
     if not points:
         return None

@@ -143,7 +143,7 @@ def first_batch(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
 
 
 def _busiest(measure: IoMeasure, cache: Cache) -> list[Point]:
-    """Of each format the way with the best utilisation, on the fewest ranks."""
+    """Return each format's way with the best utilisation, on the fewest ranks."""
     ranks = fewest_ranks(measure)
     best: dict[str, Point] = {}
     for point in own(in_cache(measure.paced, cache)):

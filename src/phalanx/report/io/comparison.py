@@ -58,7 +58,7 @@ def caches_of(points: Iterable[Point]) -> list[Cache]:
 
 
 def fastest(points: Sequence[Point]) -> Point | None:
-    """By samples/s."""
+    """Return the point with the most samples/s."""
     return max(points, key=lambda point: point.samples_per_s, default=None)
 
 
@@ -102,7 +102,7 @@ def balance_s(measure: IoMeasure, point: Point) -> float:
 
 
 def is_cold(point: Point) -> bool | None:
-    """Whether the files were out of memory; None where nobody knows."""
+    """Return whether the files were out of memory, or None if unknown."""
     return None if point.resident is None else point.resident <= COLD_BELOW
 
 

@@ -1,4 +1,4 @@
-"""What a reader of a measurement of loading should take away. Pure."""
+"""Findings of a measurement of data loading. Pure."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def findings(measures: Sequence[IoMeasure]) -> tuple[Topic, ...]:
 
 
 def label_of(measure: IoMeasure, cache: Cache, measures: Sequence[IoMeasure]) -> str:
-    """What a sentence is about: the cache, and of several measurements which."""
+    """Return the label of a sentence: the cache, and the measurement where there are several."""
     return cache.capitalize() if len(measures) == 1 else f"{measure.name}, {cache}"
 
 
 def conditions(measures: Sequence[IoMeasure]) -> Topic:
-    """What was scaled, whether cold was cold, what could not be measured."""
+    """Report scaled compute times, caches that were not cold, and what was not measured."""
     told: dict[str, list[str]] = {}
     for measure in measures:
         for text in conditions_of(measure):

@@ -1,4 +1,4 @@
-"""How ways of loading look in charts: colours and shapes, lines, tooltips."""
+"""Theme of the charts of data loading: colours, shapes, lines, tooltips."""
 
 from __future__ import annotations
 

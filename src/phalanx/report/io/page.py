@@ -71,7 +71,7 @@ def io_content(folder: Path) -> Content:
 
 
 def lead(measure: IoMeasure) -> str:
-    """What was measured, in one sentence."""
+    """Return one sentence on what was measured."""
     assert measure.bench
     setting, bench = measure.bench.setting, measure.bench
     scaled = " (scaled)" if setting.scaled else ""

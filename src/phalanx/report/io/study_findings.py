@@ -1,4 +1,4 @@
-"""What a reader of a study of loading should take away. Pure, but for printing it."""
+"""Findings of a study of data loading. Pure, but for printing them."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ def more_depth(measure: IoMeasure, cache: Cache) -> str | None:
 
 
 def _more(measure: IoMeasure, cache: Cache, field: str, word: str) -> str | None:
-    """What more of it gain, each with the best of the rest, in the fastest format."""
+    """Return the gain of larger values of `field`, with the other options at their best, in the
+    fastest format."""
     best = fastest(best_of_each_format(measure.flat, cache))
     if best is None:
         return None

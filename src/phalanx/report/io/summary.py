@@ -1,4 +1,4 @@
-"""What a measurement of loading ends with on the terminal: a table, and the findings in lines."""
+"""Summary of a measurement of data loading for the terminal: a table and the findings."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def reached_by_batch(material: Material, quantity: str, title: str, name: str) -
 
 
 def training_loss(material: Material, batch_size: int, name: str) -> Figure | None:
-    """By epoch, at one batch."""
+    """Draw the training loss by epoch, at one batch size."""
     rows = loss_rows(material.at(batch_size))
     if not rows:
         return None

@@ -1,4 +1,4 @@
-"""What a large-batch study has shown, in sentences that are made of its numbers. Pure."""
+"""Findings of a large-batch study, as sentences made from its numbers. Pure."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def _ending(cell: BatchCell, name: str) -> str:
 
 
 def _gaps(material: Material) -> list[Sentence]:
-    """Of each remedy from the smallest to the largest batch at which it is known."""
+    """Compare each remedy's gap at the smallest and the largest batch where it is known."""
     sentences = []
     for remedy in material.remedies:
         known = [(c.batch_size, c.gap.mean) for c in material.cells if c.remedy == remedy and c.gap]

@@ -1,4 +1,4 @@
-"""Whether a large batch holds the accuracy of the smallest one, and by how little that is known.
+"""Comparison of a large batch's accuracy with that of the smallest one, with its interval.
 
 Each remedy is held to its own recipe at the smallest batch, or to the base recipe where it is that
 one with another learning rate: what a change of the optimizer brings is not what a batch costs.
@@ -85,8 +85,10 @@ def furthest(results: Sequence[Held]) -> Held | None:
 
 
 def furthest_by_remedy(material: Material) -> list[BatchCell]:
-    """Of each remedy the largest batch up to which all hold, if one does; all comparisons
-    together."""
+    """Return each remedy's largest batch up to which all hold, where there is one.
+
+    Corrected for all comparisons together.
+    """
     number = len(larger_cells(material))
     found = [furthest(held(material, r, comparisons=number)) for r in material.remedies]
     return [result.cell for result in found if result is not None]

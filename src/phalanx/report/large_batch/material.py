@@ -103,7 +103,7 @@ class Material:
 
     @property
     def batch_sizes(self) -> list[int]:
-        """Of the plan, those of which no run came to a result among them."""
+        """Batch sizes of the plan, also those without a result."""
         planned = {size for run in self.measures.runs if (size := batch_size_of(run)) is not None}
         return sorted(planned.union(cell.batch_size for cell in self.cells))
 
@@ -195,7 +195,7 @@ def without_runs(remedy: str, batch_size: int) -> BatchCell:
 
 
 def batch_size_of(run: RunMeasure) -> int | None:
-    """That of a run without records is told by its name, e.g. lamb-b1024-s0."""
+    """Return the batch size of a run; without records by its name, e.g. lamb-b1024-s0."""
     if run.setting:
         return run.setting.global_batch_size
     found = re.fullmatch(r".+-b(\d+)-s\d+", run.name)
@@ -207,7 +207,7 @@ def diverged(run: RunMeasure) -> bool:
 
 
 def remedy_of(setting: Setting) -> str:
-    """What a run does for its large batch, by its setting."""
+    """Return the remedy that a run applies to its large batch, by its setting."""
     if setting.optimizer in ("lars", "lamb"):
         return setting.optimizer.upper()
     rule = {"none": "plain", "linear": "linear", "sqrt": "square root"}[setting.learning_rate_rule]

@@ -36,7 +36,7 @@ def large_batch_content(folder: Path) -> Content:
 
 
 def content_of(material: Material) -> Content:
-    """What the page of a large-batch study shows."""
+    """Return the content of a large-batch study's page."""
     measures = material.measures
     known = [measure.run.environment for measure in measures.runs if measure.run]
     topics: tuple[Topic, ...] = findings(material)

@@ -1,4 +1,4 @@
-"""What a large-batch study ends with on the terminal: a table and the findings."""
+"""Summary of a large-batch study for the terminal: a table and the findings."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def _named(cells: list[ParallelCell]) -> str:
 
 
 def worth_it(model: ModelMaterial) -> str | None:
-    """Whether any scheme is seen to beat the sequential program, which has one thread, here."""
+    """Return the schemes that are faster than the sequential program with one thread."""
     alone = model.sequential
     others = [cell for cell in model.cells if cell is not alone]
     if alone is None or not others:
@@ -90,13 +90,13 @@ def worth_it(model: ModelMaterial) -> str | None:
 
 
 def faster_than(alone: ParallelCell, cell: ParallelCell, comparisons: int) -> Interval | None:
-    """How many times as fast, where that is seen to be more than 1."""
+    """Return the interval of the speed-up where it is significantly above 1."""
     interval = speed_up(alone.cell, cell.cell, comparisons=comparisons)
     return interval if interval is not None and interval.verdict(1) == "higher" else None
 
 
 def least_memory(model: ModelMaterial) -> str | None:
-    """Who keeps the least for training on its fullest rank, against the sequential program."""
+    """Return the scheme with the least training state on its fullest rank."""
     alone = model.sequential
     whole = _kept(alone) if alone else None
     parts = []
@@ -115,7 +115,7 @@ def least_memory(model: ModelMaterial) -> str | None:
 
 
 def memory_and_theory(model: ModelMaterial) -> str | None:
-    """How far measured memory is from the formulas."""
+    """Compare measured memory with the formulas."""
     offs = []
     for cell in model.cells:
         for rank in cell.detail.ranks:
@@ -137,7 +137,7 @@ def memory_and_theory(model: ModelMaterial) -> str | None:
 
 
 def bytes_and_theory(model: ModelMaterial) -> str | None:
-    """Which counts are those of the formulas, and which are not."""
+    """Compare counted bytes with the formulas."""
     told = {cell.label: pairs for cell in model.cells if (pairs := sent_pairs(cell))}
     if not told:
         return None
@@ -153,7 +153,7 @@ def bytes_and_theory(model: ModelMaterial) -> str | None:
 
 
 def most_and_least_bytes(model: ModelMaterial) -> str | None:
-    """Who sends the most and the least of all at each number of ranks."""
+    """Return the schemes that send the most and the least, at each number of ranks."""
     parts = []
     for ranks in model.num_ranks:
         found = [(sent, cell) for cell in model.on(ranks) if (sent := _most_sent(cell)) is not None]
@@ -169,7 +169,7 @@ def most_and_least_bytes(model: ModelMaterial) -> str | None:
 
 
 def waits(model: ModelMaterial) -> str | None:
-    """Who waits the most and the least."""
+    """Return the schemes that wait the most and the least, at each number of ranks."""
     parts = []
     for ranks in model.num_ranks:
         found = [
@@ -209,12 +209,12 @@ def losses_agree(model: ModelMaterial) -> str | None:
 
 
 def _pairs(own: Mapping[int, float], base: Mapping[int, float]) -> list[tuple[float, float]]:
-    """Of the seeds that both have."""
+    """Pair the values of the seeds that both have."""
     return [(own[seed], base[seed]) for seed in sorted(own.keys() & base.keys())]
 
 
 def drifting(model: ModelMaterial) -> str | None:
-    """What it costs in loss and accuracy not to make the same update, seed by seed."""
+    """Return the loss and accuracy of schemes that do not make the same update, seed by seed."""
     alone = model.sequential
     parts = []
     for cell in model.cells:
@@ -237,7 +237,7 @@ def drifting(model: ModelMaterial) -> str | None:
 
 
 def stale(model: ModelMaterial) -> str | None:
-    """How old the parameters were that updates were computed from."""
+    """Return the staleness of the parameters that updates were computed from."""
     parts = []
     for cell in model.cells:
         counts = cell.detail.staleness
@@ -269,7 +269,7 @@ def bubbles(model: ModelMaterial) -> str | None:
 
 
 def sent_pairs(cell: ParallelCell) -> list[Pair]:
-    """Of every rank whose bytes were counted and have a formula."""
+    """Return counted and expected bytes of every rank that has both."""
     pairs = [cell.detail.sent(rank) for rank in cell.detail.ranks]
     return [pair for pair in pairs if pair.difference is not None]
 
@@ -280,7 +280,7 @@ def signed(share: float) -> str:
 
 
 def _most_sent(cell: ParallelCell) -> float | None:
-    """By the busiest rank in a step."""
+    """Return the bytes that the busiest rank sends in a step."""
     found = [cell.detail.sent(rank).found for rank in cell.detail.ranks]
     return max((sent for sent in found if sent is not None), default=None)
 

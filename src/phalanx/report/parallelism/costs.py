@@ -1,4 +1,4 @@
-"""What the schemes cost as charts: waiting, bytes, memory and staleness."""
+"""Charts of the schemes' costs: waiting, bytes, memory and staleness."""
 
 from __future__ import annotations
 

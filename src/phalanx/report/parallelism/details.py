@@ -1,5 +1,7 @@
-"""What the records say of a run beyond times and accuracies: losses by step, bytes, memory,
-staleness, and the actions of a pipeline. Pure."""
+"""Details of a run beyond times and accuracies. Pure.
+
+Losses by step, bytes, memory, staleness, and the actions of a pipeline.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ class StepLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """What was counted or measured, and what the formula says; None where nobody says."""
+    """A counted or measured value, and that of the formula; None where unknown."""
 
     found: float | None
     formula: float | None
@@ -256,7 +258,7 @@ def _beside_the_pipeline(rank: RankDetail) -> dict[str, int]:
 
 
 def _step_times(ranks: Sequence[RankDetail]) -> list[float]:
-    """Of every step, the slowest rank's."""
+    """Return the time of every step on its slowest rank."""
     each = [
         [
             step.data_s + step.forward_s + step.backward_s + step.communication_s + step.optimizer_s

@@ -171,7 +171,7 @@ def _sizes_won(own: Mapping[int, Point], naive: Mapping[int, Point]) -> list[int
 
 
 def _left_out(material: Material) -> Topic:
-    """What was asked for and cannot be, the same reason said once."""
+    """List the configurations that cannot be run, each reason once."""
     reasons: dict[str, list[str]] = {}
     for name, reason in material.measures.study.left_out.items():
         reasons.setdefault(reason, []).append(name)

@@ -134,7 +134,7 @@ def _labels(found: Sequence[Subject]) -> dict[Subject, str]:
 
 
 def is_scratch(cell: Cell) -> bool:
-    """Whether it is the network from scratch, which has no PyTorch and models of its own."""
+    """Return whether the cell is the network from scratch, which runs without PyTorch."""
     return cell.subject.model == SCRATCH_MODEL
 
 

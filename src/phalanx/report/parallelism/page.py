@@ -45,7 +45,7 @@ def parallelism_content(folder: Path) -> Content:
 
 
 def content_of(material: Material) -> Content:
-    """What the page of a parallelism study shows."""
+    """Return the content of a parallelism study's page."""
     measures = material.measures
     known = [measure.run.environment for measure in measures.runs if measure.run]
     return Content(
@@ -202,7 +202,7 @@ def _with_alone(model: ModelMaterial, cells: Sequence[ParallelCell]) -> list[Par
 
 
 def _largest(cells: Sequence[ParallelCell]) -> list[ParallelCell]:
-    """Of each scheme the cell with the most ranks."""
+    """Return each scheme's cell with the most ranks."""
     best: dict[str, ParallelCell] = {}
     for cell in cells:
         if cell.scheme not in best or cell.ranks > best[cell.scheme].ranks:

@@ -206,7 +206,7 @@ def fullest(detail: RunDetail, role: str) -> RankDetail | None:
 
 
 def mark(pairs: Sequence[Pair]) -> str:
-    """Whether every rank's figure is that of its formula: `=`, or by how much the worst is off."""
+    """Return `=` if every rank's value equals its formula, else the largest deviation."""
     known = [pair.difference for pair in pairs if pair.difference is not None]
     if not known:
         return ""

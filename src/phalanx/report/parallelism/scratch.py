@@ -17,7 +17,7 @@ DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3])
 
 
 def schemes_of(cells: Sequence[ParallelCell]) -> list[str]:
-    """Those with several numbers of workers; one alone is their first point."""
+    """Return the schemes with several workers; a single process is their first point."""
     return [s for s in dict.fromkeys(cell.scheme for cell in cells) if s != "alone"]
 
 
@@ -109,6 +109,6 @@ def _lines(rows: Sequence[Row], y: alt.Y) -> AnyChart:
 
 
 def fewest_workers(cells: Sequence[ParallelCell], hidden: str) -> ParallelCell | None:
-    """What more workers are compared with: one process, or the smallest number that there is."""
+    """Return the baseline of more workers: one process, or the smallest number measured."""
     found = [cell for cell in cells if hidden_of(cell) == hidden]
     return min(found, key=lambda cell: (cell.scheme != "alone", cell.ranks), default=None)

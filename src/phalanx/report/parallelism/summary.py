@@ -1,4 +1,4 @@
-"""What a parallelism study ends with on the terminal: tables and a few findings."""
+"""Summary of a parallelism study for the terminal: tables and a few findings."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def model_table(model: ModelMaterial, *, wide: bool) -> Table:
 
 
 def _row(model: ModelMaterial, cell: ParallelCell) -> tuple[str, ...]:
-    """Of the row on the page what fits; how far off a formula is, the findings say."""
+    """Return the columns of the page's row that fit the terminal."""
     scheme, _, ranks, step, epoch, gain, _, sent, mark, kept, _, wait, loss, accuracy = (
         comparison_row(model, cell)
     )

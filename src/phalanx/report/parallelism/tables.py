@@ -13,7 +13,7 @@ from phalanx.report.wording import MINUS, UNKNOWN, amount, fixed, percent
 
 
 def all_tables(material: Material) -> list[Table]:
-    """Those that have rows."""
+    """Return the tables that have rows."""
     made = [
         comparison(material.models),
         traffic(material.models),
@@ -205,7 +205,7 @@ def _fullest(cell: ParallelCell) -> Pair | None:
 
 
 def _of_formula(pair: Pair) -> str:
-    """By how much memory is more than the formula: +0.2 %."""
+    """Return the deviation of memory from the formula: +0.2 %."""
     if pair.difference is None:
         return UNKNOWN
     text = f"{pair.difference * 100:+.1f} %"

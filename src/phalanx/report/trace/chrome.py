@@ -19,7 +19,7 @@ Row = tuple[str, list[Span]]
 
 
 def chrome_trace(traces: Traces) -> dict[str, object]:
-    """What is written to `trace.json`."""
+    """Return the content of `trace.json`."""
     found = waits(traces.ranks)
     start_ns = min(
         (trace.spans[0].began_ns for trace in traces.ranks.values() if trace.spans), default=0
@@ -44,7 +44,7 @@ def chrome_trace(traces: Traces) -> dict[str, object]:
 
 
 def metadata(traces: Traces) -> dict[str, str]:
-    """What one has to know of a trace before one believes it."""
+    """Return the trace's metadata, with the limits of its accuracy."""
     ranks = traces.ranks
     dropped = {r: t.traced.dropped for r, t in ranks.items() if t.traced.dropped}
     steps = {r: t.dropped_steps for r, t in ranks.items() if t.dropped_steps}
@@ -58,7 +58,7 @@ def metadata(traces: Traces) -> dict[str, str]:
 
 
 def clock_error(ranks: Mapping[int, RankTrace]) -> str:
-    """How wrong the times of one rank can be beside those of rank 0, in words."""
+    """Return the error bound of ranks' times relative to rank 0, in words."""
     errors = [reading.error_ns for trace in ranks.values() for reading in trace.traced.readings]
     if any(error is None for error in errors):
         return "unknown: ranks of several machines, whose clocks nobody compared"

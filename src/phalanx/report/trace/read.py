@@ -1,4 +1,4 @@
-"""What the ranks of a traced run have left, on one clock."""
+"""Spans of all ranks of a traced run, on one clock."""
 
 from __future__ import annotations
 

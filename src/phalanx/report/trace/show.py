@@ -40,7 +40,7 @@ def show_trace(folder: Path, console: Console) -> None:
 
 
 def remarks(rows: list[RankRow], traces: Traces) -> list[str]:
-    """What the table's numbers mean, and how far they can be believed."""
+    """Return notes on the meaning and the accuracy of the table's numbers."""
     steps = max(row.num_steps for row in rows)
     made = [
         f"milliseconds of a mean step, over {steps} steps; waits: in all, and for which rank most",

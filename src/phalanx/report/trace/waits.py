@@ -1,5 +1,6 @@
-"""Who waited for whom: in a collective the others wait for the rank that comes last, for a message
-its receiver waits for its sender. Pure."""
+"""Waits between ranks. Pure.
+
+In a collective all ranks wait for the last to arrive; a receiver waits for the sender."""
 
 from __future__ import annotations
 
@@ -26,11 +27,10 @@ class Wait(NamedTuple):
 
 
 def waits(ranks: Mapping[int, RankTrace]) -> list[Wait]:
-    """Of messages, and of every collective that all members of its group have left a span of, in
-    the order of time.
+    """Return the waits of messages and collectives, in the order of time.
 
-    Clocks that are not the same are as good as they were read: a rank does not begin to wait before
-    it comes, nor wait longer than its collective took.
+    Only collectives with a span from every member of their group count. Clocks have an error: a
+    wait never begins before its rank arrives, nor lasts longer than its collective.
     """
     found = []
     for members in _collectives(ranks).values():
@@ -64,7 +64,10 @@ def waited_s(found: Iterable[Wait], rank: int, since_ns: int, until_ns: int) -> 
 
 
 def _collectives(ranks: Mapping[int, RankTrace]) -> dict[tuple[object, ...], dict[int, Span]]:
-    """By group and number, of each of its members the span; those that are not whole left out."""
+    """Return the spans of each collective by rank, keyed by group and number.
+
+    Collectives without a span from every member are left out.
+    """
     found: dict[tuple[object, ...], dict[int, Span]] = {}
     sizes: dict[tuple[object, ...], int] = {}
     for rank, trace in ranks.items():

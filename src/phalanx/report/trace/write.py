@@ -15,7 +15,7 @@ TRACE_NAME = "trace.json"
 
 
 def write_missing_trace(folder: Path) -> None:
-    """Of a run that left spans and nobody who merges them: it failed under the user's launcher."""
+    """Merge the spans of a run that failed under the user's launcher, where nothing else does."""
     if is_traced(folder) and not (folder / TRACE_NAME).exists():
         write_trace(folder)
 
