@@ -6,20 +6,20 @@ from collections.abc import Callable
 import numpy as np
 
 from phalanx.bench.measure import calls
-from phalanx.bench.paths.path import Memory, Prepared, Terms
+from phalanx.bench.paths.path import BenchParams, CaseBuffers, PreparedCase
 from phalanx.bench.pattern import Pattern
 from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import FLOAT32, ReduceOp
 
 CASE = Case(collective="all_reduce", count=1000, num_bytes=4000)
-TERMS = Terms(rank=0, ranks=1, dtype=FLOAT32, op=ReduceOp.SUM)
+PARAMS = BenchParams(rank=0, ranks=1, dtype=FLOAT32, op=ReduceOp.SUM)
 
 
-def made(call: Callable[[Memory], object]) -> tuple[Prepared, Pattern]:
+def made(call: Callable[[CaseBuffers], object]) -> tuple[PreparedCase, Pattern]:
     """A path of one rank, on which an all-reduce has nothing to do."""
-    memory = Memory.private(CASE, TERMS)
+    memory = CaseBuffers.private(CASE, PARAMS)
     pattern = Pattern(CASE, rank=0, ranks=1, dtype=FLOAT32, op=ReduceOp.SUM)
-    return Prepared(memory=memory, call=lambda: call(memory)), pattern
+    return PreparedCase(memory=memory, call=lambda: call(memory)), pattern
 
 
 def test_right_results() -> None:
@@ -29,7 +29,7 @@ def test_right_results() -> None:
 
 
 def test_a_wrong_element_in_every_call_is_counted() -> None:
-    def add_one(memory: Memory) -> None:
+    def add_one(memory: CaseBuffers) -> None:
         memory.output[17] += 1
 
     prepared, pattern = made(add_one)
@@ -53,12 +53,12 @@ def test_only_the_call_itself_is_timed() -> None:
 
 def test_memory_elsewhere_is_brought_there_and_back() -> None:
     order: list[str] = []
-    memory = Memory.private(CASE, TERMS)
-    prepared = Prepared(
+    memory = CaseBuffers.private(CASE, PARAMS)
+    prepared = PreparedCase(
         memory=memory,
         call=lambda: order.append("call"),
-        put=lambda: order.append("put"),
-        get=lambda: order.append("get"),
+        copy_in=lambda: order.append("put"),
+        copy_out=lambda: order.append("get"),
     )
     _, pattern = made(lambda _: None)
     calls(prepared, pattern, lambda: order.append("barrier"), range(1))
@@ -68,7 +68,7 @@ def test_memory_elsewhere_is_brought_there_and_back() -> None:
 def test_several_calls_a_time_are_given_by_their_mean_and_one_more_is_checked() -> None:
     numbers = []
 
-    def double(memory: Memory) -> None:
+    def double(memory: CaseBuffers) -> None:
         numbers.append(memory.input[0])
         time.sleep(0.002)
         memory.output[:] *= 2  # wrong, on purpose

@@ -68,7 +68,7 @@ def test_what_is_expected_is_the_collective_by_its_definition(
         for rank, pattern in enumerate(made):
             found = results(collective, inputs, rank)
             assert found.size == output_count(case, ranks)
-            assert pattern.wrong(found, call) == 0
+            assert pattern.count_wrong(found, call) == 0
 
 
 @pytest.mark.parametrize("op", list(ReduceOp))
@@ -86,7 +86,7 @@ def test_every_operation(op: ReduceOp) -> None:
         ReduceOp.BOR: np.bitwise_or,
         ReduceOp.BXOR: np.bitwise_xor,
     }[op]
-    assert made[1].wrong(combine(combine(first, second), third), 0) == 0
+    assert made[1].count_wrong(combine(combine(first, second), third), 0) == 0
 
 
 def test_bfloat16_is_checked_by_its_bits() -> None:
@@ -95,8 +95,8 @@ def test_bfloat16_is_checked_by_its_bits() -> None:
     inputs = inputs_of(made, case, "bfloat16", 1)
     values = [(array.astype(np.uint32) << 16).view(np.float32) for array in inputs]
     total = ((values[0] + values[1]).view(np.uint32) >> 16).astype(np.uint16)
-    assert made[0].wrong(total, 1) == 0
-    assert made[0].wrong(inputs[0], 1) == case.count
+    assert made[0].count_wrong(total, 1) == 0
+    assert made[0].count_wrong(inputs[0], 1) == case.count
 
 
 def test_each_wrong_element_is_counted() -> None:
@@ -105,26 +105,26 @@ def test_each_wrong_element_is_counted() -> None:
     total = np.sum(inputs_of(made, case, "float32", 0), axis=0)
     for place in (0, PERIOD - 1, PERIOD, case.count - 1):
         total[place] += 1
-    assert made[0].wrong(total, 0) == 4
+    assert made[0].count_wrong(total, 0) == 4
     total[7] = np.nan
-    assert made[0].wrong(total, 0) == 5
+    assert made[0].count_wrong(total, 0) == 5
 
 
 def test_results_of_the_last_call_and_untouched_buffers_are_wrong() -> None:
     case = case_of("all_reduce", 2)
     made = patterns(case, 2, "float32", ReduceOp.SUM)
     total = np.sum(inputs_of(made, case, "float32", 0), axis=0)
-    assert made[0].wrong(total, 1) > 0.8 * case.count
-    assert made[0].wrong(inputs_of(made, case, "float32", 0)[0], 0) == case.count
+    assert made[0].count_wrong(total, 1) > 0.8 * case.count
+    assert made[0].count_wrong(inputs_of(made, case, "float32", 0)[0], 0) == case.count
 
 
 def test_parts_that_were_mixed_up_are_wrong() -> None:
     case = case_of("all_gather", 2)
     made = patterns(case, 2, "float32", ReduceOp.SUM)
     first, second = inputs_of(made, case, "float32", 0)
-    assert made[0].wrong(np.concatenate([second, first]), 0) > 0.8 * case.count
+    assert made[0].count_wrong(np.concatenate([second, first]), 0) > 0.8 * case.count
     shifted = np.roll(np.concatenate([first, second]), 1024)
-    assert made[0].wrong(shifted, 0) > 0.5 * case.count
+    assert made[0].count_wrong(shifted, 0) > 0.5 * case.count
 
 
 def test_the_tile_goes_on_from_where_the_part_begins() -> None:

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.crowd import crowd
-from phalanx.bench.progress import Progress
+from phalanx.bench.progress import BenchProgress
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks, most_local_ranks, slots_per_node
 from phalanx.launch.command import Command, mpi_job
@@ -65,7 +65,7 @@ def run_bench(
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
     with closed_on_error(partial(end_bench, folder)):
         ranks = rank_command(config, mpi, [*program, str(folder)])
-        progress = Progress(console, folder)
+        progress = BenchProgress(console, folder)
         silent_s = 2 * config.timeout_s + config.seconds
         with (
             crowd(config.crowd, folder / CROWD_LOG),

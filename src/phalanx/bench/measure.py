@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from phalanx.bench.disturbance import Disturbance
-from phalanx.bench.paths.path import Memory, Path, Prepared, Terms
+from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers, PreparedCase
 from phalanx.bench.pattern import Pattern
 from phalanx.bench.plan import Case, schedule, turns
+from phalanx.bench.preemption import PreemptionCounter
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
@@ -37,41 +37,41 @@ class Budget:
 
 
 def prepare(
-    case: Case, paths: Sequence[Path], group: Group, private: Memory
-) -> tuple[dict[str, Prepared], dict[str, str]]:
+    case: Case, paths: Sequence[BenchPath], group: Group, private: CaseBuffers
+) -> tuple[dict[str, PreparedCase], dict[str, str]]:
     """The paths that can carry `case`, and why the others cannot. Collective.
 
     A path must fail on all ranks alike; if it fails on some, all leave it out.
     """
-    prepared: dict[str, Prepared] = {}
-    obstacles: dict[str, str] = {}
+    prepared: dict[str, PreparedCase] = {}
+    unsupported: dict[str, str] = {}
     for path in paths:
         reason, made = "", None
         try:
             made = path.prepare(case, private)
-            if made.put:
-                made.put()
+            if made.copy_in:
+                made.copy_in()
             made.call()
         except Exception as error:  # noqa: BLE001  # whatever it cannot do, the others go on
             reason = _one_line(error)
         if everywhere(group, not reason) and made:
             prepared[path.name] = made
         else:
-            obstacles[path.name] = reason or "it fails on another rank"
-    return prepared, obstacles
+            unsupported[path.name] = reason or "it fails on another rank"
+    return prepared, unsupported
 
 
 def measure(
     case: Case,
-    prepared: Mapping[str, Prepared],
+    prepared: Mapping[str, PreparedCase],
     group: Group,
     barrier: Callable[[], None],
-    terms: Terms,
+    params: BenchParams,
     budget: Budget,
-    disturbance: Disturbance,
+    preemption: PreemptionCounter,
 ) -> Iterator[Turn]:
     """Every turn of every path; all ranks make the same."""
-    pattern = Pattern(case, rank=terms.rank, ranks=terms.ranks, dtype=terms.dtype, op=terms.op)
+    pattern = Pattern(case, rank=params.rank, ranks=params.ranks, dtype=params.dtype, op=params.op)
     costs_s = {}
     for name, made in prepared.items():
         began = time.perf_counter()
@@ -82,13 +82,13 @@ def measure(
     for number, path in turns(list(prepared), plan.rounds):
         # The first call of a turn finds in the cache what the path before has left there.
         numbers = range(plan.calls[path] + 1)
-        with disturbance.watch(path):
+        with preemption.watch(path):
             times_s, wrong = calls(prepared[path], pattern, barrier, numbers, budget.calls_a_time)
         yield Turn(path=path, round=number, times_s=times_s[1:], wrong=wrong)
 
 
 def calls(
-    made: Prepared,
+    made: PreparedCase,
     pattern: Pattern,
     barrier: Callable[[], None],
     numbers: range,
@@ -109,17 +109,17 @@ def calls(
         if calls_a_time > 1:
             _begin(made, pattern, barrier, number)
             made.call()
-        if made.get:
-            made.get()
-        wrong += pattern.wrong(made.memory.output, number)
+        if made.copy_out:
+            made.copy_out()
+        wrong += pattern.count_wrong(made.memory.output, number)
     return times_s, wrong
 
 
-def _begin(made: Prepared, pattern: Pattern, barrier: Callable[[], None], number: int) -> None:
+def _begin(made: PreparedCase, pattern: Pattern, barrier: Callable[[], None], number: int) -> None:
     """Fresh input on every rank, and all ranks here."""
     pattern.fill(made.memory.input, number)
-    if made.put:
-        made.put()
+    if made.copy_in:
+        made.copy_in()
     barrier()
 
 

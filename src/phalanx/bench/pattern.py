@@ -34,7 +34,7 @@ _COMBINE = {
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedSegment:
     """Elements [start, stop) of the output: `ranks`' inputs from `source` on, reduced."""
 
     start: int
@@ -61,21 +61,21 @@ def is_in_place(case: Case) -> bool:
     return case.collective in ("all_reduce", "broadcast", "barrier")
 
 
-def expectations(case: Case, rank: int, ranks: int) -> list[Expected]:
+def expectations(case: Case, rank: int, ranks: int) -> list[ExpectedSegment]:
     """Return the expected segments of the output of `rank`."""
     everyone = tuple(range(ranks))
     part = case.count // ranks
     if case.collective == "all_reduce":
-        return [Expected(0, case.count, 0, everyone)]
+        return [ExpectedSegment(0, case.count, 0, everyone)]
     if case.collective == "reduce_scatter":
-        return [Expected(0, part, rank * part, everyone)]
+        return [ExpectedSegment(0, part, rank * part, everyone)]
     if case.collective == "broadcast":
-        return [Expected(0, case.count, 0, (0,))]
+        return [ExpectedSegment(0, case.count, 0, (0,))]
     if case.collective == "all_gather":
-        return [Expected(peer * part, (peer + 1) * part, 0, (peer,)) for peer in everyone]
+        return [ExpectedSegment(peer * part, (peer + 1) * part, 0, (peer,)) for peer in everyone]
     if case.collective == "all_to_all":
         own = rank * part
-        return [Expected(peer * part, (peer + 1) * part, own, (peer,)) for peer in everyone]
+        return [ExpectedSegment(peer * part, (peer + 1) * part, own, (peer,)) for peer in everyone]
     return []
 
 
@@ -94,7 +94,7 @@ class Pattern:
         """Write the input of call number `call`."""
         _write(memory, self._inputs[call % VARIANTS])
 
-    def wrong(self, memory: Array, call: int) -> int:
+    def count_wrong(self, memory: Array, call: int) -> int:
         """Count the wrong elements in the output of call number `call`."""
         outputs = self._outputs[call % VARIANTS]
         return sum(

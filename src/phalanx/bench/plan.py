@@ -40,28 +40,28 @@ def cases(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class CallSchedule:
     """`rounds` rounds; in each every path makes its calls, one path after the other."""
 
     rounds: int
     calls: Mapping[str, int]  # of each path in a round
 
 
-def schedule(costs_s: Mapping[str, float], *, budget_s: float, repeats: int | None) -> Schedule:
+def schedule(costs_s: Mapping[str, float], *, budget_s: float, repeats: int | None) -> CallSchedule:
     """Every path gets an equal share of the time, so that none of them is measured by less.
 
     costs_s: seconds of a call of each path, with filling and checking the buffers.
     """
     if repeats is not None:
         rounds = min(ROUNDS, repeats)
-        return Schedule(rounds=rounds, calls=dict.fromkeys(costs_s, -(-repeats // rounds)))
+        return CallSchedule(rounds=rounds, calls=dict.fromkeys(costs_s, -(-repeats // rounds)))
     share_s = budget_s / max(1, len(costs_s))
     wanted = {path: share_s / max(cost_s, 1e-9) for path, cost_s in costs_s.items()}
     rounds = ROUNDS if all(number >= ROUNDS for number in wanted.values()) else FEWEST_CALLS // 2
     lowest = -(-FEWEST_CALLS // rounds)
     highest = MOST_CALLS // rounds
     calls = {path: min(max(int(n) // rounds, lowest), highest) for path, n in wanted.items()}
-    return Schedule(rounds=rounds, calls=calls)
+    return CallSchedule(rounds=rounds, calls=calls)
 
 
 def turns(paths: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:

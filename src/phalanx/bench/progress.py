@@ -16,7 +16,7 @@ from phalanx.report.wording import size
 BAR_WIDTH = 20
 
 
-class Progress:
+class BenchProgress:
     """Redrawn on a terminal; elsewhere a line for every tenth of the way."""
 
     def __init__(self, console: Console, folder: Path) -> None:
@@ -26,7 +26,7 @@ class Progress:
         self._told = -1
         self._live = Live(Text("starting …"), console=console, transient=True, auto_refresh=False)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> BenchProgress:
         if self._console.is_terminal:
             self._live.start()
         return self

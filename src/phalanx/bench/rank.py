@@ -9,7 +9,7 @@ from types import FrameType
 from typing import NoReturn
 
 from phalanx.bench.config import CollectivesConfig
-from phalanx.bench.session import Session
+from phalanx.bench.rank_benchmark import CollectiveBenchmark
 from phalanx.comm.join_world import join_world
 from phalanx.comm.world import abort
 from phalanx.launch.detect import Launched, detect
@@ -39,7 +39,7 @@ def _measure(folder: Path, launched: Launched | None) -> None:
         num_started=launched.world_size if launched else None,
         launcher=launched.launcher if launched else "the launcher",
     )
-    session = Session(config, folder, world)
+    session = CollectiveBenchmark(config, folder, world)
     session.run()
     world.close()
     session.close()

@@ -14,7 +14,7 @@ from rich.console import Console
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import missing, num_bytes_of, remove
 from phalanx.bench.io.job import run_io
-from phalanx.bench.io.session import place_of
+from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import read_io
 from phalanx.report.io.study_findings import print_summary
@@ -84,7 +84,7 @@ class IoRun:
     @property
     def num_bytes(self) -> int:
         """Return an upper bound of the bytes of data on disk."""
-        shape = place_of(self.config, Path()).shape
+        shape = data_location(self.config, Path()).shape
         return sum(num_bytes_of(format_, shape) for format_ in self.config.formats)
 
     def check(self) -> None:
@@ -104,8 +104,8 @@ def _config(options: dict[str, Any], data: Path) -> IoConfig:
 def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
     """Every run that is not there yet; returns how many failed. The data that was not
     there before is removed, however it ended."""
-    places = {place_of(run.config, study): run.config.formats for run in planned}
-    ours = {place: missing(place, formats, 1) for place, formats in places.items()}
+    locations = {data_location(run.config, study): run.config.formats for run in planned}
+    ours = {location: missing(location, formats, 1) for location, formats in locations.items()}
     failed = 0
     try:
         for number, run in enumerate(planned, 1):
@@ -120,8 +120,8 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
                 failed += 1
                 console.print(f"{label}  failed: {str(error).splitlines()[0]}", markup=False)
     finally:
-        for place, parts in ours.items():
-            remove(place, parts)
+        for location, parts in ours.items():
+            remove(location, parts)
     return failed
 
 

@@ -14,7 +14,7 @@ SPIN_S = 2e-4  # the end of a sleep comes late by less than this
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class EpochTiming:
     total_s: float
     waits_s: list[float]
     samples: int
@@ -23,7 +23,7 @@ class Timed:
 
 def timed_epoch(
     batches: Iterator[Rows], wanted: list[Indices], *, compute_s: float, began: float
-) -> Timed:
+) -> EpochTiming:
     """Take every batch, compute, take the next.
 
     began: by perf_counter, before the loader was started: the first wait holds what that takes.
@@ -40,7 +40,7 @@ def timed_epoch(
         if compute_s:
             wait_until(got + compute_s)
         asked = time.perf_counter()
-    return Timed(total_s=asked - began, waits_s=waits_s, samples=samples, wrong=wrong)
+    return EpochTiming(total_s=asked - began, waits_s=waits_s, samples=samples, wrong=wrong)
 
 
 def wait_until(moment: float) -> None:

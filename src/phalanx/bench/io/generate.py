@@ -30,7 +30,7 @@ REVISION = 1  # another one: data of before is not used again
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class DataLocation:
     """Where the data of one shape lies. A folder a format and part; each rank reads one part."""
 
     root: Path
@@ -54,31 +54,31 @@ def num_bytes_of(format_: Format, shape: Shape) -> int:
     return int(shape.num_samples * (shape.sample_bytes + tar_header) * OVERHEAD) + 2**20
 
 
-def check_room(place: Place, formats: Sequence[Format], parts: int) -> int:
+def check_room(location: DataLocation, formats: Sequence[Format], parts: int) -> int:
     """Bytes that are still to be written.
 
     Raises: UserError when the disk has no room for them and a reserve.
     """
     needed = sum(
-        num_bytes_of(format_, place.shape)
+        num_bytes_of(format_, location.shape)
         for format_ in formats
         for part in range(parts)
-        if not is_there(place.part(format_, part))
+        if not is_complete(location.part(format_, part))
     )
-    free = free_bytes(place.root)
+    free = free_bytes(location.root)
     if needed and free < needed + RESERVE_BYTES:
         raise UserError(
-            f"{place.root} has {amount(free)} free; the data takes {amount(needed)} and "
+            f"{location.root} has {amount(free)} free; the data takes {amount(needed)} and "
             f"{amount(RESERVE_BYTES)} stays free: name fewer --formats, a smaller --data-bytes or "
             "another --data-dir"
         )
     return needed
 
 
-def missing(place: Place, formats: Sequence[Format], parts: int) -> list[Path]:
+def missing(location: DataLocation, formats: Sequence[Format], parts: int) -> list[Path]:
     """The parts that are still to be written."""
-    wanted = (place.part(format_, part) for format_ in formats for part in range(parts))
-    return [part for part in wanted if not is_there(part)]
+    wanted = (location.part(format_, part) for format_ in formats for part in range(parts))
+    return [part for part in wanted if not is_complete(part)]
 
 
 def free_bytes(folder: Path) -> int:
@@ -89,7 +89,10 @@ def free_bytes(folder: Path) -> int:
 
 
 def generate(
-    place: Place, formats: Sequence[Format], parts: int, tell: Callable[[str, float], None]
+    location: DataLocation,
+    formats: Sequence[Format],
+    parts: int,
+    tell: Callable[[str, float], None],
 ) -> list[Generated]:
     """Write what is not there yet. tell: is called with what is written and how far it is, 0 to 1.
 
@@ -98,11 +101,11 @@ def generate(
     made = []
     for format_ in formats:
         began = time.monotonic()
-        there = [is_there(place.part(format_, part)) for part in range(parts)]
+        there = [is_complete(location.part(format_, part)) for part in range(parts)]
         for part in range(parts):
             if not there[part]:
-                _write(place, format_, part, partial(tell, format_))
-        files = [path for part in range(parts) for path in data_files(place.part(format_, part))]
+                _write(location, format_, part, partial(tell, format_))
+        files = [path for part in range(parts) for path in data_files(location.part(format_, part))]
         made.append(
             Generated(
                 format=format_,
@@ -114,7 +117,7 @@ def generate(
     return made
 
 
-def is_there(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
     """Return whether every file exists with the size it was written with."""
     try:
         sizes = msgspec.json.decode((folder / COMPLETE).read_bytes(), type=dict[str, int])
@@ -129,20 +132,22 @@ def data_files(folder: Path) -> list[Path]:
     return sorted(path for path in found if path.name != COMPLETE)
 
 
-def _write(place: Place, format_: Format, part: int, tell: Callable[[float], None]) -> None:
-    folder = place.part(format_, part)
+def _write(
+    location: DataLocation, format_: Format, part: int, tell: Callable[[float], None]
+) -> None:
+    folder = location.part(format_, part)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        WRITE[format_](unfinished, place.shape, _counted(place.shape, part, tell))
+        WRITE[format_](unfinished, location.shape, _counted(location.shape, part, tell))
         files = data_files(unfinished)
         _to_disk(files)  # what is not there yet cannot be dropped from memory either
         sizes = {str(path.relative_to(unfinished)): path.stat().st_size for path in files}
         write_atomically(unfinished / COMPLETE, msgspec.json.encode(sizes))
         unfinished.rename(folder)
     except OSError as error:
-        raise UserError(f"data cannot be written to {place.root}: {error.strerror}") from error
+        raise UserError(f"data cannot be written to {location.root}: {error.strerror}") from error
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -167,10 +172,10 @@ def _to_disk(paths: Sequence[Path]) -> None:
             os.close(descriptor)
 
 
-def remove(place: Place, parts: Sequence[Path]) -> None:
+def remove(location: DataLocation, parts: Sequence[Path]) -> None:
     """These parts, and the folders they were in when nothing else is there."""
     for part in parts:
         shutil.rmtree(part, ignore_errors=True)
-    for folder in (*sorted({part.parent for part in parts}), place.folder, place.root):
+    for folder in (*sorted({part.parent for part in parts}), location.folder, location.root):
         with contextlib.suppress(OSError):  # it is not there, or something else is in it
             folder.rmdir()

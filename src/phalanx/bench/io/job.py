@@ -19,11 +19,18 @@ from rich.console import Console
 
 from phalanx.bench.io.cells import least_s
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.formats.known import obstacle
-from phalanx.bench.io.generate import Place, check_room, free_bytes, generate, missing, remove
+from phalanx.bench.io.formats.known import unavailable_reason
+from phalanx.bench.io.generate import (
+    DataLocation,
+    check_room,
+    free_bytes,
+    generate,
+    missing,
+    remove,
+)
 from phalanx.bench.io.page_cache import can_drop_names
-from phalanx.bench.io.progress import Followed, Line
-from phalanx.bench.io.session import folder_of, place_of
+from phalanx.bench.io.progress import ProgressLine, RankProgress
+from phalanx.bench.io.rank_benchmark import data_location, folder_of
 from phalanx.bench.io.storage import storage_of
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks
@@ -62,39 +69,43 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
             KeyboardInterrupt after all was ended; the outcome is in `io.json` each time.
     """
     check_ranks(max(config.ranks), os.environ)
-    place = place_of(config, folder)
-    left_out: dict[str, str] = {f: why for f in config.formats if (why := obstacle(f))}
+    location = data_location(config, folder)
+    left_out: dict[str, str] = {f: why for f in config.formats if (why := unavailable_reason(f))}
     formats = [f for f in config.formats if f not in left_out]
     if not formats:
         raise UserError("; ".join(left_out.values()))
     if config.drop_names and not can_drop_names():
         raise UserError("--drop-names needs root, and a /proc/sys that can be written to")
-    ours = missing(place, formats, max(config.ranks))
-    needed = check_room(place, formats, max(config.ranks))
-    _begin(folder, config, command, place, left_out)
-    _tell(config, place, formats, needed, console)
+    ours = missing(location, formats, max(config.ranks))
+    needed = check_room(location, formats, max(config.ranks))
+    _begin(folder, config, command, location, left_out)
+    _tell(config, location, formats, needed, console)
     try:
-        with closed_on_error(partial(end_io, folder)), Line(console) as line:
-            _measure(config, folder, place, formats, line)
+        with closed_on_error(partial(end_io, folder)), ProgressLine(console) as line:
+            _measure(config, folder, location, formats, line)
         end_io(folder, Outcome(status="completed"))
     finally:
         if not config.keep:
-            remove(place, ours)
+            remove(location, ours)
 
 
 def _measure(
-    config: IoConfig, folder: Path, place: Place, formats: list[Format], line: Line
+    config: IoConfig,
+    folder: Path,
+    location: DataLocation,
+    formats: list[Format],
+    line: ProgressLine,
 ) -> None:
     parts, workload = max(config.ranks), config.workload
     silent_s = 2 * config.timeout_s + workload.steps * workload.compute_s
     written = generate(
-        place, formats, parts, lambda name, done: line.show(name, f"writing {name}", done)
+        location, formats, parts, lambda name, done: line.show(name, f"writing {name}", done)
     )
     write_io(folder, msgspec.structs.replace(read_io(folder), generated=written))
     for ranks in config.ranks:
         records = folder_of(folder, ranks)
         records.mkdir()
-        followed = Followed(records, ranks)
+        followed = RankProgress(records, ranks)
         with Job.start([rank_command(folder, ranks)], records / LAUNCHER_LOG) as job:
             ending = watch(
                 job,
@@ -122,7 +133,7 @@ def rank_command(folder: Path, ranks: int) -> Command:
 
 
 def _tell(
-    config: IoConfig, place: Place, formats: list[Format], needed: int, console: Console
+    config: IoConfig, location: DataLocation, formats: list[Format], needed: int, console: Console
 ) -> None:
     """Print the disk space and the time that the measurement will take."""
     workload = config.workload
@@ -131,7 +142,7 @@ def _tell(
     kept = "kept" if config.keep else "removed at the end"
     what = f"{amount(needed)} to write, {kept}" if needed else "found"
     console.print(
-        f"data in {place.root}: {what}; {amount(free_bytes(place.root))} free", markup=False
+        f"data in {location.root}: {what}; {amount(free_bytes(location.root))} free", markup=False
     )
     console.print(
         f"at least {timedelta(seconds=round(least_s(config, formats)))} of compute, emulated: the "
@@ -144,7 +155,7 @@ def _begin(
     folder: Path,
     config: IoConfig,
     command: Sequence[str],
-    place: Place,
+    location: DataLocation,
     left_out: Mapping[str, str],
 ) -> None:
     mpi = str(find_mpi(os.environ)) if max(config.ranks) > 1 else None
@@ -153,7 +164,7 @@ def _begin(
         command=shlex.join(command),
         config=config.as_record(),
         setting=setting_of(config),
-        storage=storage_of(place.root),
+        storage=storage_of(location.root),
         environment=describe_environment(mpi),
         outcome=Outcome(status="running"),
         started_at=now(),

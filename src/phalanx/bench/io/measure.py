@@ -9,28 +9,28 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.bench.io.emulate import Timed, timed_epoch
+from phalanx.bench.io.emulate import EpochTiming, timed_epoch
 from phalanx.bench.io.formats.store import Indices
-from phalanx.bench.io.generate import Place, data_files
+from phalanx.bench.io.generate import DataLocation, data_files
+from phalanx.bench.io.loaders import LoaderCache
 from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident
 from phalanx.bench.io.scaling import Workload
-from phalanx.bench.io.started import StartedLoaders
 from phalanx.records.io import READS, Cache, IoCell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
-    timed: Timed
+class MeasuredEpoch:
+    timed: EpochTiming
     num_bytes: int  # that were wanted: samples, or files as a whole
     resident: float | None  # share of the pages that were in memory before
 
 
-class Measurement:
+class LoaderBenchmark:
     """Measures epochs on one rank. barrier: synchronizes the ranks before each epoch."""
 
     def __init__(
         self,
-        place: Place,
+        location: DataLocation,
         workload: Workload,
         *,
         part: int,
@@ -39,16 +39,16 @@ class Measurement:
         kept_batches: int = 5,
     ) -> None:
         """kept_batches: as many as a loader holds at once, whose memory a read that keeps fills."""
-        self._place, self._workload = place, workload
+        self._location, self._workload = location, workload
         self._part, self._barrier = part, barrier
         self._drop_names = drop_names
         self._kept_bytes = kept_batches * workload.batch_size * workload.sample_bytes
         self._kept: memoryview | None = None
-        self._loaders = StartedLoaders()
+        self._loaders = LoaderCache()
 
-    def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> Measured:
+    def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> MeasuredEpoch:
         """Collective. order: chooses the order of the samples; compute_s 0: flat out."""
-        folder = self._place.part(cell.format, self._part)
+        folder = self._location.part(cell.format, self._part)
         files = data_files(folder)
         if cell.cache == "cold":
             self._loaders.end(cell.format)
@@ -56,7 +56,7 @@ class Measurement:
             return self._plain(cell, files)
         wanted = batches_of(self._workload, order, paced=compute_s > 0)
         is_new = not self._loaders.has(cell)
-        loader = self._loaders.of(cell, folder, self._place.shape)
+        loader = self._loaders.of(cell, folder, self._location.shape)
         if is_new and cell.cache == "warm":
             for _ in loader.batches(wanted, cell.depth):
                 pass
@@ -66,20 +66,22 @@ class Measurement:
         timed = timed_epoch(batches, wanted, compute_s=compute_s, began=began)
         assert next(batches, None) is None
         num_bytes = timed.samples * self._workload.sample_bytes
-        return Measured(timed=timed, num_bytes=num_bytes, resident=there)
+        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=there)
 
     def close(self) -> None:
         """End all readers."""
         self._loaders.close()
 
-    def _plain(self, cell: IoCell, files: list[Path]) -> Measured:
+    def _plain(self, cell: IoCell, files: list[Path]) -> MeasuredEpoch:
         into = self._memory() if cell.loader == "read-kept" else None
         there = self._prepared(cell.cache, files)
         began = time.perf_counter()
         num_bytes = plain_read(files, into)
         took_s = time.perf_counter() - began
-        timed = Timed(total_s=took_s, waits_s=[took_s], samples=self._workload.num_samples, wrong=0)
-        return Measured(timed=timed, num_bytes=num_bytes, resident=there)
+        timed = EpochTiming(
+            total_s=took_s, waits_s=[took_s], samples=self._workload.num_samples, wrong=0
+        )
+        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=there)
 
     def _memory(self) -> memoryview:
         """Return memory for the batches that are kept, every page of it touched."""

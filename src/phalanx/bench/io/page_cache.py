@@ -48,14 +48,14 @@ def plain_read(paths: Iterable[Path], into: memoryview | None = None) -> int:
           None: 1 MB, which stays in the processor's cache.
     """
     memory = into if into is not None else memoryview(bytearray(READ_BYTES))
-    total = place = 0
+    total = offset = 0
     for path in paths:
         with path.open("rb", buffering=0) as file:
-            while count := file.readinto(memory[place : place + READ_BYTES]):
+            while count := file.readinto(memory[offset : offset + READ_BYTES]):
                 total += count
-                place += count
-                if place >= len(memory):
-                    place = 0
+                offset += count
+                if offset >= len(memory):
+                    offset = 0
     return total
 
 

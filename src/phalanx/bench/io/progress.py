@@ -15,7 +15,7 @@ from phalanx.records.io import IoProgress
 BAR_WIDTH = 20
 
 
-class Line:
+class ProgressLine:
     """Redrawn on a terminal; elsewhere a line for every tenth of the way of each part."""
 
     def __init__(self, console: Console) -> None:
@@ -24,7 +24,7 @@ class Line:
         self._told: tuple[str, int] | None = None
         self._live = Live(Text("starting …"), console=console, transient=True, auto_refresh=False)
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> ProgressLine:
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -48,14 +48,14 @@ def line(doing: str, done: float, elapsed_s: float) -> str:
     return f"{bar} {done:4.0%}  {elapsed_s:3.0f} s  {doing}"
 
 
-class Followed:
+class RankProgress:
     """The records of rank 0 while they grow."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self._tail = IoTail(rank_file(folder, 0))
         self._ranks = ranks
 
-    def update(self, shown: Line) -> bool:
+    def update(self, shown: ProgressLine) -> bool:
         """Show what is new; returns whether there was anything."""
         events = list(self._tail.read_new())
         steps = [event for event in events if isinstance(event, IoProgress)]

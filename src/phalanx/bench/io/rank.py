@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.session import folder_of, run_session
+from phalanx.bench.io.rank_benchmark import folder_of, measure_cells
 from phalanx.launch.detect import detect
 from phalanx.launch.orphan import end_with_parent
 from phalanx.records.failures import EXIT_FAILED, failure_of, report_failure
@@ -36,7 +36,7 @@ def run_rank(folder: Path, ranks: int) -> None:
         if ranks > 1:
             _on_ranks(config, folder, formats, ranks)
         else:
-            run_session(config, folder, formats, rank=0, ranks=1, barrier=_alone)
+            measure_cells(config, folder, formats, rank=0, ranks=1, barrier=_alone)
     except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
         _fail(error, rank, folder_of(folder, ranks), ranks)
 
@@ -45,7 +45,7 @@ def _on_ranks(config: IoConfig, folder: Path, formats: list[Format], ranks: int)
     from phalanx.comm.join_world import join_world  # a single process does without MPI
 
     world = join_world(timeout_s=config.timeout_s, num_started=ranks, launcher="the launcher")
-    run_session(config, folder, formats, rank=world.rank, ranks=ranks, barrier=world.barrier)
+    measure_cells(config, folder, formats, rank=world.rank, ranks=ranks, barrier=world.barrier)
     world.close()
 
 

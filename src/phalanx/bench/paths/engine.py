@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.bench.config import PathName
-from phalanx.bench.paths.path import Array, Memory, Prepared, Terms
+from phalanx.bench.paths.path import Array, BenchParams, CaseBuffers, PreparedCase
 from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
@@ -16,12 +16,14 @@ from phalanx.comm.select import Asked
 class EnginePath:
     """Private buffers through a group."""
 
-    def __init__(self, name: PathName, label: str, group: Group, terms: Terms) -> None:
+    def __init__(self, name: PathName, label: str, group: Group, params: BenchParams) -> None:
         self.name, self.label = name, label
-        self._group, self._terms = group, terms
+        self._group, self._params = group, params
 
-    def prepare(self, case: Case, private: Memory) -> Prepared:
-        return Prepared(memory=private, call=engine_call(self._group, case, private, self._terms))
+    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
+        return PreparedCase(
+            memory=private, call=engine_call(self._group, case, private, self._params)
+        )
 
     def close(self) -> None: ...
 
@@ -34,20 +36,22 @@ class WindowPath:
         name: PathName,
         label: str,
         group: Group,
-        terms: Terms,
+        params: BenchParams,
         allocate: Callable[[int, Any], Array],
     ) -> None:
         """allocate: (elements, NumPy's type) → an array of shared memory."""
         self.name, self.label = name, label
-        self._group, self._terms, self._allocate = group, terms, allocate
+        self._group, self._params, self._allocate = group, params, allocate
 
-    def prepare(self, case: Case, private: Memory) -> Prepared:
+    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
         given = self._allocate(private.input.size, private.input.dtype)
         result = given
         if private.output is not private.input:
             result = self._allocate(private.output.size, private.output.dtype)
-        memory = Memory(input=given, output=result)
-        return Prepared(memory=memory, call=engine_call(self._group, case, memory, self._terms))
+        memory = CaseBuffers(input=given, output=result)
+        return PreparedCase(
+            memory=memory, call=engine_call(self._group, case, memory, self._params)
+        )
 
     def close(self) -> None: ...
 
@@ -56,27 +60,29 @@ class AlgorithmPath:
     """One of the algorithms on messages, whatever the engine would choose itself."""
 
     def __init__(
-        self, name: PathName, label: str, group: Group, terms: Terms, algorithm: Asked
+        self, name: PathName, label: str, group: Group, params: BenchParams, algorithm: Asked
     ) -> None:
         self.name, self.label = name, label
-        self._group, self._terms, self._algorithm = group, terms, algorithm
+        self._group, self._params, self._algorithm = group, params, algorithm
 
-    def prepare(self, case: Case, private: Memory) -> Prepared:
+    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
         if case.collective != "all_reduce":
             raise NotImplementedError("the algorithm can be chosen for all-reduce only")
-        group, op, algorithm = self._group, self._terms.op, self._algorithm
-        buffer = buffer_of(private.input, self._terms)
-        return Prepared(
+        group, op, algorithm = self._group, self._params.op, self._algorithm
+        buffer = buffer_of(private.input, self._params)
+        return PreparedCase(
             memory=private, call=lambda: group.all_reduce(buffer, op, algorithm=algorithm)
         )
 
     def close(self) -> None: ...
 
 
-def engine_call(group: Group, case: Case, memory: Memory, terms: Terms) -> Callable[[], object]:
+def engine_call(
+    group: Group, case: Case, memory: CaseBuffers, params: BenchParams
+) -> Callable[[], object]:
     """The collective of `case` on `memory`, as one call without arguments."""
-    given, result = buffer_of(memory.input, terms), buffer_of(memory.output, terms)
-    op = terms.op
+    given, result = buffer_of(memory.input, params), buffer_of(memory.output, params)
+    op = params.op
     match case.collective:
         case "all_reduce":
             return lambda: group.all_reduce(given, op)
@@ -95,9 +101,9 @@ def engine_call(group: Group, case: Case, memory: Memory, terms: Terms) -> Calla
             return group.barrier
 
 
-def buffer_of(array: Array, terms: Terms) -> Buffer:
+def buffer_of(array: Array, params: BenchParams) -> Buffer:
     """Return a buffer of the measured dtype, also of one that NumPy lacks (bfloat16)."""
-    return Buffer(array.ctypes.data, array.size, terms.dtype, array)
+    return Buffer(array.ctypes.data, array.size, params.dtype, array)
 
 
 def parts_of(buffer: Buffer, parts: int) -> list[Buffer]:

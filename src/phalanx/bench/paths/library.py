@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.bench.config import PathName
-from phalanx.bench.paths.path import Memory, Prepared, Terms
+from phalanx.bench.paths.path import BenchParams, CaseBuffers, PreparedCase
 from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import ReduceOp
 
@@ -22,31 +22,31 @@ _OPS = {
 }
 
 
-class LibraryPath:
+class MpiLibraryPath:
     """Through an mpi4py communicator over all ranks."""
 
     name: PathName = "mpi"
 
-    def __init__(self, communicator: Any, label: str, terms: Terms) -> None:
+    def __init__(self, communicator: Any, label: str, params: BenchParams) -> None:
         self.label = label
-        self._comm, self._terms = communicator.Dup(), terms
+        self._comm, self._params = communicator.Dup(), params
         self._mpi = sys.modules[type(communicator).__module__]  # where it came from
 
-    def prepare(self, case: Case, private: Memory) -> Prepared:
+    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
         if case.collective in ("all_reduce", "reduce_scatter"):
             self._refuse_unknown_types()
-        return Prepared(memory=private, call=self._call(case, private))
+        return PreparedCase(memory=private, call=self._call(case, private))
 
     def close(self) -> None:
         self._comm.Free()
 
     def _refuse_unknown_types(self) -> None:
-        if self._terms.dtype.name == "bfloat16":
+        if self._params.dtype.name == "bfloat16":
             raise NotImplementedError(f"{self.label} has no bfloat16")
 
-    def _call(self, case: Case, memory: Memory) -> Callable[[], object]:
+    def _call(self, case: Case, memory: CaseBuffers) -> Callable[[], object]:
         comm, given, result = self._comm, self._typed(memory.input), self._typed(memory.output)
-        op = getattr(self._mpi, _OPS[self._terms.op])
+        op = getattr(self._mpi, _OPS[self._params.op])
         in_place = self._mpi.IN_PLACE
         match case.collective:
             case "all_reduce":
@@ -70,7 +70,7 @@ class LibraryPath:
 
     def _mpi_type(self) -> Any:
         names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16_T"}
-        found = getattr(self._mpi, names.get(self._terms.dtype.name, ""), None)
+        found = getattr(self._mpi, names.get(self._params.dtype.name, ""), None)
         return found if found is not None and found != self._mpi.DATATYPE_NULL else None
 
 

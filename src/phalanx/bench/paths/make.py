@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from phalanx.bench.config import CollectivesConfig, PathName
 from phalanx.bench.paths.engine import AlgorithmPath, EnginePath, WindowPath
-from phalanx.bench.paths.library import LibraryPath, vendor_of
-from phalanx.bench.paths.path import MissingPath, Path, Terms
+from phalanx.bench.paths.library import MpiLibraryPath, vendor_of
+from phalanx.bench.paths.path import BenchParams, BenchPath, UnavailablePath
 from phalanx.comm.select import Asked
 from phalanx.comm.world import World
 
@@ -33,17 +33,17 @@ ALGORITHMS: dict[PathName, Asked] = {
 _TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")
 
 
-class Paths:
+class BenchPaths:
     """Making and closing them is collective."""
 
-    def __init__(self, config: CollectivesConfig, world: World, terms: Terms) -> None:
-        self._world, self._terms = world, terms
+    def __init__(self, config: CollectivesConfig, world: World, params: BenchParams) -> None:
+        self._world, self._params = world, params
         self._timeout_s = config.timeout_s
         self._torch: TorchGroups | None = None
         chosen = config.chosen_paths
         if any(name in _TORCH for name in chosen):
             self._start_torch()
-        self.all: list[Path] = [self._make(name) for name in chosen]
+        self.all: list[BenchPath] = [self._make(name) for name in chosen]
 
     def close(self) -> None:
         for path in reversed(self.all):
@@ -54,22 +54,22 @@ class Paths:
     def _start_torch(self) -> None:
         from phalanx.bench.paths.torch_groups import TorchGroups, start_store
 
-        store = start_store(self._terms, self._world.group.share, self._timeout_s)
-        self._torch = TorchGroups(store, self._terms, self._timeout_s)
+        store = start_store(self._params, self._world.group.share, self._timeout_s)
+        self._torch = TorchGroups(store, self._params, self._timeout_s)
 
-    def _make(self, name: PathName) -> Path:
+    def _make(self, name: PathName) -> BenchPath:
         if name in _TORCH:
             assert self._torch is not None, "started above"
             return self._torch.path(name, self._world.local_rank)
         if name == "mpi":
             label = vendor_of(self._world.library)
-            return LibraryPath(self._world.node, label, self._terms)
+            return MpiLibraryPath(self._world.node, label, self._params)
         label, group = ENGINE_LABELS[name], self._world.group
         if name == "phalanx":
-            return EnginePath(name, label, group, self._terms)
+            return EnginePath(name, label, group, self._params)
         if name in ALGORITHMS:
-            return AlgorithmPath(name, label, group, self._terms, ALGORITHMS[name])
+            return AlgorithmPath(name, label, group, self._params, ALGORITHMS[name])
         if group.node is None:
             reason = "there is one rank" if group.size == 1 else "the ranks share no memory here"
-            return MissingPath(name, label, reason)
-        return WindowPath(name, label, group, self._terms, group.node.allocate)
+            return UnavailablePath(name, label, reason)
+        return WindowPath(name, label, group, self._params, group.node.allocate)

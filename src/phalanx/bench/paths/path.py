@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class BenchParams:
     """Rank, world size, dtype and reduce operation of a measurement."""
 
     rank: int
@@ -28,43 +28,43 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Memory:
+class CaseBuffers:
     """The buffers of one case; `output` is `input` where the collective works in place."""
 
     input: Array
     output: Array
 
     @classmethod
-    def private(cls, case: Case, terms: Terms) -> Memory:
+    def private(cls, case: Case, params: BenchParams) -> CaseBuffers:
         """Allocate buffers in this process's private memory."""
-        element = storage_type(terms.dtype)
-        given = np.zeros(input_count(case, terms.ranks), element)
+        element = storage_type(params.dtype)
+        given = np.zeros(input_count(case, params.ranks), element)
         if is_in_place(case):
             return cls(input=given, output=given)
-        return cls(input=given, output=np.zeros(output_count(case, terms.ranks), element))
+        return cls(input=given, output=np.zeros(output_count(case, params.ranks), element))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedCase:
     """One case, ready to be called again and again."""
 
-    memory: Memory
+    memory: CaseBuffers
     call: Callable[[], object]
     """What is timed."""
-    put: Callable[[], object] | None = None
+    copy_in: Callable[[], object] | None = None
     """Brings the input from `memory` to where the call reads it, if that is elsewhere."""
-    get: Callable[[], object] | None = None
+    copy_out: Callable[[], object] | None = None
     """Brings the output back to `memory`."""
     close: Callable[[], object] | None = None
 
 
-class Path(Protocol):
+class BenchPath(Protocol):
     """Making and closing one is collective, and so are all its calls."""
 
     name: PathName
     label: str
 
-    def prepare(self, case: Case, private: Memory) -> Prepared:
+    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
         """private: this process's own buffers, which all paths use that need no others.
 
         Raises: NotImplementedError with the reason when the path cannot carry the collective, on
@@ -74,13 +74,13 @@ class Path(Protocol):
     def close(self) -> None: ...
 
 
-class MissingPath:
+class UnavailablePath:
     """A path that cannot be used here, with the reason."""
 
     def __init__(self, name: PathName, label: str, reason: str) -> None:
         self.name, self.label, self._reason = name, label, reason
 
-    def prepare(self, case: Case, private: Memory) -> Prepared:
+    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
         raise NotImplementedError(self._reason)
 
     def close(self) -> None: ...

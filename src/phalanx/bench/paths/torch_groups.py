@@ -10,7 +10,14 @@ import torch
 import torch.distributed as dist
 
 from phalanx.bench.config import PathName
-from phalanx.bench.paths.path import Array, Memory, MissingPath, Path, Prepared, Terms
+from phalanx.bench.paths.path import (
+    Array,
+    BenchParams,
+    BenchPath,
+    CaseBuffers,
+    PreparedCase,
+    UnavailablePath,
+)
 from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import ReduceOp
 
@@ -21,31 +28,33 @@ LABELS: dict[PathName, str] = {"torch": "torch mpi", "gloo": "Gloo", "nccl": "NC
 class TorchPath:
     """The front end of torch.distributed over one process group."""
 
-    def __init__(self, name: PathName, group: Any, terms: Terms, device: torch.device) -> None:
+    def __init__(
+        self, name: PathName, group: Any, params: BenchParams, device: torch.device
+    ) -> None:
         self.name, self.label = name, LABELS[name]
-        self._group, self._terms, self._device = group, terms, device
+        self._group, self._params, self._device = group, params, device
 
-    def prepare(self, case: Case, private: Memory) -> Prepared:
+    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
         host_in, host_out = (
-            _tensor(private.input, self._terms),
-            _tensor(private.output, self._terms),
+            _tensor(private.input, self._params),
+            _tensor(private.output, self._params),
         )
         if self._device.type == "cpu":
-            return Prepared(memory=private, call=self._call(case, host_in, host_out))
+            return PreparedCase(memory=private, call=self._call(case, host_in, host_out))
         given = host_in.to(self._device)
         result = given if private.output is private.input else host_out.to(self._device)
         call = self._call(case, given, result)
-        return Prepared(
+        return PreparedCase(
             memory=private,
             call=_finished(call),
-            put=_finished(lambda: given.copy_(host_in)),
-            get=lambda: host_out.copy_(result),
+            copy_in=_finished(lambda: given.copy_(host_in)),
+            copy_out=lambda: host_out.copy_(result),
         )
 
     def close(self) -> None: ...
 
     def _call(self, case: Case, given: Any, result: Any) -> Callable[[], object]:
-        group, op = self._group, _op(self._terms.op)
+        group, op = self._group, _op(self._params.op)
         match case.collective:
             case "all_reduce":
                 return lambda: dist.all_reduce(given, op, group)
@@ -64,31 +73,31 @@ class TorchPath:
 class TorchGroups:
     """The default group of this process, and one more for each other backend."""
 
-    def __init__(self, store: dist.Store, terms: Terms, timeout_s: float) -> None:
-        self._terms = terms
+    def __init__(self, store: dist.Store, params: BenchParams, timeout_s: float) -> None:
+        self._params = params
         self._timeout = timedelta(seconds=timeout_s)
         dist.init_process_group(
-            "gloo", store=store, rank=terms.rank, world_size=terms.ranks, timeout=self._timeout
+            "gloo", store=store, rank=params.rank, world_size=params.ranks, timeout=self._timeout
         )
 
-    def path(self, name: PathName, local_rank: int) -> Path:
+    def path(self, name: PathName, local_rank: int) -> BenchPath:
         """Collective."""
-        reason = obstacle(name, self._terms)
+        reason = unavailable_reason(name, self._params)
         if reason:
-            return MissingPath(name, LABELS[name], reason)
+            return UnavailablePath(name, LABELS[name], reason)
         device = torch.device("cuda", local_rank) if name == "nccl" else torch.device("cpu")
         if name == "nccl":
             torch.cuda.set_device(device)
         group = None
         if name != "gloo":
             group = dist.new_group(backend=BACKENDS[name], timeout=self._timeout)
-        return TorchPath(name, group, self._terms, device)
+        return TorchPath(name, group, self._params, device)
 
     def close(self) -> None:
         dist.destroy_process_group()
 
 
-def obstacle(name: PathName, terms: Terms) -> str | None:
+def unavailable_reason(name: PathName, params: BenchParams) -> str | None:
     """Why the path cannot be used here, as far as can be seen without trying."""
     if name == "torch" and not dist.is_mpi_available():
         return "torch.distributed has no backend mpi here (dist.is_mpi_available() is false)"
@@ -97,22 +106,22 @@ def obstacle(name: PathName, terms: Terms) -> str | None:
             return "there is no CUDA GPU that this PyTorch can use"
         if not dist.is_nccl_available():
             return "this PyTorch was built without NCCL"
-        if torch.cuda.device_count() < terms.ranks:
-            return f"NCCL wants a GPU a rank: {torch.cuda.device_count()} for {terms.ranks} ranks"
+        if torch.cuda.device_count() < params.ranks:
+            return f"NCCL wants a GPU a rank: {torch.cuda.device_count()} for {params.ranks} ranks"
     return None
 
 
-def start_store(terms: Terms, share: Callable[[Any], Any], timeout_s: float) -> dist.Store:
+def start_store(params: BenchParams, share: Callable[[Any], Any], timeout_s: float) -> dist.Store:
     """A store on a port that rank 0 is given by its system and tells the others. Collective."""
     timeout = timedelta(seconds=timeout_s)
-    if terms.rank == 0:
+    if params.rank == 0:
         server = dist.TCPStore(
-            "127.0.0.1", 0, terms.ranks, True, timeout=timeout, wait_for_workers=False
+            "127.0.0.1", 0, params.ranks, True, timeout=timeout, wait_for_workers=False
         )
         share(server.port)
         return server
     port: int = share(None)
-    return dist.TCPStore("127.0.0.1", port, terms.ranks, False, timeout=timeout)
+    return dist.TCPStore("127.0.0.1", port, params.ranks, False, timeout=timeout)
 
 
 def _finished(call: Callable[[], object]) -> Callable[[], object]:
@@ -125,9 +134,9 @@ def _finished(call: Callable[[], object]) -> Callable[[], object]:
     return call_and_wait
 
 
-def _tensor(array: Array, terms: Terms) -> torch.Tensor:
+def _tensor(array: Array, params: BenchParams) -> torch.Tensor:
     tensor = torch.from_numpy(array)
-    return tensor.view(torch.bfloat16) if terms.dtype.name == "bfloat16" else tensor
+    return tensor.view(torch.bfloat16) if params.dtype.name == "bfloat16" else tensor
 
 
 def _op(op: ReduceOp) -> Any:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from phalanx.bench.io.batch_reader import BatchReader
 from phalanx.bench.io.config import FORMATS
-from phalanx.bench.io.fetch import Fetch
-from phalanx.bench.io.formats.known import obstacle
+from phalanx.bench.io.formats.known import unavailable_reason
 from phalanx.bench.io.formats.store import Shape, shards_of
-from phalanx.bench.io.generate import Place, data_files, generate
+from phalanx.bench.io.generate import DataLocation, data_files, generate
 from phalanx.bench.io.samples import sample_blocks, wrong_samples
 from phalanx.records.io import Format
 
@@ -26,16 +26,18 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("format_", FORMATS)
 def test_what_was_written_is_read(tmp_path: Path, format_: Format, shape: Shape) -> None:
-    if why := obstacle(format_):
+    if why := unavailable_reason(format_):
         pytest.skip(why)
-    place = Place(root=tmp_path, shape=shape)
-    (made,) = generate(place, [format_], 1, lambda *_: None)
-    files = data_files(place.part(format_, 0))
+    location = DataLocation(root=tmp_path, shape=shape)
+    (made,) = generate(location, [format_], 1, lambda *_: None)
+    files = data_files(location.part(format_, 0))
     assert (made.num_files, made.bytes) == (len(files), sum(p.stat().st_size for p in files))
     assert made.bytes >= shape.num_samples * shape.sample_bytes
     truth = np.concatenate(list(sample_blocks(shape, part=0)))
     order = np.random.default_rng(0).permutation(shape.num_samples)
-    fetch: Fetch = pickle.loads(pickle.dumps(Fetch(format_, place.part(format_, 0), shape)))
+    fetch: BatchReader = pickle.loads(
+        pickle.dumps(BatchReader(format_, location.part(format_, 0), shape))
+    )
     with ThreadPoolExecutor(3) as readers:
         parts = list(readers.map(fetch, np.array_split(order, 5)))
     fetch.close()

@@ -45,8 +45,8 @@ class Hdf5Store:
     def read(self, indices: Indices) -> Rows:
         rows = np.empty((len(indices), self._shape.sample_bytes), np.uint8)
         for row, index in enumerate(indices.tolist()):
-            shard, place = divmod(index, self._shape.shard_samples)
-            rows[row] = self._data[shard][place]  # h5py has a short way for a single index
+            shard, row_in_shard = divmod(index, self._shape.shard_samples)
+            rows[row] = self._data[shard][row_in_shard]  # h5py has a fast path for a single index
         return rows
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ OPEN: Mapping[Format, Open] = {
 _NEEDS: Mapping[Format, str] = {"hdf5": "h5py", "parquet": "pyarrow"}
 
 
-def obstacle(format_: Format) -> str | None:
+def unavailable_reason(format_: Format) -> str | None:
     """Why it cannot be measured here."""
     package = _NEEDS.get(format_)
     if package is None or find_spec(package):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 _WATCHED = frozenset({"window", "phalanx", "mpi"})
 
 
-class Disturbance:
+class PreemptionCounter:
     """Counts over everything that is done inside `watch`."""
 
     def __init__(self) -> None:

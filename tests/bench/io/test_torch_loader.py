@@ -5,19 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.bench.io.fetch import Fetch
+from phalanx.bench.io.batch_reader import BatchReader
 from phalanx.bench.io.formats.store import Shape
-from phalanx.bench.io.generate import Place, generate
-from phalanx.bench.io.rivals import TorchLoader
+from phalanx.bench.io.generate import DataLocation, generate
 from phalanx.bench.io.samples import wrong_samples
+from phalanx.bench.io.torch_loader import TorchLoader
 
 
 @pytest.mark.parametrize("batched", [False, True])
 def test_two_epochs(tmp_path: Path, batched: bool) -> None:
     shape = Shape(num_samples=60, sample_bytes=100, shard_samples=20)
-    place = Place(root=tmp_path, shape=shape)
-    generate(place, ["npy"], 1, lambda *_: None)
-    fetch = Fetch("npy", place.part("npy", 0), shape)
+    location = DataLocation(root=tmp_path, shape=shape)
+    generate(location, ["npy"], 1, lambda *_: None)
+    fetch = BatchReader("npy", location.part("npy", 0), shape)
     loader = TorchLoader(fetch, readers=0, depth=0, batched=batched)
     for epoch in range(2):
         order = np.random.default_rng(epoch).permutation(60)

@@ -11,7 +11,7 @@ from phalanx.bench.io.formats.store import Indices, Rows, Shape, Store
 from phalanx.records.io import Format
 
 
-class Fetch:
+class BatchReader:
     """`fetch(indices)` gives the rows. Pickled, it forgets what it has open."""
 
     def __init__(self, format_: Format, folder: Path, shape: Shape) -> None:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from phalanx.bench.io.fetch import Fetch
+from phalanx.bench.io.batch_reader import BatchReader
 from phalanx.bench.io.formats.store import Indices, Rows, Shape
 from phalanx.data.prefetch import make_readers
 from phalanx.records.io import Format, IoCell, Loader, ReaderKind
@@ -17,16 +17,16 @@ TIMEOUT_S = 300.0  # for one batch
 NOTHING: Indices = np.empty(0, np.int64)  # opens the data and touches none of it
 
 
-class Started(Protocol):
+class BatchLoader(Protocol):
     def batches(self, wanted: list[Indices], depth: int) -> Iterator[Rows]: ...
 
     def close(self) -> None: ...
 
 
-class Own:
+class PhalanxLoader:
     """Our readers."""
 
-    def __init__(self, fetch: Fetch, readers: int, kind: ReaderKind) -> None:
+    def __init__(self, fetch: BatchReader, readers: int, kind: ReaderKind) -> None:
         self._fetch = fetch
         self._readers = make_readers(fetch, readers, kind)
         begin = [NOTHING] * max(1, readers)  # every reader is up, and its data open
@@ -44,7 +44,7 @@ class Own:
 Key = tuple[Format, Loader, ReaderKind, int, int]
 
 
-class StartedLoaders:
+class LoaderCache:
     """Started loaders by their options, each made at its first use.
 
     The kernel keeps the pages of mapped files in its page cache: before a cold epoch all loaders of
@@ -52,15 +52,15 @@ class StartedLoaders:
     """
 
     def __init__(self) -> None:
-        self._made: dict[Key, Started] = {}
+        self._made: dict[Key, BatchLoader] = {}
 
     def has(self, cell: IoCell) -> bool:
         return _key(cell) in self._made
 
-    def of(self, cell: IoCell, folder: Path, shape: Shape) -> Started:
+    def of(self, cell: IoCell, folder: Path, shape: Shape) -> BatchLoader:
         key = _key(cell)
         if key not in self._made:
-            self._made[key] = _start(cell, Fetch(cell.format, folder, shape))
+            self._made[key] = _start(cell, BatchReader(cell.format, folder, shape))
         return self._made[key]
 
     def end(self, format_: Format) -> None:
@@ -77,10 +77,10 @@ def _key(cell: IoCell) -> Key:
     return cell.format, cell.loader, cell.kind, cell.readers, cell.depth
 
 
-def _start(cell: IoCell, fetch: Fetch) -> Started:
+def _start(cell: IoCell, fetch: BatchReader) -> BatchLoader:
     if cell.loader == "phalanx":
-        return Own(fetch, cell.readers, cell.kind)
-    from phalanx.bench.io.rivals import TorchLoader  # only who compares waits for torch
+        return PhalanxLoader(fetch, cell.readers, cell.kind)
+    from phalanx.bench.io.torch_loader import TorchLoader  # only who compares waits for torch
 
     batched = cell.loader == "torch-batched"
     return TorchLoader(fetch, readers=cell.readers, depth=cell.depth, batched=batched)

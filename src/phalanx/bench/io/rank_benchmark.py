@@ -10,20 +10,20 @@ from pathlib import Path
 
 from phalanx.bench.io.cells import cells, paces, turns
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.generate import Place
-from phalanx.bench.io.measure import Measurement
+from phalanx.bench.io.generate import DataLocation
+from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.samples import shape_of
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.io import Format, IoCell, IoEnd, IoEpoch, IoProgress
 
 
-def place_of(config: IoConfig, folder: Path) -> Place:
+def data_location(config: IoConfig, folder: Path) -> DataLocation:
     """Where the data of a measurement lies."""
     shape = shape_of(config.workload, config.facts.samples_per_file)
-    return Place(root=(config.data_dir or folder / "data").absolute(), shape=shape)
+    return DataLocation(root=(config.data_dir or folder / "data").absolute(), shape=shape)
 
 
-def run_session(
+def measure_cells(
     config: IoConfig,
     folder: Path,
     formats: list[Format],
@@ -36,8 +36,8 @@ def run_session(
     began = time.monotonic()
     writer = EventWriter(rank_file(folder_of(folder, ranks), rank))
     workload = config.workload
-    measurement = Measurement(
-        place_of(config, folder),
+    measurement = LoaderBenchmark(
+        data_location(config, folder),
         workload,
         part=rank,
         barrier=barrier,

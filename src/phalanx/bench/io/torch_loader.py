@@ -10,31 +10,31 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from phalanx.bench.io.fetch import Fetch
+from phalanx.bench.io.batch_reader import BatchReader
 from phalanx.bench.io.formats.store import Indices, Rows
 
 
-class OneByOne(Dataset[Tensor]):
+class SampleDataset(Dataset[Tensor]):
     """As data sets are usually written: a sample at a time, put together by PyTorch."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: BatchReader) -> None:
         self._fetch = fetch
 
     def __getitem__(self, index: int) -> Tensor:
         return torch.from_numpy(self._fetch(np.array([index]))[0])
 
 
-class Batched(Dataset[Tensor]):
+class BatchDataset(Dataset[Tensor]):
     """A whole batch at a time: the sampler hands out lists of samples."""
 
-    def __init__(self, fetch: Fetch) -> None:
+    def __init__(self, fetch: BatchReader) -> None:
         self._fetch = fetch
 
     def __getitem__(self, indices: list[int]) -> Tensor:
         return torch.from_numpy(self._fetch(np.array(indices, np.int64)))
 
 
-class Order(Sampler[list[int]]):
+class EpochBatchSampler(Sampler[list[int]]):
     """The batches of the epoch that comes next."""
 
     def __init__(self) -> None:
@@ -50,14 +50,14 @@ class Order(Sampler[list[int]]):
 class TorchLoader:
     """Workers are ended by `close`."""
 
-    def __init__(self, fetch: Fetch, *, readers: int, depth: int, batched: bool) -> None:
-        self._order = Order()
-        how = {"sampler": self._order, "batch_size": None} if batched else {
-            "batch_sampler": self._order
+    def __init__(self, fetch: BatchReader, *, readers: int, depth: int, batched: bool) -> None:
+        self._sampler = EpochBatchSampler()
+        how = {"sampler": self._sampler, "batch_size": None} if batched else {
+            "batch_sampler": self._sampler
         }  # fmt: skip
         ahead = -(-depth // readers) if readers else None
         self._loader: DataLoader[Tensor] = DataLoader(
-            (Batched if batched else OneByOne)(fetch),
+            (BatchDataset if batched else SampleDataset)(fetch),
             num_workers=readers,
             prefetch_factor=ahead,
             persistent_workers=readers > 0,
@@ -70,7 +70,7 @@ class TorchLoader:
 
     def batches(self, wanted: Sequence[Indices], depth: int) -> Iterator[Rows]:
         assert depth == self._depth
-        self._order.batches = wanted
+        self._sampler.batches = wanted
         return (batch.numpy() for batch in self._loader)
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from phalanx.comm.group import Group
 
 
-class Meeting:
+class StartBarrier:
     """A barrier that costs as little as this machine allows. Making and closing is collective."""
 
     def __init__(self, group: Group) -> None:
@@ -17,7 +17,7 @@ class Meeting:
             self._pair = group.subgroup((0, 1), name="bench-pair")
         self.barrier: Callable[[], None] = (group.node or group).barrier
 
-    def pair(self) -> Callable[[], None] | None:
+    def pair_barrier(self) -> Callable[[], None] | None:
         """The barrier of ranks 0 and 1 alone, in shared memory; None on other ranks, and where
         those two have no memory in common."""
         group = self._group if self._group.size == 2 else self._pair

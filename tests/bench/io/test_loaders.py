@@ -8,11 +8,11 @@ import pytest
 
 from phalanx.bench.io.formats.packed import PackedStore
 from phalanx.bench.io.formats.store import Indices, Rows, Shape
-from phalanx.bench.io.generate import Place, data_files, generate
-from phalanx.bench.io.measure import Measurement
+from phalanx.bench.io.generate import DataLocation, data_files, generate
+from phalanx.bench.io.loaders import LoaderCache
+from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.page_cache import drop, resident
 from phalanx.bench.io.scaling import Workload
-from phalanx.bench.io.started import StartedLoaders
 from phalanx.records.io import Cache, Format, IoCell, Loader
 
 SHAPE = Shape(num_samples=60, sample_bytes=20_000, shard_samples=20)
@@ -34,10 +34,10 @@ def rows_of(indices: Indices) -> Rows:
 
 
 def test_one_loader_serves_many_epochs(tmp_path: Path) -> None:
-    place = Place(root=tmp_path, shape=SHAPE)
-    generate(place, ["npy"], 1, lambda *_: None)
-    loaders = StartedLoaders()
-    folder = place.part("npy", 0)
+    location = DataLocation(root=tmp_path, shape=SHAPE)
+    generate(location, ["npy"], 1, lambda *_: None)
+    loaders = LoaderCache()
+    folder = location.part("npy", 0)
     loader = loaders.of(cell_of("npy", "warm"), folder, SHAPE)
     assert loaders.of(cell_of("npy", "cold"), folder, SHAPE) is loader
     wanted = np.split(np.arange(60), 5)
@@ -52,9 +52,9 @@ def test_a_warm_epoch_is_not_a_loaders_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its memory is there, as in a training after the first batches."""
-    place = Place(root=tmp_path, shape=SHAPE)
-    generate(place, ["npy"], 1, lambda *_: None)
-    measurement = Measurement(place, WORK, part=0, barrier=lambda: None)
+    location = DataLocation(root=tmp_path, shape=SHAPE)
+    generate(location, ["npy"], 1, lambda *_: None)
+    measurement = LoaderBenchmark(location, WORK, part=0, barrier=lambda: None)
     read: list[int] = []
 
     def counted(_: PackedStore, indices: Indices) -> Rows:
@@ -73,14 +73,14 @@ def test_a_warm_epoch_is_not_a_loaders_first(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody tells")
 def test_a_cold_epoch_after_a_warm_one_is_cold(tmp_path: Path) -> None:
-    place = Place(root=tmp_path, shape=SHAPE)
+    location = DataLocation(root=tmp_path, shape=SHAPE)
     formats: list[Format] = ["files", "tar", "npy"]
-    generate(place, formats, 1, lambda *_: None)
-    probe = data_files(place.part("files", 0))
+    generate(location, formats, 1, lambda *_: None)
+    probe = data_files(location.part("files", 0))
     drop(probe)
     if resident(probe) != 0.0:
         pytest.skip("this file system lives in memory")
-    measurement = Measurement(place, WORK, part=0, barrier=lambda: None)
+    measurement = LoaderBenchmark(location, WORK, part=0, barrier=lambda: None)
     for format_ in formats:
         for order, compute_s in enumerate((0.0, WORK.compute_s)):
             warm = measurement.epoch(cell_of(format_, "warm"), compute_s, order=order)

@@ -8,16 +8,16 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path as Folder
+from pathlib import Path
 
 from phalanx.bench.config import CollectivesConfig
-from phalanx.bench.disturbance import Disturbance
-from phalanx.bench.floor import measure_memory, measure_round_trips, working_sets
+from phalanx.bench.hardware_limits import measure_memory, measure_round_trips, working_sets
 from phalanx.bench.measure import Budget, measure, prepare
-from phalanx.bench.meeting import Meeting
-from phalanx.bench.paths.make import Paths
-from phalanx.bench.paths.path import Memory, Terms
+from phalanx.bench.paths.make import BenchPaths
+from phalanx.bench.paths.path import BenchParams, CaseBuffers
 from phalanx.bench.plan import Case, cases
+from phalanx.bench.preemption import PreemptionCounter
+from phalanx.bench.start_barrier import StartBarrier
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.world import World
 from phalanx.records.collectives import (
@@ -36,19 +36,19 @@ from phalanx.records.files import EventWriter, rank_file
 KERNELS: tuple[Kernel, ...] = ("copy", "add")
 
 
-class Session:
+class CollectiveBenchmark:
     """One rank's part. Its records are complete, or `close` is never reached."""
 
-    def __init__(self, config: CollectivesConfig, folder: Folder, world: World) -> None:
+    def __init__(self, config: CollectivesConfig, folder: Path, world: World) -> None:
         self._config, self._world, self._group = config, world, world.group
-        self._terms = Terms(
+        self._params = BenchParams(
             rank=world.rank, ranks=world.size, dtype=DTYPES[config.dtype], op=config.reduce_op
         )
-        self._meeting = Meeting(world.group)
+        self._start_barrier = StartBarrier(world.group)
         self._began = time.monotonic()
         self._writer = EventWriter(rank_file(folder, world.rank))
         self._wrong = 0
-        self._disturbance = Disturbance()
+        self._preemption = PreemptionCounter()
         self._declared: set[tuple[str, str]] = set()
 
     def run(self) -> None:
@@ -56,10 +56,10 @@ class Session:
         planned = cases(
             self._config.chosen_collectives,
             self._config.sizes_bytes,
-            itemsize=self._terms.dtype.itemsize,
-            ranks=self._terms.ranks,
+            itemsize=self._params.dtype.itemsize,
+            ranks=self._params.ranks,
         )
-        paths = Paths(self._config, self._world, self._terms)
+        paths = BenchPaths(self._config, self._world, self._params)
         self._join()
         gc.disable()  # a collection in the middle of a call would be counted as the path's
         largest_bytes = max(case.num_bytes for case in planned)
@@ -82,7 +82,7 @@ class Session:
         gc.enable()
         self._group.barrier()
         paths.close()
-        self._meeting.close()
+        self._start_barrier.close()
 
     def close(self) -> None:
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -92,8 +92,8 @@ class Session:
                 at_s=self._now(),
                 wrong=self._wrong,
                 peak_memory_bytes=kilobytes * unit,
-                watched_s=round(self._disturbance.watched_s, 6),
-                preempted=self._disturbance.preempted,
+                watched_s=round(self._preemption.watched_s, 6),
+                preempted=self._preemption.preempted,
             )
         )
         self._writer.close()
@@ -117,7 +117,7 @@ class Session:
         for working_set in working_sets(largest_bytes):
             for name in KERNELS:
                 times_s = list(
-                    measure_memory(name, working_set, self._group, self._meeting.barrier)
+                    measure_memory(name, working_set, self._group, self._start_barrier.barrier)
                 )
                 self._writer.add(
                     Traffic(
@@ -130,7 +130,7 @@ class Session:
                 )
 
     def _measure_flags(self) -> None:
-        barrier = self._meeting.pair() if self._world.rank < 2 else None
+        barrier = self._start_barrier.pair_barrier() if self._world.rank < 2 else None
         if barrier:
             times_s = list(measure_round_trips(barrier))
             self._writer.add(
@@ -142,13 +142,19 @@ class Session:
             )
         self._group.barrier()
 
-    def _measure_case(self, case: Case, paths: Paths, budget: Budget) -> None:
-        private = Memory.private(case, self._terms)
-        prepared, obstacles = prepare(case, paths.all, self._group, private)
-        self._declare(case, paths, obstacles)
-        meeting = self._meeting
+    def _measure_case(self, case: Case, paths: BenchPaths, budget: Budget) -> None:
+        private = CaseBuffers.private(case, self._params)
+        prepared, unsupported = prepare(case, paths.all, self._group, private)
+        self._declare(case, paths, unsupported)
+        start_barrier = self._start_barrier
         for turn in measure(
-            case, prepared, self._group, meeting.barrier, self._terms, budget, self._disturbance
+            case,
+            prepared,
+            self._group,
+            start_barrier.barrier,
+            self._params,
+            budget,
+            self._preemption,
         ):
             self._wrong += turn.wrong
             self._writer.add(
@@ -169,10 +175,10 @@ class Session:
             if made.close:
                 made.close()
 
-    def _declare(self, case: Case, paths: Paths, obstacles: dict[str, str]) -> None:
+    def _declare(self, case: Case, paths: BenchPaths, unsupported: dict[str, str]) -> None:
         """Record once per collective, and at changes, whether each path supports it."""
         for path in paths.all:
-            key = path.name, f"{case.collective} {obstacles.get(path.name)}"
+            key = path.name, f"{case.collective} {unsupported.get(path.name)}"
             if self._world.rank or key in self._declared:
                 continue
             self._declared.add(key)
@@ -182,7 +188,7 @@ class Session:
                     path=path.name,
                     label=path.label,
                     collective=case.collective,
-                    obstacle=obstacles.get(path.name),
+                    obstacle=unsupported.get(path.name),
                 )
             )
 

@@ -1,6 +1,6 @@
 """Which working sets are measured, and that a pass touches what it says."""
 
-from phalanx.bench.floor import kernel, working_sets
+from phalanx.bench.hardware_limits import kernel, working_sets
 
 
 def test_working_sets_reach_the_largest_buffer() -> None:
