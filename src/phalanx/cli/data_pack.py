@@ -27,8 +27,8 @@ from phalanx.data.packed.index import Layout, PackIndex
 from phalanx.data.packed.splits import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Kind, Origin, Wanted
-from phalanx.data.packing.run import Packing, pack
+from phalanx.data.packing.origin import Kind, Origin, OriginOptions
+from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
 
@@ -41,9 +41,9 @@ def pack_data(
     /,
     *,
     layout: Layout | None = None,
-    shard_mb: float = Packing.shard_mb,
-    validation: float = Packing.validation,
-    seed: int = Packing.seed,
+    shard_mb: float = PackingOptions.shard_mb,
+    validation: float = PackingOptions.validation,
+    seed: int = PackingOptions.seed,
     kind: Kind | None = None,
     inputs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     target: str | None = None,
@@ -95,7 +95,7 @@ def pack_data(
         Replace the pack that is there, once the new one is whole.
     """
     warnings.filterwarnings("ignore", module=r"PIL\b")  # what is wrong with a file, we say
-    wanted = Wanted(
+    origin_options = OriginOptions(
         kind=kind,
         inputs=inputs,
         target=target,
@@ -103,13 +103,13 @@ def pack_data(
         size=_size(size),
         classes=classes,
     )
-    packing = Packing(
+    packing_options = PackingOptions(
         layout=layout, shard_mb=shard_mb, validation=validation, seed=seed, overwrite=overwrite
     )
     with Console(stderr=True).status(escape(f"reading {source}")):
-        origin = find_origin(source, wanted)
+        origin = find_origin(source, origin_options)
     try:
-        indices = _packed(origin, folder, packing)
+        indices = _packed(origin, folder, packing_options)
     finally:
         origin.close()
     _show(indices)
@@ -121,7 +121,7 @@ def pack_data(
         print(f"\nnext: phalanx train --data {folder}")
 
 
-def _packed(origin: Origin, folder: Path, packing: Packing) -> Mapping[str, PackIndex]:
+def _packed(origin: Origin, folder: Path, options: PackingOptions) -> Mapping[str, PackIndex]:
     """Pack every split, with a progress bar for each; return the indices by split."""
     bars = _bars()
     tasks: dict[str, TaskID] = {}
@@ -133,7 +133,7 @@ def _packed(origin: Origin, folder: Path, packing: Packing) -> Mapping[str, Pack
         bars.update(tasks[split], completed=done)
 
     try:
-        return pack(origin, folder, packing, told)
+        return pack(origin, folder, options, told)
     except KeyboardInterrupt:
         print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
         raise

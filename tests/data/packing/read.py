@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.origin import Origin
-from phalanx.data.packing.run import Packing, pack
+from phalanx.data.packing.run import PackingOptions, pack
 
 RANDOM = np.random.default_rng(0)
 
@@ -26,7 +26,7 @@ def everything(origin: Origin) -> tuple[list[Any], NDArray[Any]]:
 
 
 def packed(origin: Origin, folder: Path) -> tuple[Pack, Pack]:
-    pack(origin, folder, Packing(validation=0.25))
+    pack(origin, folder, PackingOptions(validation=0.25))
     return Pack(folder / "train"), Pack(folder / "validation")
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Wanted
-from phalanx.data.packing.run import Packing, pack
+from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packed.made import folder
 from tests.data.packing.read import png
@@ -32,17 +32,17 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (SAMPLES, 6, 5, 3)).astype(np
 LABELS = np.arange(SAMPLES) % 3
 
 
-def tar_of_images(place: Path) -> Wanted:
+def tar_of_images(place: Path) -> OriginOptions:
     with tarfile.open(place / "t.tar", "w") as archive:
         for i in range(SAMPLES):
             for ending, content in (("png", png(IMAGES[i])), ("cls", b"%d" % LABELS[i])):
                 info = tarfile.TarInfo(f"{i:03d}.{ending}")
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
-    return Wanted()
+    return OriginOptions()
 
 
-def tar_of_arrays(place: Path) -> Wanted:
+def tar_of_arrays(place: Path) -> OriginOptions:
     with tarfile.open(place / "t.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         for i in range(SAMPLES):
             for ending, array in (("inputs.npy", IMAGES[i] / 255), ("targets.npy", LABELS[i])):
@@ -52,52 +52,52 @@ def tar_of_arrays(place: Path) -> Wanted:
                 info.size = file.tell()
                 file.seek(0)
                 archive.addfile(info, file)
-    return Wanted()
+    return OriginOptions()
 
 
-def csv_table(place: Path) -> Wanted:
+def csv_table(place: Path) -> OriginOptions:
     rows = [f"{i / 7},{i},kind{LABELS[i]}" for i in range(SAMPLES)]
     (place / "t.csv").write_text("\n".join(["a,b,t", *rows]) + "\n")
-    return Wanted(target="t")
+    return OriginOptions(target="t")
 
 
-def zipped_csv(place: Path) -> Wanted:
+def zipped_csv(place: Path) -> OriginOptions:
     csv_table(place)
     (place / "t.csv.gz").write_bytes(gzip.compress((place / "t.csv").read_bytes()))
     (place / "t.csv").unlink()
-    return Wanted(target="t")
+    return OriginOptions(target="t")
 
 
-def parquet_table(place: Path) -> Wanted:
+def parquet_table(place: Path) -> OriginOptions:
     columns = {"a": np.arange(SAMPLES) / 7, "image": [png(image) for image in IMAGES], "t": LABELS}
     parquet.write_table(pyarrow.table(columns), place / "t.parquet", row_group_size=5)
-    return Wanted(target="t", inputs=("image",))
+    return OriginOptions(target="t", inputs=("image",))
 
 
-def hdf5_file(place: Path) -> Wanted:
+def hdf5_file(place: Path) -> OriginOptions:
     with h5py.File(place / "t.h5", "w") as file:
         file.create_dataset("inputs", data=IMAGES / 255, chunks=(5, 6, 5, 3), compression="gzip")
         file["targets"] = LABELS
-    return Wanted()
+    return OriginOptions()
 
 
-def image_folder(place: Path) -> Wanted:
+def image_folder(place: Path) -> OriginOptions:
     for i, image in enumerate(IMAGES):
         kind = ("PNG", "JPEG", "GIF", "TIFF", "BMP", "WEBP")[i % 6]
         path = place / "pets" / f"kind{LABELS[i]}" / f"{i}.{kind.lower()}"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png(image, kind))
-    return Wanted()
+    return OriginOptions()
 
 
-def idx_files(place: Path) -> Wanted:
+def idx_files(place: Path) -> OriginOptions:
     (place / "idx").mkdir()
     write_idx(place / "idx" / "train-images-idx3-ubyte.gz", IMAGES[..., 0])
     write_idx(place / "idx" / "train-labels-idx1-ubyte", LABELS)
-    return Wanted()
+    return OriginOptions()
 
 
-MAKERS: list[Callable[[Path], Wanted]] = [
+MAKERS: list[Callable[[Path], OriginOptions]] = [
     *(tar_of_images, tar_of_arrays, csv_table, zipped_csv, parquet_table, hdf5_file),
     *(image_folder, idx_files),
 ]
@@ -121,19 +121,19 @@ def damaged(content: bytes, random: np.random.Generator) -> bytes:
     return bytes(altered)
 
 
-def attempt(maker: Callable[[Path], Wanted], seed: int) -> str:
+def attempt(maker: Callable[[Path], OriginOptions], seed: int) -> str:
     """Damage one file of a source and pack it; "packed", or the words of the refusal."""
     random = np.random.default_rng(seed)
     with folder() as place:
-        wanted = maker(place)
+        options = maker(place)
         files = sorted(path for path in place.rglob("*") if path.is_file())
         victim = files[random.integers(len(files))]
         victim.write_bytes(damaged(victim.read_bytes(), random))
         source = next(path for path in sorted(place.iterdir()))
         try:
-            origin = find_origin(str(source), wanted)
+            origin = find_origin(str(source), options)
             try:
-                pack(origin, place / "p", Packing())
+                pack(origin, place / "p", PackingOptions())
             finally:
                 origin.close()
         except UserError as error:

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Wanted
+from phalanx.data.packing.origin import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything
 
@@ -28,7 +28,7 @@ def test_idx_pairs(tmp_path: Path) -> None:
     write_idx(tmp_path / "train-labels-idx1-ubyte.gz", labels[:5])
     write_idx(tmp_path / "t10k-images-idx3-ubyte.gz", images[5:])
     write_idx(tmp_path / "t10k-labels-idx1-ubyte", labels[5:])
-    origin = find_origin(str(tmp_path), Wanted())
+    origin = find_origin(str(tmp_path), OriginOptions())
     inputs, targets = everything(origin)
     np.testing.assert_array_equal(np.array(inputs), images[:, None])
     assert targets.tolist() == labels.tolist()
@@ -37,26 +37,26 @@ def test_idx_pairs(tmp_path: Path) -> None:
     assert origin.validation.tolist() == [5, 6]
     (tmp_path / "t10k-labels-idx1-ubyte").unlink()
     with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte.gz has no partner"):
-        find_origin(str(tmp_path), Wanted())
+        find_origin(str(tmp_path), OriginOptions())
     write_idx(tmp_path / "t10k-labels-idx1-ubyte", labels[:1])
     with pytest.raises(UserError, match=r"has 2 images, .* 1 labels"):
-        find_origin(str(tmp_path), Wanted())
+        find_origin(str(tmp_path), OriginOptions())
 
 
 def test_what_is_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no nowhere: name a file, a folder, or one of"):
-        find_origin("nowhere", Wanted())
+        find_origin("nowhere", OriginOptions())
     with pytest.raises(UserError, match="is of no known kind"):
-        find_origin(str(tmp_path), Wanted())
+        find_origin(str(tmp_path), OriginOptions())
     with pytest.raises(UserError, match="is a folder: name a file of kind csv"):
-        find_origin(str(tmp_path), Wanted(kind="csv"))
+        find_origin(str(tmp_path), OriginOptions(kind="csv"))
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(UserError, match="is of no known kind"):
-        find_origin(str(tmp_path / "letter.txt"), Wanted())
+        find_origin(str(tmp_path / "letter.txt"), OriginOptions())
 
 
 def test_text_is_packed_by_name(tmp_path: Path) -> None:
-    origin = find_origin("text", Wanted())
+    origin = find_origin("text", OriginOptions())
     inputs, targets = everything(origin)
     assert inputs[0].shape == targets[0].shape == (64,)
     np.testing.assert_array_equal(inputs[0][1:], targets[0][:-1])
@@ -65,8 +65,8 @@ def test_text_is_packed_by_name(tmp_path: Path) -> None:
 def test_options_of_other_sources(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match="--size is of images in folders, Parquet and tar, not of"):
-        find_origin(str(tmp_path / "t.csv"), Wanted(target="b", size=(2, 2)))
+        find_origin(str(tmp_path / "t.csv"), OriginOptions(target="b", size=(2, 2)))
     with pytest.raises(UserError, match="--decode is of images"):
-        find_origin("digits", Wanted(decode=True))
+        find_origin("digits", OriginOptions(decode=True))
     with pytest.raises(UserError, match="--target label: idx has no columns"):
-        find_origin(str(tmp_path), Wanted(kind="idx", target="label"))
+        find_origin(str(tmp_path), OriginOptions(kind="idx", target="label"))

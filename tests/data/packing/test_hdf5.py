@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Wanted
+from phalanx.data.packing.origin import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything, packed
 
@@ -23,7 +23,7 @@ def test_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         file["names"] = [b"x"] * 9
         file["short"] = np.arange(3)
     path = str(tmp_path / "cubes.h5")
-    origin = find_origin(path, Wanted(inputs=("group/cubes",)))
+    origin = find_origin(path, OriginOptions(inputs=("group/cubes",)))
     assert len(origin.chunks) == 5
     inputs, targets = everything(origin)
     np.testing.assert_array_equal(np.array(inputs), cubes)
@@ -34,16 +34,16 @@ def test_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train.close()
     validation.close()
     with pytest.raises(UserError, match=r"name them with --inputs and --target: .*group/cubes"):
-        find_origin(path, Wanted())
+        find_origin(path, OriginOptions())
     with pytest.raises(UserError, match="has no data set 'cubes'"):
-        find_origin(path, Wanted(inputs=("cubes",)))
+        find_origin(path, OriginOptions(inputs=("cubes",)))
     with pytest.raises(UserError, match="group/cubes has 9 rows, short 3"):
-        find_origin(path, Wanted(inputs=("group/cubes",), target="short"))
+        find_origin(path, OriginOptions(inputs=("group/cubes",), target="short"))
     with pytest.raises(UserError, match="names is object"):
-        find_origin(path, Wanted(inputs=("names",)))
+        find_origin(path, OriginOptions(inputs=("names",)))
     (tmp_path / "no.h5").write_bytes(b"no")
     with pytest.raises(UserError, match="cannot be read as HDF5"):
-        find_origin(str(tmp_path / "no.h5"), Wanted())
+        find_origin(str(tmp_path / "no.h5"), OriginOptions())
 
 
 SECRET = b"S3CRET" * 20
@@ -101,7 +101,7 @@ def test_data_of_another_file_is_refused(
         write(file, tmp_path)
         file["targets"] = np.arange(10) % 2
     with pytest.raises(UserError, match=f"lies in another file, .*{other}\nname that file as"):
-        find_origin(str(tmp_path / "evil.h5"), Wanted())
+        find_origin(str(tmp_path / "evil.h5"), OriginOptions())
 
 
 def test_links_and_virtual_data_sets_within_the_file(tmp_path: Path) -> None:
@@ -118,14 +118,14 @@ def test_links_and_virtual_data_sets_within_the_file(tmp_path: Path) -> None:
         file["gone"] = h5py.SoftLink("/nowhere")
         file["targets"] = np.arange(6) % 2
     path = str(tmp_path / "own.h5")
-    inputs, _ = everything(find_origin(path, Wanted()))
+    inputs, _ = everything(find_origin(path, OriginOptions()))
     np.testing.assert_array_equal(np.array(inputs), content)
-    inputs, _ = everything(find_origin(path, Wanted(inputs=("turned",))))
+    inputs, _ = everything(find_origin(path, OriginOptions(inputs=("turned",))))
     np.testing.assert_array_equal(np.array(inputs), np.roll(content, 3, axis=0))
     with pytest.raises(UserError, match="circle is a link that leads in a circle"):
-        find_origin(path, Wanted(inputs=("circle",)))
+        find_origin(path, OriginOptions(inputs=("circle",)))
     with pytest.raises(UserError, match="has no data set 'gone'"):
-        find_origin(path, Wanted(inputs=("gone",)))
+        find_origin(path, OriginOptions(inputs=("gone",)))
 
 
 def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
@@ -142,15 +142,21 @@ def test_hdf5_that_cannot_be_meant(tmp_path: Path) -> None:
         file.create_dataset("wide", shape=(40, 2**40), chunks=(1, 2**20), dtype="u1")
         file["none"] = np.zeros((0, 3))
     with pytest.raises(UserError, match="the inputs of sample 17, counted from 0, are not all fin"):
-        packed(find_origin(str(path), Wanted()), tmp_path / "p")
+        packed(find_origin(str(path), OriginOptions()), tmp_path / "p")
     assert not (tmp_path / "p").exists()
-    for wanted, message in (
-        (Wanted(target="prices"), "prices: targets go up to 89,856\nsay --classes 89857 if"),
-        (Wanted(inputs=("rows",), target="many"), "many has 1,099,511,627,776 rows: .* GB of mem"),
-        (Wanted(inputs=("wide",)), r"a row of wide is \(1099511627776,\): 4,398.0 GB of memory"),
-        (Wanted(inputs=("none",), target="none"), "have no rows"),
+    for options, message in (
+        (OriginOptions(target="prices"), "prices: targets go up to 89,856\nsay --classes 89857 if"),
+        (
+            OriginOptions(inputs=("rows",), target="many"),
+            "many has 1,099,511,627,776 rows: .* GB of mem",
+        ),
+        (
+            OriginOptions(inputs=("wide",)),
+            r"a row of wide is \(1099511627776,\): 4,398.0 GB of memory",
+        ),
+        (OriginOptions(inputs=("none",), target="none"), "have no rows"),
     ):
         with pytest.raises(UserError, match=message):
-            find_origin(str(path), wanted)
-    prices = find_origin(str(path), Wanted(target="prices", classes=0))
+            find_origin(str(path), options)
+    prices = find_origin(str(path), OriginOptions(target="prices", classes=0))
     assert (prices.classes, prices.fields[1].dtype) == ([], "float32")

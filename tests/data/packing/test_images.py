@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Wanted
+from phalanx.data.packing.origin import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything, packed, png
 
@@ -29,7 +29,7 @@ def make_images(folder: Path, shape: tuple[int, ...] = (6, 5, 3)) -> dict[str, N
 
 def test_folders_of_images(tmp_path: Path) -> None:
     images = make_images(tmp_path / "pets")
-    origin = find_origin(str(tmp_path / "pets"), Wanted())
+    origin = find_origin(str(tmp_path / "pets"), OriginOptions())
     inputs, targets = everything(origin)
     assert inputs == [(tmp_path / "pets" / name).read_bytes() for name in images]
     assert targets.tolist() == [0, 0, 0, 1, 1, 1]
@@ -52,10 +52,10 @@ def test_images_of_one_size(tmp_path: Path) -> None:
         png(np.full((4, 9, 3), 200, np.uint8), "JPEG")
     )
     with pytest.raises(UserError, match=r"images differ in size: .* is 6×5, .*wide.jpg 4×9"):
-        find_origin(str(tmp_path / "pets"), Wanted(decode=True))
-    kept = find_origin(str(tmp_path / "pets"), Wanted())
+        find_origin(str(tmp_path / "pets"), OriginOptions(decode=True))
+    kept = find_origin(str(tmp_path / "pets"), OriginOptions())
     assert kept.fields[0].shape is None
-    sized = find_origin(str(tmp_path / "pets"), Wanted(size=(3, 2)))
+    sized = find_origin(str(tmp_path / "pets"), OriginOptions(size=(3, 2)))
     inputs, _ = everything(sized)
     assert np.array(inputs).shape == (7, 3, 3, 2)
     assert abs(int(inputs[-1].mean()) - 200) < 3
@@ -65,7 +65,7 @@ def test_grey_images_and_other_formats(tmp_path: Path) -> None:
     images = make_images(tmp_path / "pets", (4, 4))
     name = next(iter(images))
     (tmp_path / "pets" / name).write_bytes(png(images[name], "BMP"))
-    origin = find_origin(str(tmp_path / "pets"), Wanted())
+    origin = find_origin(str(tmp_path / "pets"), OriginOptions())
     inputs, _ = everything(origin)
     assert origin.fields[0].shape == [1, 4, 4]
     assert all(content.startswith(b"\x89PNG") for content in inputs)
@@ -75,12 +75,12 @@ def test_grey_images_and_other_formats(tmp_path: Path) -> None:
 def test_train_and_validation_folders(tmp_path: Path) -> None:
     make_images(tmp_path / "pets" / "train")
     make_images(tmp_path / "pets" / "val")
-    origin = find_origin(str(tmp_path / "pets"), Wanted())
+    origin = find_origin(str(tmp_path / "pets"), OriginOptions())
     assert origin.validation is not None
     assert origin.validation.tolist() == [6, 7, 8, 9, 10, 11]
     (tmp_path / "pets" / "val" / "dog").rename(tmp_path / "pets" / "val" / "wolf")
     with pytest.raises(UserError, match="val/wolf: no such class"):
-        find_origin(str(tmp_path / "pets"), Wanted())
+        find_origin(str(tmp_path / "pets"), OriginOptions())
 
 
 def test_images_that_are_damaged(tmp_path: Path) -> None:
@@ -88,10 +88,10 @@ def test_images_that_are_damaged(tmp_path: Path) -> None:
     broken = tmp_path / "pets" / "dog" / "1.png"
     broken.write_bytes(broken.read_bytes()[:60])
     with pytest.raises(UserError, match=r"dog/1.png is not an image"):
-        everything(find_origin(str(tmp_path / "pets"), Wanted()))
+        everything(find_origin(str(tmp_path / "pets"), OriginOptions()))
     broken.write_bytes(b"hello")
     with pytest.raises(UserError, match=r"dog/1.png is not an image"):
-        find_origin(str(tmp_path / "pets"), Wanted())
+        find_origin(str(tmp_path / "pets"), OriginOptions())
 
 
 def test_what_is_not_packed_is_counted_and_named(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_is_not_packed_is_counted_and_named(tmp_path: Path) -> None:
     (pets / "train" / "loose.png").write_bytes(png(np.zeros((6, 5, 3), np.uint8)))
     (pets / "train" / "dog" / "notes.txt").write_text("woof")
     (pets / "train" / "dog" / "._0.png").write_text("of a Mac")
-    origin = find_origin(str(pets), Wanted())
+    origin = find_origin(str(pets), OriginOptions())
     assert origin.classes == ["cat", "dog", "fox"]
     assert [len(chunk) for chunk in origin.chunks] == [6 + 2 + 6], "linked ones too"
     train = pets / "train"
@@ -126,20 +126,20 @@ def test_folders_that_cannot_be_meant(tmp_path: Path) -> None:
     cat = tmp_path / "pets" / "cat"
     (cat / "gone.png").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"cat/gone.png is a link to nothing"):
-        find_origin(str(tmp_path / "pets"), Wanted())
+        find_origin(str(tmp_path / "pets"), OriginOptions())
     (cat / "gone.png").unlink()
     (cat / "circle").symlink_to(tmp_path / "pets" / "cat")
     with pytest.raises(UserError, match=r"cat/circle links to a folder that holds it"):
-        find_origin(str(tmp_path / "pets"), Wanted())
+        find_origin(str(tmp_path / "pets"), OriginOptions())
     (cat / "circle").unlink()
     os.mkfifo(cat / "pipe.png")
     with pytest.raises(UserError, match=r"cat/pipe.png is no regular file"):
-        find_origin(str(tmp_path / "pets"), Wanted())
+        find_origin(str(tmp_path / "pets"), OriginOptions())
     (cat / "pipe.png").unlink()
     make_images(tmp_path / "splits" / "val")
     make_images(tmp_path / "splits" / "test")
     with pytest.raises(UserError, match="has test, val and no train"):
-        find_origin(str(tmp_path / "splits"), Wanted())
+        find_origin(str(tmp_path / "splits"), OriginOptions())
 
 
 @pytest.mark.parametrize("kind", ["PNG", "PPM", "TIFF"])
@@ -149,8 +149,8 @@ def test_grey_images_of_16_bits_are_scaled(kind: str, tmp_path: Path) -> None:
         (tmp_path / "deep" / name).mkdir(parents=True)
         (tmp_path / "deep" / name / "0.png").write_bytes(png(ramp, kind))
     expected = np.round(ramp / 257).astype(np.uint8)
-    for wanted in (Wanted(), Wanted(decode=True), Wanted(size=(8, 8))):
-        origin = find_origin(str(tmp_path / "deep"), wanted)
+    for options in (OriginOptions(), OriginOptions(decode=True), OriginOptions(size=(8, 8))):
+        origin = find_origin(str(tmp_path / "deep"), options)
         assert origin.fields[0].shape == [1, 8, 8]
         assert origin.notes[0].startswith("2 grey images of 16 bits, scaled to 8: ")
         train, validation = packed(origin, tmp_path / "p")
@@ -166,10 +166,10 @@ def test_images_of_several_frames_or_of_32_bits(tmp_path: Path) -> None:
     frames[0].save(
         tmp_path / "pets" / "cat" / "moving.gif", save_all=True, append_images=frames[1:]
     )
-    origin = find_origin(str(tmp_path / "pets"), Wanted())
+    origin = find_origin(str(tmp_path / "pets"), OriginOptions())
     assert [note.split(": ")[0] for note in origin.notes] == [
         "1 images of several frames or pages, of which the first is packed"
     ]
     image_module.fromarray(np.ones((6, 5), np.float32)).save(tmp_path / "pets" / "cat" / "f.tiff")
     with pytest.raises(UserError, match=r"f.tiff is not an image: its pixels have 32 bits"):
-        find_origin(str(tmp_path / "pets"), Wanted())
+        find_origin(str(tmp_path / "pets"), OriginOptions())

@@ -10,12 +10,12 @@ from phalanx.data.packed.shard_writers import Rows
 from phalanx.data.packed.writer import hidden_folder
 from phalanx.data.packing import run
 from phalanx.data.packing.origin import ArraysOrigin, Numbers
-from phalanx.data.packing.run import Packing, pack
+from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 
 NUM_SAMPLES = 100
 CONTENT = np.arange(NUM_SAMPLES * 4, dtype=np.float32).reshape(NUM_SAMPLES, 4)
-SMALL_SHARDS = Packing(shard_mb=0.0004, seed=3)
+SMALL_SHARDS = PackingOptions(shard_mb=0.0004, seed=3)
 
 
 class Interrupted(ArraysOrigin):
@@ -101,10 +101,10 @@ def test_other_options_do_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         pack(Interrupted(4), tmp_path / "p", SMALL_SHARDS)
     with pytest.raises(UserError, match=r"part of a pack of numbers.*\n.*begin anew"):
-        pack(Interrupted(99), tmp_path / "p", Packing(seed=4))
+        pack(Interrupted(99), tmp_path / "p", PackingOptions(seed=4))
     with pytest.raises(UserError, match="begin anew with --overwrite"):
         pack(Interrupted(99, "other numbers"), tmp_path / "p", SMALL_SHARDS)
-    pack(Interrupted(99), tmp_path / "p", Packing(seed=4, overwrite=True))
+    pack(Interrupted(99), tmp_path / "p", PackingOptions(seed=4, overwrite=True))
     assert not hidden_folder(tmp_path / "p").exists()
 
 
@@ -113,7 +113,7 @@ def test_a_pack_is_replaced_when_the_new_one_is_whole(tmp_path: Path) -> None:
     before = content_of(tmp_path / "p")
     with pytest.raises(UserError, match=r"is a pack already.* --overwrite"):
         pack(Interrupted(99), tmp_path / "p", SMALL_SHARDS)
-    other = Packing(seed=5, overwrite=True)
+    other = PackingOptions(seed=5, overwrite=True)
     with pytest.raises(KeyboardInterrupt):
         pack(Interrupted(4), tmp_path / "p", other)
     assert content_of(tmp_path / "p") == before
@@ -128,13 +128,13 @@ def test_folders_that_are_taken_or_too_small(
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "a.txt").write_text("dear")
     with pytest.raises(UserError, match="is there and no pack"):
-        pack(Interrupted(99), tmp_path / "letters", Packing(overwrite=True))
+        pack(Interrupted(99), tmp_path / "letters", PackingOptions(overwrite=True))
     with pytest.raises(UserError, match="cannot be written: Not a directory"):
-        pack(Interrupted(99), tmp_path / "letters" / "a.txt" / "p", Packing())
+        pack(Interrupted(99), tmp_path / "letters" / "a.txt" / "p", PackingOptions())
     usage = run.shutil.disk_usage(tmp_path)._replace(free=1999)
     monkeypatch.setattr(run.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(UserError, match=r"has 0\.0 MB free, and 0\.0 MB are needed"):
-        pack(Interrupted(99), tmp_path / "p", Packing())
+        pack(Interrupted(99), tmp_path / "p", PackingOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["letters"]
 
 
@@ -149,4 +149,4 @@ def test_folders_that_are_taken_or_too_small(
 )
 def test_options_that_cannot_be(options: dict[str, float], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Packing(**options)  # type: ignore[arg-type]
+        PackingOptions(**options)  # type: ignore[arg-type]

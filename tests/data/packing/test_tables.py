@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Wanted
+from phalanx.data.packing.origin import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything, packed, png
 
@@ -18,12 +18,12 @@ parquet = pytest.importorskip("pyarrow.parquet")
 def test_csv(tmp_path: Path) -> None:
     path = tmp_path / "iris.csv"
     path.write_text("width;height; kind\n1;2.5;rose\n\n3;4e2;iris\n5;-6;rose\n")
-    origin = find_origin(str(path), Wanted(target="kind"))
+    origin = find_origin(str(path), OriginOptions(target="kind"))
     inputs, targets = everything(origin)
     np.testing.assert_array_equal(inputs, np.array([[1, 2.5], [3, 400], [5, -6]], np.float32))
     assert targets.tolist() == [1, 0, 1]
     assert origin.classes == ["iris", "rose"]
-    chosen = find_origin(str(path), Wanted(target="height", inputs=("width",)))
+    chosen = find_origin(str(path), OriginOptions(target="height", inputs=("width",)))
     inputs, targets = everything(chosen)
     assert np.array(inputs).tolist() == [[1], [3], [5]]
     assert targets.dtype == np.float32, "a quantity, no class"
@@ -51,24 +51,24 @@ def test_csv_that_is_wrong(message: str, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_text(CSV_FAULTS[message])
     with pytest.raises(UserError, match=message) as caught:
-        find_origin(str(path), Wanted(target="t"))
+        find_origin(str(path), OriginOptions(target="t"))
     assert str(path) in str(caught.value)
 
 
 def test_csv_without_a_target(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\n1,2\n")
     with pytest.raises(UserError, match="name one with --target: a, b"):
-        find_origin(str(tmp_path / "t.csv"), Wanted())
+        find_origin(str(tmp_path / "t.csv"), OriginOptions())
     (tmp_path / "bytes.csv").write_bytes(b"a,b\n1,\xff\n")
     with pytest.raises(UserError, match="is not UTF-8: byte 6"):
-        find_origin(str(tmp_path / "bytes.csv"), Wanted(target="b"))
+        find_origin(str(tmp_path / "bytes.csv"), OriginOptions(target="b"))
 
 
 def test_parquet_columns_over_several_files(tmp_path: Path) -> None:
     for i in range(2):
         table = pyarrow.table({"a": [1.0, 2, 3], "b": [4, 5, 6 + i], "t": ["x", "y", "x"]})
         parquet.write_table(table, tmp_path / f"{i}.parquet", row_group_size=2)
-    origin = find_origin(str(tmp_path), Wanted(target="t"))
+    origin = find_origin(str(tmp_path), OriginOptions(target="t"))
     assert [len(chunk) for chunk in origin.chunks] == [2, 1, 2, 1]
     inputs, targets = everything(origin)
     assert inputs[0].dtype == np.float32
@@ -85,18 +85,18 @@ def test_parquet_lists_and_images(tmp_path: Path) -> None:
     tokens = RANDOM.integers(0, 99, (5, 3))
     table = pyarrow.table({"tokens": tokens.tolist(), "next": (tokens + 1).tolist()})
     parquet.write_table(table, tmp_path / "t.parquet")
-    origin = find_origin(str(tmp_path / "t.parquet"), Wanted(target="next"))
+    origin = find_origin(str(tmp_path / "t.parquet"), OriginOptions(target="next"))
     inputs, targets = everything(origin)
     np.testing.assert_array_equal(np.array(inputs), tokens)
     np.testing.assert_array_equal(targets, tokens + 1)
     images = RANDOM.integers(0, 256, (4, 6, 5, 3)).astype(np.uint8)
     column = [{"bytes": png(image), "path": None} for image in images]
     parquet.write_table(pyarrow.table({"image": column, "label": [0, 1, 1, 0]}), tmp_path / "i.pq")
-    wanted = Wanted(target="label", inputs=("image",))
-    origin = find_origin(str(tmp_path / "i.pq"), wanted)
+    options = OriginOptions(target="label", inputs=("image",))
+    origin = find_origin(str(tmp_path / "i.pq"), options)
     inputs, _ = everything(origin)
     assert inputs == [item["bytes"] for item in column]
-    decoded = Wanted(target="label", inputs=("image",), decode=True)
+    decoded = OriginOptions(target="label", inputs=("image",), decode=True)
     inputs, _ = everything(find_origin(str(tmp_path / "i.pq"), decoded))
     np.testing.assert_array_equal(np.array(inputs), images.transpose(0, 3, 1, 2))
 
@@ -114,7 +114,7 @@ def test_parquet_lists_and_images(tmp_path: Path) -> None:
 def test_parquet_that_is_wrong(columns: dict[str, Any], message: str, tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet")
     with pytest.raises(UserError, match=message):
-        everything(find_origin(str(tmp_path / "t.parquet"), Wanted(target="t")))
+        everything(find_origin(str(tmp_path / "t.parquet"), OriginOptions(target="t")))
     (tmp_path / "t.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(UserError, match="cannot be read as Parquet"):
-        find_origin(str(tmp_path / "t.parquet"), Wanted(target="t"))
+        find_origin(str(tmp_path / "t.parquet"), OriginOptions(target="t"))

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.packing.targets import Places, labelled, parse_targets
+from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
 
-PLACES = Places("t.csv", lambda i: f"t.csv row {i + 2}")
+PLACES = TargetLocations("t.csv", lambda i: f"t.csv row {i + 2}")
 
 
 def parsed(words: Sequence[str], num_classes: int | None = None) -> tuple[list[float], list[str]]:

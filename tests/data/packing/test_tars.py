@@ -9,8 +9,8 @@ import pytest
 
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packing.find import find_origin
-from phalanx.data.packing.origin import Wanted
-from phalanx.data.packing.run import Packing, pack
+from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything, png
 
@@ -33,7 +33,7 @@ def test_tars_of_others(tmp_path: Path) -> None:
             members |= {f"set/{i:03d}.jpg": png(images[i]), f"set/{i:03d}.cls": b"%d" % (i % 2)}
             members[f"set/{i:03d}.json"] = b"{}"
         write_tar(tmp_path / f"{shard}.tar", members)
-    origin = find_origin(str(tmp_path), Wanted(decode=True))
+    origin = find_origin(str(tmp_path), OriginOptions(decode=True))
     inputs, targets = everything(origin)
     np.testing.assert_array_equal(np.array(inputs), images.transpose(0, 3, 1, 2))
     assert targets.tolist() == [0, 1, 0, 1]
@@ -42,9 +42,9 @@ def test_tars_of_others(tmp_path: Path) -> None:
 def test_what_we_packed_is_read_as_a_tar(tmp_path: Path) -> None:
     """Ours are read like those of others."""
     (tmp_path / "t.csv").write_text("a,b,t\n" + "".join(f"{i},{-i},{i % 3}\n" for i in range(20)))
-    first = find_origin(str(tmp_path / "t.csv"), Wanted(target="t"))
-    pack(first, tmp_path / "p", Packing(layout="tar", validation=0, shard_mb=0.01))
-    again = find_origin(str(tmp_path / "p" / "train"), Wanted(kind="tar"))
+    first = find_origin(str(tmp_path / "t.csv"), OriginOptions(target="t"))
+    pack(first, tmp_path / "p", PackingOptions(layout="tar", validation=0, shard_mb=0.01))
+    again = find_origin(str(tmp_path / "p" / "train"), OriginOptions(kind="tar"))
     inputs, targets = everything(again)
     (train,) = (Pack(tmp_path / "p" / "train"),)
     np.testing.assert_array_equal(np.array(inputs), train.read("inputs", np.arange(20)))
@@ -74,7 +74,7 @@ def test_unsafe_members_are_refused(info: tarfile.TarInfo, message: str, tmp_pat
     with tarfile.open(tmp_path / "t.tar", "w") as archive:
         archive.addfile(info)
     with pytest.raises(UserError, match=message):
-        find_origin(str(tmp_path / "t.tar"), Wanted())
+        find_origin(str(tmp_path / "t.tar"), OriginOptions())
 
 
 def test_tars_that_are_wrong(tmp_path: Path) -> None:
@@ -83,19 +83,19 @@ def test_tars_that_are_wrong(tmp_path: Path) -> None:
     np.save(array, np.array([{}], object), allow_pickle=True)
     write_tar(path, {"0.npy": array.getvalue(), "0.cls": b"0"})
     with pytest.raises(UserError, match=r"0.npy at byte 512 is no array: Object arrays"):
-        find_origin(str(path), Wanted())
+        find_origin(str(path), OriginOptions())
     write_tar(path, {"0.png": png(np.zeros((2, 2), np.uint8)), "0.cls": b"0", "1.cls": b"0"})
     with pytest.raises(UserError, match=r"1.cls at byte \d+: its sample has no member .png"):
-        find_origin(str(path), Wanted())
+        find_origin(str(path), OriginOptions())
     with pytest.raises(UserError, match=r"name one ending each .* cls, png"):
-        find_origin(str(path), Wanted(target=None, inputs=("a", "b")))
+        find_origin(str(path), OriginOptions(target=None, inputs=("a", "b")))
     content = path.read_bytes()
     path.write_bytes(content[:700])
     with pytest.raises(UserError, match=r"t.tar"):
-        find_origin(str(path), Wanted())
+        find_origin(str(path), OriginOptions())
     path.write_bytes(b"no tar at all" * 100)
     with pytest.raises(UserError, match="is not a tar, or damaged"):
-        find_origin(str(path), Wanted())
+        find_origin(str(path), OriginOptions())
 
 
 def numbered(count: int, first: int = 0) -> dict[str, bytes]:
@@ -123,13 +123,13 @@ def test_a_tar_that_ends_early_is_refused(tmp_path: Path) -> None:
         content[offset] ^= 1
         path.write_bytes(content)
         with pytest.raises(UserError, match=rf"damaged: at byte {at} there is neither a member"):
-            find_origin(str(path), Wanted())
+            find_origin(str(path), OriginOptions())
     path.write_bytes(whole[:at])
     with pytest.raises(UserError, match=rf"is cut off: it ends at byte {at} without"):
-        find_origin(str(path), Wanted())
+        find_origin(str(path), OriginOptions())
     path.write_bytes(whole[: at + 200])
     with pytest.raises(UserError, match=r"is cut off|is not a tar, or damaged"):
-        find_origin(str(path), Wanted())
+        find_origin(str(path), OriginOptions())
 
 
 def test_tars_that_were_joined_are_read_on(tmp_path: Path) -> None:
@@ -139,12 +139,12 @@ def test_tars_that_were_joined_are_read_on(tmp_path: Path) -> None:
         parts.append((tmp_path / "part").read_bytes())
     path = tmp_path / "t.tar"
     path.write_bytes(b"".join(parts))
-    inputs, targets = everything(find_origin(str(path), Wanted()))
+    inputs, targets = everything(find_origin(str(path), OriginOptions()))
     assert len(inputs) == 12
     assert targets.tolist() == [0, 1] * 6
     path.write_bytes(parts[0] + b"\0" * 512 + b"rest" * 512)
     with pytest.raises(UserError, match="damaged: at byte"):
-        find_origin(str(path), Wanted())
+        find_origin(str(path), OriginOptions())
 
 
 def test_a_second_member_of_one_ending_is_refused(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_second_member_of_one_ending_is_refused(tmp_path: Path) -> None:
         for name in ("a.cls", "a.png", "a.cls", "a.png"):
             archive.addfile(tarfile.TarInfo(name), io.BytesIO())
     with pytest.raises(UserError, match=r"'a.cls' at byte 1536 is a second .cls of its sample"):
-        find_origin(str(tmp_path / "t.tar"), Wanted())
+        find_origin(str(tmp_path / "t.tar"), OriginOptions())
 
 
 def test_members_that_are_not_packed_are_named(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_members_that_are_not_packed_are_named(tmp_path: Path) -> None:
         if name.endswith("cls"):
             members[name.replace("cls", "json")] = b"{}"
     write_tar(tmp_path / "t.tar", members)
-    origin = find_origin(str(tmp_path / "t.tar"), Wanted())
+    origin = find_origin(str(tmp_path / "t.tar"), OriginOptions())
     assert [str(group) for group in origin.skipped] == [
         "12 members .json, neither inputs nor targets: "
         + ", ".join(f"{i:03d}.json" for i in range(10))
@@ -173,7 +173,7 @@ def test_members_that_are_not_packed_are_named(tmp_path: Path) -> None:
     for name in ("c.tgz", ".d.tar"):
         (tmp_path / name).write_bytes(b"")
     (tmp_path / "more").mkdir()
-    origin = find_origin(str(tmp_path), Wanted())
+    origin = find_origin(str(tmp_path), OriginOptions())
     assert len(origin.targets) == 14, "endings in capitals are read too"
     assert str(origin.skipped[-1]) == "3 hidden or of another ending than .tar: " + ", ".join(
         str(tmp_path / name) for name in (".d.tar", "c.tgz", "more")
@@ -211,7 +211,7 @@ def test_targets_that_are_wrong(target: tuple[str, bytes], message: str, tmp_pat
     if content == b"0.5":
         message = "0.cls at byte .*: the target 'cat' is no finite number"
     with pytest.raises(UserError, match=message):
-        find_origin(str(tmp_path / "t.tar"), Wanted(target=ending))
+        find_origin(str(tmp_path / "t.tar"), OriginOptions(target=ending))
 
 
 def test_quantities_of_a_tar(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_quantities_of_a_tar(tmp_path: Path) -> None:
     for i in range(20):
         members |= {f"{i}.png": png(np.zeros((2, 2), np.uint8)), f"{i}.txt": b"%.3f" % (i * 0.37)}
     write_tar(tmp_path / "t.tar", members)
-    origin = find_origin(str(tmp_path / "t.tar"), Wanted())
+    origin = find_origin(str(tmp_path / "t.tar"), OriginOptions())
     _, targets = everything(origin)
     assert origin.classes == []
     np.testing.assert_array_equal(targets, np.round(np.arange(20) * 0.37, 3).astype(np.float32))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.data.packing.origin import Numbers
-from phalanx.data.packing.skipped import Skipped
+from phalanx.data.packing.skipped_items import SkippedItems
 
 
 class ChunkedOrigin(ABC):
@@ -25,7 +25,7 @@ class ChunkedOrigin(ABC):
     chunks: list[range]
     validation: Numbers | None = None
     targets: NDArray[Any]
-    skipped: list[Skipped]
+    skipped: list[SkippedItems]
     notes: list[str]
 
     _kept: tuple[int, Any] = (-1, None)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packing.columns import chosen_columns
-from phalanx.data.packing.origin import ArraysOrigin, Wanted, fingerprint_of
-from phalanx.data.packing.targets import Places, labelled, parse_targets
+from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
+from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.data.unzip import read_unzipped
 from phalanx.errors import UserError
 
@@ -28,23 +28,23 @@ class _Table(NamedTuple):
     """Of the file, from 1 on, where each row ends."""
 
 
-def read_csv(path: Path, wanted: Wanted) -> ArraysOrigin:
+def read_csv(path: Path, options: OriginOptions) -> ArraysOrigin:
     """A header, then a row a sample; separated by what stands between the names in the header: a
     comma, a semicolon or a tab. Inputs are float32. The table is held in memory.
 
     Raises: UserError naming row, column and value where something is no number.
     """
     names, rows, lines = _table(path)
-    inputs, target = chosen_columns(path, names, wanted)
+    inputs, target = chosen_columns(path, names, options)
     values = np.empty((len(rows), len(inputs)), np.float32)
     for column, name in enumerate(inputs):
         words = [row[names.index(name)] for row in rows]
         values[:, column] = _numbers(path, name, words, lines)
-    places = Places(
+    locations = TargetLocations(
         f"{path}, column {target!r}", lambda i: f"{path} row {lines[i]}, column {target!r}"
     )
     words = [row[names.index(target)] for row in rows]
-    targets, classes = labelled(parse_targets(words, places), places, wanted.classes)
+    targets, classes = labelled(parse_targets(words, locations), locations, options.classes)
     return ArraysOrigin(
         f"{path}, target {target}",
         values,

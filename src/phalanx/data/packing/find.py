@@ -10,9 +10,9 @@ from phalanx.data.packing.idx_files import idx_files, read_idx_folder
 from phalanx.data.packing.image_files import has_images
 from phalanx.data.packing.image_folder import ImageFolder
 from phalanx.data.packing.known import NAMES, read_known
-from phalanx.data.packing.origin import Kind, Origin, Wanted
+from phalanx.data.packing.origin import Kind, Origin, OriginOptions
 from phalanx.data.packing.parquet_files import ParquetFiles
-from phalanx.data.packing.skipped import Skipped, reported
+from phalanx.data.packing.skipped_items import SkippedItems, reported
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular
@@ -28,14 +28,14 @@ WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar")
 WITH_PARTS: tuple[Kind, ...] = ("csv", "parquet", "hdf5", "tar")
 
 
-def find_origin(source: str, wanted: Wanted) -> Origin:
+def find_origin(source: str, options: OriginOptions) -> Origin:
     """source: the name of a known data set, a file or a folder.
 
     Raises: UserError when there is nothing, it is of no kind that is known, or is damaged.
     """
     path = Path(source)
-    if source in NAMES and wanted.kind is None and not path.exists():
-        _refuse_unused(source, wanted)
+    if source in NAMES and options.kind is None and not path.exists():
+        _refuse_unused(source, options)
         return read_known(source)
     if "\0" in source or not path.exists():
         raise UserError(
@@ -43,21 +43,21 @@ def find_origin(source: str, wanted: Wanted) -> Origin:
         )
     if not path.is_dir():
         check_source(path)
-    kind = wanted.kind or _kind_of(path)
-    _refuse_unused(kind, wanted)
+    kind = options.kind or _kind_of(path)
+    _refuse_unused(kind, options)
     match kind:
         case "images":
-            return ImageFolder(_folder(path, kind), wanted)
+            return ImageFolder(_folder(path, kind), options)
         case "idx":
-            return read_idx_folder(_folder(path, kind), wanted)
+            return read_idx_folder(_folder(path, kind), options)
         case "csv":
-            return read_csv(_file(path, kind), wanted)
+            return read_csv(_file(path, kind), options)
         case "parquet":
-            return _named_rest(path, kind, ParquetFiles(_files(path, kind), wanted))
+            return _named_rest(path, kind, ParquetFiles(_files(path, kind), options))
         case "hdf5":
-            return Hdf5File(_file(path, kind), wanted)
+            return Hdf5File(_file(path, kind), options)
         case "tar":
-            return _named_rest(path, kind, TarFiles(_files(path, kind), wanted))
+            return _named_rest(path, kind, TarFiles(_files(path, kind), options))
 
 
 def check_source(path: Path) -> None:
@@ -68,15 +68,15 @@ def check_source(path: Path) -> None:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _refuse_unused(kind: str, wanted: Wanted) -> None:
+def _refuse_unused(kind: str, options: OriginOptions) -> None:
     """Raises: UserError for what was asked for and would not be done."""
-    if kind not in WITH_IMAGES and (wanted.size or wanted.decode):
-        option = "--size" if wanted.size else "--decode"
+    if kind not in WITH_IMAGES and (options.size or options.decode):
+        option = "--size" if options.size else "--decode"
         raise UserError(f"{option} is of images in folders, Parquet and tar, not of {kind}")
-    if kind not in (*WITH_PARTS, "idx") and wanted.classes is not None:
-        raise UserError(f"--classes {wanted.classes}: the classes of {kind} are known")
-    if kind not in WITH_PARTS and (wanted.inputs or wanted.target):
-        option = f"--inputs {wanted.inputs[0]}" if wanted.inputs else f"--target {wanted.target}"
+    if kind not in (*WITH_PARTS, "idx") and options.classes is not None:
+        raise UserError(f"--classes {options.classes}: the classes of {kind} are known")
+    if kind not in WITH_PARTS and (options.inputs or options.target):
+        option = f"--inputs {options.inputs[0]}" if options.inputs else f"--target {options.target}"
         raise UserError(f"{option}: {kind} has no columns or parts to choose from")
 
 
@@ -122,7 +122,7 @@ def _of_kind(folder: Path, kind: Kind) -> list[Path]:
 
 def _named_rest(path: Path, kind: Kind, origin: Origin) -> Origin:
     """Add to `origin.skipped` what else lies in the folder it was found in."""
-    rest = Skipped(f"hidden or of another ending than .{kind}")
+    rest = SkippedItems(f"hidden or of another ending than .{kind}")
     if path.is_dir():
         for other in sorted({*path.iterdir()}.difference(_of_kind(path, kind))):
             rest.add(other)

@@ -14,8 +14,8 @@ from phalanx.data.memory import check_fits
 from phalanx.data.packed.index import Field
 from phalanx.data.packing.chunked import ChunkedOrigin
 from phalanx.data.packing.hdf5_links import find_data_set
-from phalanx.data.packing.origin import Wanted, fingerprint_of
-from phalanx.data.packing.targets import Places, labelled
+from phalanx.data.packing.origin import OriginOptions, fingerprint_of
+from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
 
 CHUNK_BYTES = 64 * 2**20
@@ -28,13 +28,13 @@ _USUAL_INPUTS, _USUAL_TARGETS = ("inputs", "images", "data", "x", "X"), ("target
 class Hdf5File(ChunkedOrigin):
     """Inputs are read in blocks of rows of about 64 MB."""
 
-    def __init__(self, path: Path, wanted: Wanted) -> None:
+    def __init__(self, path: Path, options: OriginOptions) -> None:
         """Raises: UserError when a data set is missing, lies in another file, is not numbers, or
         the two do not fit each other or the memory."""
         self._path = path
         self._file = _opened(path)
         with _reading(path):
-            inputs_name, target_name = self._names(wanted)
+            inputs_name, target_name = self._names(options)
             self._inputs_set, targets = self._data_set(inputs_name), self._data_set(target_name)
             self._check_sizes(inputs_name, target_name, targets)
             values = targets[...]
@@ -42,8 +42,10 @@ class Hdf5File(ChunkedOrigin):
         self.text = f"{path}, {inputs_name} and {target_name}"
         self.fingerprint = fingerprint_of([path])
         self.skipped, self.notes = [], []
-        places = Places(f"{path}, {target_name}", lambda i: f"{path}, {target_name} row {i}")
-        self.targets, self.classes = labelled(values, places, wanted.classes)
+        locations = TargetLocations(
+            f"{path}, {target_name}", lambda i: f"{path}, {target_name} row {i}"
+        )
+        self.targets, self.classes = labelled(values, locations, options.classes)
         row_bytes = max(1, self._inputs_set.nbytes // max(1, num_samples))
         step = max(1, CHUNK_BYTES // row_bytes)
         starts = range(0, num_samples, step)
@@ -63,13 +65,13 @@ class Hdf5File(ChunkedOrigin):
     def close(self) -> None:
         self._file.close()
 
-    def _names(self, wanted: Wanted) -> tuple[str, str]:
+    def _names(self, options: OriginOptions) -> tuple[str, str]:
         there: list[str] = []
         self._file.visititems(lambda name, item: there.append(name) if _is_set(item) else None)
-        if len(wanted.inputs) > 1:
-            raise UserError(f"{self._path}: name one data set with --inputs, not {wanted.inputs}")
-        inputs = wanted.inputs[0] if wanted.inputs else _first(_USUAL_INPUTS, self._file)
-        target = wanted.target or _first(_USUAL_TARGETS, self._file)
+        if len(options.inputs) > 1:
+            raise UserError(f"{self._path}: name one data set with --inputs, not {options.inputs}")
+        inputs = options.inputs[0] if options.inputs else _first(_USUAL_INPUTS, self._file)
+        target = options.target or _first(_USUAL_TARGETS, self._file)
         listed = ", ".join(there[:12]) or "nothing"
         if inputs is None or target is None:
             raise UserError(

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.idx import read_idx
-from phalanx.data.packing.origin import ArraysOrigin, Wanted, fingerprint_of
-from phalanx.data.packing.targets import Places, labelled
+from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
+from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
 
 _NAME = re.compile(r"(?P<split>.*?)-?(?P<part>images|labels)[-.]idx(?P<dims>\d)-ubyte(\.gz)?")
@@ -22,7 +22,7 @@ def idx_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
 
 
-def read_idx_folder(folder: Path, wanted: Wanted) -> ArraysOrigin:
+def read_idx_folder(folder: Path, options: OriginOptions) -> ArraysOrigin:
     """All pairs of a folder; those named t10k, test or validation are for validation.
 
     Raises: UserError when a file has no partner, or does not fit it, or is damaged.
@@ -32,9 +32,11 @@ def read_idx_folder(folder: Path, wanted: Wanted) -> ArraysOrigin:
     held_out = [split for split in pairs if split not in train]
     loaded = [_load(pairs[split]) for split in (*train, *held_out)]
     images = np.concatenate([images for images, _ in loaded])
-    places = Places(f"IDX labels in {folder}", lambda i: f"label {i} of all in {folder}")
+    locations = TargetLocations(
+        f"IDX labels in {folder}", lambda i: f"label {i} of all in {folder}"
+    )
     labels = np.concatenate([labels for _, labels in loaded])
-    targets, classes = labelled(labels, places, wanted.classes)
+    targets, classes = labelled(labels, locations, options.classes)
     num_train = sum(len(labels) for _, labels in loaded[: len(train)])
     return ArraysOrigin(
         f"IDX files in {folder}",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.data.packing.skipped import Skipped, reported
+from phalanx.data.packing.skipped_items import SkippedItems, reported
 from phalanx.errors import UserError
 
 ENDINGS = (
@@ -25,20 +25,20 @@ class ImageFiles(NamedTuple):
     validation: list[tuple[Path, str]]
     """Those that the folder sets aside."""
     classes: list[str]
-    skipped: list[Skipped]
+    skipped: list[SkippedItems]
 
 
 class _Groups:
     """Reasons for which something is not packed."""
 
     def __init__(self) -> None:
-        self.foreign = Skipped(f"files that end in none of {', '.join(ENDINGS[:3])} …")
-        self.hidden = Skipped("hidden files or folders")
-        self.loose = Skipped("files in no class's folder")
-        self.empty = Skipped("folders without images, which make no class")
-        self.beside = Skipped("files in folders beside those for training and validation")
+        self.foreign = SkippedItems(f"files that end in none of {', '.join(ENDINGS[:3])} …")
+        self.hidden = SkippedItems("hidden files or folders")
+        self.loose = SkippedItems("files in no class's folder")
+        self.empty = SkippedItems("folders without images, which make no class")
+        self.beside = SkippedItems("files in folders beside those for training and validation")
 
-    def all(self) -> list[Skipped]:
+    def all(self) -> list[SkippedItems]:
         return reported((self.foreign, self.hidden, self.loose, self.empty, self.beside))
 
 

@@ -12,7 +12,7 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Sample
 from phalanx.data.packing.image_files import find_images
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
-from phalanx.data.packing.origin import Numbers, Wanted, fingerprint_of
+from phalanx.data.packing.origin import Numbers, OriginOptions, fingerprint_of
 from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
 
@@ -21,7 +21,7 @@ class ImageFolder:
     """FOLDER/CLASS/…/image, or FOLDER/train/CLASS/image beside FOLDER/val/CLASS/image. Classes are
     in the order of the alphabet. Reads with as many threads as there are processors."""
 
-    def __init__(self, folder: Path, wanted: Wanted) -> None:
+    def __init__(self, folder: Path, options: OriginOptions) -> None:
         """Opens every image to see its size.
 
         Raises: UserError when there is none, or one is no image.
@@ -35,7 +35,7 @@ class ImageFolder:
         self.chunks = [range(len(files))]
         self.validation = np.arange(len(train), len(files)) if held_out else None
         self._pool = ThreadPoolExecutor(usable_cores())
-        self._form: ImageForm = choose_form(self._pool.map(_peek_file, self._paths), wanted)
+        self._form: ImageForm = choose_form(self._pool.map(_peek_file, self._paths), options)
         self.notes = self._form.notes
         self.fields = [self._form.field, Field(name="targets", dtype="int64", shape=[])]
 

@@ -21,8 +21,8 @@ from phalanx.data.packed.decode import (
     words_of,
 )
 from phalanx.data.packed.index import Encoding, Field
-from phalanx.data.packing.origin import Wanted
-from phalanx.data.packing.skipped import Skipped, reported
+from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.skipped_items import SkippedItems, reported
 from phalanx.errors import UserError
 
 KEPT = ("PNG", "JPEG")
@@ -72,7 +72,7 @@ class ImageForm:
         return content if _kind(content) in KEPT else _as_png(pixels)
 
 
-def choose_form(images: Iterable[Peek], wanted: Wanted) -> ImageForm:
+def choose_form(images: Iterable[Peek], options: OriginOptions) -> ImageForm:
     """The form that suits all of them: grey where all are, of one shape where all are.
 
     Raises: UserError when they are to be decoded and differ in size.
@@ -80,7 +80,7 @@ def choose_form(images: Iterable[Peek], wanted: Wanted) -> ImageForm:
     first: Peek | None = None
     other: Peek | None = None
     channels, num_png, num_images = 1, 0, 0
-    deep, moving = Skipped("grey images of 16 bits, scaled to 8"), Skipped(_FRAMES)
+    deep, moving = SkippedItems("grey images of 16 bits, scaled to 8"), SkippedItems(_FRAMES)
     for image in images:
         if image.has_16_bits:
             deep.add(image.where)
@@ -95,16 +95,16 @@ def choose_form(images: Iterable[Peek], wanted: Wanted) -> ImageForm:
     if first is None:
         raise UserError("there are no images to pack")
     notes = [str(group) for group in reported((deep, moving))]
-    height, width = wanted.size or (first.height, first.width)
-    if wanted.size or wanted.decode:
-        if other is not None and wanted.size is None:
+    height, width = options.size or (first.height, first.width)
+    if options.size or options.decode:
+        if other is not None and options.size is None:
             raise UserError(
                 f"images differ in size: {first.where} is {first.height}×{first.width}, "
                 f"{other.where} {other.height}×{other.width}\nbring them to one with --size, "
                 "for example --size 224x224"
             )
         shape = [channels, height, width]
-        return ImageForm(field=_field("raw", shape), size=wanted.size, notes=notes)
+        return ImageForm(field=_field("raw", shape), size=options.size, notes=notes)
     encoding: Encoding = "png" if 2 * num_png > num_images else "jpeg"
     described = _field(encoding, None if other else [channels, height, width])
     return ImageForm(field=described, notes=notes)

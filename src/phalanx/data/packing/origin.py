@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
-from phalanx.data.packing.skipped import Skipped
+from phalanx.data.packing.skipped_items import SkippedItems
 from phalanx.errors import UserError
 
 Numbers = NDArray[np.int64]
@@ -31,7 +31,7 @@ class Origin(Protocol):
     """Samples that are best read together; one where any sample is as good as the next."""
     validation: Numbers | None
     """The samples that the data itself sets aside; None where it says nothing."""
-    skipped: list[Skipped]
+    skipped: list[SkippedItems]
     """What is in the source and is not packed."""
     notes: list[str]
     """What is packed otherwise than it was, a line each."""
@@ -46,7 +46,7 @@ class Origin(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class OriginOptions:
     """Options for reading an origin. Parts are columns of a table, data sets of an HDF5 file,
     endings of a tar's members."""
 
@@ -88,7 +88,7 @@ class ArraysOrigin:
             for name, part in self._rows.items()
         ]
         self.chunks = [range(len(inputs))]
-        self.skipped: list[Skipped] = []
+        self.skipped: list[SkippedItems] = []
         self.notes: list[str] = []
         self.validation = None if num_train is None else np.arange(num_train, len(inputs))
 

@@ -14,8 +14,8 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packing.chunked import ChunkedOrigin
 from phalanx.data.packing.columns import chosen_columns
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
-from phalanx.data.packing.origin import Wanted, fingerprint_of
-from phalanx.data.packing.targets import Places, labelled
+from phalanx.data.packing.origin import OriginOptions, fingerprint_of
+from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
 
 BYTES_OF_A_ROW = 40
@@ -32,7 +32,7 @@ class ParquetFiles(ChunkedOrigin):
     """One file, or all of a folder, a row group at a time. Inputs are several columns of numbers,
     or one of lists, or one of images (their bytes, or a struct with the field `bytes`)."""
 
-    def __init__(self, paths: Sequence[Path], wanted: Wanted) -> None:
+    def __init__(self, paths: Sequence[Path], options: OriginOptions) -> None:
         """Reads the target column, and the images' sizes.
 
         Raises: UserError when a file is damaged, or columns are missing or not of such kinds.
@@ -41,7 +41,7 @@ class ParquetFiles(ChunkedOrigin):
         self._files = [_opened(path) for path in paths]
         self._paths = list(paths)
         names = self._files[0].schema_arrow.names
-        self._columns, target = chosen_columns(paths[0], names, wanted)
+        self._columns, target = chosen_columns(paths[0], names, options)
         self._groups = [
             (file, group)
             for file, content in enumerate(self._files)
@@ -53,11 +53,13 @@ class ParquetFiles(ChunkedOrigin):
         self.text = f"{paths[0] if len(paths) == 1 else paths[0].parent}, target {target}"
         self.fingerprint = fingerprint_of(paths)
         check_fits(sum(counts) * BYTES_OF_A_ROW, f"{paths[0]} has {sum(counts):,} rows")
-        places = Places(
+        locations = TargetLocations(
             f"{paths[0]}, column {target!r}", lambda i: f"{self._row(i)}, column {target!r}"
         )
-        self.targets, self.classes = labelled(self._target_values(target), places, wanted.classes)
-        self._form = self._image_form(wanted)
+        self.targets, self.classes = labelled(
+            self._target_values(target), locations, options.classes
+        )
+        self._form = self._image_form(options)
         self.notes = self._form.notes if self._form else []
         field = self._form.field if self._form else self._array_field()
         targets = self.targets
@@ -128,11 +130,11 @@ class ParquetFiles(ChunkedOrigin):
         except ValueError as error:
             raise UserError(f"{self._paths[0]}, column {target!r}: {error}") from error
 
-    def _image_form(self, wanted: Wanted) -> ImageForm | None:
+    def _image_form(self, options: OriginOptions) -> ImageForm | None:
         schema = self._files[0].schema_arrow
         if len(self._columns) != 1 or not _holds_bytes(schema.field(self._columns[0]).type):
             return None
-        return choose_form(self._peeks(), wanted)
+        return choose_form(self._peeks(), options)
 
     def _peeks(self) -> Iterator[Peek]:
         for number, chunk in enumerate(self.chunks):

@@ -33,7 +33,7 @@ Told = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Packing:
+class PackingOptions:
     """Options for packing."""
 
     layout: Layout | None = None
@@ -54,7 +54,7 @@ class Packing:
             raise UserError(f"--seed must not be negative, not {self.seed}")
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of an unfinished pack: only the same request may resume it."""
 
     text: str
@@ -68,7 +68,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack(
-    origin: Origin, target: Path, packing: Packing, told: Told = lambda *_: None
+    origin: Origin, target: Path, options: PackingOptions, told: Told = lambda *_: None
 ) -> Mapping[str, PackIndex]:
     """Write `target` with its splits; goes on where an earlier call with the same arguments ended.
 
@@ -76,17 +76,17 @@ def pack(
     Raises: UserError when `target` is taken, the disk is full, or a sample cannot be read. What was
             there before stays; whole shards are kept in a hidden folder beside `target`.
     """
-    request = _request(origin, packing)
+    request = _request(origin, options)
     with _refusals(target):
-        _check_target(target, packing.overwrite)
+        _check_target(target, options.overwrite)
         hidden = hidden_folder(target)
-        _check_hidden(hidden, request, packing.overwrite)
+        _check_hidden(hidden, request, options.overwrite)
         _check_room(hidden, origin)
         write_atomically(hidden / REQUEST, msgspec.json.encode(request))
         parts = split(
             origin.chunks,
-            seed=packing.seed,
-            share=packing.validation,
+            seed=options.seed,
+            share=options.validation,
             validation=origin.validation,
         )
         indices = {
@@ -99,27 +99,27 @@ def pack(
     return indices
 
 
-def _request(origin: Origin, packing: Packing) -> Request:
-    layout = packing.layout
+def _request(origin: Origin, options: PackingOptions) -> PackRequest:
+    layout = options.layout
     if layout is None:
         are_equal = all(sample_bytes(field) is not None for field in origin.fields)
         layout = "npy" if are_equal else "tar"
     check_fields(origin.fields)
     check_layout(layout, origin.fields)
-    return Request(
+    return PackRequest(
         text=origin.text,
         fingerprint=origin.fingerprint,
         layout=layout,
-        shard_bytes=int(packing.shard_mb * 1e6),
-        seed=packing.seed,
-        validation=packing.validation,
+        shard_bytes=int(options.shard_mb * 1e6),
+        seed=options.seed,
+        validation=options.validation,
         fields=origin.fields,
         classes=origin.classes,
     )
 
 
 def _pack_split(
-    origin: Origin, numbers: Numbers, folder: Path, request: Request, told: Told
+    origin: Origin, numbers: Numbers, folder: Path, request: PackRequest, told: Told
 ) -> PackIndex:
     if (folder / INDEX).is_file():
         told(folder.name, len(numbers), len(numbers))
@@ -171,12 +171,12 @@ def _check_target(target: Path, overwrite: bool) -> None:
         raise UserError(f"{target} is a mount point: name a folder in it")
 
 
-def _check_hidden(hidden: Path, request: Request, overwrite: bool) -> None:
+def _check_hidden(hidden: Path, request: PackRequest, overwrite: bool) -> None:
     """Go on with an unfinished pack, or put it away."""
     if not hidden.exists():
         return
     try:
-        begun = msgspec.json.decode((hidden / REQUEST).read_bytes(), type=Request)
+        begun = msgspec.json.decode((hidden / REQUEST).read_bytes(), type=PackRequest)
     except (FileNotFoundError, *DECODE_ERRORS):
         begun = None
     if begun == request:

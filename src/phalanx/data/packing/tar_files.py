@@ -14,10 +14,10 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packed.npy_content import parse_npy
 from phalanx.data.packed.shard_writers import Sample
 from phalanx.data.packing.image_form import ImageForm, choose_form, peek
-from phalanx.data.packing.origin import Numbers, Wanted, fingerprint_of
-from phalanx.data.packing.skipped import Skipped
+from phalanx.data.packing.origin import Numbers, OriginOptions, fingerprint_of
+from phalanx.data.packing.skipped_items import SkippedItems
 from phalanx.data.packing.tar_members import Member, read_samples
-from phalanx.data.packing.targets import Places, labelled, parse_targets
+from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
 
 _USUAL_INPUTS = ("inputs.npy", "inputs.png", "inputs.jpg", "png", "jpg", "jpeg", "webp", "npy")
@@ -31,7 +31,7 @@ MAX_TARGET_BYTES = 2**16
 class TarFiles:
     """Members are read where they lie; nothing is unpacked to disk, nothing unpickled."""
 
-    def __init__(self, paths: Sequence[Path], wanted: Wanted) -> None:
+    def __init__(self, paths: Sequence[Path], options: OriginOptions) -> None:
         """Reads all headers and targets, and the sizes of images.
 
         Raises: UserError for a damaged archive, an unsafe member, or a sample without its parts.
@@ -41,7 +41,7 @@ class TarFiles:
         samples = [sample for i, path in enumerate(paths) for sample in read_samples(i, path)]
         if not samples:
             raise UserError(f"{paths[0]} holds no samples")
-        inputs, target = self._endings(samples[0], wanted)
+        inputs, target = self._endings(samples[0], options)
         for sample in samples:
             for ending in (inputs, target):
                 if ending not in sample:
@@ -53,10 +53,10 @@ class TarFiles:
         self._members = [sample[inputs] for sample in samples]
         self.skipped = _unused(samples, (inputs, target))
         members = [sample[target] for sample in samples]
-        places = Places(str(paths[0]), lambda i: self._where(members[i]))
-        values = self._target_values(members, places)
-        self.targets, self.classes = labelled(values, places, wanted.classes)
-        self._form, field = self._input_form(inputs, wanted)
+        locations = TargetLocations(str(paths[0]), lambda i: self._where(members[i]))
+        values = self._target_values(members, locations)
+        self.targets, self.classes = labelled(values, locations, options.classes)
+        self._form, field = self._input_form(inputs, options)
         self.notes = self._form.notes if self._form else []
         shape = list(self.targets.shape[1:])
         self.fields = [field, Field(name="targets", dtype=self.targets.dtype.name, shape=shape)]
@@ -98,9 +98,9 @@ class TarFiles:
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
         return np.ascontiguousarray(native).reshape(array.shape)
 
-    def _target_values(self, members: Sequence[Member], places: Places) -> NDArray[Any]:
+    def _target_values(self, members: Sequence[Member], locations: TargetLocations) -> NDArray[Any]:
         if not members[0].name.lower().endswith(".npy"):
-            return parse_targets([self._text(member) for member in members], places)
+            return parse_targets([self._text(member) for member in members], locations)
         first = self._array(members[0])
         arrays = []
         for member in members:
@@ -121,10 +121,10 @@ class TarFiles:
         except UnicodeDecodeError:
             raise UserError(f"{self._where(member)} is neither text nor an array") from None
 
-    def _input_form(self, ending: str, wanted: Wanted) -> tuple[ImageForm | None, Field]:
+    def _input_form(self, ending: str, options: OriginOptions) -> tuple[ImageForm | None, Field]:
         if not ending.endswith("npy"):
             peeks = (peek(self._content(m), self._where(m)) for m in self._members)
-            form = choose_form(peeks, wanted)
+            form = choose_form(peeks, options)
             return form, form.field
         arrays = (self._array(member) for member in self._members)
         kinds = {(array.dtype.newbyteorder("=").name, array.shape) for array in arrays}
@@ -134,11 +134,11 @@ class TarFiles:
         shape = list(shapes.pop()) if len(shapes) == 1 else None
         return None, Field(name="inputs", dtype=dtypes.pop(), shape=shape)
 
-    def _endings(self, sample: dict[str, Member], wanted: Wanted) -> tuple[str, str]:
+    def _endings(self, sample: dict[str, Member], options: OriginOptions) -> tuple[str, str]:
         """Return the endings of the members that are inputs and target."""
-        inputs = wanted.inputs[0] if wanted.inputs else _first(_USUAL_INPUTS, sample)
-        target = wanted.target or _first(_USUAL_TARGETS, sample)
-        if inputs is None or target is None or len(wanted.inputs) > 1:
+        inputs = options.inputs[0] if options.inputs else _first(_USUAL_INPUTS, sample)
+        target = options.target or _first(_USUAL_TARGETS, sample)
+        if inputs is None or target is None or len(options.inputs) > 1:
             raise UserError(
                 f"which members of {self._paths[0]} are wanted? name one ending each with --inputs "
                 f"and --target: {', '.join(sorted(sample))}"
@@ -149,14 +149,14 @@ class TarFiles:
         return f"{self._paths[member.file]}: {member.name} at byte {member.offset}"
 
 
-def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> list[Skipped]:
+def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> list[SkippedItems]:
     """Members that are neither inputs nor targets, by ending."""
-    groups: dict[str, Skipped] = {}
+    groups: dict[str, SkippedItems] = {}
     for sample in samples:
         for ending, member in sample.items():
             if ending not in used:
                 reason = f"members .{ending}, neither inputs nor targets"
-                groups.setdefault(ending, Skipped(reason)).add(member.name)
+                groups.setdefault(ending, SkippedItems(reason)).add(member.name)
     return list(groups.values())
 
 

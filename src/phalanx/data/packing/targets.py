@@ -22,24 +22,24 @@ _MISSING = frozenset({"", "nan", "na", "n/a", "#n/a", "null", "none", "nil", "?"
 """Words, in lower case, by which tables say that a number is missing."""
 
 
-class Places(NamedTuple):
-    """Where targets stand, for error messages."""
+class TargetLocations(NamedTuple):
+    """Locations of targets in their source, for error messages."""
 
     source: str
-    of: Callable[[int], str]
-    """Names the place of one target."""
+    at: Callable[[int], str]
+    """Describes the location of one target, by its number."""
 
 
-def parse_targets(words: Sequence[str], places: Places) -> NDArray[Any]:
+def parse_targets(words: Sequence[str], locations: TargetLocations) -> NDArray[Any]:
     """Return whole numbers where all words are, else floats where all are numbers, else text.
 
     Raises: UserError naming the first word that is empty, not finite, or no number among numbers.
     """
     words = [word.strip() for word in words]
-    _check_words(words, places)
+    _check_words(words, locations)
     is_whole = [_WHOLE.fullmatch(word) is not None for word in words]
     if all(is_whole):
-        return _as_int64([int(word) for word in words], places)
+        return _as_int64([int(word) for word in words], locations)
     numbers = [_number(word) for word in words]
     unlike = [i for i, number in enumerate(numbers) if number is None]
     if not unlike:
@@ -51,14 +51,14 @@ def parse_targets(words: Sequence[str], places: Places) -> NDArray[Any]:
     odd = next((i for i in unlike if has_fractions or words[i].lower() in _MISSING), None)
     if is_mixed and odd is not None:
         raise UserError(
-            f"{places.of(odd)}: the target {words[odd]!r} is no finite number, as those of other "
-            "samples are\nmend it, or leave that sample out"
+            f"{locations.at(odd)}: the target {words[odd]!r} is no finite number, as those of "
+            "other samples are\nmend it, or leave that sample out"
         )
     return np.array(words)
 
 
 def labelled(
-    values: NDArray[Any], places: Places, num_classes: int | None = None
+    values: NDArray[Any], locations: TargetLocations, num_classes: int | None = None
 ) -> tuple[NDArray[Any], list[str]]:
     """Return (n, …) targets and the names of their classes.
 
@@ -70,71 +70,77 @@ def labelled(
     Raises: UserError when they cannot be meant so, with the option that says it.
     """
     if values.dtype.kind in "biu":
-        values = _as_int64(values, places)
+        values = _as_int64(values, locations)
     if num_classes == 0 or (values.dtype.kind == "f" and num_classes is None):
-        return _quantities(values, places), []
+        return _quantities(values, locations), []
     if values.dtype.kind == "f":
         if not (np.isfinite(values).all() and (values == np.floor(values)).all()):
             raise UserError(
-                f"{places.source}: targets are fractions, which are no {num_classes} classes"
+                f"{locations.source}: targets are fractions, which are no {num_classes} classes"
             )
         values = values.astype(np.int64)
     if values.dtype.kind not in "biu":
-        return _named(values, places, num_classes)
+        return _named(values, locations, num_classes)
     if not values.size or (values.min() < 0 and values.ndim > 1):
         return values, []
     if values.min() < 0:
-        return _named(values, places, num_classes)
-    return values, _numbered(values, places, num_classes)
+        return _named(values, locations, num_classes)
+    return values, _numbered(values, locations, num_classes)
 
 
-def _numbered(values: NDArray[np.int64], places: Places, num_classes: int | None) -> list[str]:
+def _numbered(
+    values: NDArray[np.int64], locations: TargetLocations, num_classes: int | None
+) -> list[str]:
     found = int(values.max()) + 1
     if num_classes is not None and found > num_classes:
         first = int(np.argmax(values.reshape(len(values), -1).max(1) >= num_classes))
         raise UserError(
-            f"{places.of(first)}: the target is {found - 1}, not one of {num_classes} classes"
+            f"{locations.at(first)}: the target is {found - 1}, not one of {num_classes} classes"
         )
     if num_classes is None and found > MAX_CLASSES:
-        raise UserError(_how_many(places, found, f"targets go up to {found - 1:,}"))
+        raise UserError(_how_many(locations, found, f"targets go up to {found - 1:,}"))
     if num_classes is None and values.ndim == 1:
         empty = np.flatnonzero(np.bincount(values, minlength=found) == 0).tolist()
         if empty:
             listed = ", ".join(map(str, empty[:MAX_LISTED])) + (", …" * (len(empty) > MAX_LISTED))
             fault = f"targets go up to {found - 1}, and no sample has {listed}"
-            raise UserError(_how_many(places, found, fault))
+            raise UserError(_how_many(locations, found, fault))
     return [str(i) for i in range(num_classes or found)]
 
 
 def _named(
-    values: NDArray[Any], places: Places, num_classes: int | None
+    values: NDArray[Any], locations: TargetLocations, num_classes: int | None
 ) -> tuple[NDArray[np.int64], list[str]]:
     if values.dtype.kind not in "biu":
-        _check_words(values.tolist(), places)
+        _check_words(values.tolist(), locations)
     names, targets = np.unique(values, return_inverse=True)
     if num_classes is None and len(names) > MAX_CLASSES:
         raise UserError(
-            _how_many(places, len(names), f"targets have {len(names):,} different values")
+            _how_many(locations, len(names), f"targets have {len(names):,} different values")
         )
     if num_classes is not None and len(names) != num_classes:
         raise UserError(
-            f"{places.source}: targets have {len(names):,} different values, not {num_classes:,}"
+            f"{locations.source}: targets have {len(names):,} different values, not {num_classes:,}"
         )
     return targets.astype(np.int64), [str(name) for name in names.tolist()]
 
 
-def _check_words(words: Sequence[str], places: Places) -> None:
+def _check_words(words: Sequence[str], locations: TargetLocations) -> None:
     for i, word in enumerate(words):
         if not word.strip() or word.lower() == "nan":
             what = f"the target is {word!r}" if word.strip() else "there is no target"
-            raise UserError(f"{places.of(i)}: {what}\nmend it, or leave that sample out")
+            raise UserError(f"{locations.at(i)}: {what}\nmend it, or leave that sample out")
         if len(word) > MAX_NAME_LETTERS:
-            raise UserError(f"{places.of(i)}: {word[:20]!r}… of {len(word):,} letters is no target")
+            raise UserError(
+                f"{locations.at(i)}: {word[:20]!r}… of {len(word):,} letters is no target"
+            )
 
 
-def _quantities(values: NDArray[Any], places: Places) -> NDArray[np.float32]:
+def _quantities(values: NDArray[Any], locations: TargetLocations) -> NDArray[np.float32]:
     if values.dtype.kind not in "biuf":
-        raise UserError(f"{places.source}: the target {str(values.flat[0])!r} is text, no quantity")
+        raise UserError(
+            f"{locations.source}: the target {str(values.flat[0])!r} is text, no quantity"
+        )
     with np.errstate(over="ignore"):
         quantities = values.astype(np.float32)
     is_finite = np.isfinite(quantities).reshape(len(quantities), -1).all(1)
@@ -142,29 +148,33 @@ def _quantities(values: NDArray[Any], places: Places) -> NDArray[np.float32]:
         first = int(np.argmin(is_finite))
         value = values[first] if values.ndim == 1 else "not all"
         raise UserError(
-            f"{places.of(first)}: the target is {value}, no finite number of float32\n"
+            f"{locations.at(first)}: the target is {value}, no finite number of float32\n"
             "mend it, or leave that sample out"
         )
     return quantities
 
 
-def _as_int64(values: Sequence[int] | NDArray[Any], places: Places) -> NDArray[np.int64]:
+def _as_int64(
+    values: Sequence[int] | NDArray[Any], locations: TargetLocations
+) -> NDArray[np.int64]:
     if isinstance(values, np.ndarray) and (values.size == 0 or int(values.max()) < 2**63):
         return values.astype(np.int64)
     try:
         return np.array(values).astype(np.int64, casting="safe")
     except (OverflowError, TypeError):
         first = next(i for i, value in enumerate(values) if not _fits(value))
-        raise UserError(f"{places.of(first)}: the target {values[first]} is out of range") from None
+        raise UserError(
+            f"{locations.at(first)}: the target {values[first]} is out of range"
+        ) from None
 
 
 def _fits(value: Any) -> bool:
     return int(np.max(value)) < 2**63 and int(np.min(value)) >= -(2**63)
 
 
-def _how_many(places: Places, found: int, fault: str) -> str:
+def _how_many(locations: TargetLocations, found: int, fault: str) -> str:
     return (
-        f"{places.source}: {fault}\nsay --classes {found} if these are classes, or --classes 0 "
+        f"{locations.source}: {fault}\nsay --classes {found} if these are classes, or --classes 0 "
         "if they are quantities"
     )
 

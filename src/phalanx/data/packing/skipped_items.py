@@ -9,7 +9,7 @@ MAX_NAMED = 10
 
 
 @dataclass
-class Skipped:
+class SkippedItems:
     """Files or members that are not packed, for one reason."""
 
     reason: str
@@ -27,6 +27,6 @@ class Skipped:
         return f"{self.count:,} {self.reason}: {', '.join(self.names)}{more}"
 
 
-def reported(groups: Iterable[Skipped]) -> list[Skipped]:
+def reported(groups: Iterable[SkippedItems]) -> list[SkippedItems]:
     """Return the groups that hold anything."""
     return [group for group in groups if group.count]
