@@ -1,4 +1,4 @@
-"""How the work is split: a strategy a file, and `DataParallel` for your own programs."""
+"""Strategies of parallelism, one per file, and `DataParallel` for your own programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DataParallel"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: the strategies of `phalanx train` do without."""
+    """Load `DataParallel` when it is asked for: the strategies of `phalanx train` do without."""
     if name == "DataParallel":
         from phalanx.parallel.data_parallel import DataParallel
 

@@ -1,4 +1,4 @@
-"""Which gradients are reduced together. Pure."""
+"""Assignment of gradients to buckets that are reduced together. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def plan_buckets(
     largest_bytes: int,
     last_bytes: int | None = None,
 ) -> list[list[int]]:
-    """Parameters by number, cut into buckets in the order in which their gradients come.
+    """Return buckets of parameter numbers, in the order in which their gradients become ready.
 
     num_bytes, kinds: of each parameter; a bucket holds one kind, which is its dtype.
     order: every number once.
@@ -55,7 +55,7 @@ def plan_buckets(
 def _cut_last(
     bucket: list[int], num_bytes: Sequence[int], last_bytes: int
 ) -> tuple[list[int], list[int]]:
-    """`bucket` in two, the second of which has at most `last_bytes` or one parameter."""
+    """Split `bucket` in two, the second of which has at most `last_bytes` or one parameter."""
     first, filled = len(bucket) - 1, num_bytes[bucket[-1]]
     while first > 0 and filled + num_bytes[bucket[first - 1]] <= last_bytes:
         first -= 1
@@ -64,14 +64,14 @@ def _cut_last(
 
 
 def largest_bucket_bytes(ranks: int, cache_bytes: int) -> int:
-    """All ranks' buckets together fill half of the last level of cache: what one rank writes the
-    others read from there."""
+    """Return the bucket size at which the buckets of all ranks fill half of the last-level cache:
+    peers read from it what one rank writes."""
     return max(2**20, cache_bytes // 2 // ranks)
 
 
 def network_bucket_bytes(link: Link) -> int:
-    """A bucket takes two rounds, each late by the latency: so large that they are `WORTH` times as
-    long on their way, and no larger, so that there are several."""
+    """Return the bucket size that amortizes latency: transfer takes `WORTH` times the latency of
+    its two rounds. No larger, so that there are several buckets."""
     bandwidth = link.bandwidth_bytes_per_s or UNKNOWN.bandwidth_bytes_per_s
     assert bandwidth is not None, "said above"
     return max(2**16, int(WORTH * 2 * (link.latency_s + FIXED_S) * bandwidth))

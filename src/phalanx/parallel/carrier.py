@@ -1,4 +1,4 @@
-"""A thread that carries one piece of work after the other while the rank computes."""
+"""A background thread that communicates, one task after the other, while the rank computes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Work = TypeVar("Work")
 
 
 class Carried(NamedTuple, Generic[Work]):
-    """A piece of work that is done."""
+    """A completed task, with its times."""
 
     work: Work
     began_ns: int
@@ -24,7 +24,7 @@ class Carried(NamedTuple, Generic[Work]):
 
 
 class Carrier(Generic[Work]):
-    """What is handed over is done in that order. After an error nothing more is done."""
+    """Thread that runs submitted tasks in order. After an error it runs no more."""
 
     def __init__(self, do: Callable[[Work], None]) -> None:
         self._do = do
@@ -36,13 +36,14 @@ class Carrier(Generic[Work]):
         self._thread.start()
 
     def hand_over(self, work: Work) -> None:
-        """Raises: the error of an earlier one."""
+        """Raise the error of an earlier task, if any."""
         self._raise()
         self._pending += 1
         self._handed.put(work)
 
     def wait(self) -> list[Carried[Work]]:
-        """All that was handed over since the last time, done. Raises: the first error."""
+        """Wait for all tasks submitted since the last call, and return them. Raises: the first
+        error."""
         done = []
         while self._pending:
             carried = self._done.get()
@@ -53,7 +54,7 @@ class Carrier(Generic[Work]):
         return done
 
     def close(self) -> None:
-        """End the thread, which must be waiting for nothing but work."""
+        """End the thread, which must be idle."""
         self._handed.put(None)
         self._thread.join(CLOSING_TIMEOUT_S)
 
@@ -67,7 +68,7 @@ class Carrier(Generic[Work]):
             self._done.put(self._carried(work))
 
     def _carried(self, work: Work) -> Carried[Work] | None:
-        """None after an error."""
+        """Run one task; return None after an error."""
         if self._error is not None:
             return None
         began_ns = now_ns()

@@ -1,4 +1,4 @@
-"""What a mesh costs a rank: bytes that it sends, receives and keeps. Pure; needs no PyTorch.
+"""Costs of a mesh for one rank: bytes sent, received and stored. Pure; needs no PyTorch.
 
 Exact: each collective is counted as `comm.traffic` counts it, with the padding that FSDP adds
 where a parameter's first dim does not divide. Ψ: trained values of this rank's stages; Ψₛ of these
@@ -28,23 +28,24 @@ NOTHING = Moved(0, 0, 0)
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """A parameter of the whole model."""
+    """A parameter of the full model."""
 
     shape: tuple[int, ...]
     split: int | None = None
     """The dim along which tensor parallelism cuts it; None: whole on every rank."""
 
     def values(self, tp: int) -> int:
-        """That a rank of the axis tp has; the dim divides."""
+        """Return how many values a rank of axis tp has; the dim divides."""
         return math.prod(self.shape) // (tp if self.split is not None else 1)
 
     def shard_values(self, tp: int, shards: int) -> int:
-        """Of these in one of `shards` equal parts along the first dim, filled up to be equal."""
+        """Return how many of these each of `shards` equal shards along the first dim has, padding
+        included."""
         rows = self.shape[0] // (tp if self.split == 0 else 1)
         return -(-rows // shards) * (self.values(tp) // rows)
 
     def own_values(self, tp: int, shards: int, shard: int) -> int:
-        """Of these in part number `shard`, what it is filled up with left out."""
+        """Return how many of these shard number `shard` has, padding left out."""
         rows = self.shape[0] // (tp if self.split == 0 else 1)
         longest = -(-rows // shards)
         own = min(longest, max(0, rows - shard * longest))
@@ -58,7 +59,7 @@ Unit = Sequence[Trained]
 def kept_bytes(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int, quantities: int
 ) -> int:
-    """Parameters and gradients, filled up, and optimizer state between a step and the next.
+    """Return the bytes of parameters and gradients, padded, and optimizer state between two steps.
 
     During the step a rank of the axis shard has whole parameters besides: at stage 2 all of them,
     at stage 3 those of the unit at work and of the next.
@@ -81,7 +82,7 @@ def kept_formula(mesh: Mesh, itemsize: int, quantities: int) -> str:
 def replicas_moved(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int
 ) -> Moved:
-    """A step's sum of gradients over axis dp, where nothing is sharded: one all-reduce."""
+    """Return the traffic of a step's gradient all-reduce over axis dp, where nothing is sharded."""
     if mesh.dp == 1 or mesh.shard > 1:
         return NOTHING
     values = sum(p.values(mesh.tp) for unit in units for p in unit)
@@ -91,8 +92,11 @@ def replicas_moved(
 def shards_moved(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int, *, gathers: int
 ) -> Moved:
-    """A step's `gathers` all-gathers of parameters, and the reduce-scatter of gradients, over axis
-    shard; then the all-reduce of a shard's gradients over axis dp."""
+    """Return the traffic of a step over axis shard, and over axis dp beside it.
+
+    Over axis shard: `gathers` all-gathers of parameters, and the reduce-scatter of gradients; then
+    over axis dp the all-reduce of a shard's gradients.
+    """
     if mesh.shard == 1:
         return NOTHING
     moves = []
@@ -108,8 +112,10 @@ def shards_moved(
 
 @dataclass(frozen=True, kw_only=True)
 class Activations:
-    """What flows between the layers of one piece of a batch: (samples, T, width), T = 1 of images;
-    width: of what the all-reduces sum, that is of the second of a pair of split layers."""
+    """Activations between the layers of one micro-batch: (samples, T, width), T = 1 of images.
+
+    width: of the tensors that are all-reduced: the output of the second of a pair of split layers.
+    """
 
     samples: int
     sequence: int = 1
@@ -129,10 +135,11 @@ def layers_moved(
     *,
     sequence_parallel: bool,
 ) -> Moved:
-    """A step's messages over axis tp. Of the MLP one all-reduce forward; of a block of the GPT two
-    forward and two backward, or, with the sequence split, as many pairs of reduce-scatter and
-    all-gather; then also one all-gather behind the embedding's gradient, one before the head, and
-    the sums of the norms' gradients.
+    """Return the traffic of a step over axis tp.
+
+    Of the MLP one all-reduce forward; of a block of the GPT two forward and two backward, or, with
+    the sequence split, as many pairs of reduce-scatter and all-gather; then also one all-gather
+    behind the embedding's gradient, one before the head, and the sums of the norms' gradients.
 
     layers: names of the model's children that this rank holds.
     """
@@ -158,7 +165,8 @@ def layers_moved(
 def traffic_formula(
     mesh: Mesh, layers: Collection[str], itemsize: int, *, zero_stage: int, sequence_parallel: bool
 ) -> str:
-    """What the three of these are, as one reads it; padding and embedding's gathers left out."""
+    """Return the formula of these three, to be read; padding and the embedding's gathers are left
+    out."""
     whole = f"{itemsize}Ψ" if mesh.tp == 1 else f"{itemsize}(Ψₛ/t + Ψᵣ)"
     terms = []
     if mesh.tp > 1:
@@ -177,8 +185,8 @@ def traffic_formula(
 
 
 def dealt(sizes: Sequence[int], ranks: int) -> list[int]:
-    """Of each parameter the rank that keeps its optimizer state at stage 1: the largest first, to
-    the rank that has least so far, as PyTorch's ZeroRedundancyOptimizer deals them."""
+    """Return the owner of each parameter's optimizer state at stage 1: the largest first, to the
+    rank that has least so far, as PyTorch's ZeroRedundancyOptimizer assigns them."""
     filled, owners = [0] * ranks, [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         owner = filled.index(min(filled))
@@ -188,8 +196,10 @@ def dealt(sizes: Sequence[int], ranks: int) -> list[int]:
 
 
 def stage_one_moved(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Moved:
-    """An all-reduce of the gradients, then each owner's broadcast of its parameters. DDP sums in
-    buckets, each of which a rank may have a value more or less of than this says.
+    """Return the traffic of an all-reduce of the gradients and each owner's broadcast of its
+    parameters.
+
+    DDP sums in buckets, each of which may move a value more or less for a rank than counted here.
 
     sizes: values of each parameter.
     """

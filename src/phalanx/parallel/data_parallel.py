@@ -1,4 +1,4 @@
-"""Any model, its gradients summed over all ranks while its backward pass runs."""
+"""Data parallelism for any model: gradients are averaged while the backward pass runs."""
 
 from __future__ import annotations
 
@@ -82,8 +82,7 @@ class DataParallel(nn.Module):
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here only add to this rank's gradients; the next one outside sums
-        them over the ranks."""
+        """Accumulate gradients locally; the next backward pass outside sums them over the ranks."""
         before, self._is_synchronised = self._is_synchronised, False
         try:
             yield
@@ -91,7 +90,7 @@ class DataParallel(nn.Module):
             self._is_synchronised = before
 
     def close(self) -> None:
-        """Leave the module as it was; its gradients go."""
+        """Remove the hooks and drop the gradients."""
         for hook in self._hooks:
             hook.remove()
         for parameter in self._trained:
@@ -108,7 +107,7 @@ class DataParallel(nn.Module):
         self._buckets = GradientBuckets(self._trained, plan, visible_memory(self._group))
 
     def _follow_order(self) -> None:
-        """New buckets, in the order in which rank 0's gradients came."""
+        """Rebuild the buckets in the order in which rank 0's gradients became ready."""
         self._order_is_known = True
         numbers = {p: number for number, p in enumerate(self._trained)}
         order = self._group.share([numbers[p] for p in dict.fromkeys(self._came)])
@@ -116,7 +115,7 @@ class DataParallel(nn.Module):
         self._make_buckets([*order, *unused])
 
     def _came_in(self, parameter: Tensor) -> None:
-        """A gradient is there; called by the backward pass."""
+        """Record that a gradient is ready; called by the backward pass."""
         if not self._is_synchronised:
             return
         assert isinstance(parameter, nn.Parameter)
@@ -129,7 +128,7 @@ class DataParallel(nn.Module):
         self._reduce(self._buckets.take(parameter))
 
     def _end(self) -> None:
-        """Backward is over: what did not come counts as zeros."""
+        """End the backward pass: parameters without a gradient count as zeros."""
         self._is_running = False
         self._reduce(self._buckets.rest())
 

@@ -1,4 +1,4 @@
-"""The mesh as PyTorch knows it: a process group along every axis."""
+"""The mesh as a PyTorch DeviceMesh: one process group along every axis."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from phalanx.parallel.mesh import AXES, Mesh
 
 
 def device_mesh(mesh: Mesh) -> DeviceMesh:
-    """Of all ranks of the default group, with the axes' names. Collective; ranks stand where
-    `Mesh.coordinates` says."""
+    """Return the DeviceMesh of all ranks of the default group, with the axes' names. Collective;
+    ranks are placed by `Mesh.coordinates`."""
     return init_device_mesh("cpu", mesh.shape, mesh_dim_names=AXES)

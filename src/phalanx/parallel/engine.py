@@ -1,4 +1,4 @@
-"""What strategies on PyTorch's own engines have in common: `torch.distributed` over MPI's ranks."""
+"""Base of strategies on PyTorch's own engines: `torch.distributed` over MPI's ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Backend = Literal["mpi", "gloo"]
 
 
 class OnTorch(OverMPI):
-    """The ranks of a `World` that are also those of `torch.distributed`'s default group.
+    """Strategy whose `World` ranks are also those of `torch.distributed`'s default group.
 
     The world serves what is no part of training: meeting, gathering, sharing. Closing this ends
     the default group and then the world.
@@ -58,7 +58,7 @@ class OnTorch(OverMPI):
 
 
 def _count() -> Traffic:
-    """What backend mpi sends from now on, in this group and in those that are made of it."""
+    """Count what backend mpi sends from now on, in this group and in groups made of it."""
     group: Any = dist.group.WORLD
     if group.traffic is None:
         group.traffic = Traffic()

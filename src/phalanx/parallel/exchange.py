@@ -1,5 +1,4 @@
-"""Gradients summed over the ranks bucket by bucket: while the backward pass still makes others, or
-after it."""
+"""Bucketed reduction of gradients, during the backward pass or after it."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ BESIDE, AFTER = WaitPolicy.beside_arithmetic(), WaitPolicy.for_network()
 
 
 class ExchangeTimes(NamedTuple):
-    """Seconds of one exchange."""
+    """Seconds of one reduction."""
 
     exposed_s: float
     """From the end of the backward pass until the sums were there."""
@@ -34,7 +33,7 @@ class ExchangeTimes(NamedTuple):
 
 
 class Exchange:
-    """Sums the gradients of a model over the ranks of a group.
+    """Reducer that sums the gradients of a model over the ranks of a group, bucket by bucket.
 
         with exchange:
             loss.backward()
@@ -104,23 +103,23 @@ class Exchange:
         self._note(done, computed_ns)
 
     def plan(self) -> list[list[int]]:
-        """Numbers of the parameters of each bucket; a guess before the first block has ended."""
+        """Return the parameter numbers of each bucket; a guess before the first block has ended."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
         if self._buckets is not None:
             return [[numbers[p] for p in bucket.parameters] for bucket in self._buckets.buckets]
         return self._planned(range(len(self._parameters) - 1, -1, -1))  # backward goes backwards
 
     def own_state(self) -> OwnState | None:
-        """What the compressor keeps, and the buckets to which it belongs; between blocks. None
-        where it keeps nothing."""
+        """Return the compressor's state, and the buckets to which it belongs; between blocks. None
+        where there is no state."""
         if not self._compressor.keeps:
             return None
         plan = self.plan() if self._buckets is not None else []
         return OwnState(self._compressor.words, plan, self._compressor.kept())
 
     def go_on_from(self, state: OwnState) -> bool:
-        """Before the first block; False where `state` does not fit, and nothing has changed then.
-        Collective."""
+        """Restore a state before the first block; return False, changing nothing, where it does not
+        fit. Collective."""
         order = [number for bucket in state.plan for number in bucket]
         fits = (
             state.words == self._compressor.words
@@ -133,7 +132,7 @@ class Exchange:
         return fits
 
     def close(self) -> None:
-        """End the thread; gradients that are views of buckets go. Collective."""
+        """End the thread; gradients that are views of buckets are dropped. Collective."""
         for hook in self._hooks:
             hook.remove()
         for parameter in self._parameters:
@@ -153,8 +152,8 @@ class Exchange:
         )
 
     def _follow_order(self) -> None:
-        """Make the buckets, in the order in which rank 0's gradients came. Not counted as traffic:
-        it happens once."""
+        """Make the buckets in the order in which rank 0's gradients became ready. Not counted as
+        traffic: it happens once."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
         traffic, self._group.traffic = self._group.traffic, None
         came = self._group.share([numbers[p] for p in dict.fromkeys(self._came)])
@@ -172,7 +171,7 @@ class Exchange:
                 hook.remove()
 
     def _take(self, parameter: Tensor) -> None:
-        """A gradient is there; called by the backward pass."""
+        """Mark a gradient as ready; called by the backward pass."""
         if not self._is_open:
             return
         assert isinstance(parameter, nn.Parameter)
@@ -183,7 +182,7 @@ class Exchange:
                 self._carrier.hand_over(bucket)
 
     def _finish(self, rest: Sequence[Bucket]) -> list[Carried[Bucket]]:
-        """All buckets of this block, summed."""
+        """Reduce the remaining buckets of this block, and return all."""
         if self._carrier is not None:
             for bucket in rest:
                 self._carrier.hand_over(bucket)

@@ -1,4 +1,4 @@
-"""What theory says of data parallelism: bytes that a rank sends and keeps. Pure.
+"""Theory of data parallelism: bytes that a rank sends and stores. Pure.
 
 Ψ is the number of trained values, p that of the ranks.
 """
@@ -9,7 +9,7 @@ from phalanx.comm.update import STATES, UpdateRule
 
 
 def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
-    """What the reducer `name` has `rank` send, and as much receive, as one reads it."""
+    """Return the formula, to be read, of what the reducer `name` has `rank` send and receive."""
     whole = f"{itemsize}Ψ"
     match name:
         case "naive":
@@ -24,7 +24,7 @@ def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
 
 
 def data_parallel_state(rule: UpdateRule, itemsize: int, num_bytes: int) -> tuple[int, str]:
-    """What a rank that has everything keeps, and how: parameters, gradients, optimizer state.
+    """Return the bytes of unsharded parameters, gradients and optimizer state, and their formula.
 
     num_bytes: of the parameters, whose values have `itemsize` bytes each.
     """

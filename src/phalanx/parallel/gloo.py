@@ -1,4 +1,4 @@
-"""Stock PyTorch DistributedDataParallel over Gloo: what Phalanx is compared with."""
+"""Stock PyTorch DistributedDataParallel over Gloo, the baseline of Phalanx."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from phalanx.records.spans import Reading, now_ns
 
 
 class Gloo(Strategy):
-    """DDP with its defaults; its communication overlaps the backward pass, and what is counted as
-    communication here is what the step still waits for after its own last gradient is made."""
+    """DDP with its defaults.
+
+    Its communication overlaps the backward pass; counted as communication is what the step still
+    waits for after its own last gradient is made.
+    """
 
     collective = "gloo"
 
@@ -56,7 +59,7 @@ class Gloo(Strategy):
         self.module = self._replica
 
     def loss_weight(self, global_targets: int) -> float:
-        """DDP divides the sum over the ranks by their number; this undoes it."""
+        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
         return self.size / global_targets
 
     def unsynchronized(self) -> AbstractContextManager[None]:
@@ -73,7 +76,7 @@ class Gloo(Strategy):
         )
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
-        """Of Gloo's ring. Nobody counts what it really sends."""
+        """Return the theory of Gloo's ring. Nobody counts what it really sends."""
         size, whole = self._parameters[0].element_size(), self._gradient_bytes
         state_bytes, state_formula = data_parallel_state(self._rule, size, whole)
         moved = 2 * (self.size - 1) / self.size * whole
@@ -86,7 +89,7 @@ class Gloo(Strategy):
         )
 
     def synchronize_buffers(self) -> None:
-        """Those of rank 0, as DDP does before every step."""
+        """Broadcast the buffers of rank 0, as DDP does before every step."""
         for buffer in self.model.buffers():
             dist.broadcast(buffer, 0)
 
@@ -108,7 +111,7 @@ class Gloo(Strategy):
         return shared.decode()
 
     def clock(self) -> Reading:
-        """Unknown between machines."""
+        """Return a reading with unknown error between machines."""
         own = torch.tensor([machine(self.rank)])
         machines = [torch.zeros_like(own) for _ in range(self.size)]
         dist.all_gather(machines, own)

@@ -1,4 +1,4 @@
-"""Gradients that are reduced together, taken as backward passes make them."""
+"""Gradient buckets, filled as backward passes make the gradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.comm.group import Group
 
 
 class Bucket:
-    """Parameters whose gradients lie one after the other in one piece of memory."""
+    """Parameters whose gradients are contiguous in one piece of memory."""
 
     def __init__(self, number: int, parameters: Sequence[nn.Parameter], memory: Tensor) -> None:
         """parameters: of one dtype; memory: (bytes,) uint8, as many as they have."""
@@ -34,7 +34,7 @@ class Bucket:
 
     @torch.no_grad()
     def take(self, parameter: nn.Parameter) -> None:
-        """The parameter's gradient, wherever it is, moves into the bucket; none counts as zeros."""
+        """Move the parameter's gradient into the bucket; a missing one counts as zeros."""
         view = self.views[parameter]
         if parameter.grad is None:
             view.zero_()
@@ -44,8 +44,10 @@ class Bucket:
 
 
 class GradientBuckets:
-    """All buckets of a model. They are complete in their order: one that is full earlier waits for
-    those before it, so that all ranks reduce them alike."""
+    """All buckets of a model, completed in their order.
+
+    A bucket that is full earlier waits for those before it, so that all ranks reduce them alike.
+    """
 
     def __init__(
         self,
@@ -63,14 +65,14 @@ class GradientBuckets:
         self.begin()
 
     def begin(self) -> None:
-        """A backward pass begins."""
+        """Begin a backward pass."""
         self._next = 0
         self._missing = dict.fromkeys(self._bucket_of)
         for bucket in self.buckets:
             bucket.waits_for = len(bucket.parameters)
 
     def take(self, parameter: nn.Parameter) -> list[Bucket]:
-        """A gradient is there. Returns: the buckets that this completes."""
+        """Mark a gradient as ready; return the buckets that this completes."""
         bucket = self._bucket_of[parameter]
         bucket.take(parameter)
         bucket.waits_for -= 1
@@ -81,8 +83,8 @@ class GradientBuckets:
         return self.buckets[first : self._next]
 
     def rest(self) -> list[Bucket]:
-        """Backward is over, and what did not come is taken as it is. Returns: the buckets that are
-        left."""
+        """End the backward pass: take missing gradients as they are; return the remaining
+        buckets."""
         for parameter in self._missing:
             self._bucket_of[parameter].take(parameter)
         self._missing.clear()
@@ -91,7 +93,8 @@ class GradientBuckets:
 
 
 def visible_memory(group: Group) -> Callable[[int], Tensor]:
-    """For buckets: memory that the other ranks of the node can see, where there is such."""
+    """Return an allocator of bucket memory that the node's other ranks can see, where there is
+    such."""
 
     def allocate(num_bytes: int) -> Tensor:
         if group.node is not None:

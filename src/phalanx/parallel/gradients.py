@@ -1,4 +1,4 @@
-"""The norm of gradients, clipping by it, and which gradients are not finite."""
+"""Gradient norm, clipping, and diagnosis of non-finite gradients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ LOOKED_THROUGH = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def square_of(tensor: Tensor) -> float:
-    """The sum of the squares of all values, 0 of none; not finite if and only if one of them is
-    not: where a sum of float32 overflows it is made again in float64.
+    """Return the sum of the squares of all values, 0 of an empty tensor.
+
+    Not finite if and only if a value is not: a sum that overflows float32 is made again in float64.
 
     Cost: one reading; of values that the cache still has, a part of a percent of a step.
     """
@@ -36,7 +37,7 @@ def square_of(tensor: Tensor) -> float:
 
 
 def are_finite(tensors: Sequence[Tensor]) -> bool:
-    """Whether no value is a NaN or an infinity.
+    """Return whether no value is a NaN or an infinity.
 
     Cost: one reading, at the speed of the cache; half a microsecond for each tensor.
     """
@@ -56,12 +57,12 @@ def _has_kernel(tensor: Tensor) -> bool:
 
 
 def squares_of(tensors: Iterable[Tensor]) -> Tensor:
-    """(n,) float64: of each of n tensors the sum of its squares."""
+    """Return the sum of squares of each of n tensors, (n,) float64."""
     return torch.tensor([square_of(tensor) for tensor in tensors], dtype=torch.float64)
 
 
 def clip_factor(norm: float, most: float) -> float:
-    """By which a gradient of this norm is multiplied so that it is of `most` at most.
+    """Return the factor that reduces a gradient of norm `norm` to at most `most`.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063. PyTorch's clip_grad_norm_ adds 1e-6 to
     the norm; here the result has the norm that was asked for.
@@ -70,7 +71,7 @@ def clip_factor(norm: float, most: float) -> float:
 
 
 class BadGradients(NamedTuple):
-    """What a rank finds in its own gradients."""
+    """Non-finite gradients of one rank."""
 
     parameter: int
     """Of those that are not finite the last one of the model: in the backward pass the first.
@@ -82,7 +83,8 @@ class BadGradients(NamedTuple):
 
 
 def bad_among(gradients: Sequence[Tensor | None], loss: float) -> BadGradients:
-    """gradients: of the model's parameters, in their order; None for none."""
+    """Find non-finite gradients. gradients: of the model's parameters, in their order; None for
+    none."""
     bad = [
         number
         for number, gradient in enumerate(gradients)
@@ -94,8 +96,11 @@ def bad_among(gradients: Sequence[Tensor | None], loss: float) -> BadGradients:
 def told(
     step: int, ranks: Sequence[BadGradients], summed: BadGradients, names: Sequence[str]
 ) -> str:
-    """One line: the step, the rank or ranks, and the parameter. ranks: in their order; summed: of
-    the sums over them; at least one of all has a gradient that is not finite."""
+    """Describe non-finite gradients in one line: the step, the rank or ranks, and the parameter.
+
+    ranks: in their order; summed: of the sums over them; at least one has a gradient that is not
+    finite.
+    """
     bad = [rank for rank, found in enumerate(ranks) if found.number]
     start = f"step {step}: {NOT_FINITE}"
     if not bad and not summed.number:
@@ -110,7 +115,7 @@ def told(
 
 
 def told_of_one(step: int, rank: int, found: BadGradients, names: Sequence[str]) -> str:
-    """The same of a rank that trains by itself."""
+    """Describe non-finite gradients of a rank that trains by itself."""
     return f"step {step}: {NOT_FINITE}: rank {rank}{_first(found, names)}"
 
 

@@ -25,7 +25,7 @@ whole parameters."""
 
 
 def as_they_are(squares: Tensor) -> Tensor:
-    """Of parameters that this rank holds whole."""
+    """Return `squares` unchanged: this rank holds full parameters."""
     return squares
 
 
@@ -36,7 +36,7 @@ class _Layerwise(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient. Collective where parameters are cut:
+        """Update every parameter that has a gradient. Collective where parameters are sharded:
         every rank must have gradients of the same ones."""
         loss = None
         if closure is not None:
@@ -55,13 +55,13 @@ class _Layerwise(Optimizer):
         raise NotImplementedError
 
     def _norms(self, parameters: list[Tensor], other: list[Tensor]) -> list[list[float]]:
-        """Of whole parameters, and of the tensors that belong to them."""
+        """Return the norms of the full parameters, and of the tensors that belong to them."""
         squares = torch.stack([squares_of(parameters), squares_of(other)])
         norms: list[list[float]] = self._squares(squares).sqrt().tolist()
         return norms
 
     def _state(self, parameters: list[Tensor], name: str) -> list[Tensor]:
-        """Zeros before the first update."""
+        """Return the state `name` of the parameters; zeros before the first update."""
         for parameter in parameters:
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.zeros_like(parameter)
@@ -167,7 +167,8 @@ class LAMB(_Layerwise):
         torch._foreach_add_(parameters, steps)
 
     def _count(self, parameters: list[Tensor]) -> float:
-        """Of this update, from 1. All parameters have the same: they are updated together."""
+        """Return the number of this update, from 1; the same for all parameters, which are updated
+        together."""
         for parameter in parameters:
             state = self.state[parameter]
             if "step" not in state:

@@ -1,4 +1,4 @@
-"""Local SGD: every rank trains by itself, and now and then all come together in the mean.
+"""Local SGD: every rank trains alone, and periodically all average their parameters.
 
 Communication happens every so many steps instead of in every one, so it costs so many times less;
 between two meetings the ranks drift apart, which is what it costs in accuracy.
@@ -37,7 +37,7 @@ OuterOptimizer = Literal["average", "nesterov"]
 
 
 class Local(OverMPI):
-    """A rank makes steps of its own, each by the gradient of the mean over its own samples.
+    """Strategy of local steps, each by the gradient of the mean over the rank's own samples.
 
     Every `steps` steps, and at the end of an epoch, the ranks add up how far each has come from the
     last shared parameters, weighted by the targets that it has seen since.
@@ -104,7 +104,7 @@ class Local(OverMPI):
         return super().step(batch)
 
     def loss_weight(self, global_targets: int) -> float:  # noqa: ARG002
-        """Of the rank's own mean; a borrowed sample's loss is 0 anyway."""
+        """Return the weight of the rank's local mean; a padding sample's loss is 0 anyway."""
         return 1 / max(1, self._step_targets)
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
@@ -127,7 +127,7 @@ class Local(OverMPI):
         )
 
     def find_bad_gradients(self) -> str:
-        """By this rank alone: the others are at steps of their own. Not collective."""
+        """Describe this rank's gradients alone: peers are at other steps. Not collective."""
         own = self._remade_gradients()
         return told_of_one(self._batch.step, self.rank, own, self._names)
 
@@ -137,7 +137,7 @@ class Local(OverMPI):
 
     @torch.no_grad()
     def _meet(self) -> None:
-        """All ranks end with the same parameters, and go on from there."""
+        """Synchronize: all ranks end with the same parameters, and continue from there."""
         share = self._own_targets / self._all_targets
         outer_gradient = self._parameters_now.sub_(self._shared).mul_(-share)
         if self._reducer is not None:
@@ -151,7 +151,7 @@ class Local(OverMPI):
         self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
 
     def own_state(self) -> OwnState | None:
-        """This rank's optimizer state, and the outer momentum."""
+        """Return this rank's optimizer state, and the outer momentum."""
         if not (STATES[self._rule.formula] or self._outer_momentum):
             return None
         tensors = {

@@ -1,8 +1,8 @@
-"""What a rank itself holds of a model's parameters, as plain tensors.
+"""Local shards of a model's parameters, as plain tensors.
 
-PyTorch's optimizers update value by value, so that they need not know which part of a parameter a
-rank holds: they are given the parts, which share their memory with the model, and serve every
-mixture of whole, split and sharded parameters with their fused kernels.
+PyTorch's optimizers update value by value, so that they need not know which shard of a parameter a
+rank holds: they are given the shards, which share their memory with the model, and serve every
+mixture of replicated, split and sharded parameters with their fused kernels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.parallel.costs import Trained
 
 
 def local_parts(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
-    """Of each parameter what this rank holds: itself, or a parameter on the same memory."""
+    """Return the local shard of each parameter: itself, or a parameter on the same memory."""
     return [_local_part(parameter) for parameter in parameters]
 
 
@@ -29,7 +29,7 @@ def _local_part(parameter: nn.Parameter) -> nn.Parameter:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """Of a DTensor the part of this rank, on the same memory; else the tensor itself."""
+    """Return the local shard of a DTensor, on the same memory; else the tensor itself."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
     part: Tensor = tensor.to_local().detach()
@@ -37,7 +37,7 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def num_parts(parameter: nn.Parameter) -> int:
-    """Into how many parts it is cut."""
+    """Return into how many shards the parameter is divided."""
     if not isinstance(parameter, DTensor):
         return 1
     sizes, placements = parameter.device_mesh.shape, parameter.placements
@@ -45,15 +45,15 @@ def num_parts(parameter: nn.Parameter) -> int:
 
 
 def trained(parameter: nn.Parameter) -> Trained:
-    """A parameter that at most tensor parallelism has cut yet, for `costs`."""
+    """Describe, for `costs`, a parameter that at most tensor parallelism has divided yet."""
     placements = parameter.placements if isinstance(parameter, DTensor) else ()
     split = next((place.dim for place in placements if isinstance(place, Shard)), None)
     return Trained(shape=tuple(parameter.shape), split=split)
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor:
-    """Of what this rank holds, summed over the ranks that computed parts of it; zeros where the
-    loss does not reach the parameter. Collective where it is not summed yet."""
+    """Return the gradient of the local shard, summed over the ranks that computed parts of it;
+    zeros where the loss does not reach the parameter. Collective where it is not summed yet."""
     gradient = parameter.grad
     if not isinstance(parameter, DTensor):
         return torch.zeros_like(parameter) if gradient is None else gradient
@@ -66,7 +66,7 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """Of a DTensor all parts, on every rank of its mesh. Collective."""
+    """Return the full tensor of a DTensor, on every rank of its mesh. Collective."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
     # Axis by axis: PyTorch warns of doing two at once where both cut the same dim.
@@ -78,7 +78,7 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def placed_like(part: Tensor, tensor: Tensor) -> Tensor:
-    """`part`, this rank's, as a tensor that is cut in the way of `tensor`; on the same memory."""
+    """Return `part`, the local shard, as a tensor placed like `tensor`; on the same memory."""
     if not isinstance(tensor, DTensor) or part.dim() == 0:
         return part
     placed: Tensor = DTensor.from_local(

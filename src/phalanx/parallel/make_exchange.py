@@ -1,4 +1,4 @@
-"""The exchange that suits where the ranks are, and what it sends."""
+"""Construction of the gradient reducer that fits the ranks' placement, and its expected traffic."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from phalanx.torch_backend.tensors import dtype_of
 
 
 def is_worth_hiding(world: World) -> bool:
-    """Whether sums take longer to travel than to compute, so that the processor has time for
-    something else meanwhile. Within a node it has not: there summing is arithmetic itself."""
+    """Return whether sums take longer to transfer than to compute, so that the processor has time
+    for something else meanwhile. Within a node it has not: there summing is arithmetic itself."""
     return world.size > 1 and not world.on_one_node
 
 
@@ -41,8 +41,10 @@ def make_exchange(
     bucket_bytes: int | None,
     overlaps: bool,
 ) -> Exchange:
-    """bucket_bytes: of the largest bucket; None: as the cache allows, or as the network does where
-    it goes on beside the backward pass, else all at once. Collective.
+    """Return the reducer of `parameters`. Collective.
+
+    bucket_bytes: of the largest bucket; None: as the cache allows, or as the network does where it
+    overlaps the backward pass, else one bucket.
 
     Raises: ValueError when the ranks cannot sum by `method`.
     """
@@ -71,7 +73,7 @@ def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
 
 
 def choice_for(world: World, count: int, dtype: DType, method: Method) -> Choice:
-    """What sums an uncompressed bucket of so many values."""
+    """Return the algorithm that sums an uncompressed bucket of `count` values."""
     return choose_all_reduce(
         count * dtype.itemsize,
         dtype,
@@ -92,7 +94,7 @@ def moved_in_step(
     compressor: Compressor,
     method: Method,
 ) -> Moved | None:
-    """By this rank, for all buckets of `plan`; None where there is no formula."""
+    """Return this rank's traffic for all buckets of `plan`; None where there is no formula."""
     moves: list[Moved] = []
     dtype = dtype_of(parameters[0].dtype)
     for numbers in plan:

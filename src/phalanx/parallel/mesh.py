@@ -1,4 +1,5 @@
-"""Ranks as a grid: which rank stands where along each axis of parallelism. Pure; needs no PyTorch.
+"""Mesh of ranks: the coordinates of each rank along each axis of parallelism. Pure; needs no
+PyTorch.
 
 The last axis changes fastest, so its ranks are neighbours and share a node as long as they can;
 the axes stand in the order of how often their ranks talk to each other, the chattiest last.
@@ -43,7 +44,7 @@ class Mesh:
         return tuple(getattr(self, axis) for axis in AXES)
 
     def coordinates(self, rank: int) -> dict[str, int]:
-        """Where `rank` stands along each axis."""
+        """Return the coordinates of `rank`."""
         coordinates = {}
         for axis in reversed(AXES):
             rank, coordinates[axis] = divmod(rank, getattr(self, axis))
@@ -57,7 +58,8 @@ class Mesh:
         return rank
 
     def group_of(self, rank: int, *axes: str) -> list[int]:
-        """The ranks that differ from `rank` along `axes` alone, itself among them, in order."""
+        """Return the ranks that differ from `rank` along `axes` alone, itself among them, in
+        order."""
         own = self.coordinates(rank)
         places = (range(getattr(self, axis)) if axis in axes else (own[axis],) for axis in AXES)
         return [
@@ -67,11 +69,11 @@ class Mesh:
 
     @property
     def data_size(self) -> int:
-        """Parts into which each global batch is cut."""
+        """Number of shards into which each global batch is divided."""
         return self.dp * self.shard
 
     def data_rank(self, rank: int) -> int:
-        """Which part of each global batch is that of `rank`."""
+        """Return the number of `rank`'s shard of each global batch."""
         place = self.coordinates(rank)
         return place["dp"] * self.shard + place["shard"]
 
@@ -81,8 +83,8 @@ class Mesh:
 
 
 def crossing_axes(mesh: Mesh, ranks_per_node: int) -> tuple[str, ...]:
-    """The axes along which some rank talks to another node, when each node has so many
-    consecutive ranks."""
+    """Return the axes along which some rank communicates with another node, when each node has
+    `ranks_per_node` consecutive ranks."""
 
     def crosses(axis: str) -> bool:
         groups = (mesh.group_of(rank, axis) for rank in range(mesh.size))
@@ -92,7 +94,7 @@ def crossing_axes(mesh: Mesh, ranks_per_node: int) -> tuple[str, ...]:
 
 
 def placement_notice(mesh: Mesh, ranks_per_node: int) -> str | None:
-    """What a user should know of where the axes lie; None when all is on one node."""
+    """Return a notice for the user on which axes cross nodes; None when all is on one node."""
     crossing = crossing_axes(mesh, ranks_per_node)
     if not crossing:
         return None

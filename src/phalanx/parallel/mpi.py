@@ -34,10 +34,13 @@ Overlap = Literal["auto", "on", "off"]
 
 
 class MPI(OverMPI):
-    """Gradients that are neither compressed nor summed during the backward pass go through one
+    """Data parallelism by a flat reducer or by bucketed reduction.
+
+    Gradients that are neither compressed nor summed during the backward pass go through one
     reducer: all ranks of a node read the sums from one place, and during the optimizer's step every
-    parameter's `grad` is a view of it. Else they go through an `Exchange`, bucket by bucket. A
-    parameter that the loss does not reach has a gradient of zeros; a frozen one has none."""
+    parameter's `grad` is a view of it. Else they are reduced bucket by bucket. A parameter that the
+    loss does not reach has a gradient of zeros; a frozen one has none.
+    """
 
     def __init__(
         self,
@@ -131,14 +134,14 @@ class MPI(OverMPI):
         )
 
     def gradients_are_finite(self) -> bool:
-        """Known where the sums were made, or in one reading of them."""
+        """Return whether they are: known where the sums were made, or by one reading of them."""
         if self._reducer is None or self.size == 1:
             return super().gradients_are_finite()
         known = self._reducer.is_finite
         return are_finite([torch.from_numpy(self._reducer.total)]) if known is None else known
 
     def gradient_square(self) -> float:
-        """In one reading where the sums lie as one vector."""
+        """Return the squared norm, in one reading where the sums are contiguous."""
         if self._reducer is None or self.size == 1:
             return super().gradient_square()
         return square_of(torch.from_numpy(self._reducer.total))
@@ -169,7 +172,8 @@ class MPI(OverMPI):
         )
 
     def _moved(self) -> tuple[Moved | None, str]:
-        """In a step; of an exchange before its first, with buckets as they most likely will be."""
+        """Return the traffic of a step; before the first, with the buckets as they most likely will
+        be."""
         size = self._parameters[0].element_size()
         if self._exchange is None:
             assert self._reducer is not None, "prepare() comes first"

@@ -54,8 +54,10 @@ from phalanx.records.schema import Expected
 
 
 class OnMesh(OnTorch):
-    """The axes of the mesh, from the outside in: replicas, shards, split layers. Messages
-    inside the forward and backward pass (all but the sums over replicas) count as theirs."""
+    """Strategy on a mesh; its axes, from the outside in: replicas, shards, split layers.
+
+    Messages inside the forward and backward pass (all but the sums over replicas) count as theirs.
+    """
 
     def __init__(
         self,
@@ -97,20 +99,20 @@ class OnMesh(OnTorch):
         self.optimizer = torch_optimizer(rule, self._parts, squares=self._whole_squares)
 
     def _divide(self, model: nn.Module) -> nn.Module:
-        """What this rank holds of the whole model."""
+        """Return this rank's part of the full model."""
         self._split(model)
         self._shard(model)
         return model
 
     def _split(self, model: nn.Module) -> None:
-        """Axis tp."""
+        """Split layers over axis tp."""
         if self._mesh.tp == 1:
             return
         table = table_of(self._name, self._options, sequence_parallel=self._sequence_parallel)
         split_layers(model, table, self._devices["tp"])
 
     def _shard(self, model: nn.Module) -> None:
-        """Axis shard, and with it axis dp."""
+        """Shard over axis shard, and with it axis dp."""
         for name, child in model.named_children():
             self._layers.append(name)
             self._units.append([trained(parameter) for parameter in child.parameters()])
@@ -133,7 +135,8 @@ class OnMesh(OnTorch):
         synchronize_gradients(self.model, True)
 
     def pieces(self, batch: Batch) -> list[Batch]:
-        """As many on every rank: ranks that share parameters use them equally often."""
+        """Return equally many micro-batches on every rank: ranks that share parameters use them
+        equally often."""
         pieces = pieces_of(batch, self.num_accumulated)
         while len(pieces) < self.num_accumulated:
             last = pieces[-1]
@@ -149,7 +152,8 @@ class OnMesh(OnTorch):
         return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
 
     def _update_parameters(self) -> float:
-        """By the gradients that are there. Returns: `time.perf_counter()` before the optimizer."""
+        """Update by the accumulated gradients. Returns: `time.perf_counter()` before the
+        optimizer."""
         gradients = [local_gradient(parameter) for parameter in self._parameters]
         if self._mesh.dp > 1 and self._mesh.shard == 1:
             gradients = self._sum_over_replicas(gradients)
@@ -161,7 +165,7 @@ class OnMesh(OnTorch):
         return reduced
 
     def _sum_over_replicas(self, gradients: list[Tensor]) -> list[Tensor]:
-        """One all-reduce of all gradients, which are of one dtype, as one long vector."""
+        """Sum by one all-reduce of all gradients, which are of one dtype, as one flat vector."""
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat, group=self._devices["dp"].get_group())
         self.communicated_bytes += flat.nbytes
@@ -171,7 +175,8 @@ class OnMesh(OnTorch):
     # -- norms of what is cut ----------------------------------------------------------------
 
     def _place_parts(self) -> None:
-        """Which of the model's parameters a rank has parts of, and how many ranks have the same."""
+        """Compute which of the model's parameters this rank has shards of, and how many ranks have
+        the same."""
         numbers = {name: number for number, name in enumerate(self._names)}
         self._numbers_held = [numbers[name] for name in trained_parameters(self.model)]
         sharing = self.size // self._mesh.pp  # ranks of a stage
@@ -181,8 +186,10 @@ class OnMesh(OnTorch):
         )
 
     def _whole_squares(self, squares: Tensor) -> Tensor:
-        """(quantities, parameters held): sums of squares over this rank's parts → over whole
-        parameters. Collective, unless no rank has less than everything.
+        """Sum squares over this rank's shards to squares over full parameters, (quantities,
+        parameters held).
+
+        Collective, unless every rank holds everything.
 
         Cost: one all-reduce of 8 bytes for each quantity and parameter of the model, through the
         world: it is not counted among the messages of training.
@@ -195,7 +202,8 @@ class OnMesh(OnTorch):
         return of_all[:, self._numbers_held]
 
     def gradients_are_finite(self) -> bool:
-        """Collective, unless no rank has less than everything."""
+        """Return whether all gradients are finite. Collective, unless every rank holds
+        everything."""
         bad = not are_finite([part.grad for part in self._parts if part.grad is not None])
         if self._mesh.size > self._mesh.dp:
             number = torch.tensor([float(bad)])
@@ -212,7 +220,8 @@ class OnMesh(OnTorch):
         return float(total)
 
     def find_bad_gradients(self) -> str:
-        """Of the parts of the sums: who made them is not known any more where they are cut."""
+        """Describe non-finite sums, by parameter only; after sharding the originating rank is
+        unknown."""
         found = bad_among([part.grad for part in self._parts], 0.0)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
@@ -259,7 +268,8 @@ class OnMesh(OnTorch):
         )
 
     def _moved(self, pieces: Sequence[int]) -> Moved:
-        """In a step but for what stages send each other. pieces: samples of each."""
+        """Return the traffic of a step, without that between stages. pieces: samples of each
+        micro-batch."""
         mesh, place, itemsize = self._mesh, self.coordinates, self._itemsize
         gathers = len(pieces) * (2 if self._zero_stage == 3 else 1)
         layers = layers_moved(

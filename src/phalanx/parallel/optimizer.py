@@ -1,4 +1,4 @@
-"""From a rule to the optimizer of it."""
+"""Construction of the optimizer of an update rule."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from phalanx.parallel.layerwise import LAMB, LARS, Squares, as_they_are
 def torch_optimizer(
     rule: UpdateRule, parameters: Iterable[nn.Parameter], *, squares: Squares = as_they_are
 ) -> Optimizer:
-    """PyTorch's where it has one, fused: one kernel over all parameters, two to three times faster
-    than its default.
+    """Return PyTorch's optimizer where it has one, fused: one kernel over all parameters, two to
+    three times faster than its default.
 
     squares: of `lars` and `lamb`, where ranks hold parts of parameters.
     """

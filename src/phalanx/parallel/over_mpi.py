@@ -1,4 +1,4 @@
-"""What strategies over MPI have in common: the ranks of a `World`."""
+"""Base of strategies over MPI: the ranks of a `World`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from phalanx.records.spans import Reading
 
 
 class OverMPI(Strategy):
-    """Closing it closes the world."""
+    """Strategy over a `World`, which it closes."""
 
     first_worker: int = 0
     """Ranks before it are servers, which are given no samples."""
@@ -76,7 +76,7 @@ class OverMPI(Strategy):
         return self.rank in self._first_of_nodes()
 
     def _first_of_nodes(self) -> list[int]:
-        """The first rank of each node that is given samples, where there is one."""
+        """Return the first rank of each node that is given samples, where there is one."""
         first: dict[int, int] = {}
         for rank in range(self.first_worker, self.size):
             first.setdefault(self._world.group.nodes[rank], rank)
@@ -115,7 +115,7 @@ class OverMPI(Strategy):
 
 
 def running_statistics(model: nn.Module) -> list[Tensor]:
-    """Means and variances that batch norm has of the samples that this rank has seen."""
+    """Return batch norm's means and variances of the samples that this rank has seen."""
     return [
         tensor
         for module in model.modules()
@@ -125,7 +125,7 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Contiguous; zeros where the loss does not reach the parameter."""
+    """Return the gradient, contiguous; zeros where the loss does not reach the parameter."""
     if parameter.grad is None:
         return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
     return parameter.grad.contiguous()

@@ -1,4 +1,4 @@
-"""Parameter servers: some ranks keep the parameters, the others compute gradients for them.
+"""Parameter servers: some ranks hold the parameters, the others compute gradients for them.
 
 Every server keeps a share of the parameters' vector with the optimizer's state of it. In a step a
 worker sends each server the gradient of its share and gets fresh weights back. When it gets them
@@ -51,7 +51,7 @@ Mode = Literal["synchronous", "asynchronous", "bounded"]
 
 
 class Server(OverMPI):
-    """Ranks 0 … servers−1 serve, the others work.
+    """Strategy in which ranks 0 … servers−1 serve, the others work.
 
     synchronous:  a server waits for the gradients of all workers, adds them up in the order of the
                   workers, makes one update and answers all: the numbers of one process.
@@ -119,7 +119,7 @@ class Server(OverMPI):
         return super().step(batch)
 
     def clear_gradients(self) -> None:
-        """Backward adds to the vector that is sent."""
+        """Let backward add to the vector that is sent."""
         self._gradient.zero_()
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
@@ -136,8 +136,8 @@ class Server(OverMPI):
         )
 
     def _look_through(self, loss_sum: Tensor) -> None:
-        """Before the gradient is sent. A server that is told a share of NaN makes no update of the
-        step; one of nothing is an update of nothing.
+        """Check the gradient before it is sent. A server that gets a share of NaN makes no update
+        of the step; a share of 0 is an update by nothing.
 
         Raises: UserError when it is not finite.
         """
@@ -209,7 +209,7 @@ class Server(OverMPI):
         self.leads += clocks.leads
 
     def finish_epoch(self) -> None:
-        """Servers show each other their weights, and rank 0 their states: it saves them."""
+        """Exchange the servers' weights, and gather their states on rank 0, which saves them."""
         if self.role == "worker":
             return
         states = self._share.state()
@@ -222,7 +222,7 @@ class Server(OverMPI):
             self._share.show_state(states, self._parameters, self.optimizer)
 
     def _gathered(self, peers: Group, state: Tensor) -> Tensor:
-        """On rank 0 that of all servers; elsewhere the same again."""
+        """Return on rank 0 the state of all servers; elsewhere `state` itself."""
         part = Buffer.of(state.numpy())
         if self.rank > 0:
             peers.gather(None, part, root=0)
@@ -235,7 +235,7 @@ class Server(OverMPI):
     # What is known of both.
 
     def staleness(self) -> Counter[int]:
-        """Of rank 0, which stands for all servers: each update is counted once."""
+        """Return rank 0's counts, which stand for all servers: each update is counted once."""
         return Counter(self._staleness) if self.rank == 0 else Counter()
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Parameters, gradients and optimizer state cut among data ranks, by PyTorch's FSDP2.
+"""Sharding of parameters, gradients and optimizer state among data ranks, by PyTorch's FSDP2.
 
 Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054: stages 2 and 3.
 """
@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
 def shard_parameters(model: nn.Module, mesh: DeviceMesh, *, keep_whole: bool) -> None:
-    """Cut every parameter along its first dim among the ranks of the mesh's last axis, in place;
+    """Shard every parameter along its first dim among the ranks of the mesh's last axis, in place;
     with two axes the first is one of replicas. No communication.
 
     A child of the model that has parameters is a unit: its parameters are gathered together before
@@ -33,13 +33,13 @@ def shard_parameters(model: nn.Module, mesh: DeviceMesh, *, keep_whole: bool) ->
 
 
 def synchronize_gradients(model: nn.Module, is_wanted: bool) -> None:
-    """Whether the next backward pass sums gradients over the ranks, or keeps adding to its own."""
+    """Set whether the next backward pass sums gradients over the ranks, or accumulates locally."""
     if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(is_wanted)
 
 
 def give_back_whole_parameters(model: nn.Module) -> None:
-    """Those that a forward pass without a backward pass has left behind."""
+    """Reshard parameters still gathered after a forward-only pass."""
     for module in _sharded(model):
         module.reshard()
 

@@ -30,8 +30,10 @@ from phalanx.records.schema import Expected
 
 
 class Shared(OverMPI):
-    """Parameters are views of memory that all ranks of the node see; gradients are each rank's
-    own, and are those of its part of the batch also after the update."""
+    """Strategy whose parameters are views of memory that all ranks of the node see.
+
+    Gradients are each rank's own, and stay those of its part of the batch after the update.
+    """
 
     def __init__(self, world: World) -> None:
         """Raises: UserError when the ranks are on several nodes."""
@@ -74,8 +76,11 @@ class Shared(OverMPI):
             parameter.data = view
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        """The time in which a rank adds up and updates its own slice counts as the optimizer's,
-        the rest of the step (looking through gradients, handing over, waiting) as communication."""
+        """Make one update. The time in which a rank sums and updates its slice counts as the
+        optimizer's.
+
+        The rest of the step (checking gradients, barriers, waiting) counts as communication.
+        """
         assert isinstance(self.optimizer, FusedOptimizer), "prepare() comes first"
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
@@ -92,13 +97,14 @@ class Shared(OverMPI):
         return UpdateTimes(backward_s=computed - began, communication_s=stepped - computed - own_s)
 
     def find_bad_gradients(self) -> str:
-        """The sums are never there, but each rank's own gradients still are."""
+        """Describe each rank's own gradients, which still exist; their sums never do."""
         own = bad_among([parameter.grad for parameter in self._parameters], 0.0)
         own = own._replace(loss=self._remade_gradients().loss)
         return self._told(own, own, self._names)
 
     def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
-        """Parameters and state exist once: each rank's part of them is 1/p."""
+        """Return expected costs. Parameters and state exist once: each rank's part of them is
+        1/p."""
         assert self._step is not None, "prepare() comes first"
         step, size = self._step, self._step.dtype.itemsize
         quantities = len(STATES[step.rule.formula])
@@ -111,7 +117,7 @@ class Shared(OverMPI):
         )
 
     def state_bytes(self) -> StateBytes:
-        """Of what the ranks share, a p-th."""
+        """Return 1/p of the shared memory, and the rank's own gradients."""
         whole = super().state_bytes()
         return StateBytes(
             whole.parameters // self.size, whole.gradients, whole.optimizer // self.size
@@ -166,7 +172,7 @@ class FusedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update. Collective.
+        """Update all parameters once. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come; FloatingPointError on all ranks
                 when a gradient of one is not finite: nothing has changed.
@@ -186,7 +192,7 @@ class FusedOptimizer(Optimizer):
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Into the memory that the ranks share: every rank must load the same."""
+        """Load into the shared memory: every rank must load the same."""
         for number, values in state_dict["state"].items():
             state = self.state[self._parameters[number]]
             for name, value in values.items():
@@ -194,7 +200,7 @@ class FusedOptimizer(Optimizer):
         self.param_groups[0]["lr"] = state_dict["param_groups"][0]["lr"]
 
     def apply(self) -> bool:
-        """`step()` without the hooks of torch.optim, which take longer than a small update.
+        """Do `step()` without the hooks of torch.optim, which take longer than a small update.
 
         Returns: whether it was made, on all ranks alike; if not, a gradient is not finite.
         """

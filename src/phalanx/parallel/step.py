@@ -1,4 +1,4 @@
-"""What goes into a step of training and comes out of it, whatever the strategy. Pure."""
+"""Inputs and results of a training step, common to all strategies. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IGNORED = -100
 
 
 class Batch(NamedTuple):
-    """One rank's part of a global batch."""
+    """One rank's shard of a global batch."""
 
     inputs: Tensor
     """(n, …), n at least 1."""
@@ -46,7 +46,7 @@ class UpdateTimes(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """What a step has shown; the time it took beyond these was the optimizer's."""
+    """Result of a step; the time that it took beyond these was the optimizer's."""
 
     loss_sum: float
     """Over this rank's targets, before the update; 0 where the rank does not see the loss."""
@@ -64,7 +64,7 @@ class StepResult(NamedTuple):
 
 
 class TimedAction(NamedTuple):
-    """A piece of a pipeline's step, as `records.schema.Action` has it."""
+    """A timed action of a pipeline's step, as `records.schema.Action` has it."""
 
     step: int
     stage: int
@@ -76,7 +76,7 @@ class TimedAction(NamedTuple):
 
 
 class StateBytes(NamedTuple):
-    """What a rank keeps for training."""
+    """Bytes that a rank stores for training."""
 
     parameters: int
     gradients: int
@@ -84,8 +84,8 @@ class StateBytes(NamedTuple):
 
 
 class OwnState(NamedTuple):
-    """What a rank keeps from step to step beside parameters and the optimizer's state; it fits the
-    same rank among as many."""
+    """State that a rank keeps between steps beside parameters and optimizer state; it fits the same
+    rank among as many."""
 
     words: str
     """What keeps it; it fits nothing of other words."""
@@ -95,7 +95,7 @@ class OwnState(NamedTuple):
 
 
 def cross_entropy_sum(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """0-dim: the sum over all targets but the ignored.
+    """Return the loss summed over all targets but the ignored, 0-dim.
 
     logits: (n, classes) or (n, T, classes); targets: (n,) or (n, T).
     smoothing: probability that a target spreads evenly over all classes. Source: Szegedy et al.
@@ -116,7 +116,7 @@ def backward(loss_sum: Tensor, weight: float) -> None:
 
 
 def pieces_of(batch: Batch, number: int) -> list[Batch]:
-    """`batch` cut into at most `number` pieces whose sizes differ by at most one."""
+    """Split `batch` into at most `number` micro-batches whose sizes differ by at most one."""
     if number == 1:
         return [batch]
     inputs, targets = batch.inputs.tensor_split(number), batch.targets.tensor_split(number)

@@ -1,4 +1,4 @@
-"""What the training loop asks of a way to split the work. A strategy a file beside this one."""
+"""Interface between the training loop and the strategies, one per file beside this one."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ __all__ = [
 
 
 class Strategy(ABC):
-    """One rank's side of the work. Everything here but the attributes is collective: all ranks
-    call the same methods in the same order.
+    """One rank's side of a strategy of parallelism.
+
+    Everything here but the attributes is collective: all ranks call the same methods in the same
+    order.
 
     Every rank computes the sum of its samples' losses; gradients are those of the mean over the
     *global* batch, so the split changes the time and not the mathematics, even when ranks hold
@@ -115,7 +117,8 @@ class Strategy(ABC):
         self._names, self._parameters = list(trained), list(trained.values())
 
     def step(self, batch: Batch) -> StepResult:
-        """One step of the optimizer, by the gradient of the mean loss over the global batch."""
+        """Make one step of the optimizer, by the gradient of the mean loss over the global
+        batch."""
         clock = time.perf_counter
         self._batch = batch
         self.clear_gradients()
@@ -148,8 +151,8 @@ class Strategy(ABC):
         )
 
     def step_optimizer(self) -> None:
-        """The last part of `update`: gradients are whole, over all ranks. They are looked through,
-        clipped if that was asked for, and applied. Collective.
+        """End `update`: gradients are complete, over all ranks. Check that they are finite, clip
+        them if that was asked for, and apply them. Collective.
 
         Raises: UserError when one is not finite, naming the step, rank and parameter; where such
                 steps are skipped, nothing has changed afterwards.
@@ -163,18 +166,19 @@ class Strategy(ABC):
         self.optimizer.step()
 
     def _clip_factor(self) -> float | None:
-        """By which the gradients are multiplied; None: one is not finite. Collective."""
+        """Return the clipping factor, or None if any gradient is not finite. Collective."""
         if self.clip_norm is None:
             return 1.0 if self.gradients_are_finite() else None
         square = self.gradient_square()
         return clip_factor(math.sqrt(square), self.clip_norm) if math.isfinite(square) else None
 
     def gradients_are_finite(self) -> bool:
-        """Whether all gradients are that the optimizer is about to apply, on all ranks."""
+        """Return whether all gradients that the optimizer is about to apply are finite, on all
+        ranks."""
         return are_finite([p.grad for p in self._parameters if p.grad is not None])
 
     def gradient_square(self) -> float:
-        """Of the gradients that the optimizer is about to apply the sum of the squares, over all
+        """Return the squared norm of the gradients that the optimizer is about to apply, over all
         parameters and ranks; not finite if and only if one of them is not."""
         return sum(square_of(p.grad) for p in self._parameters if p.grad is not None)
 
@@ -189,13 +193,16 @@ class Strategy(ABC):
             raise UserError(f"{self.why_skipped}; {REMEDIES}")
 
     def find_bad_gradients(self) -> str:
-        """A line that names rank and parameter. Collective; costs as much as a step: every rank
-        makes its own gradients again, which the sums have replaced."""
+        """Describe non-finite gradients in a line that names rank and parameter. Collective.
+
+        Cost: as much as a step: every rank recomputes its own gradients, which the sums have
+        replaced.
+        """
         summed = bad_among([parameter.grad for parameter in self._parameters], 0.0)
         return self._told(self._remade_gradients(), summed, self._names)
 
     def _told(self, own: BadGradients, summed: BadGradients, names: Sequence[str]) -> str:
-        """What all ranks have found, as rank 0 says it. Collective."""
+        """Return rank 0's description of all ranks' non-finite gradients. Collective."""
         rows = self.gather(own)
         if rows is None:
             return self.share("")
@@ -203,7 +210,8 @@ class Strategy(ABC):
         return self.share(told(self._batch.step, ranks, summed, names))
 
     def _remade_gradients(self) -> BadGradients:
-        """In this rank's gradients of the batch, before they are summed over the ranks."""
+        """Recompute this rank's gradients of the batch, before they are summed over the ranks, and
+        check them."""
         self.clear_gradients()
         loss_sum = 0.0
         with self.unsynchronized():
@@ -216,7 +224,7 @@ class Strategy(ABC):
         return found
 
     def _scale_gradients(self, factor: float) -> None:
-        """Not in place: where ranks share the sums, each would scale them."""
+        """Scale gradients, not in place: where ranks share the sums, each would scale them."""
         if factor == 1.0:
             return
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
@@ -226,11 +234,11 @@ class Strategy(ABC):
             parameter.grad = gradient
 
     def pieces(self, batch: Batch) -> list[Batch]:
-        """What goes through the model at once."""
+        """Return the micro-batches of `batch`, one forward pass each."""
         return pieces_of(batch, self.num_accumulated)
 
     def loss_weight(self, global_targets: int) -> float:
-        """By which a rank's loss sum is multiplied before its backward pass."""
+        """Return the factor of a rank's loss sum before its backward pass."""
         return 1 / global_targets
 
     def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -238,8 +246,8 @@ class Strategy(ABC):
         return logits, cross_entropy_sum(logits, batch.targets, self.label_smoothing)
 
     def _cast(self, inputs: Tensor) -> Tensor:
-        """The logits, in float32, of a forward pass in the arithmetic of `autocast`; the backward
-        pass follows it. Parameters and their gradients stay as they are."""
+        """Return the logits, in float32, of a forward pass under autocast; the backward pass
+        follows it. Parameters and their gradients stay as they are."""
         with torch.autocast("cpu", dtype=self.autocast):
             logits: Tensor = self.module(inputs)
         return logits.float()
@@ -249,30 +257,30 @@ class Strategy(ABC):
             parameter.grad = None
 
     def unsynchronized(self) -> AbstractContextManager[None]:
-        """Within it, forward and backward add to this rank's own gradients and nothing else."""
+        """Accumulate locally: within it, forward and backward add to this rank's own gradients
+        alone."""
         return nullcontext()
 
     @abstractmethod
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        """Backward for the last piece of a batch, and one step of the optimizer by the gradients
-        that have come together, over all ranks.
+        """Run backward for the last micro-batch, and one step of the optimizer by the gradients
+        accumulated over all ranks.
 
         loss_sum: 0-dim, the sum over this rank's targets.
         """
 
     def predict(self, inputs: Tensor) -> Tensor | None:
-        """(n, …, classes): the logits of `inputs`, without gradients; None where this rank does
-        not see them. Ranks that share a model call it equally often."""
+        """Return the logits of `inputs`, (n, …, classes), without gradients; None where this rank
+        does not see them. Ranks that share a model call it equally often."""
         logits: Tensor = self.model(inputs)
         return logits
 
     def serve(self, num_steps: int) -> None:
-        """A server's epoch: until every worker has made `num_steps` steps."""
+        """Serve an epoch, until every worker has made `num_steps` steps."""
         raise NotImplementedError(f"{type(self).__name__} has no servers")
 
     def finish_epoch(self) -> None:  # noqa: B027  # most have nothing to do
-        """After the last step of an epoch, before the model is evaluated: ranks whose parameters
-        have drifted apart bring them together."""
+        """Synchronize parameters that have drifted apart, after an epoch and before evaluation."""
 
     def synchronize_buffers(self) -> None:  # noqa: B027  # one process has nothing to do
         """Give all ranks the same buffers, before the model is evaluated or saved: statistics of
@@ -284,69 +292,69 @@ class Strategy(ABC):
         return 0
 
     def one_of_each_node(self) -> Group | None:
-        """A new group of one rank of each node, for a thread of its own; None: there is one node,
-        or this rank is none of these. Collective over those ranks."""
+        """Return a new group of one rank of each node, for a thread of its own; None: there is one
+        node, or this rank is none of these. Collective over those ranks."""
         return None
 
     def checkpoint_group(self) -> Group | None:
-        """A group of all ranks that carries checkpoints to rank 0; None where no rank has anything
-        that rank 0 lacks. Collective the first time."""
+        """Return a group of all ranks that brings checkpoints to rank 0; None where no rank has
+        anything that rank 0 lacks. Collective the first time."""
         return None
 
     @property
     def stands_for_node(self) -> bool:
-        """Whether this rank is the one of its node in `one_of_each_node`: the first that is given
+        """Return whether this rank is its node's in `one_of_each_node`: the first that is given
         samples."""
         return self.local_rank == 0
 
     def traffic(self) -> tuple[int, int] | None:
-        """Bytes that this rank has sent and received for training so far; None: not counted."""
+        """Return the bytes sent and received for training so far; None: not counted."""
         return None
 
     def actions(self) -> Sequence[TimedAction]:
-        """What this rank's stages did in the step that has just been made, if it is one of the few
-        that are recorded."""
+        """Return this rank's pipeline actions in the last step, if it is one of the few
+        recorded."""
         return ()
 
     def staleness(self) -> Counter[int]:
-        """How many updates of others came between reading and writing, how often so far."""
+        """Return counts of updates by how many of others came between reading and writing."""
         return Counter()
 
     def recorders(self) -> Sequence[Recorder]:
-        """Of the worlds in which this rank meets others, one for each."""
+        """Return the recorders of this rank's worlds, one for each."""
         return ()
 
     def trace(self, spans: Spans | None) -> None:
-        """From now on what happens goes there; None: nowhere. Not collective."""
+        """Record events from now on in `spans`; None: nowhere. Not collective."""
         self.spans = spans
         for recorder in self.recorders():
             recorder.trace(spans)
 
     def clock(self) -> Reading:
-        """How far this rank's clock is from rank 0's. Collective."""
+        """Return the offset of this rank's clock from rank 0's. Collective."""
         return Reading(at_ns=now_ns(), offset_ns=0)
 
     def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
-        """What theory says of this rank; after `prepare`."""
+        """Return the theoretical costs of this rank; after `prepare`."""
         return None
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
-        """By the parameter's name the state that this rank keeps of it, to read and to fill:
-        of what it holds of the parameter, by torch.optim's names."""
+        """Return this rank's optimizer state by parameter name, to read and to fill: of the local
+        shard, by torch.optim's names."""
         return {name: self.optimizer.state[p] for name, p in trained_parameters(self.model).items()}
 
     def own_state(self) -> OwnState | None:
-        """What this rank alone keeps beside that; between steps. None, on all ranks, where ranks
-        keep nothing for themselves."""
+        """Return this rank's further state between steps, such as residuals. None, on all ranks,
+        where there is none."""
         return None
 
     def go_on_from(self, state: OwnState) -> bool:  # noqa: ARG002
-        """Keep what an earlier run's `own_state` of this rank says; False where it does not fit.
-        After `prepare`; collective."""
+        """Load an earlier run's `own_state` of this rank; return False where it does not fit. After
+        `prepare`; collective."""
         return False
 
     def state_bytes(self) -> StateBytes:
-        """Measured between a step and the next: what is there in memory, each storage once."""
+        """Measure the memory of the state between two steps, each storage once."""
         states = [
             value
             for state in self.optimizer_state().values()
@@ -366,12 +374,12 @@ class Strategy(ABC):
 
     @abstractmethod
     def gather(self, values: Sequence[float]) -> list[list[float]] | None:
-        """Every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
+        """Return every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
 
     @abstractmethod
     def share(self, text: str) -> str:
-        """Rank 0's `text` on every rank."""
+        """Broadcast rank 0's `text`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the strategy holds; the model keeps its parameters."""
+        """Release the strategy's resources; the model keeps its parameters."""

@@ -1,4 +1,4 @@
-"""Tensor parallelism: which layers are split how, as a table from a module's name to a style.
+"""Tensor parallelism: tables from a module's name to the style in which it is split.
 
 In pairs: the first layer of a pair is cut by its outputs (its columns, in the paper's words), the
 second by its inputs; what lies between them stays on its rank, and one all-reduce of the second's
@@ -33,7 +33,7 @@ SEQUENCE = 1
 
 
 def split_layers(module: nn.Module, table: Table, mesh: DeviceMesh) -> None:
-    """Replace the parameters that `table` names by this rank's part, in place. No communication.
+    """Replace the parameters that `table` names by this rank's shard, in place. No communication.
 
     module: whole, or some layers of it: names that it does not have are passed over.
     mesh: of one axis.
@@ -45,7 +45,8 @@ def split_layers(module: nn.Module, table: Table, mesh: DeviceMesh) -> None:
 
 
 def table_of(name: ModelName, options: ModelOptions, *, sequence_parallel: bool) -> Table:
-    """options: completed. Raises: KeyError for a model without a table (`models.options` tells)."""
+    """Return the model's table. options: completed. Raises: KeyError for a model without a table
+    (see `models.options`)."""
     if name == "mlp":
         return mlp_table()
     if name != "gpt":
@@ -55,14 +56,16 @@ def table_of(name: ModelName, options: ModelOptions, *, sequence_parallel: bool)
 
 
 def mlp_table() -> Table:
-    """The output layer has ten columns: it is not worth a message."""
+    """Return the MLP's table. The output layer has ten columns: it is not worth a message."""
     return {"hidden1": ColwiseParallel(), "hidden2": RowwiseParallel()}
 
 
 def gpt_table(layers: int) -> Table:
-    """Two all-reduces of (N, T, width) a block forward, and two backward: those of the inputs'
-    gradients. The head stays whole: split, it would send more (the gradient of its input) than it
-    saves of a vocabulary of bytes."""
+    """Return the GPT's table: two all-reduces of (N, T, width) a block forward, and two backward.
+
+    The head stays unsplit: split, it would send more (the gradient of its input) than it saves of a
+    vocabulary of bytes.
+    """
     table: Table = {}
     for block in _blocks(layers):
         # Made a DTensor once for query, key and value: one sum of their gradients, not three.
@@ -74,8 +77,11 @@ def gpt_table(layers: int) -> Table:
 
 
 def sequence_table(layers: int) -> Table:
-    """The all-reduces become a reduce-scatter and an all-gather: as many bytes; norms and
-    residuals are computed on T ÷ ranks positions each, and need as much less memory."""
+    """Return the GPT's table with sequence parallelism.
+
+    The all-reduces become a reduce-scatter and an all-gather: as many bytes; norms and residuals
+    are computed on T ÷ ranks positions each, and need as much less memory.
+    """
     split, whole = Shard(SEQUENCE), Replicate()
     table: Table = {
         "embedding": PrepareModuleOutput(output_layouts=whole, desired_output_layouts=split)

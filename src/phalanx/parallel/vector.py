@@ -1,4 +1,4 @@
-"""The parameters of a model as one vector."""
+"""Flat vector of a model's parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from phalanx.comm.layout import starts_of
 
 
 def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """(n,): all values, one parameter after the other; the parameters become views of it.
+    """Return all values as one vector (n,), one parameter after the other; the parameters become
+    views.
 
     Raises: ValueError when they are not all of float32, or all of float64.
     """
@@ -28,7 +29,7 @@ def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """The places of the parameters in a vector of as many values, in their shapes."""
+    """Return views of a vector of as many values, in the parameters' shapes."""
     starts = starts_of([parameter.numel() for parameter in parameters])
     return [
         vector[start : start + parameter.numel()].view(parameter.shape)

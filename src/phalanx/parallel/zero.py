@@ -1,4 +1,4 @@
-"""Optimizer state cut among the ranks, all else whole, by PyTorch's own engines.
+"""ZeRO stage 1: optimizer state sharded among the ranks, by PyTorch's own engines.
 
 DistributedDataParallel sums the gradients, ZeroRedundancyOptimizer keeps the state.
 
@@ -25,8 +25,10 @@ from phalanx.records.schema import Expected
 
 
 class ZeroOne(OnTorch):
-    """Each parameter has one rank that keeps its state and updates it, and hands it to the others.
-    Whole parameters are dealt out, the largest first, to the rank that has least."""
+    """Each parameter has one rank that keeps its state, updates it, and broadcasts it.
+
+    Parameters are assigned unsplit, the largest first, to the rank that has least.
+    """
 
     is_sharded = True
 
@@ -52,14 +54,14 @@ class ZeroOne(OnTorch):
         )
 
     def loss_weight(self, global_targets: int) -> float:
-        """DDP divides the sum over the ranks by their number; this undoes it."""
+        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
         return self.size / global_targets
 
     def unsynchronized(self) -> AbstractContextManager[None]:
         return self._replica.no_sync()
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        """That the ranks hand each other their updated parameters counts as the optimizer's."""
+        """Update; the parameter broadcast is timed as optimizer time."""
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         reduced = time.perf_counter()
@@ -70,7 +72,7 @@ class ZeroOne(OnTorch):
         )
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
-        """Of the parameters that are this rank's."""
+        """Return the state of the parameters that this rank owns."""
         own = self._zero.optim
         mine = {parameter for group in own.param_groups for parameter in group["params"]}
         return {name: own.state[p] for name, p in self.model.named_parameters() if p in mine}

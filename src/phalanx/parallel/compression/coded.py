@@ -1,4 +1,4 @@
-"""A sum whose messages are coded: half types and int8.
+"""All-reduce with encoded messages: half types and int8.
 
 Every rank owns a share of the vector. It sends each owner what it has of that share, coded; the
 owner adds up what came, in float32 and in the order of the ranks, codes the sum, and sends it to
@@ -24,7 +24,7 @@ from phalanx.parallel.compression.scratch import Scratch, is_finite
 
 
 class CodedSum:
-    """For any number of buckets, one after the other; the memory of the work is one for all.
+    """All-reduce of any number of buckets, one after the other; they share the working memory.
 
     A large vector goes in pieces: while one travels the next is coded, and what came before is
     added up or decoded.
@@ -36,7 +36,7 @@ class CodedSum:
         self._cuts: dict[tuple[int, int], Cut] = {}
 
     def reduce(self, values: Tensor, ranks: Ranks, kept: Kept) -> None:
-        """values, (n,) float32, become the sum over the ranks. Collective."""
+        """Sum `values`, (n,) float32, over the ranks, in place. Collective."""
         cut = self._cut(len(values), ranks.size)
         work = _Work(self.coding, cut, ranks.rank, values, kept, self._scratch)
         with ranks.rounds(sum(cut.num_bytes)) as rounds:
@@ -57,7 +57,7 @@ class CodedSum:
                 work.decode(step, work.others)
 
     def sent_bytes(self, count: int, rank: int, num_ranks: int) -> int:
-        """To the owners, and of the own share to all."""
+        """Return the bytes that `rank` sends: to the owners, and its own reduced shard to all."""
         sizes = self._cut(count, num_ranks).num_bytes
         return sum(sizes) - sizes[rank] + (num_ranks - 1) * sizes[rank]
 
@@ -69,7 +69,7 @@ class CodedSum:
 
 
 class _Work:
-    """One sum: what is done with some pieces of every share, and where they lie coded."""
+    """One all-reduce: its steps on some chunks of every shard, and the encoded buffers."""
 
     def __init__(
         self, coding: Coding, cut: Cut, rank: int, values: Tensor, kept: Kept, scratch: Scratch
@@ -85,18 +85,18 @@ class _Work:
         self._arrived[rank] = self._sent[rank]
 
     def code(self, step: range, owners: Sequence[int]) -> None:
-        """This rank's values, for these owners."""
+        """Encode this rank's values for these owners."""
         for owner in owners:
             for piece, part in self._pieces(owner, step, self._sent[owner]):
                 self._coding.encode(self._values[piece], part, self._kept.own[piece])
 
     def parts(self, step: range) -> tuple[list[Tensor], list[Tensor]]:
-        """Where those of the own share will come, and what every owner gets."""
+        """Return the receive buffers of the local shard, and the send buffers for every owner."""
         arriving = [self._part(self._rank, step, memory) for memory in self._arrived]
         return arriving, [self._part(o, step, memory) for o, memory in enumerate(self._sent)]
 
     def add_up(self, step: range) -> None:
-        """The own share, and code the sum."""
+        """Sum the local shard, and encode the sum."""
         own, values = self._rank, self._values
         for number, memory in enumerate(self._arrived):
             for piece, part in self._pieces(own, step, memory):
@@ -107,18 +107,18 @@ class _Work:
             self._coding.encode(values[piece], part, lost)
 
     def sums(self, step: range) -> tuple[list[Tensor], Tensor]:
-        """Where all sums will come, and the own one among them."""
+        """Return the buffers of all reduced shards, and the local one among them."""
         sums = [self._part(owner, step, memory) for owner, memory in enumerate(self._results)]
         return sums, sums[self._rank]
 
     def decode(self, step: range, owners: Sequence[int]) -> None:
-        """The sums of these owners' shares."""
+        """Decode the reduced shards of these owners."""
         for owner in owners:
             for piece, part in self._pieces(owner, step, self._results[owner]):
                 self._coding.decode(part, self._values[piece], adds=False)
 
     def _pieces(self, owner: int, step: range, memory: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Where a share's pieces lie in the vector, and coded in `memory`."""
+        """Yield the chunks of a shard: their places in the vector, and encoded in `memory`."""
         for number in step:
             piece = self._cut.pieces[owner][number]
             part = self._part(owner, range(number, number + 1), memory)
@@ -132,15 +132,15 @@ class _Work:
 
 
 class Kept(NamedTuple):
-    """What was lost of a bucket and is to be added: of this rank's values, and of the sum of the
-    share that it owns. Empty where a coding keeps nothing."""
+    """Residuals of a bucket that are added next time: of this rank's values, and of the sum of its
+    shard. Empty where the codec has no error feedback."""
 
     own: Tensor
     of_sum: Tensor
 
     @classmethod
     def nothing(cls, count: int, num_ranks: int, coding: Coding) -> Kept:
-        """Of a bucket of `count` values."""
+        """Make zero residuals of a bucket of `count` values."""
         if not coding.keeps:
             return cls(torch.zeros(0), torch.zeros(0))
         largest = max(len(share) for share in shares_of(count, num_ranks, coding.unit))

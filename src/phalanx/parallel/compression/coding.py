@@ -1,7 +1,7 @@
-"""How float32 values become fewer bytes, and what these bytes say.
+"""Codecs between float32 values and fewer bytes.
 
-Every coding has a fixed number of bytes for a number of values, so that each rank knows what the
-others will send. What is not finite stays so.
+Every codec has a fixed number of bytes for a number of values, so that each rank knows the size of
+its peers' messages. What is not finite stays so.
 """
 
 from __future__ import annotations
@@ -25,17 +25,20 @@ class Coding(ABC):
 
     @abstractmethod
     def num_bytes(self, count: int) -> int:
-        """Of `count` values; a multiple of 4."""
+        """Return the encoded size of `count` values; a multiple of 4."""
 
     @abstractmethod
     def encode(self, values: Tensor, coded: Tensor, kept: Tensor) -> None:
-        """values: (n,) float32, of which nothing else is needed; coded: (num_bytes(n),) uint8.
-        kept: (n,) float32, added before and replaced by what was lost; (0,) where nothing is
-        kept."""
+        """Encode `values`, which are overwritten, into `coded`.
+
+        values: (n,) float32; coded: (num_bytes(n),) uint8.
+        residual: (n,) float32, added before and replaced by the new error; (0,) without error
+        feedback.
+        """
 
     @abstractmethod
     def decode(self, coded: Tensor, values: Tensor, *, adds: bool) -> None:
-        """values, (n,) float32, become what was coded; adds: are increased by it."""
+        """Decode into `values`, (n,) float32; adds: add to them instead."""
 
 
 class Whole(Coding):

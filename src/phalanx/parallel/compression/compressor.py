@@ -1,4 +1,4 @@
-"""What is sent in place of a bucket of gradients, and how the sum is made of it."""
+"""Compressors: how a bucket of gradients is sent and summed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from phalanx.comm.traffic import all_reduced
 
 
 class Rounds(Protocol):
-    """Rounds of one sum, in the same order on all ranks. What is returned waits for the round's
-    end; until then its tensors must not be touched."""
+    """Asynchronous rounds of one sum, in the same order on all ranks.
+
+    Each call returns a function that waits for its round; until then its tensors must not be
+    touched.
+    """
 
     overlap: bool
     """Whether a round goes on while others begin."""
@@ -22,15 +25,15 @@ class Rounds(Protocol):
     def begin_all_to_all(
         self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> Callable[[], None]:
-        """As that of `Ranks`; outputs[own rank] may be parts[own rank] itself, which may be written
+        """Begin `all_to_all`; outputs[own rank] may be parts[own rank] itself, which may be written
         meanwhile."""
 
     def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
-        """As that of `Ranks`; `part` may be outputs[own rank] itself."""
+        """Begin `all_gather`; `part` may be outputs[own rank] itself."""
 
 
 class Ranks(Protocol):
-    """Those among which gradients are summed: a `comm.Group` or a torch.distributed group.
+    """Collectives that compressors need, over a `comm.Group` or a torch.distributed group.
 
     Tensors are contiguous and lie in CPU memory. All calls are collective, in the same order on all
     ranks, from one thread at a time.
@@ -46,17 +49,18 @@ class Ranks(Protocol):
         """Sum over the ranks, in place."""
 
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
-        """outputs[rank] becomes that rank's `part`; all of one size."""
+        """Gather each rank's `part` into outputs[rank]; all of one size."""
 
     def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
-        """outputs[peer] becomes what `peer` has at parts[own rank]; of any sizes."""
+        """Receive parts[own rank] of each `peer` into outputs[peer]; of any sizes."""
 
     def rounds(self, num_bytes: int) -> AbstractContextManager[Rounds]:
-        """For one sum of a vector that is coded in `num_bytes`; the same on every rank."""
+        """Open the rounds of one sum of a vector whose encoding has `num_bytes`; the same on every
+        rank."""
 
 
 class AtOnce:
-    """Rounds that have ended when they have begun."""
+    """Blocking rounds: complete when the call returns."""
 
     overlap = False
 
@@ -75,8 +79,11 @@ class AtOnce:
 
 
 class Compressor(ABC):
-    """One rank's side, for all its buckets. What it keeps of a bucket (what was not sent, factors)
-    goes by the bucket's number, and is forgotten when a sum was not finite."""
+    """Compression of all buckets of one rank.
+
+    State that it keeps of a bucket (residual, factors) is keyed by the bucket's number, and dropped
+    when a sum was not finite.
+    """
 
     name: str
     keeps = False
@@ -84,37 +91,40 @@ class Compressor(ABC):
 
     @property
     def words(self) -> str:
-        """What is kept fits a compressor of the same words."""
+        """Name of the saved state: it fits compressors of the same name alone."""
         return self.name
 
     def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: B027  # most need none
-        """Bucket `number` holds parameters of `shapes`, one after the other. A number that is
-        said again means that all buckets are made anew: what was kept of all is forgotten."""
+        """Declare bucket `number`, of parameters of `shapes`, one after the other. Declaring a
+        number again means that all buckets are made anew: all state is dropped."""
 
     @abstractmethod
     def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
-        """`values`, (n,) float32 or float64, become their sum over the ranks, as well as it is
-        known: the same bits on every rank. What is not finite on a rank is not finite in the sum.
-        Collective."""
+        """Sum `values`, (n,) float32 or float64, over the ranks in place, approximately.
+        Collective.
+
+        Every rank ends with the same bits. What is not finite on a rank is not finite in the sum.
+        """
 
     @abstractmethod
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
-        """That `rank` sends for a bucket of parameters of `shapes`, and as much receives."""
+        """Return the bytes that `rank` sends, and receives, for a bucket of parameters of
+        `shapes`."""
 
     def kept(self) -> dict[str, Tensor]:
-        """What is kept, by name, to be read; of this rank alone."""
+        """Return this rank's state by name, to be read."""
         return {}
 
     def restore(self, kept: Mapping[str, Tensor]) -> None:  # noqa: B027  # most keep nothing
-        """Go on from what `kept` said, with the same buckets; after `prepare`, before `reduce`."""
+        """Restore a saved state, with the same buckets; after `prepare`, before `reduce`."""
 
     def kept_bytes(self) -> int:
-        """Of memory for what is kept between steps."""
+        """Return the memory of the state between steps."""
         return sum(tensor.nbytes for tensor in self.kept().values())
 
 
 class Uncompressed(Compressor):
-    """The values themselves."""
+    """No compression."""
 
     name = "none"
 
@@ -126,9 +136,9 @@ class Uncompressed(Compressor):
 
 
 def _nothing() -> None:
-    """There is nothing to wait for."""
+    """Wait for nothing: the round is complete."""
 
 
 def count_of(shapes: Sequence[Size]) -> int:
-    """Values in a bucket of parameters of `shapes`."""
+    """Return the number of values in a bucket of parameters of `shapes`."""
     return sum(shape.numel() for shape in shapes)

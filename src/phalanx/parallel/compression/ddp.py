@@ -17,7 +17,7 @@ from phalanx.parallel.compression.ranks import OnProcessGroup
 
 
 class Compressed:
-    """How a DDP module's gradients are sent; the state of its hook, one for each module."""
+    """State of a DDP module's compression hook; one for each module."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Compressed:
         self._shapes: dict[int, tuple[Size, ...]] = {}
 
     def reduce(self, bucket: dist.GradBucket) -> Tensor:
-        """The bucket, with the mean over the ranks in it. DDP makes its buckets anew after the
-        first step; what was kept of the old ones is forgotten."""
+        """Return the bucket, averaged over the ranks. DDP makes new buckets after the first step;
+        state of the old ones is dropped."""
         number = bucket.index()
         shapes = tuple(parameter.shape for parameter in bucket.parameters())
         if self._shapes.get(number) != shapes:
@@ -54,8 +54,8 @@ class Compressed:
 
 
 def reduce_bucket(state: Compressed, bucket: dist.GradBucket) -> Future[Tensor]:
-    """The hook: when it returns, the bucket is reduced. It runs in the backward pass, which waits
-    for it; other ranks' hooks are called in the same order."""
+    """Reduce a bucket, as a DDP communication hook: complete on return. The backward pass waits for
+    it; all ranks call it in the same order."""
     reduced: Future[Tensor] = Future()
     reduced.set_result(state.reduce(bucket))
     return reduced

@@ -1,4 +1,4 @@
-"""From the word of an option to a compressor."""
+"""Construction of a compressor by its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ NAMES = ("none", "fp16", "bf16", "int8", "powersgd", "topk")
 def make_compressor(
     name: str, *, powersgd_rank: int = 4, topk_fraction: float = 0.01, seed: int = 0
 ) -> Compressor:
-    """One of NAMES. seed: of PowerSGD's first factors, the same on every rank.
+    """Return the compressor `name`, one of NAMES. seed: of PowerSGD's first factors, the same on
+    every rank.
 
     Raises: ValueError for another name, a rank below 1, a fraction outside (0, 1].
     """

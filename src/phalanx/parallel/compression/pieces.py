@@ -1,5 +1,5 @@
-"""How a vector is cut between ranks, and each share into pieces that travel one after the other.
-Pure."""
+"""Division of a vector into shards, one per rank, and of each shard into chunks that are sent one
+after the other. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CUT_AT = 64
 
 
 class Sizes(Protocol):
-    """What a coding says of its messages."""
+    """Message sizes of a codec."""
 
     @property
     def unit(self) -> int: ...
@@ -28,10 +28,10 @@ class Sizes(Protocol):
 
 
 class Cut:
-    """Of a vector: the share that every rank owns, and its pieces, which are coded by themselves.
+    """Shards of a vector, one owned by each rank, and their separately encoded chunks.
 
-    The number of pieces depends on count, ranks and coding alone, so that the bits of a sum are the
-    same however it travels.
+    The number of chunks depends on count, ranks and codec alone, so that the bits of a sum do not
+    depend on the transport.
     """
 
     def __init__(self, count: int, num_ranks: int, coding: Sizes) -> None:
@@ -56,7 +56,7 @@ class Cut:
 
 
 def shares_of(count: int, size: int, unit: int) -> list[range]:
-    """[0, count) cut at multiples of `unit` into `size` shares."""
+    """Divide [0, count) at multiples of `unit` into `size` shards."""
     units = -(-count // unit)
     shares = (share_of(rank, size, units) for rank in range(size))
     return [range(min(s.start * unit, count), min(s.stop * unit, count)) for s in shares]

@@ -1,4 +1,4 @@
-"""Gradients as products of two thin matrices."""
+"""PowerSGD: gradients as products of two thin matrices."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ class _Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layout:
-    """What a bucket is made of."""
+    """Layout of a bucket: its matrices, and the values between them."""
 
     count: int
     matrices: tuple[_Matrix, ...]
 
     @property
     def others(self) -> list[slice]:
-        """What is sent as it is."""
+        """Slices of values that are sent uncompressed."""
         starts = [0, *(matrix.stop for matrix in self.matrices)]
         stops = [*(matrix.start for matrix in self.matrices), self.count]
         return [slice(a, b) for a, b in zip(starts, stops, strict=True) if a < b]
 
     @property
     def num_first(self) -> int:
-        """Values of the first sum: the left factors, and what is sent as it is."""
+        """Number of values of the first sum: the left factors and the uncompressed values."""
         whole = self.count - sum(m.stop - m.start for m in self.matrices)
         return whole + sum(m.rows * m.rank for m in self.matrices)
 
     @property
     def num_second(self) -> int:
-        """Of the right factors."""
+        """Number of values of the right factors."""
         return sum(m.columns * m.rank for m in self.matrices)
 
 
@@ -141,8 +141,7 @@ class PowerSGD(Compressor):
             self._sum.reduce(values, ranks, Kept.nothing(len(values), ranks.size, self._sum.coding))
 
     def _renew(self, right: Tensor) -> None:
-        """Columns of zeros, and such as are not finite, become random ones, on every rank the
-        same."""
+        """Replace columns that are zero or not finite by random ones, the same on every rank."""
         norms = right.norm(dim=0)
         is_bad = ~(torch.isfinite(norms) & (norms > 0))
         if is_bad.any():
@@ -161,7 +160,7 @@ class PowerSGD(Compressor):
         )
 
     def kept(self) -> dict[str, Tensor]:
-        """Factors too, and how many beginnings were made at random."""
+        """Return residuals and right factors, and how many columns were drawn at random."""
         if not self._kept:
             return {}
         rights = {
@@ -184,7 +183,7 @@ class PowerSGD(Compressor):
 
 
 def layout_of(shapes: Sequence[Size], rank: int) -> _Layout:
-    """Which parameters of a bucket are sent as products of `rank` columns, or fewer."""
+    """Choose the parameters of a bucket that are sent as products, of `rank` columns or fewer."""
     starts = starts_of([shape.numel() for shape in shapes])
     matrices = []
     for start, shape in zip(starts, shapes, strict=False):
@@ -197,11 +196,10 @@ def layout_of(shapes: Sequence[Size], rank: int) -> _Layout:
 
 
 def orthonormalize(columns: Tensor) -> None:
-    """(n, r): each column becomes what the ones before it do not say, with norm 1, in place; zeros
-    where that is nothing. What is not finite stays so.
+    """Orthonormalize the columns of (n, r) in place: modified Gram-Schmidt, twice for each column.
 
-    Modified Gram-Schmidt, twice for each column, which is enough for the columns to be at right
-    angles to rounding.
+    Columns that depend on those before become zeros; what is not finite stays so. Twice is enough
+    for orthogonality to rounding.
     """
     for i in range(columns.shape[1]):
         column, before = columns[:, i], columns[:, :i]
@@ -217,7 +215,7 @@ def orthonormalize(columns: Tensor) -> None:
 
 
 def _matrices(layout: _Layout, values: Tensor, kept: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Of each matrix its values and what is kept of it."""
+    """Yield the values and the residual of each matrix."""
     at = 0
     for m in layout.matrices:
         length = m.stop - m.start
@@ -226,7 +224,7 @@ def _matrices(layout: _Layout, values: Tensor, kept: Tensor) -> Iterator[tuple[T
 
 
 def _factors(shapes: Sequence[tuple[int, int]], memory: Tensor) -> Iterator[Tensor]:
-    """One after the other in `memory`."""
+    """Yield views of `shapes`, one after the other in `memory`."""
     at = 0
     for rows, columns in shapes:
         yield memory[at : at + rows * columns].view(rows, columns)
@@ -234,7 +232,7 @@ def _factors(shapes: Sequence[tuple[int, int]], memory: Tensor) -> Iterator[Tens
 
 
 def _gather(layout: _Layout, values: Tensor, first: Tensor) -> None:
-    """What is sent as it is goes behind the factors."""
+    """Copy the uncompressed values behind the factors."""
     at = sum(m.rows * m.rank for m in layout.matrices)
     for part in layout.others:
         first[at : at + part.stop - part.start] = values[part]

@@ -1,4 +1,4 @@
-"""The ranks among which compressed gradients are summed: over MPI, or over torch.distributed."""
+"""Backends of compressed sums: over MPI, or over torch.distributed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from phalanx.torch_backend.tensors import buffer_of
 
 
 class OnGroup:
-    """Those of a group of our own: tensors are sent from where they lie."""
+    """Collectives on a Phalanx group: tensors are sent in place, without a copy."""
 
     def __init__(self, group: Group, algorithm: Asked | None = None) -> None:
         """algorithm: of `all_reduce`; None: as the environment says."""
@@ -47,7 +47,8 @@ class OnGroup:
 
     @contextmanager
     def rounds(self, num_bytes: int) -> Iterator[Rounds]:
-        """As messages they overlap; through memory, which is as fast as the coding, they do not."""
+        """Open rounds. As messages they overlap; through shared memory, which is as fast as the
+        encoding, they block."""
         if self._group.node is not None:
             yield AtOnce(self)
             return
@@ -56,8 +57,8 @@ class OnGroup:
 
 
 class AsMessages:
-    """Rounds of one collective of a group of our own. Empty tensors need no message: every rank
-    knows that they are empty."""
+    """Overlapping rounds as messages of one collective of a Phalanx group. Empty tensors need no
+    message: every rank knows that they are empty."""
 
     overlap = True
 
@@ -86,7 +87,7 @@ class AsMessages:
 
 
 class OnProcessGroup:
-    """Those of a group of torch.distributed, on whatever backend carries CPU tensors."""
+    """Collectives on a torch.distributed group, on whatever backend serves CPU tensors."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         """group: None for the default group."""
@@ -104,7 +105,7 @@ class OnProcessGroup:
         dist.all_reduce(values, group=self._group)
 
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
-        """Gloo wants parts of one size: the shorter ones are sent with something behind them."""
+        """Gather; Gloo wants parts of one size, so shorter ones are padded."""
         longest = max(map(len, outputs))
         if all(len(output) == longest for output in outputs):
             dist.all_gather(list(outputs), part, group=self._group)
@@ -117,7 +118,8 @@ class OnProcessGroup:
             output.copy_(whole[: len(output)])
 
     def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
-        """One copy before and one after: Gloo has only the form on a single tensor."""
+        """Exchange, with one copy before and one after: Gloo has only the form on a single
+        tensor."""
         sent, expected = [len(part) for part in parts], [len(output) for output in outputs]
         received = torch.empty(sum(expected), dtype=parts[0].dtype)
         dist.all_to_all_single(received, torch.cat(list(parts)), expected, sent, self._group)

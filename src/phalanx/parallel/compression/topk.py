@@ -1,4 +1,4 @@
-"""The largest gradients alone; the others are kept until they have grown."""
+"""Top-k sparsification with error feedback."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from phalanx.torch_backend.tensors import buffer_of
 
 
 class TopK(Compressor):
-    """Of each bucket a rank sends the ⌈fraction · n⌉ values of the largest magnitude, with their
-    positions, to all others; of equal ones those that come first. Everybody adds up what came in
-    the order of the ranks. What a rank did not send it adds to its next gradient.
+    """Each rank sends the ⌈fraction · n⌉ values of the largest magnitude of a bucket, with
+    positions.
+
+    Of equal values the first ones are sent. Every rank receives all and sums in the order of the
+    ranks. What a rank did not send it adds to its next gradient.
 
     Cost:   (p−1) · 8 bytes a value that is sent: it grows with the ranks, as an all-reduce does
             not, and pays while fraction · p is small.
@@ -68,7 +70,7 @@ class TopK(Compressor):
             kept.zero_()
 
     def num_sent(self, count: int) -> int:
-        """Of a bucket of `count` values."""
+        """Return how many of a bucket's `count` values are sent."""
         return math.ceil(self._fraction * count)
 
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:  # noqa: ARG002
@@ -82,6 +84,6 @@ class TopK(Compressor):
 
 
 def _split(part: Tensor) -> tuple[Tensor, Tensor]:
-    """(k,) int32 positions and (k,) float32 values."""
+    """Return the (k,) int32 positions and (k,) float32 values of an encoded part."""
     half = len(part) // 2
     return part[:half].view(torch.int32), part[half:].view(torch.float32)

@@ -1,4 +1,4 @@
-"""What goes from stage to stage, found without computing anything."""
+"""Activations between stages: shapes and dtypes, found without computing anything."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Boundary(NamedTuple):
     dtype: torch.dtype
 
     def of(self, num_samples: int, device: str = "cpu") -> Tensor:
-        """Empty: (num_samples, *shape)."""
+        """Return an empty tensor (num_samples, *shape)."""
         return torch.empty(num_samples, *self.shape, dtype=self.dtype, device=device)
 
     def num_bytes(self, num_samples: int) -> int:
@@ -27,8 +27,10 @@ class Boundary(NamedTuple):
 
 
 def outputs_of(layers: Sequence[nn.Module], samples: Tensor) -> list[Boundary]:
-    """What leaves each layer of a chain that reads `samples`: (n, …), of which only shape and dtype
-    are looked at."""
+    """Return the output of each layer of a chain that reads `samples`.
+
+    samples: (n, …), of which only shape and dtype are used.
+    """
     given = torch.empty_like(samples, device="meta")
     outputs = []
     with torch.no_grad():

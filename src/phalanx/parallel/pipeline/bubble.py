@@ -1,4 +1,4 @@
-"""How much of a pipeline's step its ranks are idle: in theory and as recorded. Pure; no PyTorch."""
+"""Pipeline bubble: idle share of a step, in theory and as recorded. Pure; no PyTorch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phalanx.parallel.pipeline.timeline import in_ticks, simulate
 
 
 class Timed(Protocol):
-    """An action as it is recorded: a `TimedAction` of a strategy, an `Action` of the records."""
+    """A recorded action: a `TimedAction` of a strategy, an `Action` of the records."""
 
     @property
     def began_s(self) -> float: ...
@@ -20,7 +20,7 @@ class Timed(Protocol):
 
 
 def ideal_bubble(layout: Layout, lasts: Callable[[Action], float] = in_ticks) -> float:
-    """The idle share of the step, over all ranks, when moving activations takes no time.
+    """Return the idle share of the step, over all ranks, when moving activations takes no time.
 
     With stages that take equally long it is what `bubble_formula` says, where p divides the number
     of micro-batches m (and 2p ≤ m for zero-bubble). p ranks, v stages a rank.
@@ -32,7 +32,7 @@ def ideal_bubble(layout: Layout, lasts: Callable[[Action], float] = in_ticks) ->
 
 
 def bubble_formula(layout: Layout) -> str:
-    """As one reads it."""
+    """Return the formula of the bubble, to be read."""
     match layout.schedule:
         case "gpipe" | "1f1b":
             return "(p−1) ÷ (m+p−1)"
@@ -43,8 +43,10 @@ def bubble_formula(layout: Layout) -> str:
 
 
 def measured_bubble(actions: Sequence[Sequence[Timed]]) -> list[float]:
-    """By rank, its idle share of one step of its pipeline: 1 − its work ÷ the time from the first
-    beginning of an action to the last end, over all ranks of the pipeline.
+    """Return the idle share of each rank in one step of its pipeline.
+
+    That is 1 − its work ÷ the time from the first beginning of an action to the last end, over all
+    ranks of the pipeline.
 
     actions: by rank, those of one step; the ranks of one pipeline alone.
     """

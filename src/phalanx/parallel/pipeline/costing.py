@@ -1,4 +1,4 @@
-"""What each layer costs, measured."""
+"""Measured cost of each layer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 def measured_costs(
     layers: Sequence[nn.Module], samples: Tensor, *, repeats: int = 5
 ) -> list[float]:
-    """Seconds of the forward and backward pass of each layer of a chain, the median of `repeats`
-    after one that warms up. Parameters keep their gradients.
+    """Measure the seconds of the forward and backward pass of each layer of a chain, the median of
+    `repeats` after one that warms up. Parameters keep their gradients.
 
     Seconds in which this thread computed, so that others on the machine do not move the cuts; of a
     layer on several threads it is the part of one.
@@ -44,9 +44,10 @@ def _seconds(layers: Sequence[nn.Module], samples: Tensor) -> list[float]:
 def shared_costs(
     layers: Sequence[nn.Module], samples: Tensor, group: dist.ProcessGroup | None = None
 ) -> list[float]:
-    """Those that the first rank of `group` measures, on all its ranks: they must cut alike.
+    """Return the costs measured by the first rank of `group`, on all its ranks: they must cut
+    alike.
 
-    Collective. The others wait, so that the one which measures has the machine for itself.
+    Collective. The others wait, so that the measuring rank has the machine for itself.
     """
     costs = torch.zeros(len(layers), dtype=torch.float64)
     if dist.get_rank(group) == 0:

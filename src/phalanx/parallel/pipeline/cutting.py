@@ -11,7 +11,7 @@ from phalanx.errors import UserError
 def cut_evenly(
     costs: Sequence[float], has_parameters: Sequence[bool], num_stages: int
 ) -> list[range]:
-    """The layers of each stage, in order: the cut whose most expensive stage costs least.
+    """Return the layers of each stage, in order: the cut whose most expensive stage costs least.
 
     costs: of each layer, in seconds or in operations; has_parameters: of each layer. Every stage
     gets a layer with parameters; those without go where they fit. Exact, by dynamic programming.
@@ -54,6 +54,9 @@ def cut_evenly(
 
 
 def imbalance(costs: Sequence[float], cut: Sequence[range]) -> float:
-    """By how much the most expensive stage exceeds the mean: 0 when all cost the same."""
+    """Return by how much the most expensive stage exceeds the mean.
+
+    0 when all cost the same.
+    """
     stages = [sum(costs[layer] for layer in stage) for stage in cut]
     return max(stages) * len(stages) / sum(stages) - 1

@@ -1,4 +1,4 @@
-"""Running a pipeline: whole batches in, losses and logits out."""
+"""Execution of a pipeline: full batches in, losses and logits out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from phalanx.parallel.strategy import IGNORED, TimedAction, cross_entropy_sum
 
 
 class PipelineResult(NamedTuple):
-    """What one step has shown."""
+    """Result of one step."""
 
     loss_sum: float
     """Over all targets; 0 on ranks without the last stage."""
@@ -100,13 +100,14 @@ class Pipeline:
 
     @property
     def num_samples(self) -> int:
-        """The most that a step takes."""
+        """Maximum number of samples of a step."""
         return self.layout.micro_batches * self.micro_batch_size
 
     def step(
         self, inputs: Tensor, targets: Tensor, weight: float, *, number: int = 0
     ) -> PipelineResult:
-        """Forward and backward of one batch: adds the gradients of weight · the sum of its losses.
+        """Run forward and backward of one batch: adds the gradients of weight · the sum of its
+        losses.
 
         inputs: (n, …), targets: (n,) or (n, T), the same on every rank; n from 1 to `num_samples`.
         What is missing is filled up with borrowed samples that count for nothing.
@@ -130,8 +131,8 @@ class Pipeline:
         )
 
     def rehearse(self) -> None:
-        """A step whose samples count for nothing: gradients of zero. In the first one stages tell
-        each other that they know their shapes, and make their buffers."""
+        """Make a step whose samples count for nothing: gradients of zero. In the first step stages
+        exchange that they know their shapes, and make their buffers."""
         inputs, logits = self._boundaries[0].of(1).zero_(), self._boundaries[-1].of(1)
         targets = torch.full(logits.shape[:-1], IGNORED, dtype=torch.int64)
         self.step(inputs, targets, 1.0)
@@ -142,23 +143,24 @@ class Pipeline:
         return self._predictor.predict(inputs)
 
     def actions(self) -> Sequence[TimedAction]:
-        """What this rank did in the last step."""
+        """Return this rank's actions in the last step."""
         return self._recorder.actions
 
     def traffic(self) -> StepTraffic:
-        """Bytes that this rank sends and receives in a step; a few more in the first."""
+        """Return the bytes that this rank sends and receives in a step; a few more in the first."""
         inner = self._boundaries[1:-1]
         return step_traffic(
             self.layout, self.rank, [b.num_bytes(self.micro_batch_size) for b in inner]
         )
 
     def _example(self, boundary: int) -> Tensor:
-        """Of a micro-batch; all but the first have gradients."""
+        """Return the shape of a micro-batch as a meta tensor; all but the first have gradients."""
         example = self._boundaries[boundary].of(self.micro_batch_size, "meta")
         return example.requires_grad_(boundary > 0)
 
     def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Of one micro-batch, in the order of the micro-batches; part of its forward pass."""
+        """Return the weighted loss of one micro-batch, called in their order; part of its forward
+        pass."""
         loss = cross_entropy_sum(logits, targets, self._label_smoothing)
         self._loss_sum += loss.item()
         self._logits.append(logits.detach())

@@ -1,4 +1,4 @@
-"""Which stages a rank holds, and what a schedule asks of the numbers. Pure; needs no PyTorch."""
+"""Placement of stages on ranks, and the limits of each schedule. Pure; needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Layout:
 
     @property
     def is_v(self) -> bool:
-        """Whether stages go down the ranks and back up, so that the first rank holds the first
-        stage and the last (ZB-V, Qi et al. 2024), instead of round and round."""
+        """Return whether stages go down the ranks and back up, so that the first rank holds the
+        first stage and the last (ZB-V, Qi et al. 2024), instead of round and round."""
         return self.schedule == "zero-bubble" and self.stages_per_rank == 2
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """In the order of the forward pass."""
+        """Return the stages of `rank`, in the order of the forward pass."""
         if self.is_v:
             return rank, self.num_stages - 1 - rank
         return tuple(range(rank, self.num_stages, self.num_ranks))
@@ -60,8 +60,8 @@ def layout_of(
     micro_batches: int | None = None,
     stages_per_rank: int | None = None,
 ) -> Layout:
-    """With the defaults filled in: 4 micro-batches for each rank, which leaves a bubble of a fifth
-    and less; 2 stages a rank where a schedule wants several.
+    """Return the layout with the defaults filled in: 4 micro-batches for each rank, which leaves a
+    bubble of a fifth and less; 2 stages a rank where a schedule wants several.
 
     Raises: UserError when the schedule cannot run with these numbers.
     """
@@ -108,7 +108,8 @@ def check(layout: Layout) -> None:
 
 
 def goes_in_rounds(layout: Layout) -> bool:
-    """Whether a rank takes as many micro-batches through each of its stages before the next."""
+    """Return whether a rank takes `num_ranks` micro-batches through each of its stages before the
+    next."""
     return layout.schedule in ("interleaved", "zero-bubble") and not layout.is_v
 
 

@@ -1,4 +1,4 @@
-"""What each rank of a pipeline does, in order, by each schedule. Pure; needs no PyTorch.
+"""Order of the actions of each rank of a pipeline, for each schedule. Pure; needs no PyTorch.
 
 The orders are those of torch.distributed.pipelining, which runs them; tests hold them against it.
 """
@@ -17,7 +17,7 @@ the input), what nobody waits for when there is time (those of the weights)."""
 
 
 class Action(NamedTuple):
-    """One piece of work of a rank."""
+    """One action of a rank."""
 
     kind: Kind
     stage: int
@@ -25,7 +25,7 @@ class Action(NamedTuple):
 
 
 def orders_of(layout: Layout) -> list[list[Action]]:
-    """By rank: its actions in the order in which it does them."""
+    """Return each rank's actions in the order in which it does them."""
     return [list(order_of(layout, rank)) for rank in range(layout.num_ranks)]
 
 
@@ -42,7 +42,7 @@ def order_of(layout: Layout, rank: int) -> Iterator[Action]:
 
 
 def gpipe(layout: Layout, rank: int) -> Iterator[Action]:
-    """All forward, then all backward: the activations of every micro-batch are kept.
+    """Yield all forward, then all backward actions: every micro-batch's activations are stored.
 
     Source: Huang et al. 2019, "GPipe".
     """
@@ -53,8 +53,9 @@ def gpipe(layout: Layout, rank: int) -> Iterator[Action]:
 
 
 def one_forward_one_backward(layout: Layout, rank: int) -> Iterator[Action]:
-    """As GPipe in time, but a rank keeps the activations of no more micro-batches than there are
-    ranks from it to the last.
+    """Yield 1F1B: as GPipe in time, but with the activations of fewer micro-batches.
+
+    A rank stores those of no more micro-batches than there are ranks from it to the last.
 
     Source: Narayanan et al. 2021, arXiv:2006.09503 (PipeDream-Flush).
     """
@@ -67,8 +68,9 @@ def one_forward_one_backward(layout: Layout, rank: int) -> Iterator[Action]:
 
 
 def interleaved(layout: Layout, rank: int) -> Iterator[Action]:
-    """1F1B on several shorter stages a rank: the pipeline fills and drains that much faster, and
-    that much more is sent.
+    """Yield 1F1B on several shorter stages a rank.
+
+    The pipeline fills and drains that much faster, and that much more is sent.
 
     Source: Narayanan et al. 2021, arXiv:2104.04473.
     """
@@ -86,8 +88,9 @@ def interleaved(layout: Layout, rank: int) -> Iterator[Action]:
 
 
 def zero_bubble(layout: Layout, rank: int) -> Iterator[Action]:
-    """1F1B, of one stage a rank or several, in which gradients of weights fill the time in which a
-    rank would wait: ZB-H1, with the memory of 1F1B.
+    """Yield ZB-H1: 1F1B, of one stage a rank or several, with weight gradients in the idle time.
+
+    Its memory is that of 1F1B.
 
     Source: Qi et al. 2024, arXiv:2401.10241.
     """
@@ -109,8 +112,10 @@ def zero_bubble(layout: Layout, rank: int) -> Iterator[Action]:
 
 
 def zero_bubble_v(layout: Layout, rank: int) -> Iterator[Action]:
-    """Two stages a rank in the shape of a V: no bubble at all while the pipeline is full, if the
-    forward pass and both halves of the backward pass take equally long.
+    """Yield ZB-V: two stages a rank in the shape of a V.
+
+    It has no bubble at all while the pipeline is full, if the forward pass and both halves of the
+    backward pass take equally long.
 
     Source: Qi et al. 2024, arXiv:2401.10241, section 6.
     """
@@ -120,7 +125,7 @@ def zero_bubble_v(layout: Layout, rank: int) -> Iterator[Action]:
 
 
 def _full_v(layout: Layout, rank: int) -> Iterator[Action]:
-    """With as many micro-batches as fill the pipeline."""
+    """Yield the same with as many micro-batches as fill the pipeline."""
     ranks = layout.num_ranks
     total = max(2 * ranks - 1, layout.micro_batches)
     down, up = layout.stages_of(rank)

@@ -1,4 +1,4 @@
-"""Batches of a fixed size: stages exchange tensors of one shape."""
+"""Padding of batches to a fixed size: stages exchange tensors of one shape."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from phalanx.parallel.strategy import IGNORED
 def padded(
     inputs: Tensor, targets: Tensor, num_samples: int, sample: Boundary
 ) -> tuple[Tensor, Tensor]:
-    """(num_samples, …) of each: as given, and then the first sample again, whose target is that it
-    counts for nothing.
+    """Return inputs and targets padded to `num_samples`: with the first sample, and ignored
+    targets.
 
-    inputs: (n, …), n from 1 to num_samples; targets: (n,) or (n, T); sample: what one looks like.
+    inputs: (n, …), n from 1 to num_samples; targets: (n,) or (n, T); sample: shape and dtype of
+    one.
     Raises: ValueError with the numbers that do not fit.
     """
     given = len(inputs)

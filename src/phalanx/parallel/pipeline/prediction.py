@@ -1,4 +1,4 @@
-"""The forward pass alone, of any number of samples."""
+"""Forward-only pass through a pipeline, of any number of samples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from phalanx.parallel.pipeline.stages import ready
 
 
 class Predictor:
-    """One rank's stages. They take pieces of a batch one behind another, so all ranks work at the
-    same time; the last piece may be smaller, since nobody keeps buffers for it."""
+    """Forward passes of one rank's stages.
+
+    Micro-batches follow one another, so all ranks work at the same time; the last may be smaller,
+    since no buffers are preallocated for it.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Predictor:
         return given
 
     def _send(self, made: Tensor, stage: int) -> tuple[dist.Work, Tensor]:
-        """The tensor stays alive until it has gone."""
+        """Send; the returned tensor must stay alive until the send is complete."""
         peer = self._layout.rank_of(stage + 1)
         work = dist.isend(made, group=self._group, group_dst=peer)
         assert work is not None, "this rank is in the group"
@@ -71,9 +74,11 @@ class Predictor:
 
 
 def forward_order(layout: Layout, rank: int, num_pieces: int) -> Iterator[tuple[int, int]]:
-    """(stage, piece) in the order in which `rank` does them: as many pieces as there are ranks
-    through each of its stages before the next, which keeps every rank busy. In this order on every
-    rank nobody waits for what comes after it. Pure."""
+    """Yield (stage, micro-batch) in the order in which `rank` does them. Pure.
+
+    As many micro-batches as there are ranks go through each of its stages before the next, which
+    keeps every rank busy. In this order no rank waits for what comes after it.
+    """
     for start in range(0, num_pieces, layout.num_ranks):
         for stage in layout.stages_of(rank):
             for piece in range(start, min(start + layout.num_ranks, num_pieces)):

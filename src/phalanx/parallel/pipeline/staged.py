@@ -101,8 +101,11 @@ class Staged(OnMesh):
         return self._layout.stages_of(self._place)
 
     def _cut(self, model: nn.Sequential, costs: Sequence[float]) -> list[range]:
-        """Layers of which tensor parallelism splits one by its columns and the next by its rows
-        stay together: what is between them is not whole."""
+        """Cut the model into stages between layers.
+
+        A pair of layers that tensor parallelism splits by columns and by rows stays together: what
+        is between them is not the full tensor.
+        """
         names = [name for name, _ in model.named_children()]
         units = [range(layer, layer + 1) for layer in range(len(names))]
         if self._mesh.tp > 1 and "hidden1" in names:
@@ -116,7 +119,8 @@ class Staged(OnMesh):
         return [range(units[stage[0]].start, units[stage[-1]].stop) for stage in cut]
 
     def _divided(self, end: Boundary) -> Boundary:
-        """What a rank has of it, where activations are split along the sequence."""
+        """Return this rank's share of a boundary, where activations are split along the
+        sequence."""
         if not (self._sequence_parallel and self._mesh.tp > 1):
             return end
         tokens, *others = end.shape
@@ -135,7 +139,7 @@ class Staged(OnMesh):
         self.clear_gradients()
 
     def synchronize_buffers(self) -> None:
-        """Stages have none that change."""
+        """Do nothing: stages have no buffers that change."""
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -166,7 +170,7 @@ class Staged(OnMesh):
         return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
     def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
-        """Bytes where the stages are all there is to the mesh; the bubble in any case."""
+        """Return expected bytes where pp is the only axis; the bubble in any case."""
         bubble = ideal_bubble(self._layout)
         if self._mesh.size > self._mesh.pp:
             return Expected(bubble=bubble)
@@ -183,7 +187,7 @@ class Staged(OnMesh):
 
 
 def _samples_for(model: nn.Sequential) -> Boundary:
-    """What the model was made to read."""
+    """Return shape and dtype of the samples that the model reads."""
     shape = model.shape
     assert isinstance(shape, DataShape), "of the data that the model was made for"
     parameter = next(model.parameters())

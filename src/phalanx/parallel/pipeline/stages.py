@@ -1,4 +1,4 @@
-"""A model's layers as stages, and the clock on what they do."""
+"""A model's layers as stages, and the timing of their actions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from phalanx.parallel.strategy import TimedAction
 
 
 def stage_of(model: nn.Sequential, layers: range) -> nn.Sequential:
-    """Some layers of `model`, under their own names: parameters are called what they are called
-    in the whole model, and checkpoints fit."""
+    """Return some layers of `model`, under their own names: parameters are named as in the full
+    model, and checkpoints fit."""
     named = list(model.named_children())
     return nn.Sequential(OrderedDict(named[layer] for layer in layers))
 
 
 def together(stages: Sequence[nn.Sequential]) -> nn.Sequential:
-    """All layers that a rank holds, under their own names; not to be called when the stages do not
-    follow each other."""
+    """Return all layers that a rank holds, under their own names; not to be called when the stages
+    do not follow each other."""
     return nn.Sequential(OrderedDict(item for stage in stages for item in stage.named_children()))
 
 
 class Recorder:
-    """When a rank's stages did what in a step. Costs two looks at the clock an action."""
+    """Recorder of a rank's timed actions in a step. Costs two readings of the clock an action."""
 
     def __init__(self, *, clock_offset_s: float = 0.0) -> None:
         """clock_offset_s: from this rank's clock to the one that all ranks share."""
@@ -38,18 +38,18 @@ class Recorder:
         self._step = 0
 
     def begin(self, step: int) -> None:
-        """What comes is of `step`; what was is forgotten."""
+        """Begin `step`, and drop the actions of the one before."""
         self.actions, self._step = [], step
 
     def now(self) -> float:
         return time.perf_counter() + self._offset_s
 
     def add(self, kind: Kind, stage: int, micro_batch: int, began_s: float) -> None:
-        """An action that ends now."""
+        """Record an action that ends now."""
         self.actions.append(TimedAction(self._step, stage, micro_batch, kind, began_s, self.now()))
 
     def extend(self) -> None:
-        """The last action ends only now."""
+        """Extend the last action until now."""
         self.actions[-1] = self.actions[-1]._replace(ended_s=self.now())
 
     def seconds_of(self, *kinds: Kind) -> float:
@@ -57,7 +57,7 @@ class Recorder:
 
 
 class TimedStage(PipelineStage):
-    """A stage of torch.distributed.pipelining that tells a recorder what it does."""
+    """A stage of torch.distributed.pipelining that reports its actions to a recorder."""
 
     def __init__(
         self,
@@ -120,7 +120,9 @@ def _ready(sends: list[dist.P2POp]) -> list[dist.P2POp]:
 
 
 def ready(tensor: Tensor) -> Tensor:
-    """`tensor` itself; of a layer that tensor parallelism splits, whose sum over the ranks may
-    still be under way, what it becomes. Backends take nothing else."""
+    """Return `tensor`, waiting for a sum over tensor-parallel ranks that may still be in flight.
+
+    Backends take plain tensors alone.
+    """
     wait = getattr(tensor, "trigger_wait", None)
     return tensor if wait is None else wait()

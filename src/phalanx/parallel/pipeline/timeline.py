@@ -1,4 +1,4 @@
-"""When each rank of a pipeline does what, if nothing but the work took time. Pure; no PyTorch."""
+"""Simulated timeline of a pipeline in which only computation takes time. Pure; no PyTorch."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def in_ticks(action: Action) -> float:
 def simulate(
     layout: Layout, lasts: Callable[[Action], float] = in_ticks, *, transfer: float = 0.0
 ) -> list[list[Span]]:
-    """By rank: its actions with their times, each as early as its order and what it needs allow.
+    """Return each rank's actions with their times, each as early as order and dependencies allow.
 
-    lasts: how long an action takes; transfer: how long an activation or its gradient is under way
-    from one rank to another.
+    lasts: how long an action takes; transfer: how long an activation or its gradient takes from one
+    rank to another.
     """
     waiting = [list(reversed(order)) for order in orders_of(layout)]
     spans: list[list[Span]] = [[] for _ in waiting]
@@ -65,7 +65,7 @@ def simulate(
 def _needed(
     action: Action, ended: Mapping[Action, float], layout: Layout
 ) -> list[tuple[Action, float]] | None:
-    """What must be over before `action` can begin, with the times; None: it is not yet over."""
+    """Return the dependencies of `action` with their end times; None: one has not ended yet."""
     kind, stage, micro_batch = action
     needed: list[Action] = []
     match kind:
@@ -83,7 +83,7 @@ def _needed(
 
 
 def drawn(layout: Layout, spans: Sequence[Sequence[Span]]) -> str:
-    """A line a rank and a column a tick, as in the papers; a rank's second stage has a `'`.
+    """Draw a line a rank and a column a tick, as in the papers; a rank's second stage has a `'`.
 
     Actions that take longer than a tick stretch over several columns; a dot is an idle tick.
     """

@@ -1,4 +1,4 @@
-"""How much a rank of a pipeline sends and receives. Pure; needs no PyTorch."""
+"""Bytes that a rank of a pipeline sends and receives. Pure; needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from phalanx.parallel.pipeline.layout import Layout
 
 
 class StepTraffic(NamedTuple):
-    """Of one rank in one step of training."""
+    """Bytes of one rank in one step of training."""
 
     sent_bytes: int
     received_bytes: int
 
 
 def step_traffic(layout: Layout, rank: int, boundary_bytes: Sequence[int]) -> StepTraffic:
-    """Each micro-batch's activations go over each boundary between stages of different ranks, and
+    """Return the bytes over a rank's boundaries in one step.
+
+    Each micro-batch's activations go over each boundary between stages of different ranks, and
     gradients of the same size come back.
 
     boundary_bytes: of one micro-batch's activations, behind each stage but the last.

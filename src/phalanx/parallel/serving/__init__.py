@@ -1,1 +1,1 @@
-"""What a parameter server decides and keeps; `parallel/server.py` sends and receives."""
+"""Decisions and state of a parameter server; `parallel/server.py` communicates."""

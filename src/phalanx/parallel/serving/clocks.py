@@ -1,4 +1,4 @@
-"""Which workers a server lets go on, and how old the weights were that they used. Pure."""
+"""Bound on the workers' lead, and staleness of the weights that they used. Pure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Clocks:
 
     @property
     def awaited(self) -> list[int]:
-        """Workers of whom something is still to come, and nothing holds them back."""
+        """Workers that have steps left and are not held back."""
         return [
             worker
             for worker, done in enumerate(self._done)
@@ -40,7 +40,8 @@ class Clocks:
         ]
 
     def push(self, worker: int, *, writes: bool = True) -> list[int]:
-        """`worker` has made a step and waits; the workers that may go on now, who read now.
+        """Record that `worker` has made a step and waits; return the workers that may continue, who
+        read now.
 
         writes: whether the step has an update; one without samples has none.
         """

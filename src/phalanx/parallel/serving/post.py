@@ -1,7 +1,7 @@
-"""What workers and servers say to each other: gradients one way, weights the other.
+"""Protocol between workers and servers: gradients one way, weights the other.
 
-A worker's push is a header of three numbers and the gradient of the server's share, both straight
-from memory; the answer, sent when the worker may go on, is the share's weights, straight into the
+A worker's push is a header of three numbers and the gradient of the server's shard, both straight
+from memory; the reply, sent when the worker may continue, is the shard's weights, straight into the
 memory of the model.
 """
 
@@ -25,7 +25,7 @@ PATIENT = WaitPolicy(spins=20, yields=20, nap_s=100e-6)
 
 
 class Header(NamedTuple):
-    """What goes before a gradient."""
+    """Header of a gradient."""
 
     step: float
     learning_rate: float
@@ -39,7 +39,8 @@ HEADER_BYTES = 8 * len(Header._fields)
 def push_and_pull(
     group: Group, header: Header, gradient: Tensor, weights: Tensor, shares: Sequence[range]
 ) -> None:
-    """A worker's step: to and from all servers at the same time; returns with fresh `weights`.
+    """Push gradients to all servers and pull fresh `weights` from them, at the same time; a
+    worker's step.
 
     gradient, weights: (n,); shares: of them, those of the servers, which are ranks 0, 1, …
     Raises: WaitTimeoutError naming the server that did not answer.
@@ -59,8 +60,9 @@ def push_and_pull(
 
 
 def next_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
-    """Of whoever is first, and that rank. awaited: names who is to come.
+    """Return the next header of any worker, and its rank.
 
+    awaited: names the ranks that are waited for.
     Raises: WaitTimeoutError.
     """
     words = np.empty(len(Header._fields))
@@ -79,12 +81,12 @@ def next_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
 
 
 def take_gradient(group: Group, into: Tensor, source: int) -> None:
-    """The gradient that follows a header."""
+    """Receive the gradient that follows a header."""
     group.receive(Buffer.of(into.numpy()), source=source, tag=_GRADIENT).wait()
 
 
 def answer(group: Group, weights: Tensor, dests: Sequence[int]) -> None:
-    """Send weights; returns when they may change again. Who is answered is waiting for it."""
+    """Send weights to the waiting `dests`; returns when they may change again."""
     buffer = Buffer.of(weights.numpy())
     for request in [group.send(buffer, dest=dest, tag=_WEIGHTS) for dest in dests]:
         request.wait()

@@ -1,4 +1,4 @@
-"""A server's share of the parameters: their optimizer, and its state by the parameters' names."""
+"""A server's shard of the parameters: their optimizer, and its state by the parameters' names."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class OwnedShare:
 
     @torch.no_grad()
     def update(self, gradient: Tensor, learning_rate: float) -> None:
-        """gradient: (len(own),)."""
+        """Update by a gradient, (len(own),)."""
         self._optimizer.param_groups[0]["lr"] = learning_rate
         self.values.grad = gradient
         self._optimizer.step()
         self.values.grad = None
 
     def state(self) -> list[Tensor]:
-        """(len(own),) of each quantity; zeros before the first update."""
+        """Return (len(own),) of each quantity; zeros before the first update."""
         state = self._optimizer.state.get(self.values, {})
         return [state.get(name, torch.zeros_like(self.values)) for name in self.quantities]
 
     def state_tensors(self) -> list[Tensor]:
-        """What is there in memory."""
+        """Return the tensors of the optimizer's state."""
         return list(self._optimizer.state.get(self.values, {}).values())
 
     def take_state(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
-        """Go on from `optimizer`'s state of all parameters, which that then forgets."""
+        """Take over `optimizer`'s state of all parameters, which that then drops."""
         taken = self._optimizer.state[self.values]
         for name in self.quantities:
             whole = [
@@ -62,7 +62,7 @@ class OwnedShare:
     def show_state(
         self, whole: Sequence[Tensor], parameters: Sequence[nn.Parameter], optimizer: Optimizer
     ) -> None:
-        """Let `optimizer` have the state of all parameters, as if it had made every step itself.
+        """Give `optimizer` the state of all parameters, as if it had made every step itself.
 
         whole: (n,) of each quantity, over all servers.
         """
