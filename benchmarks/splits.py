@@ -24,7 +24,7 @@ import msgspec
 from rich.console import Console
 
 from phalanx.records.files import rank_file, read_events, write_atomically
-from phalanx.records.schema import Step
+from phalanx.records.schema import StepEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.job import run_job
@@ -62,7 +62,7 @@ def steps_of(config: TrainConfig, folder: Path) -> list[float]:
     config, _ = complete(config, None)
     run_job(config, folder, study="splits", command=["benchmarks/splits.py"], console=QUIET)
     events = read_events(rank_file(folder, 0))
-    return [step_s(event) for event in events if isinstance(event, Step)][WARM_UP:]
+    return [step_s(event) for event in events if isinstance(event, StepEvent)][WARM_UP:]
 
 
 QUIET = Console(quiet=True)

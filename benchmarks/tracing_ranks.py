@@ -28,7 +28,7 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Batch, Strategy, backward
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.spans import Spans
+from phalanx.records.spans import SpanRecorder
 from phalanx.train.config import TrainConfig
 from phalanx.train.loop import Trained, Work, batch_of, make_steps, set_rate
 from phalanx.train.memory import keep_freed_memory
@@ -119,7 +119,7 @@ class Bench:
 
     def __init__(self, strategy: BareMPI | BareShared, folder: Path) -> None:
         self.work = work_of(strategy, folder)
-        self._strategy, self._spans, self._trained = strategy, Spans(), Trained()
+        self._strategy, self._spans, self._trained = strategy, SpanRecorder(), Trained()
         self._all_batches = self._batches()
         self._began, self._used_s, self._within_s = 0.0, 0.0, 0.0
         self._run = {

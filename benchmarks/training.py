@@ -58,7 +58,7 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventTail, EventWriter, rank_file, write_atomically
-from phalanx.records.schema import Step
+from phalanx.records.schema import StepEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
 from phalanx.train.loop import Work, train_epoch
@@ -121,7 +121,7 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     def epoch() -> list[float]:
         train_epoch(work, 0)
         writer.flush()
-        return [step_s(event) for event in tail.read_new() if isinstance(event, Step)]
+        return [step_s(event) for event in tail.read_new() if isinstance(event, StepEvent)]
 
     return epoch
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.files import read_events, read_run
-from phalanx.records.schema import Skipped, Step, Summary
+from phalanx.records.schema import SkippedEvent, StepEvent, SummaryEvent
 from tests.cli.conftest import Phalanx
 
 pytestmark = pytest.mark.mpi
@@ -41,10 +41,10 @@ def test_or_the_steps_are_skipped_and_counted(phalanx: Phalanx, tmp_path: Path) 
     done = phalanx("train", *TINY, *TOO_HIGH, *words, "--run-dir", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     events = list(read_events(tmp_path / "run" / "rank-0.jsonl"))
-    skipped = [event.step for event in events if isinstance(event, Step) and event.is_skipped]
+    skipped = [event.step for event in events if isinstance(event, StepEvent) and event.is_skipped]
     assert skipped
-    assert [event.step for event in events if isinstance(event, Skipped)] == skipped
-    assert sum(event.skipped for event in events if isinstance(event, Summary)) == len(skipped)
+    assert [event.step for event in events if isinstance(event, SkippedEvent)] == skipped
+    assert sum(event.skipped for event in events if isinstance(event, SummaryEvent)) == len(skipped)
     assert "steps skipped" in done.stdout
     assert f"skipped step {skipped[0]}: gradients are not finite: rank 0" in done.stdout
 

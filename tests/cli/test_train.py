@@ -18,8 +18,13 @@ from phalanx.errors import RunFailedError
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.owner import has_died
-from phalanx.records.schema import Epoch, Evaluation, Finished, Summary
-from phalanx.records.schema import Started as Began
+from phalanx.records.schema import (
+    EpochEvent,
+    EvaluationEvent,
+    FinishedEvent,
+    StartedEvent,
+    SummaryEvent,
+)
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
@@ -31,9 +36,9 @@ pytestmark = pytest.mark.mpi
 SMALL = ("--dataset", "digits", "--train-samples", "1000", "--epochs", "2")
 
 
-def finished(folder: Path, rank: int = 0) -> Finished:
+def finished(folder: Path, rank: int = 0) -> FinishedEvent:
     *_, last = read_events(folder / f"rank-{rank}.jsonl")
-    assert isinstance(last, Finished)
+    assert isinstance(last, FinishedEvent)
     return last
 
 
@@ -63,9 +68,11 @@ def test_a_run_leaves_whole_records(
     assert run.outcome.status == "completed"
     assert run.setting.global_batch_size == 128
     events = [list(read_events(folder / f"rank-{r}.jsonl")) for r in range(run.setting.ranks)]
-    epochs = [e for rank in events for e in rank if isinstance(e, Epoch) and e.epoch == 1]
-    evaluations = [e for rank in events for e in rank if isinstance(e, Evaluation) and e.epoch == 1]
-    summary = [e for e in events[0] if isinstance(e, Summary)][-1]
+    epochs = [e for rank in events for e in rank if isinstance(e, EpochEvent) and e.epoch == 1]
+    evaluations = [
+        e for rank in events for e in rank if isinstance(e, EvaluationEvent) and e.epoch == 1
+    ]
+    summary = [e for e in events[0] if isinstance(e, SummaryEvent)][-1]
     assert sum(e.samples for e in epochs) == 1000
     for epoch in epochs:
         assert epoch.user_s is not None
@@ -193,7 +200,9 @@ def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(tmp_path: Path) -
     with subprocess.Popen([*launcher, PHALANX, *words, "--run-dir", folder]) as process:
         try:
             wait_for_steps(folder)
-            (first,) = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, Began)]
+            (first,) = [
+                e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, StartedEvent)
+            ]
             owner = read_run(folder).owner
             assert owner is not None
             assert owner.process_id == first.process_id
@@ -216,7 +225,7 @@ def test_a_rank_that_is_killed_under_the_users_own_launcher(tmp_path: Path, rank
         try:
             wait_for_steps(folder)
             first = next(iter(read_events(folder / f"rank-{rank}.jsonl")))
-            assert isinstance(first, Began)
+            assert isinstance(first, StartedEvent)
             os.kill(first.process_id, signal.SIGKILL)
             assert process.wait(timeout=60) != 0
         finally:

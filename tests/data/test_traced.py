@@ -9,7 +9,7 @@ from phalanx.data.described import describe
 from phalanx.data.from_pack import Ahead, FromPack
 from phalanx.data.pack_reader import Preparation
 from phalanx.data.traced import lane_of
-from phalanx.records.spans import Spans
+from phalanx.records.spans import SpanRecorder
 from tests.data.packs import make_pack
 
 
@@ -19,7 +19,7 @@ from tests.data.packs import make_pack
 def test_every_batch_is_a_span_of_who_read_it(
     tmp_path: Path, readers: int, lanes: set[str]
 ) -> None:
-    described, spans = describe(make_pack(tmp_path / "pack", samples=400)), Spans()
+    described, spans = describe(make_pack(tmp_path / "pack", samples=400)), SpanRecorder()
     preparation = Preparation(
         shape=described.shape.inputs,
         dtype="float64",

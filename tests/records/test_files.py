@@ -15,12 +15,12 @@ from phalanx.records.files import (
     write_atomically,
     write_failure,
 )
-from phalanx.records.schema import Epoch, Failure, Finished
+from phalanx.records.schema import EpochEvent, Failure, FinishedEvent
 from tests.report.made_study import Job, run_of
 
 
-def epoch(number: int) -> Epoch:
-    return Epoch(
+def epoch(number: int) -> EpochEvent:
+    return EpochEvent(
         at_s=1.5,
         epoch=number,
         train_s=1.0,
@@ -33,7 +33,7 @@ def epoch(number: int) -> Epoch:
 
 def test_events_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     writer = EventWriter(tmp_path / "rank-0.jsonl")
-    events = [epoch(0), Finished(at_s=2.0, parameters_sha256="ab", peak_memory_bytes=1)]
+    events = [epoch(0), FinishedEvent(at_s=2.0, parameters_sha256="ab", peak_memory_bytes=1)]
     for event in events:
         writer.add(event)
     writer.close()
@@ -85,7 +85,7 @@ def test_what_is_noted_is_made_when_it_is_written_and_keeps_its_place(tmp_path: 
     writer = EventWriter(tmp_path / "rank-0.jsonl")
     made = []
 
-    def late(number: int) -> Epoch:
+    def late(number: int) -> EpochEvent:
         made.append(number)
         return epoch(number)
 

@@ -9,7 +9,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
 from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
-from phalanx.records.schema import Failure, Finished, Outcome, Started
+from phalanx.records.schema import Failure, FinishedEvent, Outcome, StartedEvent
 
 LOGS = {
     "openmpi": "prterun noticed that process rank 1 with PID 1001 on node vm exited on\nsignal 9",
@@ -21,7 +21,7 @@ LOGS = {
 def write_rank(folder: Path, rank: int, *, finished: bool) -> None:
     writer = EventWriter(rank_file(folder, rank))
     writer.add(
-        Started(
+        StartedEvent(
             at_s=0.1,
             rank=rank,
             hostname="vm",
@@ -36,7 +36,7 @@ def write_rank(folder: Path, rank: int, *, finished: bool) -> None:
         )
     )
     if finished:
-        writer.add(Finished(at_s=1.0, parameters_sha256="", peak_memory_bytes=1))
+        writer.add(FinishedEvent(at_s=1.0, parameters_sha256="", peak_memory_bytes=1))
     writer.close()
 
 

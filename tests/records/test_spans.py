@@ -4,20 +4,28 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.records.spans import Reading, Span, Spans, Traced, read_spans, spans_file, write_spans
+from phalanx.records.spans import (
+    ClockReading,
+    SpanRecorder,
+    TracedRank,
+    TraceSpan,
+    read_spans,
+    spans_file,
+    write_spans,
+)
 
-TRACED = Traced(
+TRACED = TracedRank(
     rank=1,
     size=2,
     hostname="vm",
     process_id=7,
     began_ns=5,
-    readings=[Reading(at_ns=1, offset_ns=2, error_ns=None)],
+    readings=[ClockReading(at_ns=1, offset_ns=2, error_ns=None)],
 )
 
 
 def test_the_latest_are_kept_and_the_others_counted() -> None:
-    spans = Spans(most=3)
+    spans = SpanRecorder(most=3)
     for number in range(5):
         spans.add(str(number), "network", number, number + 1)
     assert spans.dropped == 2
@@ -27,8 +35,8 @@ def test_the_latest_are_kept_and_the_others_counted() -> None:
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     spans = [
-        Span("barrier 1", "network", 10, 12, {"group": "world", "number": 1, "bytes": 0.5}),
-        Span("forward", "compute", 12, 20),
+        TraceSpan("barrier 1", "network", 10, 12, {"group": "world", "number": 1, "bytes": 0.5}),
+        TraceSpan("forward", "compute", 12, 20),
     ]
     write_spans(tmp_path, TRACED, spans)
     assert read_spans(spans_file(tmp_path, 1)) == (TRACED, spans)

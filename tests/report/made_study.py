@@ -11,15 +11,15 @@ from pathlib import Path
 from phalanx.records.files import EventWriter, rank_file, write_run, write_study
 from phalanx.records.schema import (
     Environment,
-    Epoch,
-    Evaluation,
+    EpochEvent,
+    EvaluationEvent,
     Event,
-    Finished,
+    FinishedEvent,
     Outcome,
     Run,
     Setting,
-    Started,
-    Step,
+    StartedEvent,
+    StepEvent,
     Study,
 )
 
@@ -176,7 +176,7 @@ ENVIRONMENT = Environment(
 def events_of(job: Job, rank: int) -> Iterator[Event]:
     noise = random.Random(f"{job.name} {rank}")
     samples = share(TRAIN_SAMPLES, job.ranks, rank)
-    yield Started(
+    yield StartedEvent(
         at_s=0.5,
         rank=rank,
         hostname="example",
@@ -197,10 +197,10 @@ def events_of(job: Job, rank: int) -> Iterator[Event]:
         yield epoch_event(job, rank, epoch, samples, steps)
         yield evaluation(job, rank, epoch)
     if whole:
-        yield Finished(at_s=60.0, parameters_sha256="0" * 64, peak_memory_bytes=400 << 20)
+        yield FinishedEvent(at_s=60.0, parameters_sha256="0" * 64, peak_memory_bytes=400 << 20)
 
 
-def step_of(job: Job, noise: random.Random, epoch: int, number: int) -> Step:
+def step_of(job: Job, noise: random.Random, epoch: int, number: int) -> StepEvent:
     model = MODELS[job.model]
     batch = job.batch_size / job.ranks
     crowding = max(1.0, job.ranks * job.threads / CORES)
@@ -208,7 +208,7 @@ def step_of(job: Job, noise: random.Random, epoch: int, number: int) -> Step:
     compute_s = (batch / speed + 2e-4) * crowding * noise.uniform(0.97, 1.06)
     waiting = {"sequential": 0.0, "mpi": 1.0, "gloo": 2.6}[job.strategy]
     communication_s = waiting * (job.ranks - 1) * crowding**1.5 * model.parameters * 6e-10
-    return Step(
+    return StepEvent(
         at_s=1.0,
         epoch=epoch,
         step=epoch * steps_an_epoch(job) + number,
@@ -222,13 +222,15 @@ def step_of(job: Job, noise: random.Random, epoch: int, number: int) -> Step:
     )
 
 
-def epoch_event(job: Job, rank: int, epoch: int, samples: int, steps: Sequence[Step]) -> Epoch:
+def epoch_event(
+    job: Job, rank: int, epoch: int, samples: int, steps: Sequence[StepEvent]
+) -> EpochEvent:
     noise = random.Random(f"{job.name} {rank} {epoch}")
     steps_s = sum(
         s.data_s + s.forward_s + s.backward_s + s.communication_s + s.optimizer_s for s in steps
     )
     warm_up = 1.15 if epoch == 0 else 1.0
-    return Epoch(
+    return EpochEvent(
         at_s=10.0 * (epoch + 1),
         epoch=epoch,
         train_s=steps_s * warm_up,
@@ -239,12 +241,12 @@ def epoch_event(job: Job, rank: int, epoch: int, samples: int, steps: Sequence[S
     )
 
 
-def evaluation(job: Job, rank: int, epoch: int) -> Evaluation:
+def evaluation(job: Job, rank: int, epoch: int) -> EvaluationEvent:
     samples = share(VALIDATION_SAMPLES, job.ranks, rank)
     noise = random.Random(f"{job.model} {job.seed} {job.batch_size} {epoch}").uniform(0.95, 1.05)
     error = 0.9 if epoch < 0 else final_error(job, epoch) * noise
     loss = 2.31 if epoch < 0 else 3.3 * error * noise
-    return Evaluation(
+    return EvaluationEvent(
         at_s=10.0 * (epoch + 1) + 1,
         epoch=epoch,
         evaluation_s=0.2,

@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import Summary
+from phalanx.records.schema import SummaryEvent
 from phalanx.report.folder import newest_folder, read_folder
 from phalanx.report.page import write_report
 from tests.report.made_study import Job, make_run, make_study
@@ -65,7 +65,7 @@ def test_a_run_without_the_records_of_other_nodes_is_drawn(tmp_path: Path) -> No
     writer = EventWriter(tmp_path / "summaries.jsonl")
     for epoch in whole.trained:
         writer.add(
-            Summary(
+            SummaryEvent(
                 at_s=1.0,
                 epoch=epoch.epoch,
                 epoch_s=epoch.epoch_s,

@@ -3,13 +3,20 @@
 import msgspec
 import pytest
 
-from phalanx.records.schema import Epoch, Evaluation, Event, Outcome, Started, Step
+from phalanx.records.schema import (
+    EpochEvent,
+    EvaluationEvent,
+    Event,
+    Outcome,
+    StartedEvent,
+    StepEvent,
+)
 from phalanx.report.measures import PARTS, RankMeasure, measure_rank, measure_run, timed_epochs
 from tests.report.made_study import Job, run_of
 
 
-def started(rank: int = 0) -> Started:
-    return Started(
+def started(rank: int = 0) -> StartedEvent:
+    return StartedEvent(
         at_s=0.0,
         rank=rank,
         hostname="example",
@@ -23,8 +30,8 @@ def started(rank: int = 0) -> Started:
     )
 
 
-def step(epoch: int, communication_s: float = 0.0, forward_s: float = 0.2) -> Step:
-    return Step(
+def step(epoch: int, communication_s: float = 0.0, forward_s: float = 0.2) -> StepEvent:
+    return StepEvent(
         at_s=0.0,
         epoch=epoch,
         step=0,
@@ -40,8 +47,8 @@ def step(epoch: int, communication_s: float = 0.0, forward_s: float = 0.2) -> St
 
 def epoch(
     number: int, train_s: float, samples: int = 1, loss_sum: float = 0.0, correct: int = 0
-) -> Epoch:
-    return Epoch(
+) -> EpochEvent:
+    return EpochEvent(
         at_s=0.0,
         epoch=number,
         train_s=train_s,
@@ -52,8 +59,8 @@ def epoch(
     )
 
 
-def evaluation(number: int, samples: int, loss_sum: float, correct: int) -> Evaluation:
-    return Evaluation(
+def evaluation(number: int, samples: int, loss_sum: float, correct: int) -> EvaluationEvent:
+    return EvaluationEvent(
         at_s=0.0,
         epoch=number,
         evaluation_s=0.0,
@@ -215,7 +222,7 @@ def test_messages_within_the_passes_are_not_told_as_communication(
 
 
 def test_processor_time_is_that_of_all_ranks_in_a_timed_epoch() -> None:
-    def timed(number: int, user_s: float) -> Epoch:
+    def timed(number: int, user_s: float) -> EpochEvent:
         return msgspec.structs.replace(epoch(number, 1.0), user_s=user_s, system_s=user_s / 10)
 
     made = run_of(Job("mlp", "mpi", ranks=2), "s")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace as changed
 
-from phalanx.records.schema import Event, Step
+from phalanx.records.schema import Event, StepEvent
 from phalanx.report.charts.overlap import hidden_and_exposed, overlap_rows
 from phalanx.report.findings import findings
 from phalanx.report.folder import StudyMeasures, read_folder
@@ -63,7 +63,7 @@ def write_with_overlap(path: Path, events: list[Event]) -> None:
     path.unlink()
     writer = made_study.EventWriter(path)
     for event in events:
-        if isinstance(event, Step):
+        if isinstance(event, StepEvent):
             event = changed(event, hidden_s=HIDDEN_S, last_bucket_s=LAST_S)
         writer.add(event)
     writer.close()

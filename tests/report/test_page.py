@@ -11,7 +11,7 @@ import pytest
 from selenium.webdriver import Chrome
 
 from phalanx.records.files import rank_file, read_events, read_run, read_study
-from phalanx.records.schema import Epoch, Evaluation, Step
+from phalanx.records.schema import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.report.page import write_report
 from tests.report import browser
 from tests.report.browser import run, show
@@ -67,7 +67,11 @@ def epoch_times(folder: Path, name: str) -> list[float]:
     """Times of the slowest rank without the first epoch, straight from the events."""
     ranks = read_run(folder / name).setting.ranks
     times = [
-        [e.train_s for e in read_events(rank_file(folder / name, rank)) if isinstance(e, Epoch)]
+        [
+            e.train_s
+            for e in read_events(rank_file(folder / name, rank))
+            if isinstance(e, EpochEvent)
+        ]
         for rank in range(ranks)
     ]
     return [max(epoch) for epoch in zip(*times, strict=True)][1:]
@@ -106,7 +110,7 @@ def test_validation_curves_are_those_of_the_records(shown: Chrome, full: Path) -
     assert [row["epoch"] for row in shown_rows] == [1, 2, 3, 4, 5]
     trained_s = 0.0
     for number, row in enumerate(shown_rows):
-        ends = [e for rank in events for e in rank if isinstance(e, Evaluation)]
+        ends = [e for rank in events for e in rank if isinstance(e, EvaluationEvent)]
         parts = [e for e in ends if e.epoch == number]
         samples = sum(e.samples for e in parts)
         assert samples == 10_000
@@ -114,14 +118,16 @@ def test_validation_curves_are_those_of_the_records(shown: Chrome, full: Path) -
         assert row["validation_loss"] == pytest.approx(expected, rel=1e-12)
         correct = sum(e.correct for e in parts)
         assert row["validation_accuracy"] == pytest.approx(correct / samples, rel=1e-12)
-        trains = [e for rank in events for e in rank if isinstance(e, Epoch) and e.epoch == number]
+        trains = [
+            e for rank in events for e in rank if isinstance(e, EpochEvent) and e.epoch == number
+        ]
         trained_s += max(e.train_s for e in trains)
         assert row["trained_s"] == pytest.approx(trained_s, rel=1e-12)
 
 
 def test_parts_of_a_step_are_those_of_the_records(shown: Chrome, full: Path) -> None:
     files = [rank_file(full / "cnn-gloo-r4-b128-s0", rank) for rank in range(4)]
-    steps = [e for f in files for e in read_events(f) if isinstance(e, Step) and e.epoch > 0]
+    steps = [e for f in files for e in read_events(f) if isinstance(e, StepEvent) and e.epoch > 0]
     rows = [r for r in drawn(shown, "step-2") if (r["strategy"], r["ranks"]) == ("gloo", 4)]
     assert [row["part"] for row in rows] == [
         "data",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 from phalanx.scratch.config import ScratchConfig, complete
 from phalanx.scratch.expected import expected_of, num_parameters
 
@@ -12,7 +12,7 @@ PARAMETERS = 785 * 128 + 129 * 10
 CONFIG = complete(ScratchConfig(ranks=4, dataset="digits"))
 
 
-def of(rank: int = 0, **changes: object) -> Expected:
+def of(rank: int = 0, **changes: object) -> ExpectedCosts:
     return expected_of(replace(CONFIG, **changes), rank, batch_size=128)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,15 @@ from rich.console import Console
 
 from phalanx.errors import RunFailedError
 from phalanx.records.files import read_events, read_run
-from phalanx.records.schema import AnyEvent, Epoch, Evaluation, Finished, Started, Step, Summary
+from phalanx.records.schema import (
+    AnyEvent,
+    EpochEvent,
+    EvaluationEvent,
+    FinishedEvent,
+    StartedEvent,
+    StepEvent,
+    SummaryEvent,
+)
 from phalanx.scratch.config import ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
 from tests.cli.conftest import Phalanx
@@ -32,9 +40,9 @@ def events_of(folder: Path) -> list[list[AnyEvent]]:
     return [list(read_events(folder / f"rank-{rank}.jsonl")) for rank in range(ranks)]
 
 
-def started_of(folder: Path, rank: int) -> Started:
+def started_of(folder: Path, rank: int) -> StartedEvent:
     event = next(iter(read_events(folder / f"rank-{rank}.jsonl")))
-    assert isinstance(event, Started)
+    assert isinstance(event, StartedEvent)
     return event
 
 
@@ -84,26 +92,26 @@ def test_a_run_leaves_whole_records(phalanx: Phalanx, tmp_path: Path, words: str
 
 
 def check_records(events_by_rank: list[list[AnyEvent]], *, num_servers: int) -> None:
-    steps = [e for events in events_by_rank for e in events if isinstance(e, Step)]
-    epochs = [e for events in events_by_rank for e in events if isinstance(e, Epoch)]
-    evaluations = [e for events in events_by_rank for e in events if isinstance(e, Evaluation)]
+    steps = [e for events in events_by_rank for e in events if isinstance(e, StepEvent)]
+    epochs = [e for events in events_by_rank for e in events if isinstance(e, EpochEvent)]
+    evaluations = [e for events in events_by_rank for e in events if isinstance(e, EvaluationEvent)]
     assert len(steps) == len(events_by_rank) * 2 * STEPS
     assert sum(e.samples for e in steps) == sum(e.samples for e in epochs) == 2 * 1000
     assert sum(e.samples for e in evaluations) == 2 * 500
     assert all(min(e.forward_s, e.backward_s, e.communication_s, e.optimizer_s) >= 0 for e in steps)
     assert all((e.user_s or 0) + (e.system_s or 0) > 0 for e in epochs), "processor time"
-    finished = [e for events in events_by_rank for e in events if isinstance(e, Finished)]
+    finished = [e for events in events_by_rank for e in events if isinstance(e, FinishedEvent)]
     assert len({e.parameters_sha256 for e in finished}) == 1, "ranks end with other parameters"
-    summary = [e for e in events_by_rank[0] if isinstance(e, Summary)][-1]
+    summary = [e for e in events_by_rank[0] if isinstance(e, SummaryEvent)][-1]
     hits = sum(e.correct for e in evaluations if e.epoch == 1)
     assert summary.validation_accuracy == pytest.approx(hits / 500)
     for rank, events in enumerate(events_by_rank):
         first = events[0]
-        assert isinstance(first, Started)
-        assert isinstance(events[-1], Finished)
+        assert isinstance(first, StartedEvent)
+        assert isinstance(events[-1], FinishedEvent)
         assert first.role == ("server" if rank < num_servers else "worker")
         assert first.expected is not None
-        for epoch in (e for e in events if isinstance(e, Epoch)):
+        for epoch in (e for e in events if isinstance(e, EpochEvent)):
             assert epoch.sent_bytes == STEPS * (first.expected.sent_bytes or 0)
             assert epoch.received_bytes == STEPS * (first.expected.received_bytes or 0)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from phalanx.data.catalog import resolve
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
-from phalanx.records.schema import Finished, Summary
+from phalanx.records.schema import FinishedEvent, SummaryEvent
 from phalanx.scratch.config import ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
 
@@ -22,12 +22,12 @@ MANY, WITHIN_S = 128, 60
 SHARED_MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
 
-def run(config: ScratchConfig, folder: Path) -> Summary:
+def run(config: ScratchConfig, folder: Path) -> SummaryEvent:
     """The last epoch's summary."""
     run_scratch(
         complete(config), folder, study="test", command=["test"], console=Console(quiet=True)
     )
-    summaries = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, Summary)]
+    summaries = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, SummaryEvent)]
     return summaries[-1]
 
 
@@ -68,6 +68,8 @@ def test_a_hundred_ranks_start_train_and_stop(tmp_path: Path, scheme: str) -> No
     )
     took = time.monotonic() - began
     ends = [list(read_events(tmp_path / "run" / f"rank-{rank}.jsonl"))[-1] for rank in range(MANY)]
-    assert all(isinstance(end, Finished) and end.peak_memory_bytes < 150 * 2**20 for end in ends)
-    assert len({end.parameters_sha256 for end in ends if isinstance(end, Finished)}) == 1
+    assert all(
+        isinstance(end, FinishedEvent) and end.peak_memory_bytes < 150 * 2**20 for end in ends
+    )
+    assert len({end.parameters_sha256 for end in ends if isinstance(end, FinishedEvent)}) == 1
     assert took < WITHIN_S, f"{took:.0f} s"

@@ -23,7 +23,7 @@ import psutil
 
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
-from phalanx.records.schema import Started
+from phalanx.records.schema import StartedEvent
 from phalanx.train.manifest import file_sha256
 from phalanx.train.resume import find_checkpoint
 from tests.conftest import ONE_THREAD
@@ -104,7 +104,7 @@ class Attempt:
         """Its process, once it has said so."""
         path = self.records / f"rank-{number}.jsonl"
         events = read_events(path) if path.exists() else iter(())
-        return next((e.process_id for e in events if isinstance(e, Started)), None)
+        return next((e.process_id for e in events if isinstance(e, StartedEvent)), None)
 
     def end(self, timeout_s: float) -> str | None:
         """Its output; None when it hangs, and then it is ended."""

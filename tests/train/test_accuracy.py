@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.records.files import read_events
-from phalanx.records.schema import Summary
+from phalanx.records.schema import SummaryEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
@@ -36,7 +36,7 @@ def accuracy(folder: Path, **options: Any) -> float:
     """Of the validation data, after the last epoch."""
     config, _ = complete(TrainConfig(**options), None)
     run_job(config, folder, study="test", command=["test"], console=Console(quiet=True))
-    *_, last = (e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, Summary))
+    *_, last = (e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, SummaryEvent))
     assert last.epoch == config.epochs - 1
     return last.validation_accuracy
 

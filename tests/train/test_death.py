@@ -17,7 +17,7 @@ import pytest
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.launcher_log import LAUNCHER_LOG
-from phalanx.records.schema import Started
+from phalanx.records.schema import StartedEvent
 from phalanx.train.resume import find_checkpoint
 from tests.conftest import ONE_THREAD, Ranks
 
@@ -41,7 +41,7 @@ def begin(folder: Path, checkpoints: Path, *words: str) -> subprocess.Popen[str]
 
 def process_of(folder: Path, rank: int) -> int:
     first = next(iter(read_events(folder / f"rank-{rank}.jsonl")))
-    assert isinstance(first, Started)
+    assert isinstance(first, StartedEvent)
     return first.process_id
 
 

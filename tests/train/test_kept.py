@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
-from phalanx.records.schema import Notice
+from phalanx.records.schema import NoticeEvent
 from phalanx.train.manifest import folder_name, verify
 from tests.conftest import Ranks
 
@@ -83,4 +83,4 @@ def test_what_is_kept_is_part_of_a_checkpoint(
 def told(folder: Path) -> list[str]:
     """What rank 1 was told."""
     events = read_events(folder / "rank-1.jsonl")
-    return [event.text for event in events if isinstance(event, Notice)]
+    return [event.text for event in events if isinstance(event, NoticeEvent)]

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import Started, Step, Summary
+from phalanx.records.schema import StartedEvent, StepEvent, SummaryEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import epoch_line
 from phalanx.train.progress import LiveState, Progress
@@ -18,8 +18,8 @@ IMAGES = TrainConfig(dataset="digits", strategy="mpi", ranks=2, epochs=3, batch_
 TEXT = TrainConfig(model="gpt", dataset="text", strategy="mpi", ranks=2, epochs=3, batch_size=100)
 
 
-def started(targets_per_sample: int) -> Started:
-    return Started(
+def started(targets_per_sample: int) -> StartedEvent:
+    return StartedEvent(
         at_s=0.0,
         rank=0,
         hostname="example",
@@ -34,8 +34,8 @@ def started(targets_per_sample: int) -> Started:
     )
 
 
-def step(number: int, samples: int, loss_sum: float, epoch: int = 0) -> Step:
-    return Step(
+def step(number: int, samples: int, loss_sum: float, epoch: int = 0) -> StepEvent:
+    return StepEvent(
         at_s=0.0,
         epoch=epoch,
         step=number,
@@ -49,8 +49,8 @@ def step(number: int, samples: int, loss_sum: float, epoch: int = 0) -> Step:
     )
 
 
-def summary(epoch: int) -> Summary:
-    return Summary(
+def summary(epoch: int) -> SummaryEvent:
+    return SummaryEvent(
         at_s=0.0,
         epoch=epoch,
         epoch_s=2.5,

@@ -16,7 +16,7 @@ from phalanx.data.order import windowed_order
 from phalanx.data.sampler import epoch_order
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
-from phalanx.records.schema import Epoch, Notice, Step, Summary
+from phalanx.records.schema import EpochEvent, NoticeEvent, StepEvent, SummaryEvent
 from phalanx.train.manifest import folder_name, read_manifest
 from phalanx.train.resume import check_order, find_checkpoint
 from tests.conftest import Ranks
@@ -154,10 +154,10 @@ def check_disagreeing(folder: Path) -> None:
 def check_records(folder: Path) -> None:
     """Of the last part: what was seen before is told, and is not counted again."""
     events = [e for rank in range(3) for e in read_events(folder / f"rank-{rank}.jsonl")]
-    epochs = [event for event in events if isinstance(event, Epoch)]
+    epochs = [event for event in events if isinstance(event, EpochEvent)]
     assert {epoch.first_sample for epoch in epochs} == {2 * PERIOD * BATCH}
     assert sum(epoch.samples for epoch in epochs) == SAMPLES - 2 * PERIOD * BATCH
-    assert {event.step for event in events if isinstance(event, Step)} == {8, 9}
+    assert {event.step for event in events if isinstance(event, StepEvent)} == {8, 9}
 
 
 def check_damaged(folder: Path) -> None:
@@ -168,14 +168,14 @@ def check_damaged(folder: Path) -> None:
     ):
         for rank in range(count):
             events = list(read_events(folder / str(count) / "damaged" / f"rank-{rank}.jsonl"))
-            counted = [e.samples for e in events if isinstance(e, Step) and e.step in steps]
+            counted = [e.samples for e in events if isinstance(e, StepEvent) and e.step in steps]
             left += sum(counted)
-            told += "".join(event.text for event in events if isinstance(event, Notice))
+            told += "".join(event.text for event in events if isinstance(event, NoticeEvent))
     assert left == SAMPLES - len(DAMAGED)
     assert all(re.search(rf"sample [\d, ]*\b{sample}\b", told) for sample in DAMAGED), told
     events = list(read_events(folder / "1" / "damaged" / "rank-0.jsonl"))
-    (epoch,) = (event for event in events if isinstance(event, Epoch))
-    (summary,) = (event for event in events if isinstance(event, Summary))
+    (epoch,) = (event for event in events if isinstance(event, EpochEvent))
+    (summary,) = (event for event in events if isinstance(event, SummaryEvent))
     assert (epoch.damaged, summary.damaged, epoch.samples) == (2, 2, SAMPLES - 2)
 
 

@@ -15,7 +15,7 @@ import pytest
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.last import read_last
-from phalanx.records.schema import Started, Step
+from phalanx.records.schema import StartedEvent, StepEvent
 from tests.conftest import ONE_THREAD, Ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]
@@ -56,7 +56,7 @@ def test_who_is_slow_is_waited_for(ranks: Ranks, tmp_path: Path) -> None:
     assert len([dur for dur in waited if dur > 5_000]) >= 6, waited
     arrows = {e["ph"] for e in events if e["name"] == "came last"}
     assert arrows == {"s", "f"}
-    steps = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, Step)]
+    steps = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, StepEvent)]
     assert len(steps) == 8
 
 
@@ -67,7 +67,7 @@ def test_a_run_that_fails_is_traced_and_tells_who_was_where(ranks: Ranks, tmp_pa
     try:
         wait_for_steps(folder, process)
         started = next(iter(read_events(folder / "rank-1.jsonl")))
-        assert isinstance(started, Started)
+        assert isinstance(started, StartedEvent)
         os.kill(started.process_id, signal.SIGKILL)
         output, errors = process.communicate(timeout=60)
     finally:

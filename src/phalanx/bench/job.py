@@ -27,7 +27,7 @@ from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.watch import watch
 from phalanx.records.closing import closed_on_error, end_bench, now
-from phalanx.records.collectives import Bench, BenchSetting, Measured
+from phalanx.records.collectives import Bench, BenchSetting, MeasuredEvent
 from phalanx.records.files import create, read_bench_events
 from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
@@ -74,7 +74,7 @@ def run_bench(
         ):
             ending = watch(job, progress.update, silent_s=silent_s, has_launcher=True)
         outcome = judge(
-            folder, config.ranks, Ending(*ending), events=read_bench_events, last=Measured
+            folder, config.ranks, Ending(*ending), events=read_bench_events, last=MeasuredEvent
         )
     end_bench(folder, outcome)
     raise_failure(folder, outcome)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from phalanx.records.collectives import Progressed
+from phalanx.records.collectives import ProgressEvent
 from phalanx.records.files import BenchTail, rank_file
 from phalanx.report.wording import size
 
@@ -37,12 +37,12 @@ class BenchProgress:
     def update(self) -> bool:
         """Show what is new; returns whether there was anything."""
         events = list(self._tail.read_new())
-        steps = [event for event in events if isinstance(event, Progressed)]
+        steps = [event for event in events if isinstance(event, ProgressEvent)]
         if steps:
             self._show(steps[-1])
         return bool(events)
 
-    def _show(self, step: Progressed) -> None:
+    def _show(self, step: ProgressEvent) -> None:
         elapsed_s = time.monotonic() - self._began
         if self._console.is_terminal:
             text = Text(progress_line(step, elapsed_s), no_wrap=True, overflow="ellipsis")
@@ -52,7 +52,7 @@ class BenchProgress:
             self._console.print(progress_line(step, elapsed_s), markup=False)
 
 
-def progress_line(step: Progressed, elapsed_s: float) -> str:
+def progress_line(step: ProgressEvent, elapsed_s: float) -> str:
     """Format the progress bar and the current case."""
     done = step.done / step.total
     bar = "█" * round(done * BAR_WIDTH) + "░" * (BAR_WIDTH - round(done * BAR_WIDTH))

@@ -21,14 +21,14 @@ from phalanx.bench.start_barrier import StartBarrier
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.world import World
 from phalanx.records.collectives import (
-    Calls,
-    Joined,
+    CallsEvent,
+    JoinedEvent,
     Kernel,
-    Measured,
-    PathState,
-    Progressed,
-    RoundTrips,
-    Traffic,
+    MeasuredEvent,
+    PathStateEvent,
+    ProgressEvent,
+    RoundTripsEvent,
+    TrafficEvent,
 )
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
@@ -88,7 +88,7 @@ class CollectiveBenchmark:
         kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         unit = 1 if sys.platform == "darwin" else 1024
         self._writer.add(
-            Measured(
+            MeasuredEvent(
                 at_s=self._now(),
                 wrong=self._wrong,
                 peak_memory_bytes=kilobytes * unit,
@@ -100,7 +100,7 @@ class CollectiveBenchmark:
 
     def _join(self) -> None:
         self._writer.add(
-            Joined(
+            JoinedEvent(
                 at_s=self._now(),
                 rank=self._world.rank,
                 hostname=self._world.hostname,
@@ -120,7 +120,7 @@ class CollectiveBenchmark:
                     measure_memory(name, working_set, self._group, self._start_barrier.barrier)
                 )
                 self._writer.add(
-                    Traffic(
+                    TrafficEvent(
                         at_s=self._now(),
                         kernel=name,
                         working_set_bytes=working_set,
@@ -134,7 +134,7 @@ class CollectiveBenchmark:
         if barrier:
             times_s = list(measure_round_trips(barrier))
             self._writer.add(
-                RoundTrips(
+                RoundTripsEvent(
                     at_s=self._now(),
                     means="barriers of ranks 0 and 1 in shared memory",
                     times_s=rounded(times_s),
@@ -158,7 +158,7 @@ class CollectiveBenchmark:
         ):
             self._wrong += turn.wrong
             self._writer.add(
-                Calls(
+                CallsEvent(
                     at_s=self._now(),
                     collective=case.collective,
                     path=turn.path,
@@ -183,7 +183,7 @@ class CollectiveBenchmark:
                 continue
             self._declared.add(key)
             self._writer.add(
-                PathState(
+                PathStateEvent(
                     at_s=self._now(),
                     path=path.name,
                     label=path.label,
@@ -198,7 +198,7 @@ class CollectiveBenchmark:
         doing = "memory and flags of this machine"
         if case is not None:
             doing = f"{case.collective} {case.num_bytes}"
-        self._writer.add(Progressed(at_s=self._now(), done=done, total=total, doing=doing))
+        self._writer.add(ProgressEvent(at_s=self._now(), done=done, total=total, doing=doing))
         self._writer.flush()
 
     def _now(self) -> float:

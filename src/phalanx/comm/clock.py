@@ -14,14 +14,14 @@ import numpy as np
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
-from phalanx.records.spans import Reading, now_ns
+from phalanx.records.spans import ClockReading, now_ns
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 ROUND_TRIPS = 20
 TAG = 2**15 - 3
 
 
-def offset_to_first(group: Group) -> Reading:
+def offset_to_first(group: Group) -> ClockReading:
     """Estimate the offset from this rank's `now_ns()` to the clock of the first rank of `group`.
 
     Collective. Exactly 0 on the first rank's machine.
@@ -37,7 +37,7 @@ def offset_to_first(group: Group) -> Reading:
             _answer(group, other)
         elif group.rank == other:
             offset_ns, error_ns = _ask(group)
-    return Reading(at_ns=now_ns(), offset_ns=offset_ns, error_ns=error_ns)
+    return ClockReading(at_ns=now_ns(), offset_ns=offset_ns, error_ns=error_ns)
 
 
 def machine(rank: int) -> int:

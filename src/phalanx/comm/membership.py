@@ -37,7 +37,7 @@ from phalanx.comm.transport import Members
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.watch import Watch
 from phalanx.records.last import GroupCalls
-from phalanx.records.spans import Spans
+from phalanx.records.spans import SpanRecorder
 
 # On the communicator for notices, beside the tag of the notices themselves.
 CHECK_TAG, FIRST_SUBGROUP_TAG = 1, 2
@@ -128,7 +128,7 @@ class Membership:
         self._closed = False
         self._running = Running(self)
         self._notes = Notes()
-        self._spans: Spans | None = None
+        self._spans: SpanRecorder | None = None
         self.traffic = traffic
         self._recorder = recorder or Recorder(members[self.rank])
         self._recorder.follow(self)
@@ -169,12 +169,12 @@ class Membership:
         self._fast = self._fastest()
 
     @property
-    def spans(self) -> Spans | None:
+    def spans(self) -> SpanRecorder | None:
         """Where every collective of this group adds its span; None: nowhere, which is faster."""
         return self._spans
 
     @spans.setter
-    def spans(self, spans: Spans | None) -> None:
+    def spans(self, spans: SpanRecorder | None) -> None:
         self._spans = spans
         self._fast = self._fastest()
 

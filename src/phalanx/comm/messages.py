@@ -19,7 +19,7 @@ from phalanx.comm.traffic import Moved, Traffic
 from phalanx.comm.transport import Messages, Scratch
 from phalanx.comm.wait import WaitTimeoutError, wait_until
 from phalanx.comm.watch import Watch
-from phalanx.records.spans import Detail, Spans, now_ns
+from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
@@ -246,7 +246,7 @@ class MessageRequest:
         self._error: Exception | None = None
         self._guard = threading.Lock()  # of what MPI is asked about this message
         self.source: int | None = None
-        self.spans: Spans | None = None
+        self.spans: SpanRecorder | None = None
         """Where `wait` adds its span, in a run that is traced."""
 
     def __del__(self) -> None:
@@ -354,7 +354,7 @@ class MessageRequest:
         if self.spans is not None:
             self._add_span(self.spans, began_ns)
 
-    def _add_span(self, spans: Spans, began_ns: int) -> None:
+    def _add_span(self, spans: SpanRecorder, began_ns: int) -> None:
         if self.source is None:
             spans.add(self._activity.split(",")[0], NETWORK, began_ns, now_ns())
             return

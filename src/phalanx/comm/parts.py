@@ -22,7 +22,7 @@ from phalanx.comm.set_up import SetUp
 from phalanx.comm.watch import Watch
 from phalanx.comm.world import World
 from phalanx.records.last import GroupCalls
-from phalanx.records.spans import Spans, now_ns
+from phalanx.records.spans import SpanRecorder, now_ns
 
 NAME = "parts"
 """As errors and traces call the ranks that bring them together."""
@@ -52,7 +52,7 @@ class Parts:
         self.num_parts = len(sizes)
         self._world, self._node, self._module = world, node, module
         self._code = DTYPES[dtype.name].code
-        self.spans: Spans | None = None
+        self.spans: SpanRecorder | None = None
         """Where every round adds its span, in a run that is traced."""
         self._num_rounds = 0
         self._num_bytes = sum(sizes) * dtype.itemsize

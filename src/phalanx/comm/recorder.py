@@ -26,7 +26,7 @@ from phalanx.records.last import (
     dump_folder,
     write_last,
 )
-from phalanx.records.spans import Detail, Spans, now_ns
+from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
 NETWORK = "network"
 """The lane of collectives in a trace."""
@@ -63,7 +63,7 @@ NOTHING = KernelNotes(0, True, ())
 class Followed(Protocol):
     """A group, as the recorder sees it."""
 
-    spans: Spans | None
+    spans: SpanRecorder | None
 
     def last_calls(self) -> GroupCalls:
         """The last collectives of this rank."""
@@ -77,7 +77,7 @@ class Recorder:
         self.rank = rank
         self.label = ""
         """Whose world it is, where a process has several."""
-        self.spans: Spans | None = None
+        self.spans: SpanRecorder | None = None
         self._groups: list[weakref.ref[Any]] = []
 
     def follow(self, group: Followed) -> None:
@@ -87,7 +87,7 @@ class Recorder:
         if self.spans is not None:
             group.spans = self.spans
 
-    def trace(self, spans: Spans | None) -> None:
+    def trace(self, spans: SpanRecorder | None) -> None:
         """Every collective of the groups that there are and will be adds a span; None: no more."""
         self.spans = spans
         for group in self._alive():

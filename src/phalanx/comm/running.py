@@ -10,7 +10,7 @@ from phalanx.comm.errors import MismatchError, PeerDiedError, WaitTimeoutError
 from phalanx.comm.recorder import NETWORK, collective_detail
 from phalanx.comm.route import Route
 from phalanx.comm.traffic import handed_in
-from phalanx.records.spans import Spans, now_ns
+from phalanx.records.spans import SpanRecorder, now_ns
 
 if TYPE_CHECKING:
     from phalanx.comm.membership import Membership
@@ -48,7 +48,7 @@ class Running:
         if group._spans is not None and self._began_ns:
             self._add_span(group._spans)
 
-    def _add_span(self, spans: Spans) -> None:
+    def _add_span(self, spans: SpanRecorder) -> None:
         group, call = self._group, self._call
         spans.add(
             f"{call.name} {group.sequence}",

@@ -24,7 +24,7 @@ from phalanx.data.staged import StagedView
 from phalanx.data.staging import Stager
 from phalanx.data.traced import traced
 from phalanx.errors import UserError
-from phalanx.records.spans import Spans
+from phalanx.records.spans import SpanRecorder
 
 MOST_NAMED = 10
 """Damaged samples whose numbers are told."""
@@ -57,7 +57,7 @@ class FromPack:
         train_samples: int | None = None,
         validation_samples: int | None = None,
         staged: Path | None = None,
-        spans: Spans | None = None,
+        spans: SpanRecorder | None = None,
     ) -> None:
         """staged: a folder in which shards of both splits may turn up, a folder each. spans: where
         threads that read are traced; processes are not.

@@ -6,13 +6,13 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from phalanx.records.spans import Spans, now_ns
+from phalanx.records.spans import SpanRecorder, now_ns
 
 Asked = TypeVar("Asked")
 Got = TypeVar("Got")
 
 
-def traced(fetch: Callable[[Asked], Got], spans: Spans) -> Callable[[Asked], Got]:
+def traced(fetch: Callable[[Asked], Got], spans: SpanRecorder) -> Callable[[Asked], Got]:
     """`fetch`; each call leaves a span in a lane of the thread that makes it."""
 
     def read(item: Asked) -> Got:

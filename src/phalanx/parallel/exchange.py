@@ -15,7 +15,7 @@ from phalanx.parallel.carrier import Carried, Carrier
 from phalanx.parallel.compression.compressor import Compressor, Ranks
 from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.parallel.step import OwnState
-from phalanx.records.spans import Spans, now_ns
+from phalanx.records.spans import SpanRecorder, now_ns
 
 BESIDE, AFTER = WaitPolicy.beside_arithmetic(), WaitPolicy.for_network()
 """How the thread waits while this rank computes, and when it waits for the thread."""
@@ -69,7 +69,7 @@ class Exchange:
         self._compressor, self._ranks = compressor, ranks
         self._largest_bytes, self._last_bytes = largest_bytes, last_bytes
         self.overlaps = overlaps
-        self.spans: Spans | None = None
+        self.spans: SpanRecorder | None = None
         self.times = ExchangeTimes(0.0, 0.0, 0.0)
         self._is_open = False
         self._came: list[nn.Parameter] = []

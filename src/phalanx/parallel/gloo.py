@@ -17,8 +17,8 @@ from phalanx.comm.update import UpdateRule
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
-from phalanx.records.schema import Expected
-from phalanx.records.spans import Reading, now_ns
+from phalanx.records.schema import ExpectedCosts
+from phalanx.records.spans import ClockReading, now_ns
 
 
 class Gloo(Strategy):
@@ -75,12 +75,12 @@ class Gloo(Strategy):
             backward_s=self._computed_at - began, communication_s=reduced - self._computed_at
         )
 
-    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return the theory of Gloo's ring. Nobody counts what it really sends."""
         size, whole = self._parameters[0].element_size(), self._gradient_bytes
         state_bytes, state_formula = data_parallel_state(self._rule, size, whole)
         moved = 2 * (self.size - 1) / self.size * whole
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=moved,
             received_bytes=moved,
             traffic_formula=f"2(p−1)/p · {size}Ψ",
@@ -110,13 +110,13 @@ class Gloo(Strategy):
         shared: bytes = self._store.get(key)
         return shared.decode()
 
-    def clock(self) -> Reading:
+    def clock(self) -> ClockReading:
         """Return a reading with unknown error between machines."""
         own = torch.tensor([machine(self.rank)])
         machines = [torch.zeros_like(own) for _ in range(self.size)]
         dist.all_gather(machines, own)
         same = all(torch.equal(theirs, own) for theirs in machines)
-        return Reading(at_ns=now_ns(), offset_ns=0, error_ns=0 if same else None)
+        return ClockReading(at_ns=now_ns(), offset_ns=0, error_ns=0 if same else None)
 
     def close(self) -> None:
         dist.destroy_process_group()

@@ -31,7 +31,7 @@ from phalanx.parallel.strategy import (
     storage_bytes,
 )
 from phalanx.parallel.vector import as_one_vector
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 
 OuterOptimizer = Literal["average", "nesterov"]
 
@@ -184,12 +184,12 @@ class Local(OverMPI):
         state = self._outer.state.get(self._shared, {})
         return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
-    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size, whole = self._shared.itemsize, self._shared.nbytes
         outer = whole if self._outer_momentum else 0
         sent, received, _ = self._reducer.moved if self._reducer else (0, 0, 0)
         state_bytes, formula = data_parallel_state(self._rule, size, whole)
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=sent / self._period,
             received_bytes=received / self._period,
             traffic_formula=f"2(p−1)/p · {size}Ψ/H with H = {self._period}, and an epoch's end",

@@ -27,7 +27,7 @@ from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
 from phalanx.parallel.step import OwnState
 from phalanx.parallel.strategy import UpdateTimes, backward
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 from phalanx.torch_backend.tensors import dtype_of
 
 Overlap = Literal["auto", "on", "off"]
@@ -158,12 +158,12 @@ class MPI(OverMPI):
             parameter.grad = total
         self.communicated_bytes += self._reducer.total.nbytes
 
-    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size = self._parameters[0].element_size()
         num_bytes = sum(parameter.nbytes for parameter in self._parameters)
         state_bytes, state_formula = data_parallel_state(self._rule, size, num_bytes)
         moved, formula = self._moved()
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=None if moved is None else moved.sent_bytes,
             received_bytes=None if moved is None else moved.received_bytes,
             traffic_formula=formula,

@@ -50,7 +50,7 @@ from phalanx.parallel.strategy import (
     trained_parameters,
 )
 from phalanx.parallel.tensor import split_layers, table_of
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 
 
 class OnMesh(OnTorch):
@@ -248,12 +248,12 @@ class OnMesh(OnTorch):
         gradients = [part.grad for part in self._parts if part.grad is not None]
         return super().state_bytes()._replace(gradients=storage_bytes(gradients))
 
-    def expected(self, global_batch_size: int) -> Expected | None:
+    def expected(self, global_batch_size: int) -> ExpectedCosts | None:
         share = len(share_of(self.data_rank, self.data_size, global_batch_size))
         parts = [len(share_of(n, self.num_accumulated, share)) for n in range(self.num_accumulated)]
         moved, mesh = self._moved([max(1, part) for part in parts]), self._mesh
         itemsize, quantities = self._itemsize, len(STATES[self._rule.formula])
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,
             traffic_formula=traffic_formula(

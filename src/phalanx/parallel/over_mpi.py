@@ -13,7 +13,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.recorder import Recorder
 from phalanx.comm.world import World
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.spans import Reading
+from phalanx.records.spans import ClockReading
 
 
 class OverMPI(Strategy):
@@ -104,7 +104,7 @@ class OverMPI(Strategy):
     def recorders(self) -> Sequence[Recorder]:
         return (self._world.recorder,)
 
-    def clock(self) -> Reading:
+    def clock(self) -> ClockReading:
         return offset_to_first(self._world.group)
 
     def close(self) -> None:

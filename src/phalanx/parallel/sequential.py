@@ -11,7 +11,7 @@ from phalanx.comm.update import UpdateRule
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 
 
 class Sequential(Strategy):
@@ -34,11 +34,11 @@ class Sequential(Strategy):
     def traffic(self) -> tuple[int, int]:
         return 0, 0
 
-    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         num_bytes = sum(parameter.nbytes for parameter in self._parameters)
         size = self._parameters[0].element_size()
         state_bytes, state_formula = data_parallel_state(self._rule, size, num_bytes)
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=0,
             received_bytes=0,
             state_bytes=state_bytes,

@@ -45,7 +45,7 @@ from phalanx.parallel.strategy import (
     storage_bytes,
 )
 from phalanx.parallel.vector import as_one_vector, views_of
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 
 Mode = Literal["synchronous", "asynchronous", "bounded"]
 
@@ -238,11 +238,11 @@ class Server(OverMPI):
         """Return rank 0's counts, which stand for all servers: each update is counted once."""
         return Counter(self._staleness) if self.rank == 0 else Counter()
 
-    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size, whole = self._weights.itemsize, self._weights.nbytes
         quantities = len(STATES[self._rule.formula])
         if self.role == "worker":
-            return Expected(
+            return ExpectedCosts(
                 sent_bytes=whole + HEADER_BYTES * self._servers,
                 received_bytes=whole,
                 traffic_formula=f"{size}Ψ each way, and {HEADER_BYTES} bytes to each server",
@@ -250,7 +250,7 @@ class Server(OverMPI):
                 state_formula=f"{size}Ψ + {size}Ψ",
             )
         own, slots = self._share.values.nbytes, len(self._slots)
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=self._workers * own,
             received_bytes=self._workers * (own + HEADER_BYTES),
             traffic_formula=f"W · {size}Ψ/s each way, and {HEADER_BYTES} bytes from each worker",

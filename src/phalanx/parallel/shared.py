@@ -26,7 +26,7 @@ from phalanx.parallel.formulas import all_reduce_formula
 from phalanx.parallel.gradients import bad_among
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
 from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 
 
 class Shared(OverMPI):
@@ -102,13 +102,13 @@ class Shared(OverMPI):
         own = own._replace(loss=self._remade_gradients().loss)
         return self._told(own, own, self._names)
 
-    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return expected costs. Parameters and state exist once: each rank's part of them is
         1/p."""
         assert self._step is not None, "prepare() comes first"
         step, size = self._step, self._step.dtype.itemsize
         quantities = len(STATES[step.rule.formula])
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=step.sent_bytes_per_call,
             received_bytes=step.received_bytes_per_call,
             traffic_formula=all_reduce_formula(step.name, self.rank, self.size, size),

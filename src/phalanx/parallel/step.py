@@ -64,7 +64,7 @@ class StepResult(NamedTuple):
 
 
 class TimedAction(NamedTuple):
-    """A timed action of a pipeline's step, as `records.schema.Action` has it."""
+    """A timed action of a pipeline's step, as `records.schema.ActionEvent` has it."""
 
     step: int
     stage: int

@@ -41,8 +41,8 @@ from phalanx.parallel.step import (
     storage_bytes,
     trained_parameters,
 )
-from phalanx.records.schema import Expected
-from phalanx.records.spans import Reading, Spans, now_ns
+from phalanx.records.schema import ExpectedCosts
+from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
 
 __all__ = [
     "IGNORED",
@@ -92,7 +92,7 @@ class Strategy(ABC):
     clip_norm: float | None = None
     skips_bad_gradients: bool = False
     autocast: torch.dtype | None = None  # of forward and backward passes, where that is safe
-    spans: Spans | None = None  # where what happens is traced
+    spans: SpanRecorder | None = None  # where what happens is traced
     is_skipped: bool = False  # whether the last step changed nothing
     why_skipped: str = ""  # in a line, the same on every rank; of the last step that was skipped
     is_sharded: bool = False
@@ -324,17 +324,17 @@ class Strategy(ABC):
         """Return the recorders of this rank's worlds, one for each."""
         return ()
 
-    def trace(self, spans: Spans | None) -> None:
+    def trace(self, spans: SpanRecorder | None) -> None:
         """Record events from now on in `spans`; None: nowhere. Not collective."""
         self.spans = spans
         for recorder in self.recorders():
             recorder.trace(spans)
 
-    def clock(self) -> Reading:
+    def clock(self) -> ClockReading:
         """Return the offset of this rank's clock from rank 0's. Collective."""
-        return Reading(at_ns=now_ns(), offset_ns=0)
+        return ClockReading(at_ns=now_ns(), offset_ns=0)
 
-    def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts | None:  # noqa: ARG002
         """Return the theoretical costs of this rank; after `prepare`."""
         return None
 

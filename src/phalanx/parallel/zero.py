@@ -21,7 +21,7 @@ from phalanx.parallel.costs import dealt, stage_one_moved
 from phalanx.parallel.engine import Backend, OnTorch
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import UpdateTimes, backward
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 
 
 class ZeroOne(OnTorch):
@@ -77,14 +77,14 @@ class ZeroOne(OnTorch):
         mine = {parameter for group in own.param_groups for parameter in group["params"]}
         return {name: own.state[p] for name, p in self.model.named_parameters() if p in mine}
 
-    def expected(self, global_batch_size: int) -> Expected:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         sizes = [parameter.numel() for parameter in self._parameters]
         itemsize = self._parameters[0].element_size()
         moved = stage_one_moved(sizes, self.rank, self.size, itemsize)
         owners = dealt(sizes, self.size)
         own = sum(n for n, owner in zip(sizes, owners, strict=True) if owner == self.rank)
         state = len(STATES[self._rule.formula]) * itemsize
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,
             traffic_formula=f"2(p−1)/p · {itemsize}Ψ + (p−1) · {itemsize}Ψ_own",

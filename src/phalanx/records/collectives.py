@@ -52,7 +52,7 @@ class Bench(msgspec.Struct, frozen=True, kw_only=True):
     owner: Owner | None = None
 
 
-class Joined(Event, frozen=True, kw_only=True, tag="joined"):
+class JoinedEvent(Event, frozen=True, kw_only=True, tag="joined"):
     """A rank found the others."""
 
     rank: int
@@ -62,7 +62,7 @@ class Joined(Event, frozen=True, kw_only=True, tag="joined"):
     startup_s: float
 
 
-class PathState(Event, frozen=True, kw_only=True, tag="path"):
+class PathStateEvent(Event, frozen=True, kw_only=True, tag="path"):
     """Availability of a path for a collective on this machine; written by rank 0 for all."""
 
     path: str  # as on the command line
@@ -71,7 +71,7 @@ class PathState(Event, frozen=True, kw_only=True, tag="path"):
     obstacle: str | None  # why it is not measured
 
 
-class Calls(Event, frozen=True, kw_only=True, tag="calls"):
+class CallsEvent(Event, frozen=True, kw_only=True, tag="calls"):
     """Calls of one path in one round, as this rank saw them. Other paths come in between rounds."""
 
     collective: Collective
@@ -84,7 +84,7 @@ class Calls(Event, frozen=True, kw_only=True, tag="calls"):
     wrong: int  # elements of this rank's results that were not what they must be
 
 
-class Traffic(Event, frozen=True, kw_only=True, tag="traffic"):
+class TrafficEvent(Event, frozen=True, kw_only=True, tag="traffic"):
     """Passes over this rank's own memory while every rank does the same."""
 
     kernel: Kernel
@@ -93,14 +93,14 @@ class Traffic(Event, frozen=True, kw_only=True, tag="traffic"):
     times_s: list[float]  # of one pass
 
 
-class RoundTrips(Event, frozen=True, kw_only=True, tag="round_trips"):
+class RoundTripsEvent(Event, frozen=True, kw_only=True, tag="round_trips"):
     """A flag in shared memory, from rank 0 to rank 1 and back."""
 
     means: str  # through which code
     times_s: list[float]  # of one round trip, each the mean of many
 
 
-class Progressed(Event, frozen=True, kw_only=True, tag="progress"):
+class ProgressEvent(Event, frozen=True, kw_only=True, tag="progress"):
     """Announcement of what rank 0 does next, for the progress line on the terminal."""
 
     done: int
@@ -108,7 +108,7 @@ class Progressed(Event, frozen=True, kw_only=True, tag="progress"):
     doing: str
 
 
-class Measured(Event, frozen=True, kw_only=True, tag="measured"):
+class MeasuredEvent(Event, frozen=True, kw_only=True, tag="measured"):
     """The last line of a rank that came to the end."""
 
     wrong: int  # over everything
@@ -118,4 +118,12 @@ class Measured(Event, frozen=True, kw_only=True, tag="measured"):
     preempted: int = 0  # how often this rank lost its core to something else
 
 
-AnyBenchEvent = Joined | PathState | Calls | Traffic | RoundTrips | Progressed | Measured
+AnyBenchEvent = (
+    JoinedEvent
+    | PathStateEvent
+    | CallsEvent
+    | TrafficEvent
+    | RoundTripsEvent
+    | ProgressEvent
+    | MeasuredEvent
+)

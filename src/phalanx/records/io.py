@@ -112,7 +112,7 @@ class IoCell(msgspec.Struct, frozen=True, kw_only=True):
     ranks: int
 
 
-class IoEpoch(Event, frozen=True, kw_only=True, tag="io_epoch"):
+class IoEpochEvent(Event, frozen=True, kw_only=True, tag="io_epoch"):
     """One epoch of one way of loading, as this rank saw it."""
 
     cell: IoCell
@@ -126,7 +126,7 @@ class IoEpoch(Event, frozen=True, kw_only=True, tag="io_epoch"):
     wrong: int = 0  # samples that were not those asked for
 
 
-class IoProgress(Event, frozen=True, kw_only=True, tag="io_progress"):
+class IoProgressEvent(Event, frozen=True, kw_only=True, tag="io_progress"):
     """Announcement of what rank 0 does next, for the progress line on the terminal."""
 
     done: int
@@ -134,10 +134,10 @@ class IoProgress(Event, frozen=True, kw_only=True, tag="io_progress"):
     doing: str
 
 
-class IoEnd(Event, frozen=True, kw_only=True, tag="io_end"):
+class IoEndEvent(Event, frozen=True, kw_only=True, tag="io_end"):
     """The last line of a rank that came to the end."""
 
     peak_memory_bytes: int
 
 
-AnyIoEvent = IoEpoch | IoProgress | IoEnd
+AnyIoEvent = IoEpochEvent | IoProgressEvent | IoEndEvent

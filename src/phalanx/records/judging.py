@@ -27,7 +27,7 @@ from phalanx.records.launcher_log import (
     named_processes,
     why_silent,
 )
-from phalanx.records.schema import Event, Failure, Finished, Outcome
+from phalanx.records.schema import Event, Failure, FinishedEvent, Outcome
 
 
 class Ending(NamedTuple):
@@ -48,7 +48,7 @@ def judge(
     ending: Ending,
     *,
     events: Callable[[Path], Iterable[Event]] = read_events,
-    last: type[Event] = Finished,
+    last: type[Event] = FinishedEvent,
 ) -> Outcome:
     """Return how the run ended, and what its ranks did last where that differs.
 

@@ -115,7 +115,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="event"):
     at_s: float
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class ExpectedCosts(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of one rank by the formulas of its scheme; None where there is no formula."""
 
     sent_bytes: float | None = None  # a step
@@ -126,7 +126,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     bubble: float | None = None  # idle share of a pipeline's step
 
 
-class Started(Event, frozen=True, kw_only=True, tag="started"):
+class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
     rank: int
     hostname: str
     process_id: int
@@ -140,10 +140,10 @@ class Started(Event, frozen=True, kw_only=True, tag="started"):
     collective: str | None = None  # which all-reduce carries the gradients
     role: str = "worker"  # or "server"
     coordinates: dict[str, int] = {}  # along the axes of the mesh
-    expected: Expected | None = None  # what theory says of this rank
+    expected: ExpectedCosts | None = None  # what theory says of this rank
 
 
-class Step(Event, frozen=True, kw_only=True, tag="step"):
+class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     """One update on this rank's part of the global batch."""
 
     epoch: int
@@ -160,7 +160,7 @@ class Step(Event, frozen=True, kw_only=True, tag="step"):
     is_skipped: bool = False  # a gradient was not finite
 
 
-class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
+class SkippedEvent(Event, frozen=True, kw_only=True, tag="skipped"):
     """A step that changed nothing, on every rank that knows of it."""
 
     epoch: int
@@ -168,7 +168,7 @@ class Skipped(Event, frozen=True, kw_only=True, tag="skipped"):
     reason: str  # names rank and parameter
 
 
-class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
+class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     """One pass over the training data on this rank, from barrier to barrier."""
 
     epoch: int
@@ -188,7 +188,7 @@ class Epoch(Event, frozen=True, kw_only=True, tag="epoch"):
     system_s: float | None = None
 
 
-class Action(Event, frozen=True, kw_only=True, tag="action"):
+class ActionEvent(Event, frozen=True, kw_only=True, tag="action"):
     """One piece of a pipeline's step on this rank."""
 
     step: int
@@ -199,7 +199,7 @@ class Action(Event, frozen=True, kw_only=True, tag="action"):
     ended_s: float
 
 
-class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
+class EvaluationEvent(Event, frozen=True, kw_only=True, tag="evaluation"):
     """This rank's part of the validation data after an epoch."""
 
     epoch: int
@@ -209,7 +209,7 @@ class Evaluation(Event, frozen=True, kw_only=True, tag="evaluation"):
     correct: int
 
 
-class TrainingEvaluation(Event, frozen=True, kw_only=True, tag="training evaluation"):
+class TrainingEvaluationEvent(Event, frozen=True, kw_only=True, tag="training evaluation"):
     """The final model against this rank's share of some of the training data."""
 
     epoch: int
@@ -219,7 +219,7 @@ class TrainingEvaluation(Event, frozen=True, kw_only=True, tag="training evaluat
     correct: int
 
 
-class Summary(Event, frozen=True, kw_only=True, tag="summary"):
+class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
     """Written by rank 0 after an epoch, from all ranks."""
 
     epoch: int
@@ -235,14 +235,14 @@ class Summary(Event, frozen=True, kw_only=True, tag="summary"):
     skipped: int = 0  # steps, of the rank that skipped most
 
 
-class Saved(Event, frozen=True, kw_only=True, tag="saved"):
+class SavedEvent(Event, frozen=True, kw_only=True, tag="saved"):
     epoch: int
     path: str
     save_s: float
     bytes: int
 
 
-class Memory(Event, frozen=True, kw_only=True, tag="memory"):
+class MemoryEvent(Event, frozen=True, kw_only=True, tag="memory"):
     """Bytes of training state that a rank holds, measured once, after the first steps."""
 
     parameters_bytes: int
@@ -251,13 +251,13 @@ class Memory(Event, frozen=True, kw_only=True, tag="memory"):
     resident_bytes: int | None = None  # that the process has gained since before the model was made
 
 
-class Notice(Event, frozen=True, kw_only=True, tag="notice"):
+class NoticeEvent(Event, frozen=True, kw_only=True, tag="notice"):
     """Message for the user about something that does not end the run."""
 
     text: str
 
 
-class Finished(Event, frozen=True, kw_only=True, tag="finished"):
+class FinishedEvent(Event, frozen=True, kw_only=True, tag="finished"):
     """The last line of a rank that came to the end."""
 
     parameters_sha256: str
@@ -274,16 +274,16 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 AnyEvent = (
-    Notice
-    | Started
-    | Step
-    | Skipped
-    | Epoch
-    | Action
-    | Evaluation
-    | TrainingEvaluation
-    | Summary
-    | Saved
-    | Memory
-    | Finished
+    NoticeEvent
+    | StartedEvent
+    | StepEvent
+    | SkippedEvent
+    | EpochEvent
+    | ActionEvent
+    | EvaluationEvent
+    | TrainingEvaluationEvent
+    | SummaryEvent
+    | SavedEvent
+    | MemoryEvent
+    | FinishedEvent
 )

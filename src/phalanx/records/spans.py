@@ -1,8 +1,8 @@
 """Timed spans of a rank, held in memory while it runs: the content of a trace.
 
 A traced rank writes `spans-<rank>.jsonl`, complete or not at all: a line about the rank and its
-clock, then a line a span. Events of the run's records (`Step`, `Evaluation`, `Saved`) are not
-repeated there.
+clock, then a line a span. Events of the run's records (`StepEvent`, `EvaluationEvent`,
+`SavedEvent`) are not repeated there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ now_ns = time.perf_counter_ns
 """The clock of all spans."""
 
 
-class Span(NamedTuple):
+class TraceSpan(NamedTuple):
     """One piece of work."""
 
     name: str
@@ -40,7 +40,7 @@ class Span(NamedTuple):
     detail: Detail | None = None
 
 
-class Spans:
+class SpanRecorder:
     """Spans of one rank, the latest ones when there are many. Any thread may add."""
 
     def __init__(self, most: int = MOST_SPANS) -> None:
@@ -65,15 +65,15 @@ class Spans:
         """Return how many of the earliest spans were dropped to make room."""
         return max(0, self._added - (self._spans.maxlen or 0))
 
-    def take(self) -> list[Span]:
+    def take(self) -> list[TraceSpan]:
         """All that are kept, which are forgotten here."""
         taken, kept = [], self._spans
         while kept:
-            taken.append(Span._make(kept.popleft()))
+            taken.append(TraceSpan._make(kept.popleft()))
         return taken
 
 
-class Reading(msgspec.Struct, frozen=True, kw_only=True):
+class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
     """Offset of a rank's clock from that of the first rank."""
 
     at_ns: int  # on the rank's own clock
@@ -81,7 +81,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     error_ns: int | None = 0  # at most; None where nobody could ask
 
 
-class Traced(msgspec.Struct, frozen=True, kw_only=True):
+class TracedRank(msgspec.Struct, frozen=True, kw_only=True):
     """The first line of `spans-<rank>.jsonl`."""
 
     rank: int
@@ -89,7 +89,9 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     hostname: str
     process_id: int
     began_ns: int  # that `at_s` of the rank's events counts from
-    readings: list[Reading]  # of the clock: at the beginning, and at the end of a run that had one
+    readings: list[
+        ClockReading
+    ]  # of the clock: at the beginning, and at the end of a run that had one
     dropped: int = 0  # spans, the earliest
 
 
@@ -97,20 +99,20 @@ def spans_file(folder: Path, rank: int) -> Path:
     return folder / f"spans-{rank}.jsonl"
 
 
-def write_spans(folder: Path, traced: Traced, spans: Sequence[Span]) -> None:
+def write_spans(folder: Path, traced: TracedRank, spans: Sequence[TraceSpan]) -> None:
     """Whole or not at all."""
     encoder = msgspec.json.Encoder()
     content = encoder.encode_lines([traced, *spans])
     write_atomically(spans_file(folder, traced.rank), content)
 
 
-def read_spans(path: Path) -> tuple[Traced, list[Span]]:
+def read_spans(path: Path) -> tuple[TracedRank, list[TraceSpan]]:
     """Raises: ValueError, naming the file, when it is damaged; OSError when it cannot be read."""
     check_regular(path)
     first, *lines = path.read_bytes().splitlines() or [b""]
-    decoder = msgspec.json.Decoder(Span)
+    decoder = msgspec.json.Decoder(TraceSpan)
     try:
-        traced = msgspec.json.decode(first, type=Traced)
+        traced = msgspec.json.decode(first, type=TracedRank)
         return traced, [decoder.decode(line) for line in lines]
     except DECODE_ERRORS as error:
         raise ValueError(f"{path} is damaged: {error}") from error

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from phalanx.records.divergence import mean_loss
-from phalanx.records.schema import Summary
+from phalanx.records.schema import SummaryEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +34,16 @@ class RankTotals:
         return cls(**dict(zip(cls.__annotations__, values, strict=True)))
 
 
-def summarize(ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s: float) -> Summary:
+def summarize(
+    ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s: float
+) -> SummaryEvent:
     """One epoch over all ranks. trained_s: training time of the epochs before this one."""
     epoch_s = max(rank.train_s for rank in ranks)
     samples = sum(rank.samples for rank in ranks)
     targets = sum(rank.targets for rank in ranks)
     validation_targets = sum(rank.validation_targets for rank in ranks)
     shares = [rank.communication_s / rank.train_s for rank in ranks if rank.steps]
-    return Summary(
+    return SummaryEvent(
         at_s=at_s,
         epoch=epoch,
         epoch_s=epoch_s,

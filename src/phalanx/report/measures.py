@@ -10,16 +10,16 @@ from typing import Literal
 from phalanx.records.divergence import mean_loss
 from phalanx.records.schema import (
     AnyEvent,
-    Epoch,
-    Evaluation,
-    Finished,
+    EpochEvent,
+    EvaluationEvent,
+    FinishedEvent,
     Run,
     Setting,
-    Started,
+    StartedEvent,
     Status,
-    Step,
-    Summary,
-    TrainingEvaluation,
+    StepEvent,
+    SummaryEvent,
+    TrainingEvaluationEvent,
 )
 from phalanx.records.waiting import exchanges_within_passes
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
@@ -36,7 +36,7 @@ RunStatus = Status | Literal["missing", "damaged"]
 class RankEpoch:
     """Record of one rank on one epoch that it finished."""
 
-    event: Epoch
+    event: EpochEvent
     steps: int
     parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
     targets_per_sample: int = 1
@@ -55,12 +55,12 @@ class RankEpoch:
 class RankMeasure:
     """One rank's file, reduced to one entry an epoch."""
 
-    started: Started | None
+    started: StartedEvent | None
     epochs: Mapping[int, RankEpoch]
-    evaluations: Mapping[int, Evaluation]
-    finished: Finished | None
-    training_evaluation: TrainingEvaluation | None = None
-    summaries: Mapping[int, Summary] = field(default_factory=dict)
+    evaluations: Mapping[int, EvaluationEvent]
+    finished: FinishedEvent | None
+    training_evaluation: TrainingEvaluationEvent | None = None
+    summaries: Mapping[int, SummaryEvent] = field(default_factory=dict)
     """By epoch, of all ranks; rank 0 alone has them."""
     num_finished: int = 0
     is_last_finished: bool = False  # whether its last event says that it came to the end
@@ -142,31 +142,31 @@ class RunMeasure:
 def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
     """Reduce a rank's events. Steps of an epoch that was never finished are left out; of an epoch
     that was done again after a resume, the later one counts."""
-    started: Started | None = None
-    finished: Finished | None = None
+    started: StartedEvent | None = None
+    finished: FinishedEvent | None = None
     epochs: dict[int, RankEpoch] = {}
-    evaluations: dict[int, Evaluation] = {}
-    summaries: dict[int, Summary] = {}
-    steps: list[Step] = []
-    training_evaluation: TrainingEvaluation | None = None
+    evaluations: dict[int, EvaluationEvent] = {}
+    summaries: dict[int, SummaryEvent] = {}
+    steps: list[StepEvent] = []
+    training_evaluation: TrainingEvaluationEvent | None = None
     num_finished, last = 0, None
     for event in events:
         last = event
         match event:
-            case Step():
+            case StepEvent():
                 steps.append(event)
-            case Epoch():
+            case EpochEvent():
                 epochs[event.epoch] = _rank_epoch(event, steps, started)
                 steps = []
-            case Evaluation():
+            case EvaluationEvent():
                 evaluations[event.epoch] = event
-            case Summary():
+            case SummaryEvent():
                 summaries[event.epoch] = event
-            case TrainingEvaluation():
+            case TrainingEvaluationEvent():
                 training_evaluation = event
-            case Started():
+            case StartedEvent():
                 started, steps = started or event, []
-            case Finished():
+            case FinishedEvent():
                 finished, num_finished = event, num_finished + 1
             case _:
                 pass
@@ -178,7 +178,7 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
         training_evaluation=training_evaluation,
         summaries=summaries,
         num_finished=num_finished,
-        is_last_finished=isinstance(last, Finished),
+        is_last_finished=isinstance(last, FinishedEvent),
     )
 
 
@@ -284,7 +284,9 @@ def _exchanges_within(setting: Setting) -> bool:
     return setting.model != SCRATCH_MODEL and exchanges_within_passes(setting.strategy, stage)
 
 
-def _rank_epoch(event: Epoch, steps: Sequence[Step], started: Started | None) -> RankEpoch:
+def _rank_epoch(
+    event: EpochEvent, steps: Sequence[StepEvent], started: StartedEvent | None
+) -> RankEpoch:
     return RankEpoch(
         event=event,
         steps=len(steps),
@@ -323,8 +325,8 @@ def _epoch(
     epoch: int,
     epoch_s: float,
     trained_s: float,
-    events: Sequence[Epoch],
-    evaluations: Sequence[Evaluation],
+    events: Sequence[EpochEvent],
+    evaluations: Sequence[EvaluationEvent],
     targets_per_sample: int,
 ) -> EpochMeasure:
     return EpochMeasure(
@@ -341,21 +343,21 @@ def _epoch(
 
 
 def _mean_loss(
-    events: Sequence[Epoch] | Sequence[Evaluation], targets_per_sample: int
+    events: Sequence[EpochEvent] | Sequence[EvaluationEvent], targets_per_sample: int
 ) -> float | None:
     targets = _targets(events, targets_per_sample)
     return mean_loss(sum(e.loss_sum for e in events), targets) if targets else None
 
 
 def _accuracy(
-    events: Sequence[Epoch] | Sequence[Evaluation] | Sequence[TrainingEvaluation],
+    events: Sequence[EpochEvent] | Sequence[EvaluationEvent] | Sequence[TrainingEvaluationEvent],
     targets_per_sample: int,
 ) -> float | None:
     return _ratio(sum(e.correct for e in events), _targets(events, targets_per_sample))
 
 
 def _targets(
-    events: Sequence[Epoch] | Sequence[Evaluation] | Sequence[TrainingEvaluation],
+    events: Sequence[EpochEvent] | Sequence[EvaluationEvent] | Sequence[TrainingEvaluationEvent],
     targets_per_sample: int,
 ) -> int:
     return sum(e.samples for e in events) * targets_per_sample

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from phalanx.records.schema import Step
+from phalanx.records.schema import StepEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def mean_overlap(overlaps: Sequence[Overlap]) -> Overlap | None:
     )
 
 
-def overlap_of(steps: Sequence[Step]) -> Overlap | None:
+def overlap_of(steps: Sequence[StepEvent]) -> Overlap | None:
     """Return the mean overlap of the steps that recorded it; None where none did."""
     known = [step for step in steps if step.hidden_s is not None]
     if not known:

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Moved, all_gathered, all_reduced
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 from phalanx.scratch.config import ScratchConfig
 from phalanx.scratch.cut import Cut, cuts
 
 
-def expected_of(config: ScratchConfig, rank: int, *, batch_size: int) -> Expected:
+def expected_of(config: ScratchConfig, rank: int, *, batch_size: int) -> ExpectedCosts:
     """Return the expected bytes of `rank` in a step on a global batch of `batch_size` samples.
 
     config: with every default filled in.
@@ -83,7 +83,7 @@ def tensor_moved(layers: Sequence[Cut], batch_size: int, itemsize: int, rank: in
     return total
 
 
-def _server(parameters: int, itemsize: int, rank: int, ranks: int, servers: int) -> Expected:
+def _server(parameters: int, itemsize: int, rank: int, ranks: int, servers: int) -> ExpectedCosts:
     if rank >= servers:
         moved = Moved(itemsize * parameters, itemsize * parameters, servers)
         return _expected(moved, f"{itemsize}Ψ", *_kept(itemsize, parameters, 2, "Ψ"))
@@ -111,8 +111,8 @@ def _kept(itemsize: int, parameters: int, copies: int, what: str) -> tuple[int, 
     return copies * itemsize * parameters, f"{copies * itemsize}{what}"
 
 
-def _expected(moved: Moved, formula: str, state_bytes: int, state_formula: str) -> Expected:
-    return Expected(
+def _expected(moved: Moved, formula: str, state_bytes: int, state_formula: str) -> ExpectedCosts:
+    return ExpectedCosts(
         sent_bytes=moved.sent_bytes,
         received_bytes=moved.received_bytes,
         traffic_formula=formula,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from phalanx.comm.traffic import Traffic
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
-from phalanx.records.schema import Epoch, Evaluation, Step
+from phalanx.records.schema import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.records.totals import RankTotals
 from phalanx.scratch.batches import batches, epoch_order, num_batches
 from phalanx.scratch.images import Samples
@@ -70,7 +70,7 @@ class Trained:
     correct: int = 0
     communication_s: float = 0.0
 
-    def add(self, step: Step, correct: int) -> None:
+    def add(self, step: StepEvent, correct: int) -> None:
         self.samples += step.samples
         self.loss_sum += step.loss_sum
         self.correct += correct
@@ -87,7 +87,7 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
     ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
     moved = work.traffic - before
     work.writer.add(
-        Epoch(
+        EpochEvent(
             at_s=ended - work.began_at,
             epoch=epoch,
             train_s=ended - began,
@@ -133,7 +133,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
 
 def train_step(
     work: Work, batch: NDArray[np.int64], epoch: int, step: int, began: float
-) -> tuple[Step, int, float]:
+) -> tuple[StepEvent, int, float]:
     """One step of the optimizer, by the mean loss over the global batch.
 
     batch: (n,) the samples of the global batch.
@@ -154,7 +154,7 @@ def train_step(
     optimizer_s = laps.next()
     scheme.distribute()
     distribute_s = laps.next()
-    event = Step(
+    event = StepEvent(
         at_s=laps.ended - work.began_at,
         epoch=epoch,
         step=step,
@@ -169,7 +169,7 @@ def train_step(
     return event, judged.correct, laps.ended
 
 
-def evaluate(work: Work, epoch: int) -> Evaluation:
+def evaluate(work: Work, epoch: int) -> EvaluationEvent:
     """This rank's part of the validation samples, each of which one rank reports."""
     began = time.perf_counter()
     samples, loss_sum, correct = 0, 0.0, 0
@@ -181,7 +181,7 @@ def evaluate(work: Work, epoch: int) -> Evaluation:
         loss_sum += judged.loss_sum
         correct += judged.correct
     ended = time.perf_counter()
-    return Evaluation(
+    return EvaluationEvent(
         at_s=ended - work.began_at,
         epoch=epoch,
         evaluation_s=ended - began,

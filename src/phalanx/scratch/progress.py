@@ -10,7 +10,7 @@ from rich.text import Text
 
 from phalanx.records.divergence import loss_text
 from phalanx.records.files import EventTail, rank_file
-from phalanx.records.schema import Started, Step, Summary
+from phalanx.records.schema import StartedEvent, StepEvent, SummaryEvent
 from phalanx.scratch.config import ScratchConfig
 
 BAR_WIDTH = 20
@@ -43,13 +43,13 @@ class Progress:
         is_new = False
         for event in self._tail.read_new():
             is_new = True
-            if isinstance(event, Started):
+            if isinstance(event, StartedEvent):
                 steps_an_epoch = -(-event.train_samples // self._config.batch_size)
                 self._num_steps = steps_an_epoch * self._config.epochs
                 self._print(HEADER)
-            elif isinstance(event, Step):
+            elif isinstance(event, StepEvent):
                 self._steps = event.step + 1
-            elif isinstance(event, Summary):
+            elif isinstance(event, SummaryEvent):
                 self._accuracy = event.validation_accuracy
                 self._print(row(event, self._config.epochs))
         if self._console.is_terminal:
@@ -73,7 +73,7 @@ class Progress:
         return f"{bar} {done:4.0%}  step {self._steps} of {self._num_steps}{accuracy}"
 
 
-def row(summary: Summary, epochs: int) -> str:
+def row(summary: SummaryEvent, epochs: int) -> str:
     """An epoch as a line of the table under HEADER."""
     return (
         f"{f'{summary.epoch + 1}/{epochs}':>7} {loss_text(summary.train_loss):>7} "

@@ -14,7 +14,7 @@ import numpy as np
 from phalanx.launch.detect import Launched
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file, read_run
-from phalanx.records.schema import Finished, Started
+from phalanx.records.schema import FinishedEvent, StartedEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import ScratchConfig
@@ -74,7 +74,7 @@ def _prepare(
         ranks.group.traffic = work.traffic
     now = time.perf_counter()
     writer.add(
-        Started(
+        StartedEvent(
             at_s=now - began_at,
             rank=ranks.rank,
             hostname=socket.gethostname(),
@@ -115,7 +115,7 @@ def _finish(work: Work) -> None:
     """The last line: that this rank came to the end, and with which parameters."""
     parameters = work.scheme.whole()
     work.writer.add(
-        Finished(
+        FinishedEvent(
             at_s=time.perf_counter() - work.began_at,
             parameters_sha256=hashlib.sha256(parameters.data).hexdigest(),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,

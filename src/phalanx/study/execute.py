@@ -14,7 +14,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.records.configuration import Configuration, deciding, differences, shared
 from phalanx.records.files import read_events, read_run, read_study, write_run, write_study
-from phalanx.records.schema import Probe, Study, Summary
+from phalanx.records.schema import Probe, Study, SummaryEvent
 from phalanx.study.planned import PlannedRun
 from phalanx.study.probe import probe
 
@@ -169,7 +169,7 @@ def _width(runs: Sequence[PlannedRun]) -> int:
 
 
 def _result(folder: Path) -> str:
-    summaries = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, Summary)]
+    summaries = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, SummaryEvent)]
     epoch_s = sorted(summary.epoch_s for summary in summaries)[len(summaries) // 2]
     last = summaries[-1]
     return (

@@ -12,13 +12,13 @@ import torch
 from phalanx.data.source import Loaded, Source
 from phalanx.parallel.strategy import Strategy, cross_entropy_sum
 from phalanx.records.divergence import recorded_loss
-from phalanx.records.schema import Evaluation, TrainingEvaluation
+from phalanx.records.schema import EvaluationEvent, TrainingEvaluationEvent
 from phalanx.train.hits import num_right
 
 EVALUATION_BATCH_SIZE = 500
 
 
-def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float) -> Evaluation:
+def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float) -> EvaluationEvent:
     """Evaluate this rank's shard of the validation data; each sample is counted by one rank."""
     began = time.perf_counter()
     batches = source.validation_batches(
@@ -26,7 +26,7 @@ def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float)
     )
     samples, loss_sum, correct = _counts(strategy, batches)
     ended = time.perf_counter()
-    return Evaluation(
+    return EvaluationEvent(
         at_s=ended - began_at,
         epoch=epoch,
         evaluation_s=ended - began,
@@ -38,7 +38,7 @@ def evaluate(strategy: Strategy, source: Source, epoch: int, *, began_at: float)
 
 def evaluate_on_training_data(
     strategy: Strategy, source: Source, epoch: int, num_samples: int, *, began_at: float
-) -> TrainingEvaluation:
+) -> TrainingEvaluationEvent:
     """Evaluate this rank's shard of about `num_samples` training samples, the same for every
     seed."""
     began = time.perf_counter()
@@ -53,7 +53,7 @@ def evaluate_on_training_data(
     wanted = math.ceil(min(num_samples, source.num_train) / global_batch_size)
     samples, loss_sum, correct = _counts(strategy, itertools.islice(batches, wanted))
     ended = time.perf_counter()
-    return TrainingEvaluation(
+    return TrainingEvaluationEvent(
         at_s=ended - began_at,
         epoch=epoch,
         evaluation_s=ended - began,

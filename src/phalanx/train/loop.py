@@ -12,7 +12,7 @@ from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
-from phalanx.records.schema import Action, Epoch, Memory, Notice, Skipped
+from phalanx.records.schema import ActionEvent, EpochEvent, MemoryEvent, NoticeEvent, SkippedEvent
 from phalanx.records.totals import RankTotals
 from phalanx.train.evaluation import evaluate
 from phalanx.train.hits import Hits
@@ -79,7 +79,7 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
     ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
     sent, received = _difference(strategy.traffic(), traffic_before)
     work.writer.add(
-        Epoch(
+        EpochEvent(
             at_s=ended - work.began_at,
             epoch=epoch,
             train_s=ended - began,
@@ -224,7 +224,7 @@ def make_steps(
             )
         )
         for action in strategy.actions():
-            writer.note(Action(at_s=ended - work.began_at, **action._asdict()))
+            writer.note(ActionEvent(at_s=ended - work.began_at, **action._asdict()))
         if ended >= writer.due_at:
             writer.flush()
         if step == measured_step:
@@ -242,7 +242,9 @@ def set_rate(work: Work, step: int) -> None:
 
 def _note_skipped(work: Work, epoch: int, step: int, ended: float) -> None:
     reason = work.strategy.why_skipped
-    work.writer.note(Skipped(at_s=ended - work.began_at, epoch=epoch, step=step, reason=reason))
+    work.writer.note(
+        SkippedEvent(at_s=ended - work.began_at, epoch=epoch, step=step, reason=reason)
+    )
 
 
 def batch_of(work: Work, loaded: Loaded, step: int) -> Batch:
@@ -264,16 +266,16 @@ def _over_all_ranks(strategy: Strategy, number: int) -> int:
 def tell(work: Work) -> None:
     """Write the source's notices into the records and, on rank 0, into the log."""
     for text in work.source.notices():
-        work.writer.add(Notice(at_s=time.perf_counter() - work.began_at, text=text))
+        work.writer.add(NoticeEvent(at_s=time.perf_counter() - work.began_at, text=text))
         if work.strategy.rank == 0:
             print(text, flush=True)
 
 
-def _memory(work: Work) -> Memory:
+def _memory(work: Work) -> MemoryEvent:
     state = work.strategy.state_bytes()
     now = resident_bytes()
     known = now is not None and work.resident_before is not None
-    return Memory(
+    return MemoryEvent(
         at_s=time.perf_counter() - work.began_at,
         parameters_bytes=state.parameters,
         gradients_bytes=state.gradients,

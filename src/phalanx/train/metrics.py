@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from phalanx.records.divergence import loss_text
-from phalanx.records.schema import Summary
+from phalanx.records.schema import SummaryEvent
 from phalanx.records.waiting import exchanges_within_passes
 from phalanx.train.config import TrainConfig
 
 
-def epoch_line(summary: Summary, config: TrainConfig) -> str:
+def epoch_line(summary: SummaryEvent, config: TrainConfig) -> str:
     """One epoch as a line of a log. config: complete."""
     return (
         f"epoch {summary.epoch + 1}/{config.epochs}"
@@ -28,7 +28,7 @@ def communication_words(config: TrainConfig, share: float) -> str:
     return "  communication " + ("\N{EN DASH}" if within else f"{share:.1%}")
 
 
-def _damaged(summary: Summary) -> str:
+def _damaged(summary: SummaryEvent) -> str:
     if not summary.damaged:
         return ""
     return (
@@ -36,7 +36,7 @@ def _damaged(summary: Summary) -> str:
     )
 
 
-def _skipped(summary: Summary) -> str:
+def _skipped(summary: SummaryEvent) -> str:
     if not summary.skipped:
         return ""
     return f"  {summary.skipped:,} step{'s' * (summary.skipped > 1)} skipped"

@@ -11,7 +11,14 @@ from rich.text import Text
 
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.files import EventTail, rank_file
-from phalanx.records.schema import AnyEvent, Notice, Skipped, Started, Step, Summary
+from phalanx.records.schema import (
+    AnyEvent,
+    NoticeEvent,
+    SkippedEvent,
+    StartedEvent,
+    StepEvent,
+    SummaryEvent,
+)
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import accuracy_words, communication_words, epoch_line, samples_word
 
@@ -46,9 +53,9 @@ class Progress:
         events = list(self._tail.read_new())
         if self._label is None:
             for event in events:
-                if isinstance(event, Skipped):
+                if isinstance(event, SkippedEvent):
                     self._console.print(f"skipped {event.reason}", markup=False)
-                elif isinstance(event, Notice):
+                elif isinstance(event, NoticeEvent):
                     self._console.print(event.text, markup=False)
         for summary in self._state.take(events):
             if self._label is None:
@@ -74,21 +81,21 @@ class LiveState:
         assert config.ranks is not None, "complete() comes first"
         self.config = config
         self._global_batch_size = config.global_batch_size(config.ranks)
-        self._started: Started | None = None
+        self._started: StartedEvent | None = None
         self._accuracy: float | None = None
-        self._steps: list[Step] = []  # of the current epoch
+        self._steps: list[StepEvent] = []  # of the current epoch
 
-    def take(self, events: Iterable[AnyEvent]) -> list[Summary]:
+    def take(self, events: Iterable[AnyEvent]) -> list[SummaryEvent]:
         """Count `events`; return the epochs that they end."""
         summaries = []
         for event in events:
-            if isinstance(event, Started):
+            if isinstance(event, StartedEvent):
                 self._started = event
-            elif isinstance(event, Step):
+            elif isinstance(event, StepEvent):
                 if self._steps and self._steps[-1].epoch != event.epoch:
                     self._steps.clear()
                 self._steps.append(event)
-            elif isinstance(event, Summary):
+            elif isinstance(event, SummaryEvent):
                 self._accuracy = event.validation_accuracy
                 summaries.append(event)
         return summaries
@@ -111,7 +118,7 @@ class LiveState:
             f"{communication_words(self.config, communication_s / seconds)}"
         )
 
-    def _loss(self, started: Started) -> str:
+    def _loss(self, started: StartedEvent) -> str:
         targets = sum(step.samples for step in self._steps) * started.targets_per_sample
         if not targets:
             return ""
@@ -123,6 +130,6 @@ class LiveState:
         return f"  {accuracy_words(self.config)} {self._accuracy:.2%}"
 
 
-def step_s(step: Step) -> float:
+def step_s(step: StepEvent) -> float:
     """Duration of a step in seconds."""
     return step.data_s + step.forward_s + step.backward_s + step.communication_s + step.optimizer_s

@@ -25,7 +25,7 @@ from phalanx.records.failures import (
 )
 from phalanx.records.files import rank_file, read_events, read_failure, read_run
 from phalanx.records.last import last_file
-from phalanx.records.schema import Outcome, Started
+from phalanx.records.schema import Outcome, StartedEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import Place, train
 
@@ -110,13 +110,13 @@ def _known_failure(place: Place, folder: Path) -> Outcome | None:
         for rank in range(1, place.strategy.size):
             file = rank_file(folder, rank)
             first = next(iter(read_events(file)), None) if file.exists() else None
-            if isinstance(first, Started) and _was_killed(first, folder):
+            if isinstance(first, StartedEvent) and _was_killed(first, folder):
                 error = f"rank {rank} ended without a word"
                 return Outcome(status="failed", error=error, rank=rank)
     return None
 
 
-def _was_killed(rank: Started, folder: Path) -> bool:
+def _was_killed(rank: StartedEvent, folder: Path) -> bool:
     """Return whether the process of a rank on this node is gone without having written why."""
     if rank.hostname != socket.gethostname() or last_file(folder, rank.rank).exists():
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.records.schema import Step
+from phalanx.records.schema import StepEvent
 
 
 def step_record(
@@ -20,10 +20,10 @@ def step_record(
     hidden_s: float | None,
     last_bucket_s: float | None,
     is_skipped: bool,
-) -> Step:
+) -> StepEvent:
     """origin: what `at_s` counts from. began: when the step before ended; all on one clock."""
     timed_s = forward_s + backward_s + communication_s
-    return Step(
+    return StepEvent(
         at_s=ended - origin,
         epoch=epoch,
         step=step,

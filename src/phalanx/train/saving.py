@@ -16,7 +16,7 @@ from phalanx.errors import UserError
 from phalanx.models.options import completed
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter
-from phalanx.records.schema import Saved
+from phalanx.records.schema import SavedEvent
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.checkpoint_folder import lock, remove
 from phalanx.train.config import TrainConfig
@@ -107,7 +107,7 @@ class Saver:
         now = time.perf_counter()
         num_bytes = sum(file.stat().st_size for file in path.iterdir())
         self.writer.add(
-            Saved(
+            SavedEvent(
                 at_s=now - self.began_at,
                 epoch=epoch,
                 path=str(path),

@@ -20,7 +20,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.records.closing import end_run
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import Finished, Notice, Outcome, Started
+from phalanx.records.schema import FinishedEvent, NoticeEvent, Outcome, StartedEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import parameters_sha256
 from phalanx.train.config import TrainConfig
@@ -101,7 +101,7 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     if place.tracing:
         place.tracing.compare_clocks()
     place.writer.add(
-        Finished(
+        FinishedEvent(
             at_s=time.perf_counter() - began_at,
             parameters_sha256=parameters_sha256(work.strategy.model),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
@@ -213,7 +213,7 @@ def _resume(
     """Load the checkpoint, and report what of it did not fit."""
     manifest, messages = load(checkpoint, strategy)
     for line in messages:
-        writer.add(Notice(at_s=time.perf_counter() - began_at, text=line))
+        writer.add(NoticeEvent(at_s=time.perf_counter() - began_at, text=line))
         if strategy.rank == 0:
             print(line, flush=True)
     check_order(manifest, checkpoint, source.order)
@@ -227,12 +227,12 @@ def _tell(strategy: Strategy, config: TrainConfig) -> None:
     strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
 
 
-def _started(config: TrainConfig, work: Work, num_parameters: int) -> Started:
+def _started(config: TrainConfig, work: Work, num_parameters: int) -> StartedEvent:
     """num_parameters: of the whole model, of which this rank may hold a part."""
     assert config.threads is not None, "the run's record holds a complete configuration"
     strategy, source = work.strategy, work.source
     at_s = time.perf_counter() - work.began_at
-    return Started(
+    return StartedEvent(
         at_s=at_s,
         rank=strategy.rank,
         hostname=socket.gethostname(),

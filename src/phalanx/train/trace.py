@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.last import DUMP_DIR
-from phalanx.records.spans import Spans, Traced, write_spans
+from phalanx.records.spans import SpanRecorder, TracedRank, write_spans
 
 
 def dump_into(folder: Path) -> None:
@@ -25,7 +25,7 @@ class Tracing:
         the clocks of several machines are compared."""
         self._strategy, self._folder = strategy, folder
         self._began_ns = int(began_at * 1e9)
-        self._spans: Spans | None = Spans()
+        self._spans: SpanRecorder | None = SpanRecorder()
         self._readings = [strategy.clock()]
         strategy.trace(self._spans)
 
@@ -40,7 +40,7 @@ class Tracing:
         spans, self._spans = self._spans, None
         if spans is None:
             return
-        traced = Traced(
+        traced = TracedRank(
             rank=self._strategy.rank,
             size=self._strategy.size,
             hostname=socket.gethostname(),

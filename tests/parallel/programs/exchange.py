@@ -19,7 +19,7 @@ from phalanx.comm.world import World
 from phalanx.parallel.compression.compressor import Compressor, Ranks, Uncompressed
 from phalanx.parallel.mpi import MPI, Overlap
 from phalanx.parallel.strategy import Batch
-from phalanx.records.spans import Spans
+from phalanx.records.spans import SpanRecorder
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
 FAST = Link(latency_s=100e-6)
@@ -108,7 +108,7 @@ def trained(
         world, method=method, compressor=compressor, overlap=overlap, bucket_bytes=bucket_bytes
     )
     strategy.num_accumulated = accumulate
-    spans = strategy.spans = Spans()
+    spans = strategy.spans = SpanRecorder()
     net = model(RANK)
     strategy.prepare(net, RULE)
     traffic = world.group.traffic = Traffic()

@@ -10,14 +10,14 @@ import msgspec
 from phalanx.records.collectives import (
     Bench,
     BenchSetting,
-    Calls,
+    CallsEvent,
     Collective,
-    Joined,
+    JoinedEvent,
     Kernel,
-    Measured,
-    PathState,
-    RoundTrips,
-    Traffic,
+    MeasuredEvent,
+    PathStateEvent,
+    RoundTripsEvent,
+    TrafficEvent,
 )
 from phalanx.records.files import EventWriter, rank_file, write_bench
 from phalanx.records.schema import Event, Outcome
@@ -81,7 +81,9 @@ def make_bench(
             *machine_events(rank),
             *state_events(rank, collectives, medians, obstacles or {}, mpi),
             *(e for c in collectives for e in calls_events(rank, c, medians, wrong or {})),
-            Measured(at_s=2.0, wrong=0, peak_memory_bytes=1, watched_s=2.0, preempted=preempted),
+            MeasuredEvent(
+                at_s=2.0, wrong=0, peak_memory_bytes=1, watched_s=2.0, preempted=preempted
+            ),
         ]:
             writer.add(event)
         writer.close()
@@ -98,7 +100,7 @@ def make_vendors(folder: Path) -> Path:
 def machine_events(rank: int) -> list[Event]:
     kernels: tuple[Kernel, ...] = ("copy", "add")
     events: list[Event] = [
-        Traffic(
+        TrafficEvent(
             at_s=0.1,
             kernel=kernel,
             working_set_bytes=size,
@@ -109,7 +111,7 @@ def machine_events(rank: int) -> list[Event]:
         for size in (2**16, 2**20, 2**24)
     ]
     if rank == 0:
-        events.append(RoundTrips(at_s=0.1, means="flags", times_s=[ROUND_TRIP_S] * 3))
+        events.append(RoundTripsEvent(at_s=0.1, means="flags", times_s=[ROUND_TRIP_S] * 3))
     return events
 
 
@@ -122,11 +124,11 @@ def state_events(
 ) -> list[Event]:
     labels = {**LABELS, "mpi": mpi.rpartition(" ")[0]}
     events: list[Event] = [
-        Joined(at_s=0.0, rank=rank, hostname="h", process_id=1, library=mpi, startup_s=1.0)
+        JoinedEvent(at_s=0.0, rank=rank, hostname="h", process_id=1, library=mpi, startup_s=1.0)
     ]
     if rank == 0:
         events += [
-            PathState(
+            PathStateEvent(
                 at_s=0.0,
                 path=path,
                 label=labels.get(path, path),
@@ -148,7 +150,7 @@ def calls_events(
     """Two rounds of three calls; the higher rank is the slower one."""
     sizes = (0,) if collective == "barrier" else SIZES
     return [
-        Calls(
+        CallsEvent(
             at_s=1.0,
             collective=collective,
             path=path,

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from phalanx.records.files import rank_file, write_run, write_study
 from phalanx.records.schema import (
-    Epoch,
-    Evaluation,
+    EpochEvent,
+    EvaluationEvent,
     Event,
-    Finished,
+    FinishedEvent,
     Outcome,
     Run,
     Setting,
-    Started,
-    Step,
+    StartedEvent,
+    StepEvent,
     Study,
 )
 from tests.report.made_study import ENVIRONMENT, write_events
@@ -106,7 +106,7 @@ def _run(compressor: str, link: str | None, seed: int, outcome: Outcome) -> Run:
 
 def _events(compressor: str, link: str | None, seed: int, rank: int) -> Iterator[Event]:
     whole_s = step_s(compressor, link)
-    yield Started(
+    yield StartedEvent(
         at_s=0.5,
         rank=rank,
         hostname="example",
@@ -121,7 +121,7 @@ def _events(compressor: str, link: str | None, seed: int, rank: int) -> Iterator
     )
     steps = [_step(number, whole_s * (3 if number < 3 else 1), rank) for number in range(STEPS)]
     yield from steps
-    yield Epoch(
+    yield EpochEvent(
         at_s=9.0,
         epoch=0,
         train_s=whole_s * STEPS,
@@ -133,7 +133,7 @@ def _events(compressor: str, link: str | None, seed: int, rank: int) -> Iterator
     )
     chance = CHANCE.get(compressor, (0.0, 0.0, 0.0))[seed]
     accuracy = ACCURACY[compressor] + 0.001 * (seed - 1) + chance
-    yield Evaluation(
+    yield EvaluationEvent(
         at_s=9.5,
         epoch=0,
         evaluation_s=0.1,
@@ -141,13 +141,13 @@ def _events(compressor: str, link: str | None, seed: int, rank: int) -> Iterator
         loss_sum=1.0,
         correct=round(accuracy * VALIDATION / 2),
     )
-    yield Finished(at_s=10.0, parameters_sha256="0" * 64, peak_memory_bytes=1 << 28)
+    yield FinishedEvent(at_s=10.0, parameters_sha256="0" * 64, peak_memory_bytes=1 << 28)
 
 
-def _step(number: int, seconds: float, rank: int) -> Step:
+def _step(number: int, seconds: float, rank: int) -> StepEvent:
     """Rank 1 is the slower one."""
     rest_s = (seconds - COMPUTING_S) * (1 if rank else 0.9)
-    return Step(
+    return StepEvent(
         at_s=1.0,
         epoch=0,
         step=number,

@@ -12,8 +12,8 @@ from phalanx.records.io import (
     Generated,
     IoBench,
     IoCell,
-    IoEnd,
-    IoEpoch,
+    IoEndEvent,
+    IoEpochEvent,
     IoSetting,
     Loader,
     Profile,
@@ -104,7 +104,7 @@ def make_io(
                     for pace in (0.0, compute_s) if cell.loader == "phalanx" else (0.0,):
                         for round_ in range(RUNS + 1):
                             writer.add(_epoch(cell, batch_s * slower, pace, round_, there, wrong))
-            writer.add(IoEnd(at_s=9.0, peak_memory_bytes=1))
+            writer.add(IoEndEvent(at_s=9.0, peak_memory_bytes=1))
             writer.close()
     return folder
 
@@ -134,12 +134,12 @@ def _cells(
 
 def _epoch(
     cell: IoCell, batch_s: float, compute_s: float, number: int, there: float | None, wrong: int
-) -> IoEpoch:
+) -> IoEpochEvent:
     """The loader works while the accelerator computes, but for the first batch."""
     batch_s *= 1000 if number == 0 else 1 + number / 100
     wait_s = max(0.0, batch_s - compute_s)
     waits_s = [batch_s, *[wait_s] * (STEPS - 1)]
-    return IoEpoch(
+    return IoEpochEvent(
         at_s=1.0,
         cell=cell,
         round=number,

@@ -12,14 +12,14 @@ import msgspec
 
 from phalanx.records.files import rank_file, write_run, write_study
 from phalanx.records.schema import (
-    Epoch,
-    Evaluation,
-    Finished,
+    EpochEvent,
+    EvaluationEvent,
+    FinishedEvent,
     Outcome,
-    Started,
-    Step,
+    StartedEvent,
+    StepEvent,
     Study,
-    TrainingEvaluation,
+    TrainingEvaluationEvent,
 )
 from phalanx.study.large_batch import LargeBatchConfig, RemedyName, plan
 from phalanx.train.config import TrainConfig
@@ -108,7 +108,7 @@ def make_run(folder: Path, config: TrainConfig, accuracy: float | None) -> None:
 def events(batch_size: int, accuracy: float | None) -> list[object]:
     steps = math.ceil(SAMPLES / batch_size)
     made: list[object] = [
-        Started(
+        StartedEvent(
             at_s=0.5,
             rank=0,
             hostname="example",
@@ -126,7 +126,7 @@ def events(batch_size: int, accuracy: float | None) -> list[object]:
         now = final - 0.02 * (EPOCHS - 1 - epoch)
         made += [step(epoch, number, batch_size) for number in range(steps)]
         made.append(
-            Epoch(
+            EpochEvent(
                 at_s=epoch + 1.0,
                 epoch=epoch,
                 train_s=1.0 + 10.0 / batch_size,
@@ -137,7 +137,7 @@ def events(batch_size: int, accuracy: float | None) -> list[object]:
             )
         )
         made.append(
-            Evaluation(
+            EvaluationEvent(
                 at_s=epoch + 1.5,
                 epoch=epoch,
                 evaluation_s=0.1,
@@ -148,7 +148,7 @@ def events(batch_size: int, accuracy: float | None) -> list[object]:
         )
     if accuracy is not None:
         made.append(
-            TrainingEvaluation(
+            TrainingEvaluationEvent(
                 at_s=8.0,
                 epoch=EPOCHS - 1,
                 evaluation_s=0.1,
@@ -157,12 +157,12 @@ def events(batch_size: int, accuracy: float | None) -> list[object]:
                 correct=round(VALIDATION * (accuracy + 0.005)),
             )
         )
-        made.append(Finished(at_s=9.0, parameters_sha256="0" * 64, peak_memory_bytes=1))
+        made.append(FinishedEvent(at_s=9.0, parameters_sha256="0" * 64, peak_memory_bytes=1))
     return made
 
 
-def step(epoch: int, number: int, batch_size: int) -> Step:
-    return Step(
+def step(epoch: int, number: int, batch_size: int) -> StepEvent:
+    return StepEvent(
         at_s=1.0,
         epoch=epoch,
         step=number,

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from phalanx.records.files import rank_file, write_run, write_study
 from phalanx.records.schema import (
-    Action,
-    Epoch,
-    Evaluation,
+    ActionEvent,
+    EpochEvent,
+    EvaluationEvent,
     Event,
-    Expected,
-    Finished,
-    Memory,
+    ExpectedCosts,
+    FinishedEvent,
+    MemoryEvent,
     Outcome,
     Run,
     Setting,
-    Started,
-    Step,
+    StartedEvent,
+    StepEvent,
     Study,
 )
 from tests.report.collectives.made_bench import make_bench
@@ -195,7 +195,7 @@ def run_of(made: Made, study: str) -> Run:
 
 def events_of(made: Made, rank: int) -> Iterator[Event]:
     is_server = rank < made.servers
-    yield Started(
+    yield StartedEvent(
         at_s=0.5,
         rank=rank,
         hostname="example",
@@ -208,7 +208,7 @@ def events_of(made: Made, rank: int) -> Iterator[Event]:
         validation_samples=1_000,
         role="server" if is_server else "worker",
         coordinates=dict.fromkeys(made.mesh, rank),
-        expected=Expected(
+        expected=ExpectedCosts(
             sent_bytes=made.formula_bytes,
             received_bytes=made.formula_bytes,
             traffic_formula="2(p\N{MINUS SIGN}1)/p \N{MIDDLE DOT} 4\N{GREEK CAPITAL LETTER PSI}",
@@ -223,7 +223,7 @@ def events_of(made: Made, rank: int) -> Iterator[Event]:
     for epoch in range(EPOCHS):
         if not is_server:
             yield from steps_of(made, epoch, workers)
-        yield Epoch(
+        yield EpochEvent(
             at_s=10.0 * (epoch + 1),
             epoch=epoch,
             train_s=STEPS * made.step_s,
@@ -237,7 +237,7 @@ def events_of(made: Made, rank: int) -> Iterator[Event]:
         )
         if epoch == 0 and not is_server:
             yield memory_of(made)
-        yield Evaluation(
+        yield EvaluationEvent(
             at_s=10.0 * (epoch + 1) + 1,
             epoch=epoch,
             evaluation_s=0.1,
@@ -247,13 +247,13 @@ def events_of(made: Made, rank: int) -> Iterator[Event]:
         )
     if made.bubble is not None:
         yield from actions_of(made, rank)
-    yield Finished(at_s=60.0, parameters_sha256="0" * 64, peak_memory_bytes=400 << 20)
+    yield FinishedEvent(at_s=60.0, parameters_sha256="0" * 64, peak_memory_bytes=400 << 20)
 
 
-def steps_of(made: Made, epoch: int, workers: int) -> Iterator[Step]:
+def steps_of(made: Made, epoch: int, workers: int) -> Iterator[StepEvent]:
     for number in range(epoch * STEPS, (epoch + 1) * STEPS):
         own_s = made.step_s * (1 - made.waiting)
-        yield Step(
+        yield StepEvent(
             at_s=1.0,
             epoch=epoch,
             step=number,
@@ -267,9 +267,9 @@ def steps_of(made: Made, epoch: int, workers: int) -> Iterator[Step]:
         )
 
 
-def memory_of(made: Made) -> Memory:
+def memory_of(made: Made) -> MemoryEvent:
     quarter = made.state_bytes // 4
-    return Memory(
+    return MemoryEvent(
         at_s=2.0,
         parameters_bytes=quarter,
         gradients_bytes=quarter,
@@ -282,7 +282,7 @@ def loss_at(made: Made, step: int) -> float:
     return (0.3 + 2.0 * math.exp(-step / 15)) * (1 + made.worse_by)
 
 
-def actions_of(made: Made, rank: int) -> Iterator[Action]:
+def actions_of(made: Made, rank: int) -> Iterator[ActionEvent]:
     """Two steps of GPipe with pieces of 1 ms, a backward as long as a forward."""
     for step in (0, 1):
         for kind_number in (0, 1):
@@ -290,7 +290,7 @@ def actions_of(made: Made, rank: int) -> Iterator[Action]:
                 along = rank if kind_number == 0 else made.ranks - 1 - rank
                 slot = micro_batch + along + kind_number * (MICRO_BATCHES + made.ranks - 1)
                 began_s = step + slot * 1e-3
-                yield Action(
+                yield ActionEvent(
                     at_s=3.0,
                     step=step,
                     stage=rank,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.records.schema import Action
+from phalanx.records.schema import ActionEvent
 from phalanx.report.parallelism.details import (
     Pair,
     RankDetail,
@@ -116,9 +116,9 @@ def test_a_step_that_a_rank_did_not_record_is_left_out() -> None:
     assert pipeline_step(RunDetail(name="p", ranks=[RankDetail(rank=0)])) is None
 
 
-def actions(stage: int, step: int = 0) -> Sequence[Action]:
+def actions(stage: int, step: int = 0) -> Sequence[ActionEvent]:
     return [
-        Action(
+        ActionEvent(
             at_s=1.0,
             step=step,
             stage=stage,

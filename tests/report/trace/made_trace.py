@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from phalanx.records.files import EventWriter, rank_file, write_run
-from phalanx.records.schema import Evaluation, Finished, Saved, Step
-from phalanx.records.spans import Reading, Span, Traced, write_spans
+from phalanx.records.schema import EvaluationEvent, FinishedEvent, SavedEvent, StepEvent
+from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, write_spans
 from tests.report.made_study import Job, run_of
 
 MS = 1_000_000
@@ -24,14 +24,14 @@ def make_trace(folder: Path, *, without: int | None = None, hidden_s: float | No
     return folder
 
 
-def traced(rank: int) -> Traced:
-    readings = [Reading(at_ns=0, offset_ns=0), Reading(at_ns=10**9, offset_ns=0)]
+def traced(rank: int) -> TracedRank:
+    readings = [ClockReading(at_ns=0, offset_ns=0), ClockReading(at_ns=10**9, offset_ns=0)]
     if rank:
         readings = [
-            Reading(at_ns=0, offset_ns=-OTHER_CLOCK_NS, error_ns=1_500),
-            Reading(at_ns=10**9, offset_ns=-OTHER_CLOCK_NS, error_ns=2_500),
+            ClockReading(at_ns=0, offset_ns=-OTHER_CLOCK_NS, error_ns=1_500),
+            ClockReading(at_ns=10**9, offset_ns=-OTHER_CLOCK_NS, error_ns=2_500),
         ]
-    return Traced(
+    return TracedRank(
         rank=rank,
         size=2,
         hostname=f"node{rank}",
@@ -42,14 +42,14 @@ def traced(rank: int) -> Traced:
     )
 
 
-def spans(rank: int) -> list[Span]:
+def spans(rank: int) -> list[TraceSpan]:
     """One all-reduce a step; rank 1 comes 2 ms after rank 0, both leave 1 ms later."""
     made = []
     for step in range(NUM_STEPS):
         ended = round((step + 1) * STEP_S * 1e9) - MS + rank * OTHER_CLOCK_NS
         began = ended - (1 if rank else 3) * MS
         detail = {"group": "world", "first": 0, "size": 2, "number": step + 1, "bytes": 40}
-        made.append(Span(f"all_reduce {step + 1}", "network", began, ended, detail))
+        made.append(TraceSpan(f"all_reduce {step + 1}", "network", began, ended, detail))
     return made
 
 
@@ -57,7 +57,7 @@ def write_events(folder: Path, rank: int, hidden_s: float | None) -> None:
     writer = EventWriter(rank_file(folder, rank))
     for number in range(NUM_STEPS):
         writer.add(
-            Step(
+            StepEvent(
                 at_s=(number + 1) * STEP_S,
                 epoch=0,
                 step=number,
@@ -74,10 +74,10 @@ def write_events(folder: Path, rank: int, hidden_s: float | None) -> None:
         )
     end_s = NUM_STEPS * STEP_S
     writer.add(
-        Evaluation(
+        EvaluationEvent(
             at_s=end_s + 0.02, epoch=0, evaluation_s=0.02, samples=1, loss_sum=1.0, correct=1
         )
     )
-    writer.add(Saved(at_s=end_s + 0.03, epoch=0, path="here", save_s=0.01, bytes=1))
-    writer.add(Finished(at_s=end_s + 0.04, parameters_sha256="0" * 64, peak_memory_bytes=1))
+    writer.add(SavedEvent(at_s=end_s + 0.03, epoch=0, path="here", save_s=0.01, bytes=1))
+    writer.add(FinishedEvent(at_s=end_s + 0.04, parameters_sha256="0" * 64, peak_memory_bytes=1))
     writer.close()

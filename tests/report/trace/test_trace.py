@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.records.spans import Reading, Span, spans_file
+from phalanx.records.spans import ClockReading, TraceSpan, spans_file
 from phalanx.report.trace.chrome import chrome_trace, clock_error, nested, rows
 from phalanx.report.trace.read import offset_at, read_traces
 from phalanx.report.trace.show import show_trace
@@ -26,7 +26,7 @@ from tests.report.trace.made_trace import MS, NUM_STEPS, make_trace
 
 
 def test_offsets_are_linear_between_readings() -> None:
-    readings = [Reading(at_ns=100, offset_ns=10), Reading(at_ns=300, offset_ns=30)]
+    readings = [ClockReading(at_ns=100, offset_ns=10), ClockReading(at_ns=300, offset_ns=30)]
     assert [offset_at(readings, at) for at in (0, 100, 200, 300, 900)] == [10, 10, 20, 30, 30]
     assert offset_at(readings[:1], 10**9) == 10
     assert offset_at([], 5) == 0
@@ -99,14 +99,14 @@ def check_nested(slices: list[tuple[float, float]]) -> None:
 @given(
     st.lists(
         st.builds(
-            lambda began, took, lane: Span("x", lane, began, began + took),
+            lambda began, took, lane: TraceSpan("x", lane, began, began + took),
             st.integers(0, 50),
             st.integers(0, 20),
             st.sampled_from(["network", "compute", "buckets"]),
         )
     )
 )
-def test_rows_hold_every_span_once_and_none_overlaps(spans: list[Span]) -> None:
+def test_rows_hold_every_span_once_and_none_overlaps(spans: list[TraceSpan]) -> None:
     made = rows(spans)
     assert sorted(span for _, row in made for span in row) == sorted(spans)
     for _, row in made:
@@ -114,7 +114,11 @@ def test_rows_hold_every_span_once_and_none_overlaps(spans: list[Span]) -> None:
 
 
 def test_spans_that_overlap_get_a_row_of_their_own() -> None:
-    first, within, beside = Span("a", "n", 0, 10), Span("b", "n", 2, 5), Span("c", "n", 4, 12)
+    first, within, beside = (
+        TraceSpan("a", "n", 0, 10),
+        TraceSpan("b", "n", 2, 5),
+        TraceSpan("c", "n", 4, 12),
+    )
     assert nested([first, within, beside]) == [[first, within], [beside]]
     names = [name for name, _ in rows([first, within, beside])]
     assert names == ["n", "n 2"]
@@ -171,7 +175,7 @@ def test_what_the_terminal_shows(tmp_path: Path) -> None:
 def test_the_error_of_the_clocks(tmp_path: Path, errors: Any, text: str) -> None:
     ranks = {}
     for rank, trace in read_traces(make_trace(tmp_path)).ranks.items():
-        readings = [Reading(at_ns=0, offset_ns=0, error_ns=error) for error in errors[rank]]
+        readings = [ClockReading(at_ns=0, offset_ns=0, error_ns=error) for error in errors[rank]]
         new = msgspec.structs.replace(trace.traced, readings=readings)
         ranks[rank] = type(trace)(traced=new, spans=trace.spans, steps=trace.steps)
     assert clock_error(ranks).startswith(text)

@@ -21,7 +21,7 @@ from phalanx.data.in_memory import InMemory
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
-from phalanx.records.schema import Epoch, Memory, Step
+from phalanx.records.schema import EpochEvent, MemoryEvent, StepEvent
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.config import TrainConfig
 from phalanx.train.join import RENDEZVOUS, join
@@ -89,14 +89,14 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
         save_checkpoint(config.checkpoint_dir, strategy.model, strategy.optimizer, seal)
     strategy.barrier()
     events = list(read_events(rank_file(folder / name, strategy.rank)))
-    losses = [e.loss_sum for e in events if isinstance(e, Step)] or [0.0] * STEPS
+    losses = [e.loss_sum for e in events if isinstance(e, StepEvent)] or [0.0] * STEPS
     rows = strategy.gather(losses)
     tensors = {k: v.detach().clone() for k, v in model.named_parameters()}
     theory = strategy.expected(BATCH)
-    (memory,) = (e for e in events if isinstance(e, Memory))
+    (memory,) = (e for e in events if isinstance(e, MemoryEvent))
     kept = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
     tensors["kept"] = torch.tensor([kept, theory.state_bytes], dtype=torch.float64)
-    (trained,) = (e for e in events if isinstance(e, Epoch))
+    (trained,) = (e for e in events if isinstance(e, EpochEvent))
     if trained.sent_bytes is not None:
         tensors["moved"] = torch.tensor([trained.sent_bytes, trained.received_bytes])
         a_step = torch.tensor([theory.sent_bytes, theory.received_bytes], dtype=torch.float64)

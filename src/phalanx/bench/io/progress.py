@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from phalanx.records.files import IoTail, rank_file
-from phalanx.records.io import IoProgress
+from phalanx.records.io import IoProgressEvent
 
 BAR_WIDTH = 20
 
@@ -58,7 +58,7 @@ class RankProgress:
     def update(self, shown: ProgressLine) -> bool:
         """Show what is new; returns whether there was anything."""
         events = list(self._tail.read_new())
-        steps = [event for event in events if isinstance(event, IoProgress)]
+        steps = [event for event in events if isinstance(event, IoProgressEvent)]
         if steps:
             step, ranks = steps[-1], self._ranks
             on = "" if ranks == 1 else f"{ranks} ranks: "

@@ -14,7 +14,7 @@ from phalanx.bench.io.generate import DataLocation
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.samples import shape_of
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.io import Format, IoCell, IoEnd, IoEpoch, IoProgress
+from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgressEvent
 
 
 def data_location(config: IoConfig, folder: Path) -> DataLocation:
@@ -51,10 +51,10 @@ def measure_cells(
         if rank == 0:
             doing = doing_of(cell, pace)
             at_s = time.monotonic() - began
-            writer.add(IoProgress(at_s=at_s, done=done, total=total, doing=doing))
+            writer.add(IoProgressEvent(at_s=at_s, done=done, total=total, doing=doing))
         measured = measurement.epoch(cell, pace, order=number)
         writer.add(
-            IoEpoch(
+            IoEpochEvent(
                 at_s=time.monotonic() - began,
                 cell=cell,
                 round=number,
@@ -70,7 +70,7 @@ def measure_cells(
     measurement.close()
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    writer.add(IoEnd(at_s=time.monotonic() - began, peak_memory_bytes=peak))
+    writer.add(IoEndEvent(at_s=time.monotonic() - began, peak_memory_bytes=peak))
     writer.close()
 
 

@@ -27,7 +27,7 @@ from phalanx.parallel.pipeline.stages import stage_of, together
 from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
 from phalanx.parallel.sharding import give_back_whole_parameters
 from phalanx.parallel.strategy import Batch, StepResult, TimedAction, storage_bytes
-from phalanx.records.schema import Expected
+from phalanx.records.schema import ExpectedCosts
 
 RECORDED_STEPS = (4, 5)
 """Of this process, from 1: by then every buffer has been made; more would make records long."""
@@ -169,14 +169,14 @@ class Staged(OnMesh):
     def actions(self) -> Sequence[TimedAction]:
         return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
-    def expected(self, global_batch_size: int) -> Expected | None:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts | None:  # noqa: ARG002
         """Return expected bytes where pp is the only axis; the bubble in any case."""
         bubble = ideal_bubble(self._layout)
         if self._mesh.size > self._mesh.pp:
-            return Expected(bubble=bubble)
+            return ExpectedCosts(bubble=bubble)
         traffic = self._pipeline.traffic()
         quantities = 2 + self._quantities
-        return Expected(
+        return ExpectedCosts(
             sent_bytes=traffic.sent_bytes,
             received_bytes=traffic.received_bytes,
             traffic_formula=TRAFFIC_FORMULA,

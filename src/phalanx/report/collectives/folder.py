@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from phalanx.errors import UserError
-from phalanx.records.collectives import Measured
+from phalanx.records.collectives import MeasuredEvent
 from phalanx.records.files import rank_file, read_bench, read_bench_events
 from phalanx.records.owner import has_died
 from phalanx.report.collectives.measures import BenchMeasure, measure_bench
@@ -44,7 +44,7 @@ def _read(folder: Path) -> BenchMeasure:
         files = [rank_file(folder, rank) for rank in range(bench.setting.ranks)]
         ranks = {file: list(read_bench_events(file)) for file in files}
         if bench.outcome.status == "completed":
-            check_ends(folder, ranks, Measured)
+            check_ends(folder, ranks, MeasuredEvent)
     except (ValueError, OSError) as error:
         return BenchMeasure(name=folder.name, status="damaged", error=str(error))
     measure = measure_bench(bench, list(ranks.values()))

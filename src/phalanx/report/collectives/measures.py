@@ -10,14 +10,14 @@ from typing import Literal
 from phalanx.records.collectives import (
     AnyBenchEvent,
     Bench,
-    Calls,
+    CallsEvent,
     Collective,
-    Joined,
+    JoinedEvent,
     Kernel,
-    Measured,
-    PathState,
-    RoundTrips,
-    Traffic,
+    MeasuredEvent,
+    PathStateEvent,
+    RoundTripsEvent,
+    TrafficEvent,
 )
 from phalanx.records.schema import Status
 from phalanx.report.collectives.bandwidth import (
@@ -117,11 +117,11 @@ def measure_bench(bench: Bench, ranks: Sequence[Sequence[AnyBenchEvent]]) -> Ben
     """ranks: the events of every rank, in the order of the ranks."""
     machine = measure_machine(ranks)
     first = ranks[0] if ranks else ()
-    states = [event for event in first if isinstance(event, PathState)]
+    states = [event for event in first if isinstance(event, PathStateEvent)]
     labels = {state.path: state.label for state in states}
-    trips = [event for event in first if isinstance(event, RoundTrips)]
-    joined = [event for event in first if isinstance(event, Joined)]
-    ends = [event for rank in ranks for event in rank if isinstance(event, Measured)]
+    trips = [event for event in first if isinstance(event, RoundTripsEvent)]
+    joined = [event for event in first if isinstance(event, JoinedEvent)]
+    ends = [event for rank in ranks for event in rank if isinstance(event, MeasuredEvent)]
     lost = [end.preempted / end.watched_s for end in ends if end.watched_s]
     return BenchMeasure(
         name=bench.bench,
@@ -144,9 +144,9 @@ def measure_machine(ranks: Sequence[Iterable[AnyBenchEvent]]) -> Machine:
     trips_s: list[float] = []
     for rank, events in enumerate(ranks):
         for event in events:
-            if isinstance(event, RoundTrips):
+            if isinstance(event, RoundTripsEvent):
                 trips_s += event.times_s
-            elif isinstance(event, Traffic):
+            elif isinstance(event, TrafficEvent):
                 key = event.kernel, event.working_set_bytes
                 times_s.setdefault(key, [[] for _ in ranks])[rank] += event.times_s
                 moved[key] = event.traffic_bytes * len(ranks)
@@ -178,9 +178,9 @@ def _points(
     labels: Mapping[str, str],
     machine: Machine,
 ) -> Iterable[Point]:
-    turns: dict[Key, dict[int, list[Calls]]] = {}
+    turns: dict[Key, dict[int, list[CallsEvent]]] = {}
     for event in (event for rank in ranks for event in rank):
-        if isinstance(event, Calls):
+        if isinstance(event, CallsEvent):
             key = event.collective, event.bytes, event.path
             turns.setdefault(key, {}).setdefault(event.round, []).append(event)
     for (collective, num_bytes, path), rounds in turns.items():
@@ -202,7 +202,7 @@ def _points(
         )
 
 
-def _obstacles(states: Iterable[PathState]) -> Iterable[Obstacle]:
+def _obstacles(states: Iterable[PathStateEvent]) -> Iterable[Obstacle]:
     """One for each path and reason: the first collective that it was met with."""
     seen = set()
     for state in states:

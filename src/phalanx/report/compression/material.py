@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import Step
+from phalanx.records.schema import StepEvent
 from phalanx.report.comparison import Spread
 from phalanx.report.compression.fit import Fit, Point, fitted
 from phalanx.report.folder import StudyMeasures, read_folder
@@ -211,7 +211,7 @@ def _times(runs: Sequence[Sequence[float]]) -> Times:
     return tuple((median(run),) for run in runs) if len(runs) > 1 else (blocks(runs[0]),)
 
 
-def step_times(ranks: Sequence[Sequence[Step]]) -> list[float]:
+def step_times(ranks: Sequence[Sequence[StepEvent]]) -> list[float]:
     """Return the time of each step on its slowest rank."""
     by_rank = [
         [s.data_s + s.forward_s + s.backward_s + s.communication_s + s.optimizer_s for s in steps]
@@ -233,9 +233,9 @@ def runs_of(cells: Iterable[CompressionCell]) -> list[str]:
     return [run.name for cell in cells for run in cell.runs]
 
 
-def _steps(folder: Path, ranks: Iterable[int]) -> list[list[Step]]:
+def _steps(folder: Path, ranks: Iterable[int]) -> list[list[StepEvent]]:
     return [
-        [event for event in read_events(rank_file(folder, rank)) if isinstance(event, Step)]
+        [event for event in read_events(rank_file(folder, rank)) if isinstance(event, StepEvent)]
         for rank in ranks
     ]
 

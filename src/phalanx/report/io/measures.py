@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from phalanx.records.io import AnyIoEvent, IoBench, IoCell, IoEpoch
+from phalanx.records.io import AnyIoEvent, IoBench, IoCell, IoEpochEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +111,10 @@ class IoMeasure:
 
 def measure_io(bench: IoBench, ranks: Iterable[Sequence[AnyIoEvent]]) -> IoMeasure:
     """ranks: the events of every rank of every job."""
-    found: dict[tuple[IoCell, float], dict[int, list[IoEpoch]]] = {}
+    found: dict[tuple[IoCell, float], dict[int, list[IoEpochEvent]]] = {}
     for events in ranks:
         for event in events:
-            if isinstance(event, IoEpoch) and event.round > 0:
+            if isinstance(event, IoEpochEvent) and event.round > 0:
                 rounds = found.setdefault((event.cell, event.compute_s), {})
                 rounds.setdefault(event.round, []).append(event)
     points = []
@@ -133,7 +133,7 @@ def measure_io(bench: IoBench, ranks: Iterable[Sequence[AnyIoEvent]]) -> IoMeasu
     )
 
 
-def _epoch(parts: Sequence[IoEpoch], stall_s: float) -> EpochMeasure:
+def _epoch(parts: Sequence[IoEpochEvent], stall_s: float) -> EpochMeasure:
     total_s = max(part.total_s for part in parts)
     steps, compute_s = len(parts[0].waits_s), parts[0].compute_s
     known = [part.resident for part in parts if part.resident is not None]

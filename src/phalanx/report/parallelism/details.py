@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from phalanx.records.schema import (
-    Action,
+    ActionEvent,
     AnyEvent,
-    Epoch,
-    Expected,
-    Memory,
-    Started,
-    Step,
+    EpochEvent,
+    ExpectedCosts,
+    MemoryEvent,
+    StartedEvent,
+    StepEvent,
 )
 
 EQUAL_WITHIN = 1e-3
 """Counted bytes this close to the formula are called equal: a broadcast at the end of an epoch, or
 a smaller last batch, is in the count and not in the formula."""
-NOTHING = Expected()
+NOTHING = ExpectedCosts()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +33,14 @@ class RankDetail:
     rank: int
     role: str = "worker"
     coordinates: Mapping[str, int] = field(default_factory=dict)
-    expected: Expected = NOTHING
+    expected: ExpectedCosts = NOTHING
     targets_per_sample: int = 1
-    memory: Memory | None = None
+    memory: MemoryEvent | None = None
     sent_bytes: int | None = None  # over all epochs
     received_bytes: int | None = None
     staleness: Mapping[int, int] = field(default_factory=dict)
-    steps: Sequence[Step] = ()  # of epochs that were finished
-    actions: Sequence[Action] = ()
+    steps: Sequence[StepEvent] = ()  # of epochs that were finished
+    actions: Sequence[ActionEvent] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class PipelineStep:
     """One step of a pipeline, on the clock that its ranks share."""
 
     step: int
-    actions: Mapping[int, Sequence[Action]]  # by place along the pipeline, in order of time
+    actions: Mapping[int, Sequence[ActionEvent]]  # by place along the pipeline, in order of time
     ranks: Sequence[int]  # of the run, by place
     began_s: float
     ended_s: float
@@ -146,28 +146,28 @@ def state(rank: RankDetail) -> Pair:
 
 def detail_rank(number: int, events: Iterable[AnyEvent]) -> RankDetail:
     """Reduce one rank's events."""
-    started: Started | None = None
-    memory: Memory | None = None
+    started: StartedEvent | None = None
+    memory: MemoryEvent | None = None
     sent, received = [], []
     staleness: Counter[int] = Counter()
-    steps: list[Step] = []
-    waiting: list[Step] = []
-    actions: list[Action] = []
+    steps: list[StepEvent] = []
+    waiting: list[StepEvent] = []
+    actions: list[ActionEvent] = []
     for event in events:
         match event:
-            case Started():
+            case StartedEvent():
                 started = started or event
-            case Step():
+            case StepEvent():
                 waiting.append(event)
-            case Epoch():
+            case EpochEvent():
                 steps += waiting
                 waiting = []
                 sent.append(event.sent_bytes)
                 received.append(event.received_bytes)
                 staleness.update(event.staleness)
-            case Memory():
+            case MemoryEvent():
                 memory = event
-            case Action():
+            case ActionEvent():
                 actions.append(event)
             case _:
                 pass
@@ -223,7 +223,7 @@ def pipeline_step(detail: RunDetail) -> PipelineStep | None:
 def pipeline_steps(detail: RunDetail) -> list[PipelineStep]:
     """Every step that all ranks of the first pipeline have recorded."""
     ranks = _first_pipeline(detail.ranks)
-    by_step: dict[int, dict[int, list[Action]]] = {}
+    by_step: dict[int, dict[int, list[ActionEvent]]] = {}
     for place, rank in enumerate(ranks):
         for action in rank.actions:
             by_step.setdefault(action.step, {}).setdefault(place, []).append(action)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phalanx.records.spans import Span
+from phalanx.records.spans import TraceSpan
 from phalanx.report.trace.read import RankTrace, Traces
 from phalanx.report.trace.waits import Wait, waits
 
 LANES = ("compute", "network", "data", "optimizer")
 """In this order, from the top; others below."""
 Event = dict[str, object]
-Row = tuple[str, list[Span]]
+Row = tuple[str, list[TraceSpan]]
 
 
 def chrome_trace(traces: Traces) -> dict[str, object]:
@@ -25,7 +25,7 @@ def chrome_trace(traces: Traces) -> dict[str, object]:
         (trace.spans[0].began_ns for trace in traces.ranks.values() if trace.spans), default=0
     )
     events: list[Event] = []
-    threads: dict[tuple[int, Span], int] = {}
+    threads: dict[tuple[int, TraceSpan], int] = {}
     for rank, trace in traces.ranks.items():
         own = [wait for wait in found if wait.rank == rank and wait.late_span is not None]
         events += _process(rank, trace)
@@ -70,7 +70,7 @@ def clock_error(ranks: Mapping[int, RankTrace]) -> str:
     return f"at most {worst / 1e3:.1f} µs{drift}"
 
 
-def rows(spans: Sequence[Span]) -> list[Row]:
+def rows(spans: Sequence[TraceSpan]) -> list[Row]:
     """Threads: a lane, and more of its name where its spans overlap without lying in one another,
     which a thread cannot show."""
     lanes = sorted({span.lane for span in spans}, key=_place)
@@ -85,10 +85,10 @@ def rows(spans: Sequence[Span]) -> list[Row]:
     return made
 
 
-def nested(spans: Sequence[Span]) -> list[list[Span]]:
+def nested(spans: Sequence[TraceSpan]) -> list[list[TraceSpan]]:
     """Spread over as few rows as the first that fits each span gives: in a row two spans lie apart,
     or one within the other. spans: in the order of their beginning, the longest first."""
-    made: list[list[Span]] = []
+    made: list[list[TraceSpan]] = []
     open_until: list[list[int]] = []  # ends of the spans that are not over yet, from the outside in
     for span in spans:
         for row, ends in zip(made, open_until, strict=True):
@@ -108,14 +108,14 @@ def _place(lane: str) -> tuple[int, str]:
     return (LANES.index(lane) if lane in LANES else len(LANES), lane)
 
 
-def _waiting(wait: Wait) -> Span:
+def _waiting(wait: Wait) -> TraceSpan:
     detail = dict(wait.span.detail or {})
-    return Span(
+    return TraceSpan(
         f"waiting for rank {wait.late}", wait.span.lane, wait.began_ns, wait.ended_ns, detail
     )
 
 
-def _key(span: Span) -> Span:
+def _key(span: TraceSpan) -> TraceSpan:
     return span._replace(detail=None)
 
 
@@ -136,7 +136,7 @@ def _thread(rank: int, thread: int, lane: str) -> list[Event]:
     ]  # fmt: skip
 
 
-def _complete(rank: int, thread: int, span: Span, start_ns: int) -> Event:
+def _complete(rank: int, thread: int, span: TraceSpan, start_ns: int) -> Event:
     return {
         "ph": "X",
         "pid": rank,
@@ -150,7 +150,7 @@ def _complete(rank: int, thread: int, span: Span, start_ns: int) -> Event:
 
 
 def _arrow(
-    number: int, wait: Wait, threads: Mapping[tuple[int, Span], int], start_ns: int
+    number: int, wait: Wait, threads: Mapping[tuple[int, TraceSpan], int], start_ns: int
 ) -> list[Event]:
     """From the collective of the rank that came last to that which waited, at that moment."""
     if (

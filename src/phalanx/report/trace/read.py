@@ -8,8 +8,8 @@ from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import Action, AnyEvent, Evaluation, Saved, Step
-from phalanx.records.spans import Reading, Span, Traced, read_spans, spans_file
+from phalanx.records.schema import ActionEvent, AnyEvent, EvaluationEvent, SavedEvent, StepEvent
+from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, read_spans, spans_file
 
 MOST_STEPS = 5_000
 """Shown of one rank, the latest: a page of Perfetto becomes slow with more."""
@@ -21,9 +21,9 @@ COMPUTE, OPTIMIZER, DATA = "compute", "optimizer", "data"
 class RankTrace:
     """One rank, on the clock of rank 0."""
 
-    traced: Traced
-    spans: tuple[Span, ...]
-    steps: tuple[Step, ...]
+    traced: TracedRank
+    spans: tuple[TraceSpan, ...]
+    steps: tuple[StepEvent, ...]
     """Those whose parts are among the spans."""
     dropped_steps: int = 0
 
@@ -69,10 +69,12 @@ def _num_ranks(folder: Path) -> int:
         raise UserError(str(error)) from error
 
 
-def rank_trace(traced: Traced, spans: Iterable[Span], events: Iterable[AnyEvent]) -> RankTrace:
+def rank_trace(
+    traced: TracedRank, spans: Iterable[TraceSpan], events: Iterable[AnyEvent]
+) -> RankTrace:
     """Spans and what the records say, on the clock of rank 0. Pure."""
     everything = list(events)
-    steps = [event for event in everything if isinstance(event, Step)]
+    steps = [event for event in everything if isinstance(event, StepEvent)]
     shown = steps[-MOST_STEPS:]
     own = [*spans, *of_records(traced.began_ns, everything, shown)]
     aligned = [_shifted(span, offset_at(traced.readings, span.began_ns)) for span in own]
@@ -85,7 +87,7 @@ def rank_trace(traced: Traced, spans: Iterable[Span], events: Iterable[AnyEvent]
     )
 
 
-def offset_at(readings: Sequence[Reading], at_ns: int) -> int:
+def offset_at(readings: Sequence[ClockReading], at_ns: int) -> int:
     """To be added for the clock of rank 0: linear between two readings, constant with one."""
     if not readings:
         return 0
@@ -96,25 +98,27 @@ def offset_at(readings: Sequence[Reading], at_ns: int) -> int:
     return round(first.offset_ns + min(max(share, 0.0), 1.0) * (last.offset_ns - first.offset_ns))
 
 
-def of_records(began_ns: int, events: Sequence[AnyEvent], shown: Sequence[Step]) -> list[Span]:
+def of_records(
+    began_ns: int, events: Sequence[AnyEvent], shown: Sequence[StepEvent]
+) -> list[TraceSpan]:
     """The parts of every step, one after the other in the order in which they were measured; the
     evaluations and checkpoints. began_ns: that `at_s` counts from."""
-    staged = {event.step for event in events if isinstance(event, Action)}
+    staged = {event.step for event in events if isinstance(event, ActionEvent)}
     made = []
     for step in shown:
         made += _of_step(began_ns, step, with_passes=step.step not in staged)
     for event in events:
         match event:
-            case Evaluation():
+            case EvaluationEvent():
                 made.append(_ending(began_ns, event.at_s, event.evaluation_s, "evaluation"))
-            case Saved():
+            case SavedEvent():
                 made.append(_ending(began_ns, event.at_s, event.save_s, "checkpoint"))
             case _:
                 pass
     return made
 
 
-def _of_step(began_ns: int, step: Step, *, with_passes: bool) -> list[Span]:
+def _of_step(began_ns: int, step: StepEvent, *, with_passes: bool) -> list[TraceSpan]:
     parts = [
         ("data", DATA, step.data_s, True),
         ("forward", COMPUTE, step.forward_s, with_passes),
@@ -128,14 +132,14 @@ def _of_step(began_ns: int, step: Step, *, with_passes: bool) -> list[Span]:
     for name, lane, took_s, is_shown in parts:
         end_ns = min(ended_ns, at_ns + round(took_s * 1e9))
         if is_shown and end_ns > at_ns:
-            made.append(Span(name, lane, at_ns, end_ns, {"step": step.step}))
+            made.append(TraceSpan(name, lane, at_ns, end_ns, {"step": step.step}))
         at_ns = end_ns
     return made
 
 
-def _of_actions(events: Sequence[AnyEvent]) -> list[Span]:
+def _of_actions(events: Sequence[AnyEvent]) -> list[TraceSpan]:
     return [
-        Span(
+        TraceSpan(
             f"{event.kind} {event.micro_batch}",
             COMPUTE,
             round(event.began_s * 1e9),
@@ -143,14 +147,14 @@ def _of_actions(events: Sequence[AnyEvent]) -> list[Span]:
             {"step": event.step, "stage": event.stage, "micro-batch": event.micro_batch},
         )
         for event in events
-        if isinstance(event, Action)
+        if isinstance(event, ActionEvent)
     ]
 
 
-def _ending(began_ns: int, at_s: float, took_s: float, name: str) -> Span:
+def _ending(began_ns: int, at_s: float, took_s: float, name: str) -> TraceSpan:
     ended_ns = began_ns + round(at_s * 1e9)
-    return Span(name, COMPUTE, ended_ns - round(took_s * 1e9), ended_ns)
+    return TraceSpan(name, COMPUTE, ended_ns - round(took_s * 1e9), ended_ns)
 
 
-def _shifted(span: Span, offset_ns: int) -> Span:
+def _shifted(span: TraceSpan, offset_ns: int) -> TraceSpan:
     return span._replace(began_ns=span.began_ns + offset_ns, ended_ns=span.ended_ns + offset_ns)

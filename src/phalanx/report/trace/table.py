@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import fmean
 
-from phalanx.records.schema import Step
+from phalanx.records.schema import StepEvent
 from phalanx.report.overlap import Overlap, overlap_of
 from phalanx.report.trace.read import RankTrace, Traces
 from phalanx.report.trace.waits import waited_s, waits
@@ -61,7 +61,7 @@ def table(traces: Traces) -> list[RankRow]:
     return made
 
 
-def counted_steps(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+def counted_steps(steps: tuple[StepEvent, ...]) -> tuple[StepEvent, ...]:
     return steps[WARM_UP:] if len(steps) >= 2 * WARM_UP else steps
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from phalanx.records.spans import Span
+from phalanx.records.spans import TraceSpan
 from phalanx.report.trace.read import RankTrace
 
 SHORTEST_NS = 1_000
@@ -21,8 +21,8 @@ class Wait(NamedTuple):
     late: int
     began_ns: int
     ended_ns: int
-    span: Span
-    late_span: Span | None
+    span: TraceSpan
+    late_span: TraceSpan | None
     """Of the same collective; None where a message was waited for."""
 
 
@@ -63,12 +63,12 @@ def waited_s(found: Iterable[Wait], rank: int, since_ns: int, until_ns: int) -> 
     return dict(sorted(by_late.items(), key=lambda item: -item[1]))
 
 
-def _collectives(ranks: Mapping[int, RankTrace]) -> dict[tuple[object, ...], dict[int, Span]]:
+def _collectives(ranks: Mapping[int, RankTrace]) -> dict[tuple[object, ...], dict[int, TraceSpan]]:
     """Return the spans of each collective by rank, keyed by group and number.
 
     Collectives without a span from every member are left out.
     """
-    found: dict[tuple[object, ...], dict[int, Span]] = {}
+    found: dict[tuple[object, ...], dict[int, TraceSpan]] = {}
     sizes: dict[tuple[object, ...], int] = {}
     for rank, trace in ranks.items():
         for span in trace.spans:
