@@ -9,7 +9,7 @@ from torch.distributed import DistBackendError
 
 from phalanx.comm.errors import WaitTimeoutError
 from phalanx.torch_backend.collective_queue import CollectiveQueue
-from phalanx.torch_backend.work import CoalescedWork, QueuedWork, seconds
+from phalanx.torch_backend.work import CoalescedWork, QueuedWork, to_seconds
 
 
 def work(call: object, queue: CollectiveQueue) -> QueuedWork:
@@ -23,12 +23,12 @@ def test_calls_run_in_the_order_of_submission() -> None:
     gate = threading.Event()
     first = work(lambda: gate.wait(5), queue)
     works = [work(lambda n=n: ran.append(n), queue) for n in range(50)]
-    assert not queue.run_at_once(lambda: ran.append("too early"))
+    assert not queue.run_inline(lambda: ran.append("too early"))
     assert not first.is_completed()
     gate.set()
     assert works[-1].wait()
     assert ran == list(range(50))
-    assert queue.run_at_once(lambda: ran.append("alone"))
+    assert queue.run_inline(lambda: ran.append("alone"))
     assert ran[-1] == "alone"
     assert queue.close(5)
 
@@ -40,13 +40,13 @@ def test_nothing_runs_while_another_thread_is_in_a_call() -> None:
         inside.set()
         gate.wait(5)
 
-    thread = threading.Thread(target=queue.run_at_once, args=(hold,))
+    thread = threading.Thread(target=queue.run_inline, args=(hold,))
     thread.start()
     inside.wait(5)
-    assert not queue.run_at_once(lambda: None)
+    assert not queue.run_inline(lambda: None)
     gate.set()
     thread.join()
-    assert queue.run_at_once(lambda: None)
+    assert queue.run_inline(lambda: None)
 
 
 def test_errors_are_raised_where_the_work_is_awaited() -> None:
@@ -139,14 +139,12 @@ def test_close_remembers_what_did_not_end() -> None:
     gate.set()
     assert queue.close(5)
     assert queue.unfinished() == []
-    assert not queue.run_at_once(lambda: None)
+    assert not queue.run_inline(lambda: None)
 
 
 def test_close_waits_for_a_call_on_another_thread() -> None:
     queue, inside, gate = CollectiveQueue("test"), threading.Event(), threading.Event()
-    thread = threading.Thread(
-        target=queue.run_at_once, args=(lambda: (inside.set(), gate.wait(5)),)
-    )
+    thread = threading.Thread(target=queue.run_inline, args=(lambda: (inside.set(), gate.wait(5)),))
     thread.start()
     inside.wait(5)
     assert not queue.close(0.05)
@@ -179,5 +177,5 @@ def test_results_are_given_back_when_nobody_holds_the_work() -> None:
     [(None, None), (timedelta(0), None), (timedelta(milliseconds=-1), None)],
 )
 def test_no_timeout_of_its_own(timeout: timedelta | None, expected: float | None) -> None:
-    assert seconds(timeout) is expected
-    assert seconds(timedelta(seconds=2)) == 2
+    assert to_seconds(timeout) is expected
+    assert to_seconds(timedelta(seconds=2)) == 2

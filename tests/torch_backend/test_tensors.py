@@ -20,7 +20,7 @@ from phalanx.torch_backend.gpu_staging import (
     is_direct,
     is_staged,
 )
-from phalanx.torch_backend.reduce_ops import factor_of, reduction_of
+from phalanx.torch_backend.reduce_ops import get_reduction, premul_factor
 from phalanx.torch_backend.tensors import TensorStaging, buffer_of, dtype_of, is_plain
 
 
@@ -34,7 +34,7 @@ def test_dtypes() -> None:
 
 def test_plain_tensors_are_used_where_they_lie() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
-    buffer = TensorStaging().updates(tensor)
+    buffer = TensorStaging().inout(tensor)
     assert (buffer.address, buffer.count, buffer.owner) == (tensor.data_ptr(), 6, tensor)
     for other in (
         tensor.t(),
@@ -48,29 +48,29 @@ def test_plain_tensors_are_used_where_they_lie() -> None:
 
 
 def test_copies_are_filled_before_and_brought_back_after() -> None:
-    tensor, places = torch.arange(6.0).reshape(2, 3).t(), TensorStaging()
+    tensor, staging = torch.arange(6.0).reshape(2, 3).t(), TensorStaging()
     read, written = tensor.clone().t().contiguous().t(), torch.zeros(4, 2).t()
-    of_read, of_written = places.reads(read), places.writes(written)
+    of_read, of_written = staging.input(read), staging.output(written)
     seen: list[list[float]] = []
 
     def call() -> None:
         seen.append(of_read.array().tolist())
         of_written.array()[:] = range(8)
 
-    places.around(call)()
+    staging.wrap(call)()
     assert seen == [read.contiguous().flatten().tolist()]
     assert torch.equal(written, torch.arange(8.0).reshape(2, 4))
 
 
 def test_a_leaf_that_requires_grad_can_be_written() -> None:
     parameter = torch.nn.Parameter(torch.zeros(3, 2).t())
-    places = TensorStaging()
-    buffer = places.writes(parameter)
+    staging = TensorStaging()
+    buffer = staging.output(parameter)
 
     def call() -> None:
         buffer.array()[:] = 1
 
-    places.around(call)()
+    staging.wrap(call)()
     assert parameter.sum() == 6
 
 
@@ -88,17 +88,17 @@ def test_tensors_without_memory_are_refused() -> None:
 @pytest.mark.parametrize("name", ["SUM", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"])
 def test_operations_have_their_namesake(name: str) -> None:
     number = hash(dist.ReduceOp(getattr(dist.ReduceOp, name)))
-    assert reduction_of(torch.int32, number) == (ReduceOp[name], False, False)
+    assert get_reduction(torch.int32, number) == (ReduceOp[name], False, False)
 
 
 def test_operations_that_the_engine_does_not_have() -> None:
-    average = reduction_of(torch.float32, hash(dist.ReduceOp(dist.ReduceOp.AVG)))
+    average = get_reduction(torch.float32, hash(dist.ReduceOp(dist.ReduceOp.AVG)))
     assert average == (ReduceOp.SUM, True, False)
     scaled = dist._make_nccl_premul_sum(0.5)
-    assert reduction_of(torch.float32, hash(scaled)) == (ReduceOp.SUM, False, True)
-    assert factor_of(scaled) == 0.5
+    assert get_reduction(torch.float32, hash(scaled)) == (ReduceOp.SUM, False, True)
+    assert premul_factor(scaled) == 0.5
     with pytest.raises(TypeError, match="bool has no reduction SUM"):
-        reduction_of(torch.bool, hash(dist.ReduceOp(dist.ReduceOp.SUM)))
+        get_reduction(torch.bool, hash(dist.ReduceOp(dist.ReduceOp.SUM)))
 
 
 class Diary:
@@ -143,7 +143,7 @@ class _Event:
 
 
 class Unpinned(PinnedHostStaging):
-    def _copy_of(self, tensor: Tensor) -> Tensor:
+    def _allocate_copy(self, tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
@@ -151,16 +151,16 @@ def test_staging_is_in_the_order_of_the_stream(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
     diary = Diary()
     tensor = torch.arange(4.0)
-    places = Unpinned(torch.device("cpu"), diary)
-    buffer = places.updates(tensor)
+    staging = Unpinned(torch.device("cpu"), diary)
+    buffer = staging.inout(tensor)
     assert buffer.address != tensor.data_ptr()
 
     def call() -> None:
         diary.lines.append("collective")
         buffer.array()[:] *= 2
 
-    places.around(call)()
-    places.after_wait()
+    staging.wrap(call)()
+    staging.sync_stream()
     assert tensor.tolist() == [0, 2, 4, 6]
     assert diary.lines == [
         "current records",  # what the tensor waits for
@@ -181,8 +181,8 @@ def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
         memory.finish()
 
     tensor, strided = torch.arange(4.0), torch.arange(6.0).reshape(2, 3).t()
-    places = DirectDeviceStaging(torch.device("cpu"), on_device, diary)
-    buffer, of_copy = places.updates(tensor), places.updates(strided)
+    staging = DirectDeviceStaging(torch.device("cpu"), on_device, diary)
+    buffer, of_copy = staging.inout(tensor), staging.inout(strided)
     assert buffer.address == tensor.data_ptr()
     assert of_copy.address != strided.data_ptr()
 
@@ -191,10 +191,10 @@ def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
         buffer.array()[:] *= 2
         of_copy.array()[:] *= 2
 
-    run = places.around(call)
+    run = staging.wrap(call)
     diary.lines.append("later, on another thread")
     run()
-    places.after_wait()
+    staging.sync_stream()
     assert tensor.tolist() == [0, 2, 4, 6]
     assert torch.equal(strided, 2 * torch.arange(6.0).reshape(2, 3).t())
     assert diary.lines == [

@@ -9,18 +9,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-UNSET = timedelta(milliseconds=-1)
-
 
 class NamedGroup(Protocol):
     """A process group, as error messages name it."""
 
     def size(self) -> int: ...
 
-    def _where(self, collective: str) -> str: ...
+    def _label(self, collective: str) -> str: ...
 
 
-def filled(
+def make_options(
     kind: type,
     opts: Any,
     *,
@@ -48,18 +46,18 @@ def filled(
     return made
 
 
-def only(tensors: Sequence[Tensor] | Tensor, group: NamedGroup, collective: str) -> Tensor:
+def single_tensor(tensors: Sequence[Tensor] | Tensor, group: NamedGroup, collective: str) -> Tensor:
     """The one tensor of a list of one; PyTorch's lists were meant for several GPUs a process."""
     if isinstance(tensors, Tensor):
-        return strided(tensors, group, collective)
+        return check_strided(tensors, group, collective)
     if len(tensors) != 1:
         raise ValueError(
-            f"{group._where(collective)}: {len(tensors)} tensors where one is expected"
+            f"{group._label(collective)}: {len(tensors)} tensors where one is expected"
         )
-    return strided(tensors[0], group, collective)
+    return check_strided(tensors[0], group, collective)
 
 
-def one_list(
+def single_list(
     lists: Sequence[Sequence[Tensor]] | Sequence[Tensor], group: NamedGroup, collective: str
 ) -> list[Tensor]:
     """The one list of tensors in a list of one, checked."""
@@ -68,41 +66,41 @@ def one_list(
     elif len(lists) == 1:
         tensors = lists[0]
     else:
-        raise ValueError(f"{group._where(collective)}: {len(lists)} lists of tensors, not one")
-    return [strided(tensor, group, collective) for tensor in tensors]
+        raise ValueError(f"{group._label(collective)}: {len(lists)} lists of tensors, not one")
+    return [check_strided(tensor, group, collective) for tensor in tensors]
 
 
-def strided(tensor: Tensor, group: NamedGroup, collective: str) -> Tensor:
+def check_strided(tensor: Tensor, group: NamedGroup, collective: str) -> Tensor:
     if tensor.layout is not torch.strided:
         raise TypeError(
-            f"{group._where(collective)}: a tensor with layout {tensor.layout} cannot be sent; "
+            f"{group._label(collective)}: a tensor with layout {tensor.layout} cannot be sent; "
             "pass its values and indices, or tensor.to_dense()"
         )
     return tensor
 
 
-def same_length(tensors: Sequence[Tensor], group: NamedGroup, collective: str) -> None:
+def check_one_per_rank(tensors: Sequence[Tensor], group: NamedGroup, collective: str) -> None:
     """One tensor a rank, of one dtype."""
     if len(tensors) != group.size():
         raise ValueError(
-            f"{group._where(collective)}: {len(tensors)} tensors for {group.size()} ranks"
+            f"{group._label(collective)}: {len(tensors)} tensors for {group.size()} ranks"
         )
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) > 1:
         names = ", ".join(sorted(str(dtype) for dtype in dtypes))
-        raise TypeError(f"{group._where(collective)}: tensors of several dtypes: {names}")
+        raise TypeError(f"{group._label(collective)}: tensors of several dtypes: {names}")
 
 
-def checked_rank(rank: int, group: NamedGroup, collective: str, name: str) -> int:
+def check_rank(rank: int, group: NamedGroup, collective: str, name: str) -> int:
     if not 0 <= rank < group.size():
         raise ValueError(
-            f"{group._where(collective)}: {name} is {rank}, but the group has ranks 0 to "
+            f"{group._label(collective)}: {name} is {rank}, but the group has ranks 0 to "
             f"{group.size() - 1}"
         )
     return rank
 
 
-def checked_splits(
+def splits_in_elements(
     splits: Sequence[int], tensor: Tensor, group: NamedGroup, collective: str, name: str
 ) -> list[int]:
     """Elements for each rank, from rows for each rank; equal where none are given."""
@@ -110,13 +108,13 @@ def checked_splits(
     if not splits:
         if rows % group.size():
             raise ValueError(
-                f"{group._where(collective)}: the {name} has {rows} rows, which {group.size()} "
+                f"{group._label(collective)}: the {name} has {rows} rows, which {group.size()} "
                 "ranks cannot share equally; give the split sizes"
             )
         splits = [rows // group.size()] * group.size()
     if len(splits) != group.size() or sum(splits) != rows or min(splits) < 0:
         raise ValueError(
-            f"{group._where(collective)}: {name} split sizes {list(splits)} for {group.size()} "
+            f"{group._label(collective)}: {name} split sizes {list(splits)} for {group.size()} "
             f"ranks and {rows} rows"
         )
     per_row = tensor.numel() // rows if rows else 0

@@ -14,10 +14,10 @@ from phalanx.torch_backend.process_group import ProcessGroupMPI
 from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
 
-def accept_timeouts() -> None:
+def patch_set_pg_timeout() -> None:
     """Have `_set_pg_timeout` ask the group; it is private, and training frameworks call it."""
     original = c10d._set_pg_timeout
-    if getattr(original, "asks_the_group", False):
+    if getattr(original, "patched_by_phalanx", False):
         return
 
     @functools.wraps(original)
@@ -28,14 +28,14 @@ def accept_timeouts() -> None:
         else:
             original(timeout, group)
 
-    set_timeout.asks_the_group = True  # type: ignore[attr-defined]
+    set_timeout.patched_by_phalanx = True  # type: ignore[attr-defined]
     c10d._set_pg_timeout = set_timeout
 
 
-def accept_splits() -> None:
+def patch_split_group() -> None:
     """Have `split_group` make groups of backend mpi, for which PyTorch asks for a GPU."""
     original: Any = c10d.split_group
-    if getattr(original, "asks_the_group", False):
+    if getattr(original, "patched_by_phalanx", False):
         return
 
     @functools.wraps(original)
@@ -47,7 +47,7 @@ def accept_splits() -> None:
             return _split(parent, split_ranks, **kwargs)
         return original(parent_pg, split_ranks, *args, **kwargs)
 
-    split_group.asks_the_group = True  # type: ignore[attr-defined]
+    split_group.patched_by_phalanx = True  # type: ignore[attr-defined]
     c10d.split_group = dist.split_group = split_group
 
 

@@ -36,7 +36,7 @@ class _ThreadQueue(threading.local):
 
 _THREAD_QUEUE = _ThreadQueue()
 _QUEUES: weakref.WeakSet[CollectiveQueue] = weakref.WeakSet()
-AFTER_COLLECTIVES: deque[Callable[[], object]] = deque()
+DEFERRED_CALLS: deque[Callable[[], object]] = deque()
 """Calls for the main thread, to be made when it is in no collective any more."""
 
 
@@ -59,9 +59,9 @@ class CollectiveQueue:
         self._is_closed = self._is_over = False
         _QUEUES.add(self)
 
-    def run_at_once(self, call: Callable[[], object]) -> bool:
+    def run_inline(self, call: Callable[[], object]) -> bool:
         """Run `call` here and now; False, without running it, when others are before it."""
-        if not self.begin():
+        if not self.try_begin():
             return False
         try:
             call()
@@ -69,7 +69,7 @@ class CollectiveQueue:
             self.end()
         return True
 
-    def begin(self) -> bool:
+    def try_begin(self) -> bool:
         """Return whether the caller may run a call on this thread now; it must call `end` after."""
         return (
             self._submitted == self._finished
@@ -79,8 +79,8 @@ class CollectiveQueue:
 
     def end(self) -> None:
         self._running.release()
-        if AFTER_COLLECTIVES:
-            run_after_collectives()
+        if DEFERRED_CALLS:
+            run_deferred_calls()
 
     def is_inside(self) -> bool:
         """Return whether this thread is in a call of this queue: a signal handler is, that came
@@ -170,8 +170,8 @@ def is_in_collective() -> bool:
     return any(queue.is_inside() for queue in list(_QUEUES))
 
 
-def run_after_collectives() -> None:
+def run_deferred_calls() -> None:
     """Make the calls that were left for the time after the collectives of the main thread."""
     if threading.current_thread() is threading.main_thread() and not is_in_collective():
-        while AFTER_COLLECTIVES:
-            AFTER_COLLECTIVES.popleft()()
+        while DEFERRED_CALLS:
+            DEFERRED_CALLS.popleft()()

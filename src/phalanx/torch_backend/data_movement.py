@@ -21,11 +21,11 @@ from torch.distributed import Work
 
 from phalanx.comm.buffer import Buffer
 from phalanx.torch_backend.arguments import (
-    checked_splits,
-    filled,
-    one_list,
-    only,
-    same_length,
+    check_one_per_rank,
+    make_options,
+    single_list,
+    single_tensor,
+    splits_in_elements,
 )
 from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
@@ -34,7 +34,7 @@ class DataMovementMixin(ProcessGroupMPIBase):
     """The collectives of `ProcessGroupMPI` that do not reduce."""
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None, **_: Any) -> Work:
-        opts = filled(BarrierOptions, opts, timeout=timeout)
+        opts = make_options(BarrierOptions, opts, timeout=timeout)
         call = partial(self._engine.barrier, timeout_s=self._timeout_s(opts.timeout))
         return self._run("barrier", call, is_async=opts.asyncOp, results=[])
 
@@ -46,18 +46,20 @@ class DataMovementMixin(ProcessGroupMPIBase):
         *,
         root: int | None = None,
     ) -> Work:
-        opts = filled(BroadcastOptions, opts, root=root, timeout=timeout)
-        tensor = only(tensors, self, "broadcast")
-        root = self._checked_root(opts.rootRank, "broadcast")
-        places = self._places(tensor)
+        opts = make_options(BroadcastOptions, opts, root=root, timeout=timeout)
+        tensor = single_tensor(tensors, self, "broadcast")
+        root = self._check_root(opts.rootRank, "broadcast")
+        staging = self._stage(tensor)
         is_root = self.rank() == root
         call = partial(
             self._engine.broadcast,
-            places.reads(tensor) if is_root else places.writes(tensor),
+            staging.input(tensor) if is_root else staging.output(tensor),
             root=root,
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run("broadcast", call, is_async=opts.asyncOp, results=[tensor], places=places)
+        return self._run(
+            "broadcast", call, is_async=opts.asyncOp, results=[tensor], staging=staging
+        )
 
     def allgather(
         self,
@@ -66,17 +68,17 @@ class DataMovementMixin(ProcessGroupMPIBase):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts = filled(AllgatherOptions, opts, timeout=timeout)
-        tensor = only(inputs, self, "all_gather")
-        tensors = one_list(outputs, self, "all_gather")
-        same_length([*tensors[: self.size() - 1], tensor], self, "all_gather")
-        same_length(tensors, self, "all_gather")
+        opts = make_options(AllgatherOptions, opts, timeout=timeout)
+        tensor = single_tensor(inputs, self, "all_gather")
+        tensors = single_list(outputs, self, "all_gather")
+        check_one_per_rank([*tensors[: self.size() - 1], tensor], self, "all_gather")
+        check_one_per_rank(tensors, self, "all_gather")
         self._same_count(tensors[self.rank()], tensor, "all_gather", "output of this rank")
-        places = self._places(tensor)
+        staging = self._stage(tensor)
         call = partial(
             self._engine.all_gather,
-            [places.writes(each) for each in tensors],
-            places.reads(tensor),
+            [staging.output(each) for each in tensors],
+            staging.input(tensor),
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
@@ -84,28 +86,28 @@ class DataMovementMixin(ProcessGroupMPIBase):
             call,
             is_async=opts.asyncOp,
             results=tensors,
-            places=places,
-            given=[tensor],
+            staging=staging,
+            inputs=[tensor],
         )
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
-        opts = filled(AllgatherOptions, opts)
+        opts = make_options(AllgatherOptions, opts)
         name = "all_gather_single"
-        only([input], self, name)
-        only([output], self, name)
+        single_tensor([input], self, name)
+        single_tensor([output], self, name)
         self._same_dtype(output, input, name)
         count = input.numel()
         if output.numel() != count * self.size():
             raise ValueError(
-                f"{self._where(name)}: the output has {output.numel()} elements, not {self.size()} "
+                f"{self._label(name)}: the output has {output.numel()} elements, not {self.size()} "
                 f"times the {count} of the input"
             )
-        places = self._places(input)
-        whole = places.writes(output)
+        staging = self._stage(input)
+        whole = staging.output(output)
         call = partial(
             self._engine.all_gather,
             [whole.part(r * count, (r + 1) * count) for r in range(self.size())],
-            places.reads(input),
+            staging.input(input),
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
@@ -113,18 +115,18 @@ class DataMovementMixin(ProcessGroupMPIBase):
             call,
             is_async=opts.asyncOp,
             results=[output],
-            places=places,
-            given=[input],
+            staging=staging,
+            inputs=[input],
         )
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
     ) -> Work:
         """output_lists[rank] are the tensors of that rank."""
-        opts = filled(AllgatherOptions, opts)
+        opts = make_options(AllgatherOptions, opts)
         by_input = [list(each) for each in zip(*output_lists, strict=True)]
         pairs = zip(by_input, inputs, strict=True)
-        return self._together(
+        return self._run_coalesced(
             "all_gather_coalesced",
             [partial(self.allgather, [outputs], [tensor]) for outputs, tensor in pairs],
             opts,
@@ -134,9 +136,9 @@ class DataMovementMixin(ProcessGroupMPIBase):
     def all_gather_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
-        opts = filled(AllgatherOptions, opts)
+        opts = make_options(AllgatherOptions, opts)
         pairs = zip(outputs, inputs, strict=True)
-        return self._together(
+        return self._run_coalesced(
             "all_gather_single_coalesced",
             [partial(self.all_gather_single, *pair) for pair in pairs],
             opts,
@@ -155,22 +157,22 @@ class DataMovementMixin(ProcessGroupMPIBase):
         *,
         root: int | None = None,
     ) -> Work:
-        opts = filled(GatherOptions, opts, root=root, timeout=timeout)
-        tensor = only(inputs, self, "gather")
-        root = self._checked_root(opts.rootRank, "gather")
-        places = self._places(tensor)
+        opts = make_options(GatherOptions, opts, root=root, timeout=timeout)
+        tensor = single_tensor(inputs, self, "gather")
+        root = self._check_root(opts.rootRank, "gather")
+        staging = self._stage(tensor)
         tensors: list[Tensor] = []
         if self.rank() == root:
             tensors = self._one_each(outputs, tensor, "gather")
         call = partial(
             self._engine.gather,
-            [places.writes(each) for each in tensors] if self.rank() == root else None,
-            places.reads(tensor),
+            [staging.output(each) for each in tensors] if self.rank() == root else None,
+            staging.input(tensor),
             root=root,
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
-            "gather", call, is_async=opts.asyncOp, results=tensors, places=places, given=[tensor]
+            "gather", call, is_async=opts.asyncOp, results=tensors, staging=staging, inputs=[tensor]
         )
 
     def scatter(
@@ -182,22 +184,22 @@ class DataMovementMixin(ProcessGroupMPIBase):
         *,
         root: int | None = None,
     ) -> Work:
-        opts = filled(ScatterOptions, opts, root=root, timeout=timeout)
-        tensor = only(outputs, self, "scatter")
-        root = self._checked_root(opts.rootRank, "scatter")
-        places = self._places(tensor)
+        opts = make_options(ScatterOptions, opts, root=root, timeout=timeout)
+        tensor = single_tensor(outputs, self, "scatter")
+        root = self._check_root(opts.rootRank, "scatter")
+        staging = self._stage(tensor)
         sent: list[Tensor] = []
         if self.rank() == root:
             sent = self._one_each(inputs, tensor, "scatter")
         call = partial(
             self._engine.scatter,
-            places.writes(tensor),
-            [places.reads(each) for each in sent] if self.rank() == root else None,
+            staging.output(tensor),
+            [staging.input(each) for each in sent] if self.rank() == root else None,
             root=root,
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
-            "scatter", call, is_async=opts.asyncOp, results=[tensor], places=places, given=sent
+            "scatter", call, is_async=opts.asyncOp, results=[tensor], staging=staging, inputs=sent
         )
 
     def alltoall(
@@ -207,24 +209,29 @@ class DataMovementMixin(ProcessGroupMPIBase):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts = filled(AllToAllOptions, opts, timeout=timeout)
+        opts = make_options(AllToAllOptions, opts, timeout=timeout)
         own = inputs[self.rank()] if self.rank() < len(inputs) else None
-        sent = one_list([inputs], self, "all_to_all")
-        same_length(sent, self, "all_to_all")
-        received = one_list([outputs], self, "all_to_all")
-        same_length(received, self, "all_to_all")
+        sent = single_list([inputs], self, "all_to_all")
+        check_one_per_rank(sent, self, "all_to_all")
+        received = single_list([outputs], self, "all_to_all")
+        check_one_per_rank(received, self, "all_to_all")
         assert own is not None
         self._same_dtype(received[0], own, "all_to_all")
         self._same_count(received[self.rank()], own, "all_to_all", "output of this rank")
-        places = self._places(own)
+        staging = self._stage(own)
         call = partial(
             self._engine.all_to_all,
-            [places.writes(each) for each in received],
-            [places.reads(each) for each in sent],
+            [staging.output(each) for each in received],
+            [staging.input(each) for each in sent],
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
-            "all_to_all", call, is_async=opts.asyncOp, results=received, places=places, given=sent
+            "all_to_all",
+            call,
+            is_async=opts.asyncOp,
+            results=received,
+            staging=staging,
+            inputs=sent,
         )
 
     def all_to_all_single(
@@ -236,18 +243,18 @@ class DataMovementMixin(ProcessGroupMPIBase):
         opts: Any = None,
         timeout: timedelta | None = None,
     ) -> Work:
-        opts = filled(AllToAllOptions, opts, timeout=timeout)
+        opts = make_options(AllToAllOptions, opts, timeout=timeout)
         name = "all_to_all_single"
-        only([input], self, name)
-        only([output], self, name)
+        single_tensor([input], self, name)
+        single_tensor([output], self, name)
         self._same_dtype(output, input, name)
-        received = checked_splits(output_split_sizes or [], output, self, name, "output")
-        sent = checked_splits(input_split_sizes or [], input, self, name, "input")
-        places = self._places(input)
+        received = splits_in_elements(output_split_sizes or [], output, self, name, "output")
+        sent = splits_in_elements(input_split_sizes or [], input, self, name, "input")
+        staging = self._stage(input)
         call = partial(
             self._engine.all_to_all,
-            _cut(places.writes(output), received),
-            _cut(places.reads(input), sent),
+            _cut(staging.output(output), received),
+            _cut(staging.input(input), sent),
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
@@ -255,8 +262,8 @@ class DataMovementMixin(ProcessGroupMPIBase):
             call,
             is_async=opts.asyncOp,
             results=[output],
-            places=places,
-            given=[input],
+            staging=staging,
+            inputs=[input],
         )
 
     alltoall_base = all_to_all_single
@@ -264,8 +271,8 @@ class DataMovementMixin(ProcessGroupMPIBase):
     def _one_each(
         self, lists: list[list[Tensor]] | list[Tensor], own: Tensor, name: str
     ) -> list[Tensor]:
-        tensors = one_list(lists, self, name)
-        same_length(tensors, self, name)
+        tensors = single_list(lists, self, name)
+        check_one_per_rank(tensors, self, name)
         self._same_dtype(tensors[0], own, name)
         self._same_count(tensors[self.rank()], own, name, "tensor for this rank")
         return tensors
@@ -273,13 +280,13 @@ class DataMovementMixin(ProcessGroupMPIBase):
     def _same_dtype(self, one: Tensor, other: Tensor, name: str) -> None:
         if one.dtype != other.dtype:
             raise TypeError(
-                f"{self._where(name)}: tensors of several dtypes: {one.dtype}, {other.dtype}"
+                f"{self._label(name)}: tensors of several dtypes: {one.dtype}, {other.dtype}"
             )
 
     def _same_count(self, one: Tensor, own: Tensor, name: str, what: str) -> None:
         if one.numel() != own.numel():
             raise ValueError(
-                f"{self._where(name)}: the {what} has {one.numel()} elements (shape "
+                f"{self._label(name)}: the {what} has {one.numel()} elements (shape "
                 f"{tuple(one.shape)}), its own tensor {own.numel()} (shape {tuple(own.shape)})"
             )
 

@@ -42,17 +42,17 @@ class DDPBuckets:
     def __init__(self, node: Node | None, settings: Settings) -> None:
         """node: of all ranks of the group; None where they do not share memory."""
         self._node, self._settings = node, settings
-        self.at_once = False
+        self.runs_inline = False
         """Reduce buckets on the thread that brings them: another one could only take the time
         that it saves from the backward passes, which keep all cores busy."""
         self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        self._left: set[int] = set()  # where buckets are that could not be moved
+        self._unshareable: set[int] = set()  # where buckets are that could not be moved
 
-    def expect(self, module: DistributedDataParallel) -> None:
+    def add_module(self, module: DistributedDataParallel) -> None:
         """From now on look for the buckets of `module`."""
         self._modules.add(module)
         if self._node is not None:
-            self.at_once = self._settings.cores <= self._node.size * torch.get_num_threads()
+            self.runs_inline = self._settings.cores <= self._node.size * torch.get_num_threads()
 
     def cap_mb(self, module: torch.nn.Module) -> int | None:
         """Return the size of buckets for `module`, the same on every rank; None: PyTorch's own,
@@ -62,15 +62,15 @@ class DDPBuckets:
         num_bytes = sum(parameter.nbytes for parameter in module.parameters())
         return bucket_cap_mb(self._node.size, self._settings.cache_bytes, num_bytes)
 
-    def consider(self, tensor: Tensor) -> bool:
+    def share_if_bucket(self, tensor: Tensor) -> bool:
         """Return whether `tensor` is a DDP bucket; move it to shared memory the first time."""
         if self._node is None or not self._modules or not self._is_bucket(tensor):
             return False
         storage = tensor.untyped_storage()
-        if not storage.is_shared() and storage.data_ptr() not in self._left:
+        if not storage.is_shared() and storage.data_ptr() not in self._unshareable:
             address = storage.data_ptr()
-            if not self._show(storage, self._node):
-                self._left.add(address)
+            if not self._share(storage, self._node):
+                self._unshareable.add(address)
         return True
 
     def _is_bucket(self, tensor: Tensor) -> bool:
@@ -81,14 +81,14 @@ class DDPBuckets:
         """
         if tensor.dim() != 1 or not tensor.is_cpu:
             return False  # on a GPU the backward pass has a thread that no Python code is on
-        # 0: here, 1: consider, 2: allreduce, 3: who called it
+        # 0: here, 1: share_if_bucket, 2: allreduce, 3: who called it
         if sys._getframe(3).f_code is not _BACKWARD:
             return False
         num_bytes = tensor.nbytes
         whole = num_bytes == tensor.untyped_storage().nbytes()
         return whole and num_bytes >= SMALLEST_BYTES and tensor.is_contiguous()
 
-    def _show(self, storage: UntypedStorage, node: Node) -> bool:
+    def _share(self, storage: UntypedStorage, node: Node) -> bool:
         """Move `storage` to shared memory; return whether that was possible."""
         if not _has_room(node.size * storage.nbytes()) or not _has_descriptors():
             return False
@@ -148,15 +148,15 @@ def bucket_cap_mb(ranks: int, cache_bytes: int, model_bytes: int) -> int:
     return max(1, in_cache, math.ceil(model_bytes / MOST_BUCKETS / MEGABYTE))
 
 
-def watch_ddp() -> None:
+def patch_ddp() -> None:
     """Have every DDP module that is made from now on tell its process group of itself."""
     original = DistributedDataParallel.__init__
-    if getattr(original, "tells_its_group", False):
+    if getattr(original, "patched_by_phalanx", False):
         return
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def making(self: Any, *args: Any, **kwargs: Any) -> None:
+    def patched_init(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs).arguments
         group = _group_of(given)
         buckets: DDPBuckets | None = getattr(group, "buckets", None)
@@ -166,10 +166,10 @@ def watch_ddp() -> None:
             kwargs["bucket_cap_mb"] = cap_mb
         original(self, *args, **kwargs)
         if buckets is not None:
-            buckets.expect(self)
+            buckets.add_module(self)
 
-    making.tells_its_group = True  # type: ignore[attr-defined]
-    DistributedDataParallel.__init__ = making  # type: ignore[method-assign]
+    patched_init.patched_by_phalanx = True  # type: ignore[attr-defined]
+    DistributedDataParallel.__init__ = patched_init  # type: ignore[method-assign]
 
 
 def _group_of(arguments: dict[str, Any]) -> Any:

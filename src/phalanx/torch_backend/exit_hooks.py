@@ -28,12 +28,12 @@ PYTORCH_HOOK = "_distributed_excepthook"
 _SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-def watch_over(session: Session) -> None:
+def install_exit_hooks(session: Session) -> None:
     """An uncaught exception, the normal end, a signal and a fork of this process concern
     `session`, and all that began before it and are still open."""
     _SESSIONS.add(session)
     _install_once()
-    _drop_old_hooks()
+    _remove_stale_hooks()
 
 
 def _open_sessions() -> list[Session]:
@@ -44,8 +44,8 @@ def _open_sessions() -> list[Session]:
 @cache
 def _install_once() -> None:
     global _before
-    _before, sys.excepthook = sys.excepthook, _tell_the_others
-    _write_when_ended()
+    _before, sys.excepthook = sys.excepthook, _report_exception
+    _install_sigterm_dump()
     defer_handlers()
     atexit.register(_end)
     os.register_at_fork(after_in_child=_refuse_in_child)
@@ -65,7 +65,7 @@ _before: Any = sys.excepthook
 """The hook that was there before this one."""
 
 
-def _tell_the_others(
+def _report_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     """The hook for uncaught exceptions."""
@@ -79,18 +79,18 @@ def _tell_the_others(
         threading.Thread(target=_abort_after, args=(2 * GRACE_S,), daemon=True).start()
 
 
-def _drop_old_hooks() -> None:
+def _remove_stale_hooks() -> None:
     """PyTorch adds a hook in every `init_process_group` and takes none away: without end they call
     each other. Those that hide this one are of groups that exist no more."""
     hook: Any = sys.excepthook
     while getattr(hook, "__name__", "") == PYTORCH_HOOK:
         inside = inspect.getclosurevars(hook).nonlocals
         hook = inside.get("old_hook")
-    if hook is _tell_the_others:
+    if hook is _report_exception:
         sys.excepthook = hook
 
 
-def _write_when_ended() -> None:
+def _install_sigterm_dump() -> None:
     """Where there is a folder for it, a request to end has this rank write down what it did last.
     A script that listens to the signal itself is left alone."""
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
@@ -99,10 +99,10 @@ def _write_when_ended() -> None:
         and is_free
         and threading.current_thread() is threading.main_thread()
     ):
-        signal.signal(signal.SIGTERM, _write_and_end)
+        signal.signal(signal.SIGTERM, _dump_and_terminate)
 
 
-def _write_and_end(number: int, _: FrameType | None) -> None:
+def _dump_and_terminate(number: int, _: FrameType | None) -> None:
     for session in _open_sessions():
         session.world.recorder.write(f"rank {session.world.rank} was asked to end (SIGTERM)")
     signal.signal(number, signal.SIG_DFL)
@@ -127,7 +127,7 @@ def _end_session(session: Session) -> None:
     try:
         text = "" if session.end_threads(ENDING_S) else "a collective of its own is under way"
         if not text:
-            session.meet()
+            session.exit_barrier()
     except MismatchError as error:
         text = f"others wait for it: {error}"
     if text:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from phalanx.comm.device_network import Memory
 from phalanx.torch_backend.device_memory import DeviceMemory, can_reduce
-from phalanx.torch_backend.tensors import TensorStaging, lies_in_place
+from phalanx.torch_backend.tensors import TensorStaging, is_usable_in_place
 
 
 def device_types() -> list[str]:
@@ -67,14 +67,14 @@ class PinnedHostStaging(TensorStaging):
                 tensor.record_stream(self._stream)
         self._stored = self._stream.record_event()
 
-    def after_wait(self) -> None:
+    def sync_stream(self) -> None:
         if self._stored is not None:
             self._streams.current_stream(self._device).wait_event(self._stored)
 
-    def _lies_in_place(self, tensor: Tensor) -> bool:  # noqa: ARG002
+    def _is_usable_in_place(self, tensor: Tensor) -> bool:  # noqa: ARG002
         return False
 
-    def _copy_of(self, tensor: Tensor) -> Tensor:
+    def _allocate_copy(self, tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
 
@@ -95,7 +95,7 @@ class DirectDeviceStaging(TensorStaging):
         self._stream = self._streams.Stream(device)
         self._memory = DeviceMemory(device, self._streams)
 
-    def around(self, call: Callable[[], object]) -> Callable[[], object]:
+    def wrap(self, call: Callable[[], object]) -> Callable[[], object]:
         ready = self._streams.current_stream(self._device).record_event()
 
         def on_the_side() -> None:
@@ -109,9 +109,9 @@ class DirectDeviceStaging(TensorStaging):
 
         return on_the_side
 
-    def _lies_in_place(self, tensor: Tensor) -> bool:
-        return tensor.device == self._device and lies_in_place(tensor)
+    def _is_usable_in_place(self, tensor: Tensor) -> bool:
+        return tensor.device == self._device and is_usable_in_place(tensor)
 
-    def _copy_of(self, tensor: Tensor) -> Tensor:
+    def _allocate_copy(self, tensor: Tensor) -> Tensor:
         with self._streams.stream(self._stream):  # on which it is used, and given back
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)

@@ -13,33 +13,33 @@ from typing import Any
 
 from torch.distributed import Store
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed.rendezvous import rendezvous as find_env
+from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from phalanx.comm import kernels
 from phalanx.comm.join_world import check_hosts, report_binding
 from phalanx.comm.world import World
-from phalanx.torch_backend.c10d_patches import accept_splits, accept_timeouts
-from phalanx.torch_backend.ddp import watch_ddp
-from phalanx.torch_backend.errors import ENDED, as_torch
-from phalanx.torch_backend.exit_hooks import watch_over
-from phalanx.torch_backend.monitored_barrier import accept_monitored_barrier
+from phalanx.torch_backend.c10d_patches import patch_set_pg_timeout, patch_split_group
+from phalanx.torch_backend.ddp import patch_ddp
+from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
+from phalanx.torch_backend.exit_hooks import install_exit_hooks
+from phalanx.torch_backend.monitored_barrier import patch_monitored_barrier
 from phalanx.torch_backend.multi_backend import MultiBackendProcessGroup
 from phalanx.torch_backend.process_group import ProcessGroupMPI
 from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 from phalanx.torch_backend.rendezvous import (
     Rendezvous,
-    asked_of_init,
-    check_asked,
+    caller_locals,
+    check_init_arguments,
+    connect_ranks,
+    disconnect_ranks,
+    find_rendezvous,
+    fresh_store,
+    init_arguments,
     is_without_mpi,
-    leave,
-    locals_of,
-    meet,
-    meeting_of,
-    unused,
 )
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.store import LazyStore, open_store
-from phalanx.torch_backend.torch_compile import leave_uncompiled
+from phalanx.torch_backend.torch_compile import exclude_from_dynamo
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,11 @@ class GroupOptions:
     timeout: timedelta = c10d.default_pg_timeout
     session: Session | None = None
     store: Store | None = None
-    others: Mapping[str, Any] | None = None
+    other_backends: Mapping[str, Any] | None = None
     """Process groups for the device types that another backend serves."""
 
 
-_GROUP_OPTIONS: ContextVar[GroupOptions] = ContextVar("wanted", default=GroupOptions())  # noqa: B039
+_GROUP_OPTIONS: ContextVar[GroupOptions] = ContextVar("options", default=GroupOptions())  # noqa: B039
 
 
 def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,8 +65,8 @@ def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
     """
     try:
         return _make_group(helper, *args, **kwargs)
-    except ENDED as error:
-        raise as_torch(error) from None
+    except ENGINE_ERRORS as error:
+        raise to_torch_error(error) from None
 
 
 def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,31 +74,33 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
     arguments = bound.arguments
     ranks = arguments["global_ranks_in_group"]
     devices = c10d.BackendConfig(arguments["backend"]).get_device_backend_map()
-    others = {device: backend for device, backend in devices.items() if backend != "mpi"}
-    if ranks and others:
+    other_backends = {device: backend for device, backend in devices.items() if backend != "mpi"}
+    if ranks and other_backends:
         open_default_store()
     if ranks and _default_rank() not in ranks:
         return helper(*args, **kwargs)
-    wanted = GroupOptions(name=arguments["group_name"], timeout=arguments["timeout"])
-    meeting = meeting_of(arguments, os.environ)
-    wanted = replace(wanted, session=_session(ranks, wanted.timeout, meeting))
-    assert wanted.session is not None
-    world = wanted.session.world
+    options = GroupOptions(name=arguments["group_name"], timeout=arguments["timeout"])
+    rdzv = find_rendezvous(arguments, os.environ)
+    options = replace(options, session=_get_or_create_session(ranks, options.timeout, rdzv))
+    assert options.session is not None
+    world = options.session.world
     if not ranks:
-        _check_asked(asked_of_init(), world)
+        _check_init_arguments(init_arguments(), world)
         if arguments["group_size"] == -1:
-            store = meeting.store if meeting else _later_store(world, wanted.timeout)
+            store = rdzv.store if rdzv else _lazy_store(world, options.timeout)
             arguments.update(group_rank=world.rank, group_size=world.size, store=store)
         else:
-            _check_asked((arguments["group_rank"], arguments["group_size"]), world)
-    if others:
-        own = [device for device in devices if device not in others]
-        wanted = replace(wanted, others=_make_others(helper, arguments, others))
+            _check_init_arguments((arguments["group_rank"], arguments["group_size"]), world)
+    if other_backends:
+        own = [device for device in devices if device not in other_backends]
+        options = replace(
+            options, other_backends=_make_other_backends(helper, arguments, other_backends)
+        )
         # mpi first: PyTorch makes no more backends once it got a whole process group.
-        ordered = {**dict.fromkeys(own, "mpi"), **others}
+        ordered = {**dict.fromkeys(own, "mpi"), **other_backends}
         arguments["backend"] = ",".join(f"{d}:{b}" for d, b in ordered.items())
-    wanted = replace(wanted, store=arguments["store"])
-    token = _GROUP_OPTIONS.set(wanted)
+    options = replace(options, store=arguments["store"])
+    token = _GROUP_OPTIONS.set(options)
     try:
         return helper(*bound.args, **bound.kwargs)
     finally:
@@ -107,30 +109,30 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
 
 def create(ranks: list[int]) -> ProcessGroupMPIBase:
     """The process group of `ranks`, the calling rank among them; an empty list: of all."""
-    accept_monitored_barrier()
-    accept_timeouts()
-    accept_splits()
-    watch_ddp()
-    wanted = _GROUP_OPTIONS.get()
-    session = wanted.session or _session(ranks, wanted.timeout)
+    patch_monitored_barrier()
+    patch_set_pg_timeout()
+    patch_split_group()
+    patch_ddp()
+    options = _GROUP_OPTIONS.get()
+    session = options.session or _get_or_create_session(ranks, options.timeout)
     engine = session.world.group
     if ranks:
-        engine = engine.subgroup(ranks, name=wanted.name, tag=session.next_tag(ranks))
-    engine.timeout_s = wanted.timeout.total_seconds()
-    if wanted.others:
+        engine = engine.subgroup(ranks, name=options.name, tag=session.next_tag(ranks))
+    engine.timeout_s = options.timeout.total_seconds()
+    if options.other_backends:
         return MultiBackendProcessGroup(
-            engine, session, wanted.store, wanted.name, others=wanted.others
+            engine, session, options.store, options.name, other_backends=options.other_backends
         )
-    return ProcessGroupMPI(engine, session, wanted.store, wanted.name)
+    return ProcessGroupMPI(engine, session, options.store, options.name)
 
 
 def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
     """For init_method="mpi://" """
     if is_without_mpi(os.environ):
-        store, rank, size = next(find_env("env://"))
-        yield unused(store, rank, os.environ), rank, size
+        store, rank, size = next(torch_rendezvous("env://"))
+        yield fresh_store(store, rank, os.environ), rank, size
     else:
-        world = _world(c10d.default_pg_timeout)
+        world = _create_world(c10d.default_pg_timeout)
         try:
             store = open_store(world, c10d.default_pg_timeout)
         finally:
@@ -147,12 +149,12 @@ def open_default_store() -> None:
     default = c10d._world.default_pg
     store = default.get_group_store() if isinstance(default, ProcessGroupMPIBase) else None
     if isinstance(store, LazyStore):
-        if locals_of("_new_group_with_tag").get("use_local_synchronization"):
+        if caller_locals("_new_group_with_tag").get("use_local_synchronization"):
             store.opened()
         store.open()
 
 
-def _later_store(world: World, timeout: timedelta) -> LazyStore:
+def _lazy_store(world: World, timeout: timedelta) -> LazyStore:
     def gather(value: Any) -> list[Any]:
         # In its turn among the collectives of the default group.
         values: list[Any] = [None] * world.size
@@ -162,7 +164,9 @@ def _later_store(world: World, timeout: timedelta) -> LazyStore:
     return LazyStore(lambda: open_store(world, timeout, gather))
 
 
-def _session(ranks: list[int], timeout: timedelta, meeting: Rendezvous | None = None) -> Session:
+def _get_or_create_session(
+    ranks: list[int], timeout: timedelta, rdzv: Rendezvous | None = None
+) -> Session:
     """Return the session of the existing groups, else start one, collectively on all ranks."""
     for group in c10d._world.pg_map:
         if isinstance(group, ProcessGroupMPIBase):
@@ -172,21 +176,21 @@ def _session(ranks: list[int], timeout: timedelta, meeting: Rendezvous | None = 
             f"the first group of backend mpi must hold all {c10d._get_default_group().size()} "
             f"ranks, not {ranks}: make one of all ranks first, or use mpi as the default backend"
         )
-    if meeting is not None:
-        session = Session(meet(meeting, timeout, check=_is_checking()), end=leave)
+    if rdzv is not None:
+        session = Session(connect_ranks(rdzv, timeout, check=_debug_checks()), end=disconnect_ranks)
     else:
-        session = Session(_world(timeout))
+        session = Session(_create_world(timeout))
         report_binding(session.world)
     _report_kernels(session.world)
     session.world.recorder.label = "backend mpi"
-    watch_over(session)
-    leave_uncompiled("phalanx.torch_backend")
+    install_exit_hooks(session)
+    exclude_from_dynamo("phalanx.torch_backend")
     return session
 
 
-def _world(timeout: timedelta) -> World:
+def _create_world(timeout: timedelta) -> World:
     try:
-        world = World.create(timeout_s=timeout.total_seconds(), check=_is_checking())
+        world = World.create(timeout_s=timeout.total_seconds(), check=_debug_checks())
     except Exception as error:
         if "mpi4py.MPI" in sys.modules:
             raise
@@ -209,18 +213,20 @@ def _report_kernels(world: World) -> None:
         )
 
 
-def _check_asked(asked: tuple[int, int], world: World) -> None:
+def _check_init_arguments(asked: tuple[int, int], world: World) -> None:
     try:
-        check_asked(asked, (world.rank, world.size))
+        check_init_arguments(asked, (world.rank, world.size))
     except RuntimeError:
         world.close()
         raise
 
 
-def _make_others(helper: Any, arguments: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
+def _make_other_backends(
+    helper: Any, arguments: dict[str, Any], other_backends: dict[str, Any]
+) -> dict[str, Any]:
     """A process group of PyTorch's own for each device type that another backend serves."""
     made = {}
-    for device, backend in others.items():
+    for device, backend in other_backends.items():
         changes = {
             "backend": c10d.Backend(f"{device}:{backend}"),
             "group_name": f"{arguments['group_name']}/{device}",
@@ -234,6 +240,6 @@ def _default_rank() -> int:
     return rank
 
 
-def _is_checking() -> bool | None:
+def _debug_checks() -> bool | None:
     """Return True in PyTorch's debug mode; None: as Phalanx's own variable says."""
     return os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL" or None

@@ -62,10 +62,10 @@ def missing_ranks(text: str) -> list[str]:
     return re.findall(r"(?:^|, )(\d+)(?= \(world|,| |$)", found[1]) if found else []
 
 
-def accept_monitored_barrier() -> None:
+def patch_monitored_barrier() -> None:
     """PyTorch's function refuses every backend but gloo before it asks the group."""
     original = c10d.monitored_barrier
-    if getattr(original, "asks_the_group", False):
+    if getattr(original, "patched_by_phalanx", False):
         return
 
     def monitored_barrier(
@@ -77,5 +77,5 @@ def accept_monitored_barrier() -> None:
         return original(group, timeout, wait_all_ranks)
 
     monitored_barrier.__doc__ = original.__doc__
-    monitored_barrier.asks_the_group = True  # type: ignore[attr-defined]
+    monitored_barrier.patched_by_phalanx = True  # type: ignore[attr-defined]
     c10d.monitored_barrier = dist.monitored_barrier = monitored_barrier

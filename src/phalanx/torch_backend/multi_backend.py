@@ -14,41 +14,41 @@ from phalanx.torch_backend.process_group import ProcessGroupMPI
 class MultiBackendProcessGroup(ProcessGroupMPI):
     """Backend mpi for some device types, process groups of other backends for the rest."""
 
-    def __init__(self, *args: Any, others: Mapping[str, Any]) -> None:
+    def __init__(self, *args: Any, other_backends: Mapping[str, Any]) -> None:
         super().__init__(*args)
-        self._others = dict(others)
-        own = [device for device in self._devices if device.type not in others]
-        self._devices = own + [torch.device(kind) for kind in others]
+        self._other_backends = dict(other_backends)
+        own = [device for device in self._devices if device.type not in other_backends]
+        self._devices = own + [torch.device(kind) for kind in other_backends]
 
     def _get_backend(self, device: torch.device) -> Any:
-        if device.type in self._others:
-            return self._others[device.type]._get_backend(device)
+        if device.type in self._other_backends:
+            return self._other_backends[device.type]._get_backend(device)
         return super()._get_backend(device)
 
     def _start_coalescing(self, device: torch.device) -> None:
-        other = self._others.get(device.type)
+        other = self._other_backends.get(device.type)
         other._start_coalescing(device) if other else super()._start_coalescing(device)
 
     def _end_coalescing(self, device: torch.device) -> Any:
-        other = self._others.get(device.type)
+        other = self._other_backends.get(device.type)
         return other._end_coalescing(device) if other else super()._end_coalescing(device)
 
 
-def _kind_of(arguments: Any) -> str | None:
+def _device_type_of(arguments: Any) -> str | None:
     """The device type of the first tensor in arguments of tensors and lists of them."""
     for argument in arguments:
         if isinstance(argument, Tensor):
             return argument.device.type
-        if isinstance(argument, list) and (kind := _kind_of(argument)) is not None:
+        if isinstance(argument, list) and (kind := _device_type_of(argument)) is not None:
             return kind
     return None
 
 
-def _routed(name: str) -> Callable[..., Any]:
+def _dispatch(name: str) -> Callable[..., Any]:
     own = getattr(ProcessGroupMPI, name)
 
     def method(self: MultiBackendProcessGroup, *args: Any, **kwargs: Any) -> Any:
-        other = self._others.get(_kind_of(args) or "")
+        other = self._other_backends.get(_device_type_of(args) or "")
         return getattr(other, name)(*args, **kwargs) if other else own(self, *args, **kwargs)
 
     method.__name__ = name
@@ -63,4 +63,4 @@ for _name in (
     *("all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
     *("alltoall", "all_to_all_single", "alltoall_base", "send", "recv", "recv_anysource"),
 ):
-    setattr(MultiBackendProcessGroup, _name, _routed(_name))
+    setattr(MultiBackendProcessGroup, _name, _dispatch(_name))

@@ -13,10 +13,10 @@ from torch.distributed import DistBackendError
 from torch.futures import Future
 
 from phalanx.comm.group import Request
-from phalanx.torch_backend.errors import as_torch
+from phalanx.torch_backend.errors import to_torch_error
 from phalanx.torch_backend.work import PendingWork
 
-SHORTEST_NAP_S, LONGEST_NAP_S = 100e-6, 1e-3
+MIN_SLEEP_S, MAX_SLEEP_S = 100e-6, 1e-3
 IDLE_S = 1.0  # after which the thread ends
 
 
@@ -32,19 +32,19 @@ class PointToPointWork(PendingWork):
         timeout_s: float,
         source: int | None,
         store: Callable[[], None],
-        watch: Callable[[PointToPointWork], None],
+        poll_in_background: Callable[[PointToPointWork], None],
     ) -> None:
         """store: brings a copy back; watch: has a thread look at this message until it is done."""
         super().__init__(results, text)
         self._request, self._source, self._timeout_s = request, source, timeout_s
-        self._store, self._watch = store, watch
-        self._moving = threading.Lock()
+        self._store, self._poll_in_background = store, poll_in_background
+        self._polling = threading.Lock()
 
     def is_completed(self) -> bool:
-        return self.move()
+        return self.poll()
 
     def is_success(self) -> bool:
-        return self.move() and self._error is None
+        return self.poll() and self._error is None
 
     def source_rank(self) -> int:
         return self._source_rank()
@@ -57,41 +57,41 @@ class PointToPointWork(PendingWork):
     def get_future(self) -> Future[Any]:
         future = super().get_future()
         if not self._is_done:
-            self._watch(self)
+            self._poll_in_background(self)
         return future
 
-    def move(self) -> bool:
+    def poll(self) -> bool:
         """Test the request once, without blocking; return whether the message is complete."""
-        if not self._is_done and self._moving.acquire(blocking=False):
+        if not self._is_done and self._polling.acquire(blocking=False):
             try:
-                self._try(self._request.test)
+                self._complete_if(self._request.test)
             finally:
-                self._moving.release()
+                self._polling.release()
         return self._is_done
 
-    def _await(self, timeout_s: float | None) -> None:
+    def _wait_until_done(self, timeout_s: float | None) -> None:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        if not self._moving.acquire(timeout=limit_s):
+        if not self._polling.acquire(timeout=limit_s):
             raise DistBackendError(f"{self._text} was not over after {limit_s:g} s")
         try:
             if not self._is_done:
-                self._try(partial(self._waited, limit_s))
+                self._complete_if(partial(self._wait_for_request, limit_s))
         finally:
-            self._moving.release()
+            self._polling.release()
 
-    def _waited(self, timeout_s: float) -> bool:
+    def _wait_for_request(self, timeout_s: float) -> bool:
         self._request.wait(timeout_s)
         return True
 
-    def _try(self, look: Callable[[], bool]) -> None:
+    def _complete_if(self, is_complete: Callable[[], bool]) -> None:
         try:
-            if not look():
+            if not is_complete():
                 return
             if self._source is None:
                 self._source = self._request.source
             self._store()
         except Exception as error:  # noqa: BLE001  raised by `wait`
-            self._error = as_torch(error)
+            self._error = to_torch_error(error)
         self.finish()
 
 
@@ -107,47 +107,47 @@ class ProgressThread:
     def __init__(self, name: str) -> None:
         self._name = name
         self._guard = threading.Lock()
-        self._messages: list[PointToPointWork] = []
-        self._news = threading.Event()
+        self._works: list[PointToPointWork] = []
+        self._wake = threading.Event()
         self._is_open = True
         self._thread: threading.Thread | None = None
 
-    def add(self, message: PointToPointWork) -> None:
+    def add(self, work: PointToPointWork) -> None:
         with self._guard:
-            self._messages.append(message)
+            self._works.append(work)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._look, name=self._name, daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-        self._news.set()
+        self._wake.set()
 
     def close(self) -> None:
         self._is_open = False
-        self._news.set()
+        self._wake.set()
         thread = self._thread
         if thread is not None and thread.ident != threading.get_ident():
             thread.join(1.0)
 
-    def _look(self) -> None:
+    def _run(self) -> None:
         """Until nothing new has come for a while; the next message starts another thread."""
         while self._is_open:
-            if self._news.wait(IDLE_S):
-                self._news.clear()
-                self._move_on()
+            if self._wake.wait(IDLE_S):
+                self._wake.clear()
+                self._poll_until_done()
             with self._guard:
-                if not self._messages and not self._news.is_set():
+                if not self._works and not self._wake.is_set():
                     self._thread = None
                     return
 
-    def _move_on(self) -> None:
+    def _poll_until_done(self) -> None:
         """Until nothing is left to look at."""
         began_s = time.monotonic()
-        while self._is_open and self._messages:
-            if self._news.is_set():
-                self._news.clear()
+        while self._is_open and self._works:
+            if self._wake.is_set():
+                self._wake.clear()
                 began_s = time.monotonic()
             waited_s = time.monotonic() - began_s
-            time.sleep(min(max(SHORTEST_NAP_S, waited_s / 50), LONGEST_NAP_S))
-            for message in list(self._messages):
-                message.move()
+            time.sleep(min(max(MIN_SLEEP_S, waited_s / 50), MAX_SLEEP_S))
+            for work in list(self._works):
+                work.poll()
             with self._guard:
-                self._messages = [m for m in self._messages if not m.is_completed()]
+                self._works = [m for m in self._works if not m.is_completed()]

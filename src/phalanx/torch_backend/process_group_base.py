@@ -16,10 +16,10 @@ from torch.distributed import DistBackendError, Work
 
 from phalanx.comm.group import Group
 from phalanx.comm.traffic import Traffic
-from phalanx.torch_backend.arguments import checked_rank
+from phalanx.torch_backend.arguments import check_rank
 from phalanx.torch_backend.collective_queue import CollectiveQueue
 from phalanx.torch_backend.ddp import DDPBuckets
-from phalanx.torch_backend.errors import calling
+from phalanx.torch_backend.errors import call_with_torch_errors
 from phalanx.torch_backend.gpu_staging import (
     DirectDeviceStaging,
     PinnedHostStaging,
@@ -31,7 +31,7 @@ from phalanx.torch_backend.point_to_point_work import ProgressThread
 from phalanx.torch_backend.profiling import is_profiling, profiled
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.tensors import TensorStaging
-from phalanx.torch_backend.work import CoalescedWork, CompletedWork, QueuedWork, let_callbacks_wait
+from phalanx.torch_backend.work import CoalescedWork, CompletedWork, QueuedWork, patch_future_wait
 
 GRACE_S = 5.0  # after the timeout of a collective, to find out who did not come
 GIVING_UP_S = 3.0  # for a collective to notice that its group is given up
@@ -57,16 +57,16 @@ class ProcessGroupMPIBase(ProcessGroup):
     ) -> None:
         super().__init__(engine.rank, engine.size)
         self._engine, self.session, self._store = engine, session, store
-        self._refusal: str | None = None
+        self._closed_reason: str | None = None
         self._name, self._desc = name, "undefined"
         self._devices = [torch.device(kind) for kind in device_types()]
         self._queue = CollectiveQueue(f"phalanx collectives {name}")
-        self._watcher = ProgressThread(f"phalanx messages {name}")
+        self._progress_thread = ProgressThread(f"phalanx messages {name}")
         self._completed = CompletedWork([])  # shared by all synchronous collectives
         self._coalesced: list[Work] | None = None
         self.buckets = DDPBuckets(engine.node, session.world.settings)
-        let_callbacks_wait()
-        session.join(self)
+        patch_future_wait()
+        session.add_group(self)
 
     # -- running collectives ---------------------------------------------------------------------
 
@@ -77,26 +77,26 @@ class ProcessGroupMPIBase(ProcessGroup):
         *,
         is_async: bool,
         results: list[Tensor],
-        places: TensorStaging | None = None,
-        given: Sequence[Tensor] | None = None,
+        staging: TensorStaging | None = None,
+        inputs: Sequence[Tensor] | None = None,
     ) -> Work:
         """Here and now where that is asked for and nothing is before it, else in its turn.
 
-        given: the tensors whose shapes a profiler shows; None: the results.
+        inputs: the tensors whose shapes a profiler shows; None: the results.
         """
-        if self._refusal is not None:
-            raise RuntimeError(f"{self._where(name)}: {self._refusal}")
-        if places is not None:
-            call = places.around(call)
+        if self._closed_reason is not None:
+            raise RuntimeError(f"{self._label(name)}: {self._closed_reason}")
+        if staging is not None:
+            call = staging.wrap(call)
         if is_profiling():
-            call = profiled(name, results if given is None else given, call)
-        if not is_async and self._queue.run_at_once(partial(calling, call)):
-            if places is not None:
-                places.after_wait()
+            call = profiled(name, results if inputs is None else inputs, call)
+        if not is_async and self._queue.run_inline(partial(call_with_torch_errors, call)):
+            if staging is not None:
+                staging.sync_stream()
             return self._completed
-        work = QueuedWork(call, results, self._where(name), self._queue)
-        if places is not None:
-            work.after_wait = places.after_wait
+        work = QueuedWork(call, results, self._label(name), self._queue)
+        if staging is not None:
+            work.sync_stream = staging.sync_stream
         self._queue.submit(work)
         if self._coalesced is not None:
             self._coalesced.append(work)
@@ -104,7 +104,7 @@ class ProcessGroupMPIBase(ProcessGroup):
             work.wait()
         return work
 
-    def _together(
+    def _run_coalesced(
         self,
         name: str,
         calls: Sequence[Callable[[Any], Work]],
@@ -113,12 +113,12 @@ class ProcessGroupMPIBase(ProcessGroup):
     ) -> Work:
         """Several collectives as one work."""
         works = [call(opts) for call in calls]
-        return CoalescedWork(works, results, self._where(name)) if opts.asyncOp else self._completed
+        return CoalescedWork(works, results, self._label(name)) if opts.asyncOp else self._completed
 
-    def _checked_root(self, root: int, collective: str) -> int:
-        return checked_rank(root, self, collective, "the root")
+    def _check_root(self, root: int, collective: str) -> int:
+        return check_rank(root, self, collective, "the root")
 
-    def _places(self, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
+    def _stage(self, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
         """For a collective on `tensor` and others on the same device."""
         if tensor.is_cpu:
             return TensorStaging()
@@ -127,9 +127,9 @@ class ProcessGroupMPIBase(ProcessGroup):
             tensor.dtype, reduces=reduces, is_gpu_aware=is_aware
         ):
             return DirectDeviceStaging(tensor.device, self._engine.on_device)
-        return self._host_places(tensor)
+        return self._stage_on_host(tensor)
 
-    def _host_places(self, tensor: Tensor) -> TensorStaging:
+    def _stage_on_host(self, tensor: Tensor) -> TensorStaging:
         """In memory that the CPU reads and writes."""
         if tensor.is_cpu:
             return TensorStaging()
@@ -140,7 +140,7 @@ class ProcessGroupMPIBase(ProcessGroup):
             f"{', '.join(device.type for device in self._devices)}, not of {tensor.device}"
         )
 
-    def _where(self, collective: str) -> str:
+    def _label(self, collective: str) -> str:
         """For messages. The rank is that in the group."""
         return f"rank {self._engine.rank} of group {self._name}, {collective}"
 
@@ -154,7 +154,7 @@ class ProcessGroupMPIBase(ProcessGroup):
     def _end_coalescing(self, device: torch.device) -> Work:  # noqa: ARG002
         works, self._coalesced = self._coalesced or [], None
         return (
-            CoalescedWork(works, [], self._where("coalesced calls")) if works else self._completed
+            CoalescedWork(works, [], self._label("coalesced calls")) if works else self._completed
         )
 
     # -- who it is -------------------------------------------------------------------------------
@@ -267,14 +267,14 @@ class ProcessGroupMPIBase(ProcessGroup):
         Raises: DistBackendError when some of it failed, or did not end; nothing of it is done
         later. It is said once: called again, `destroy_process_group` comes to its end.
         """
-        if self._refusal is not None:
+        if self._closed_reason is not None:
             return
         if self._queue.is_inside():
             raise RuntimeError(
-                f"{self._where('destroy_process_group')}: called by a signal handler in the "
+                f"{self._label('destroy_process_group')}: called by a signal handler in the "
                 "middle of a collective; set a flag there and destroy the group after it"
             )
-        self._refusal = "the group has been destroyed"
+        self._closed_reason = "the group has been destroyed"
         was_usable = self._engine.broken is None
         unfinished = self._queue.unfinished()
         if not self._close(self._engine.timeout_s + GRACE_S):
@@ -283,14 +283,14 @@ class ProcessGroupMPIBase(ProcessGroup):
         errors = [task.error for task in unfinished if task.error is not None]
         if errors and was_usable:
             raise DistBackendError(
-                f"{self._where('destroy_process_group')}: {len(errors)} of its collectives, which "
+                f"{self._label('destroy_process_group')}: {len(errors)} of its collectives, which "
                 f"nobody waited for, failed: {errors[0]}"
             )
 
     def abort(self) -> None:
         """Give up: waits in this group end with an error, here and on the other ranks."""
-        if self._refusal is None:
-            self._refusal = "the group has been aborted"
+        if self._closed_reason is None:
+            self._closed_reason = "the group has been aborted"
             with suppress(DistBackendError):
                 self._give_up(f"rank {self._engine.rank} aborted group {self._name}")
 
@@ -302,18 +302,18 @@ class ProcessGroupMPIBase(ProcessGroup):
         if not self._close(GIVING_UP_S):
             texts = ", ".join(task.text for task in self._queue.unfinished())
             raise DistBackendError(
-                f"{self._where('destroy_process_group')}: still under way, after "
+                f"{self._label('destroy_process_group')}: still under way, after "
                 f"{self._engine.timeout_s:g} s and although the group was given up: "
                 f"{texts or 'a call of another thread'}"
             )
 
     def refuse(self, reason: str) -> None:
         """Raise RuntimeError with `reason` in every later call; gives nothing back."""
-        self._refusal = reason
+        self._closed_reason = reason
 
     def close(self, timeout_s: float) -> bool:
         """End the threads; whether nothing is under way any more."""
-        self._watcher.close()
+        self._progress_thread.close()
         return self._queue.close(timeout_s)
 
     def _close(self, timeout_s: float) -> bool:
@@ -321,5 +321,5 @@ class ProcessGroupMPIBase(ProcessGroup):
         the engine and keeps it."""
         ended = self.close(timeout_s)
         if ended:
-            calling(partial(self.session.leave, self, self._engine))
+            call_with_torch_errors(partial(self.session.remove_group, self, self._engine))
         return ended

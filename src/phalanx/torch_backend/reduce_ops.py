@@ -31,7 +31,7 @@ _REDUCTIONS = {
 
 
 @cache
-def _named(number: int) -> str:
+def _op_name(number: int) -> str:
     """The name of the operation whose hash is `number`: looking that up costs a third of asking
     the operation for its name."""
     names = [name for name in _REDUCTIONS if name != "PREMUL_SUM"]
@@ -40,17 +40,17 @@ def _named(number: int) -> str:
 
 
 @cache
-def reduction_of(dtype: torch.dtype, number: int) -> Reduction:
+def get_reduction(dtype: torch.dtype, number: int) -> Reduction:
     """Return the reduction of tensors of `dtype` for the operation with hash `number`.
 
     Raises: TypeError when elements of `dtype` have no such reduction.
     """
-    reduction = _REDUCTIONS[_named(number)]
+    reduction = _REDUCTIONS[_op_name(number)]
     check_operation(dtype_of(dtype), reduction.op)
     return reduction
 
 
-def factor_of(op: dist.ReduceOp) -> float | Tensor:
+def premul_factor(op: dist.ReduceOp) -> float | Tensor:
     """Return the factor of PREMUL_SUM; up to PyTorch 2.12 only the pickled state holds it."""
     state: Any = op.__getstate__()
     factor: float | Tensor = op.factor if hasattr(op, "factor") else state[1]

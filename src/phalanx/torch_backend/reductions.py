@@ -18,10 +18,16 @@ from torch.distributed import Work
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
-from phalanx.torch_backend.arguments import filled, one_list, only, same_length, strided
-from phalanx.torch_backend.errors import ENDED, as_torch
+from phalanx.torch_backend.arguments import (
+    check_one_per_rank,
+    check_strided,
+    make_options,
+    single_list,
+    single_tensor,
+)
+from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
-from phalanx.torch_backend.reduce_ops import Reduction, factor_of, reduction_of
+from phalanx.torch_backend.reduce_ops import Reduction, get_reduction, premul_factor
 from phalanx.torch_backend.sparse import MAX_DIMS, sum_sparse
 from phalanx.torch_backend.tensors import TensorStaging, buffer_of, is_plain
 from phalanx.torch_backend.work import CompletedWork
@@ -39,43 +45,43 @@ class ReductionsMixin(ProcessGroupMPIBase):
         op: Any = None,
     ) -> Work:
         if type(opts) is not AllreduceOptions:
-            opts = filled(AllreduceOptions, opts, op=op, timeout=timeout)
+            opts = make_options(AllreduceOptions, opts, op=op, timeout=timeout)
         elif (
             not opts.asyncOp
             and not torch_profiler._is_profiler_enabled
             and type(tensors) is list
-            and self._reduced_at_once(tensors, opts)
+            and self._all_reduce_inline(tensors, opts)
         ):
             return self._completed
         if type(tensors) is list and len(tensors) == 1 and tensors[0].is_sparse:
             return self._sum_sparse(tensors[0], opts)
-        tensor = only(tensors, self, "all_reduce")
-        is_bucket = self.buckets.consider(tensor)
-        reduction, places = self._reduction(tensor, opts, "all_reduce")
+        tensor = single_tensor(tensors, self, "all_reduce")
+        is_bucket = self.buckets.share_if_bucket(tensor)
+        reduction, staging = self._reduction(tensor, opts, "all_reduce")
         if reduction.scales:
-            places.scale(tensor, factor_of(opts.reduceOp))
+            staging.scale(tensor, premul_factor(opts.reduceOp))
         call = partial(
             self._engine.all_reduce,
-            places.updates(tensor),
+            staging.inout(tensor),
             reduction.op,
             divisor=self.size() if reduction.is_average else 1.0,
             timeout_s=self._timeout_s(opts.timeout),
         )
-        is_async = opts.asyncOp and not (is_bucket and self.buckets.at_once)
-        work = self._run("all_reduce", call, is_async=is_async, results=[tensor], places=places)
+        is_async = opts.asyncOp and not (is_bucket and self.buckets.runs_inline)
+        work = self._run("all_reduce", call, is_async=is_async, results=[tensor], staging=staging)
         return CompletedWork([tensor]) if is_bucket and work is self._completed else work
 
-    def _reduced_at_once(self, tensors: list[Tensor], opts: Any) -> bool:
+    def _all_reduce_inline(self, tensors: list[Tensor], opts: Any) -> bool:
         """The common case in few steps, each of which costs as much as the engine does: one plain
         tensor, and nothing in the queue. False: it is not that case."""
-        if self._refusal is not None or len(tensors) != 1 or not is_plain(tensors[0]):
+        if self._closed_reason is not None or len(tensors) != 1 or not is_plain(tensors[0]):
             return False
         tensor, timeout = tensors[0], opts.timeout
         try:
-            reduction = reduction_of(tensor.dtype, hash(opts.reduceOp))
+            reduction = get_reduction(tensor.dtype, hash(opts.reduceOp))
         except TypeError:
             return False
-        if reduction.scales or not self._queue.begin():
+        if reduction.scales or not self._queue.try_begin():
             return False
         try:
             self._engine.all_reduce(
@@ -84,27 +90,29 @@ class ReductionsMixin(ProcessGroupMPIBase):
                 divisor=self._engine.size if reduction.is_average else 1.0,
                 timeout_s=timeout.total_seconds() if timeout.days >= 0 and timeout else None,
             )
-        except ENDED as error:
-            raise as_torch(error) from None
+        except ENGINE_ERRORS as error:
+            raise to_torch_error(error) from None
         finally:
             self._queue.end()
         return True
 
     def _sum_sparse(self, tensor: Tensor, opts: Any) -> Work:
-        reduction, places = self._reduction(tensor, opts, "all_reduce")
+        reduction, staging = self._reduction(tensor, opts, "all_reduce")
         if reduction != Reduction(ReduceOp.SUM):
-            raise TypeError(f"{self._where('all_reduce')}: sparse tensors can only be summed")
+            raise TypeError(f"{self._label('all_reduce')}: sparse tensors can only be summed")
         if not tensor.is_cpu or len(tensor.shape) > MAX_DIMS - 2:
             raise TypeError(
-                f"{self._where('all_reduce')}: a sparse tensor must be on the CPU, of no more than "
+                f"{self._label('all_reduce')}: a sparse tensor must be on the CPU, of no more than "
                 f"{MAX_DIMS - 2} dimensions"
             )
         call = partial(sum_sparse, tensor, self._engine, self._timeout_s(opts.timeout))
-        return self._run("all_reduce", call, is_async=opts.asyncOp, results=[tensor], places=places)
+        return self._run(
+            "all_reduce", call, is_async=opts.asyncOp, results=[tensor], staging=staging
+        )
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        opts = filled(AllreduceOptions, opts)
-        return self._together(
+        opts = make_options(AllreduceOptions, opts)
+        return self._run_coalesced(
             "all_reduce_coalesced",
             [partial(self.allreduce, [tensor]) for tensor in tensors],
             opts,
@@ -120,22 +128,24 @@ class ReductionsMixin(ProcessGroupMPIBase):
         *,
         root: int | None = None,
     ) -> Work:
-        opts = filled(ReduceOptions, opts, op=op, root=root, timeout=timeout)
-        tensor = only(tensors, self, "reduce")
-        reduction, places = self._reduction(tensor, opts, "reduce")
-        root = self._checked_root(opts.rootRank, "reduce")
+        opts = make_options(ReduceOptions, opts, op=op, root=root, timeout=timeout)
+        tensor = single_tensor(tensors, self, "reduce")
+        reduction, staging = self._reduction(tensor, opts, "reduce")
+        root = self._check_root(opts.rootRank, "reduce")
         if reduction.scales and self.rank() == root:
-            places.scale(tensor, factor_of(opts.reduceOp))
+            staging.scale(tensor, premul_factor(opts.reduceOp))
         scales = reduction.scales and self.rank() != root
         call = partial(
             self._engine.reduce,
-            places.scaled(tensor, factor_of(opts.reduceOp)) if scales else places.updates(tensor),
+            staging.scaled_input(tensor, premul_factor(opts.reduceOp))
+            if scales
+            else staging.inout(tensor),
             reduction.op,
             root=root,
             divisor=self.size() if reduction.is_average else 1.0,
             timeout_s=self._timeout_s(opts.timeout),
         )
-        return self._run("reduce", call, is_async=opts.asyncOp, results=[tensor], places=places)
+        return self._run("reduce", call, is_async=opts.asyncOp, results=[tensor], staging=staging)
 
     def reduce_scatter(
         self,
@@ -146,37 +156,37 @@ class ReductionsMixin(ProcessGroupMPIBase):
         *,
         op: Any = None,
     ) -> Work:
-        opts = filled(ReduceScatterOptions, opts, op=op, timeout=timeout)
-        output = only(outputs, self, "reduce_scatter")
-        parts = one_list(inputs, self, "reduce_scatter")
-        same_length(parts, self, "reduce_scatter")
-        reduction, places = self._reduction(output, opts, "reduce_scatter")
-        buffers = self._parts(parts, reduction, opts, places)
+        opts = make_options(ReduceScatterOptions, opts, op=op, timeout=timeout)
+        output = single_tensor(outputs, self, "reduce_scatter")
+        parts = single_list(inputs, self, "reduce_scatter")
+        check_one_per_rank(parts, self, "reduce_scatter")
+        reduction, staging = self._reduction(output, opts, "reduce_scatter")
+        buffers = self._parts(parts, reduction, opts, staging)
         return self._scatter_reduced(
-            "reduce_scatter", output, parts, buffers, reduction, opts, places
+            "reduce_scatter", output, parts, buffers, reduction, opts, staging
         )
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
-        opts = filled(ReduceScatterOptions, opts)
+        opts = make_options(ReduceScatterOptions, opts)
         name = "reduce_scatter_single"
-        only([input], self, name)
+        single_tensor([input], self, name)
         if input.numel() != output.numel() * self.size():
             raise ValueError(
-                f"{self._where(name)}: the input has {input.numel()} elements, not {self.size()} "
+                f"{self._label(name)}: the input has {input.numel()} elements, not {self.size()} "
                 f"times the {output.numel()} of the output"
             )
-        reduction, places = self._reduction(output, opts, name)
-        (whole,) = self._parts([input], reduction, opts, places)
+        reduction, staging = self._reduction(output, opts, name)
+        (whole,) = self._parts([input], reduction, opts, staging)
         count = output.numel()
         parts = [whole.part(r * count, (r + 1) * count) for r in range(self.size())]
-        return self._scatter_reduced(name, output, [input], parts, reduction, opts, places)
+        return self._scatter_reduced(name, output, [input], parts, reduction, opts, staging)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
-        opts = filled(ReduceScatterOptions, opts)
+        opts = make_options(ReduceScatterOptions, opts)
         pairs = zip(outputs, inputs, strict=True)
-        return self._together(
+        return self._run_coalesced(
             "reduce_scatter_coalesced",
             [partial(self.reduce_scatter_single, *pair) for pair in pairs],
             opts,
@@ -188,19 +198,19 @@ class ReductionsMixin(ProcessGroupMPIBase):
 
     def _reduction(self, tensor: Tensor, opts: Any, name: str) -> tuple[Reduction, TensorStaging]:
         try:
-            return reduction_of(tensor.dtype, hash(opts.reduceOp)), self._places(
+            return get_reduction(tensor.dtype, hash(opts.reduceOp)), self._stage(
                 tensor, reduces=True
             )
         except TypeError as error:
-            raise TypeError(f"{self._where(name)}: {error}") from None
+            raise TypeError(f"{self._label(name)}: {error}") from None
 
     def _parts(
-        self, tensors: Sequence[Tensor], reduction: Reduction, opts: Any, places: TensorStaging
+        self, tensors: Sequence[Tensor], reduction: Reduction, opts: Any, staging: TensorStaging
     ) -> list[Buffer]:
         if not reduction.scales:
-            return [places.reads(tensor) for tensor in tensors]
-        factor = factor_of(opts.reduceOp)
-        return [places.scaled(tensor, factor) for tensor in tensors]
+            return [staging.input(tensor) for tensor in tensors]
+        factor = premul_factor(opts.reduceOp)
+        return [staging.scaled_input(tensor, factor) for tensor in tensors]
 
     def _scatter_reduced(
         self,
@@ -210,11 +220,11 @@ class ReductionsMixin(ProcessGroupMPIBase):
         parts: list[Buffer],
         reduction: Reduction,
         opts: Any,
-        places: TensorStaging,
+        staging: TensorStaging,
     ) -> Work:
         call = partial(
             self._engine.reduce_scatter,
-            places.writes(strided(output, self, "reduce_scatter")),
+            staging.output(check_strided(output, self, "reduce_scatter")),
             parts,
             reduction.op,
             divisor=self.size() if reduction.is_average else 1.0,
@@ -225,6 +235,6 @@ class ReductionsMixin(ProcessGroupMPIBase):
             call,
             is_async=opts.asyncOp,
             results=[output],
-            places=places,
-            given=inputs,
+            staging=staging,
+            inputs=inputs,
         )

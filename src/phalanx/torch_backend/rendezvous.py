@@ -42,7 +42,7 @@ def is_without_mpi(environ: Mapping[str, str]) -> bool:
     return TORCHRUN_SIGN in environ or launched.world_size > 1
 
 
-def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Rendezvous | None:
+def find_rendezvous(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Rendezvous | None:
     """Return where the ranks of a new group meet, None where MPI knows them.
 
     arguments: of PyTorch's function that makes groups; size −1: it leaves rank and store to MPI.
@@ -53,16 +53,16 @@ def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Rend
         default = c10d._get_default_group()
         if isinstance(default, ProcessGroupMPIBase):
             return None  # what its ranks have met by serves this group too
-        return _meeting(c10d._get_default_store(), default.rank(), default.size(), environ)
+        return _rendezvous(c10d._get_default_store(), default.rank(), default.size(), environ)
     if arguments["group_size"] != -1:
         ranks = (arguments["group_rank"], arguments["group_size"])
-        return _meeting(arguments["store"], *ranks, environ)
-    given = locals_of("init_process_group")
-    rank, size = asked_of_init()
+        return _rendezvous(arguments["store"], *ranks, environ)
+    given = caller_locals("init_process_group")
+    rank, size = init_arguments()
     if is_without_mpi(environ):
         launched = detect(environ)
         assert launched is not None
-        check_asked((rank, size), (launched.rank, launched.world_size))
+        check_init_arguments((rank, size), (launched.rank, launched.world_size))
     elif size < 2 or rank < 0:
         return None
     store = given.get("store")
@@ -70,10 +70,10 @@ def meeting_of(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Rend
         url, timeout = given.get("init_method") or "env://", arguments["timeout"]
         store, rank, size = next(rendezvous(url, rank, size, timeout=timeout))
         store.set_timeout(timeout)
-    return _meeting(store, rank, size, environ)
+    return _rendezvous(store, rank, size, environ)
 
 
-def unused(store: Store, rank: int, environ: Mapping[str, str]) -> Store:
+def fresh_store(store: Store, rank: int, environ: Mapping[str, str]) -> Store:
     """Return a part of `store` in which no earlier group of these ranks, or of ranks that torchrun
     has started again, has left anything."""
     life = f"phalanx/{environ.get(_RESTARTS, '0')}"
@@ -81,14 +81,14 @@ def unused(store: Store, rank: int, environ: Mapping[str, str]) -> Store:
     return PrefixStore(f"{life}/{number}", store)
 
 
-def asked_of_init() -> tuple[int, int]:
+def init_arguments() -> tuple[int, int]:
     """Return the rank and world size given to `init_process_group`, which says of them only that
     it ignores them for mpi; −1: not given."""
-    given = locals_of("init_process_group")
+    given = caller_locals("init_process_group")
     return given.get("rank", -1), given.get("world_size", -1)
 
 
-def check_asked(asked: tuple[int, int], started: tuple[int, int]) -> None:
+def check_init_arguments(asked: tuple[int, int], started: tuple[int, int]) -> None:
     """Raises: RuntimeError when a rank or world size was asked for, and is not the launcher's."""
     if any(given not in (-1, own) for given, own in zip(asked, started, strict=True)):
         raise RuntimeError(
@@ -98,39 +98,41 @@ def check_asked(asked: tuple[int, int], started: tuple[int, int]) -> None:
         )
 
 
-def meet(meeting: Rendezvous, timeout: timedelta, *, check: bool | None = None) -> World:
+def connect_ranks(rdzv: Rendezvous, timeout: timedelta, *, check: bool | None = None) -> World:
     """Connect the ranks of this node, and make their world: its data go through shared memory.
     Collective.
 
     Raises: RuntimeError when a rank does not come, cannot be reached or is on another node.
     """
     timeout_s = timeout.total_seconds()
-    listener = Listener(meeting.size)
-    addresses = _exchange(meeting, listener.address, timeout)
+    listener = Listener(rdzv.size)
+    addresses = _exchange_addresses(rdzv, listener.address, timeout)
     check_one_node(addresses)
-    mesh = listener.connect(meeting.rank, addresses, timeout_s)
+    mesh = listener.connect(rdzv.rank, addresses, timeout_s)
     put_in_place_of_mpi(StandIn(mesh, timeout_s))
     try:
         return World.create(timeout_s=timeout_s, check=check)
     except BaseException:
-        leave()
+        disconnect_ranks()
         raise
 
 
-def leave() -> None:
+def disconnect_ranks() -> None:
     """Close the connections that `meet` made, once the world is closed."""
     stand_in = mpi()
     put_in_place_of_mpi(None)
     stand_in.close()
 
 
-def _meeting(store: Store, rank: int, size: int, environ: Mapping[str, str]) -> Rendezvous | None:
+def _rendezvous(
+    store: Store, rank: int, size: int, environ: Mapping[str, str]
+) -> Rendezvous | None:
     if size == 1 and not is_without_mpi(environ):
         return None
-    return Rendezvous(store=unused(store, rank, environ), rank=rank, size=size)
+    return Rendezvous(store=fresh_store(store, rank, environ), rank=rank, size=size)
 
 
-def locals_of(function: str) -> Mapping[str, Any]:
+def caller_locals(function: str) -> Mapping[str, Any]:
     """Return the local variables of the innermost call of `function`; empty: there is none."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != function:
@@ -138,8 +140,8 @@ def locals_of(function: str) -> Mapping[str, Any]:
     return frame.f_locals if frame is not None else {}
 
 
-def _exchange(meeting: Rendezvous, own: Address, timeout: timedelta) -> list[Address]:
-    store, rank, size = meeting.store, meeting.rank, meeting.size
+def _exchange_addresses(rdzv: Rendezvous, own: Address, timeout: timedelta) -> list[Address]:
+    store, rank, size = rdzv.store, rdzv.rank, rdzv.size
     keys = [f"address of rank {peer}" for peer in range(size)]
     store.set(keys[rank], json.dumps(asdict(own)))
     addresses = []

@@ -35,9 +35,9 @@ class Session:
         self.is_open = True
         self.has_failed = False
         self._groups: list[Participant] = []
-        self._made: Counter[tuple[int, ...]] = Counter()
+        self._num_made: Counter[tuple[int, ...]] = Counter()
 
-    def join(self, group: Participant) -> None:
+    def add_group(self, group: Participant) -> None:
         self._groups.append(group)
 
     def next_tag(self, members: Sequence[int]) -> int:
@@ -46,10 +46,10 @@ class Session:
         PyTorch's name of a group is no help: since 2.15 it counts the groups that a rank has made,
         and some were made by their members only.
         """
-        self._made[tuple(members)] += 1
-        return zlib.crc32(f"{self._made[tuple(members)]} {list(members)}".encode()) % 2**15
+        self._num_made[tuple(members)] += 1
+        return zlib.crc32(f"{self._num_made[tuple(members)]} {list(members)}".encode()) % 2**15
 
-    def leave(self, group: Participant, engine: Group) -> None:
+    def remove_group(self, group: Participant, engine: Group) -> None:
         """Give back what `group` had."""
         self._groups = [other for other in self._groups if other is not group]
         if self.pid != os.getpid():
@@ -58,14 +58,14 @@ class Session:
             engine.close()
         if not self._groups and self.is_open:
             try:
-                self.meet()
+                self.exit_barrier()
             finally:
                 self.is_open = False
                 self.world.close()
                 if self._end is not None:
                     self._end()
 
-    def meet(self) -> None:
+    def exit_barrier(self) -> None:
         """Wait until the other ranks are leaving too. MPI's own end would wait for them as well,
         but for ever when one of them still waits for this rank.
 

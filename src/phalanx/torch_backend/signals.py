@@ -15,7 +15,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from phalanx.torch_backend.collective_queue import AFTER_COLLECTIVES, is_in_collective
+from phalanx.torch_backend.collective_queue import DEFERRED_CALLS, is_in_collective
 
 
 class DeferredHandler:
@@ -26,7 +26,7 @@ class DeferredHandler:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if is_in_collective():
-            AFTER_COLLECTIVES.append(partial(self.handler, number, frame))
+            DEFERRED_CALLS.append(partial(self.handler, number, frame))
         else:
             self.handler(number, frame)
 

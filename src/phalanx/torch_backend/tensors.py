@@ -19,7 +19,7 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return DTYPES.get(name) or opaque(name, dtype.itemsize)
 
 
-def lies_in_place(tensor: Tensor) -> bool:
+def is_usable_in_place(tensor: Tensor) -> bool:
     """Return whether the engine may use the memory of a strided CPU tensor without a copy."""
     return (
         tensor.is_contiguous()
@@ -30,7 +30,7 @@ def lies_in_place(tensor: Tensor) -> bool:
 
 def is_plain(tensor: Tensor) -> bool:
     """A tensor as most are: strided, on the CPU, in place."""
-    return tensor.is_cpu and tensor.layout is torch.strided and lies_in_place(tensor)
+    return tensor.is_cpu and tensor.layout is torch.strided and is_usable_in_place(tensor)
 
 
 def buffer_of(tensor: Tensor) -> Buffer:
@@ -51,18 +51,18 @@ class TensorStaging:
         self._loads: list[tuple[Tensor, Tensor, float | Tensor | None]] = []
         self._stores: list[tuple[Tensor, Tensor]] = []
 
-    def reads(self, tensor: Tensor) -> Buffer:
+    def input(self, tensor: Tensor) -> Buffer:
         return self._buffer(tensor, is_read=True, is_written=False)
 
-    def writes(self, tensor: Tensor) -> Buffer:
+    def output(self, tensor: Tensor) -> Buffer:
         return self._buffer(tensor, is_read=False, is_written=True)
 
-    def updates(self, tensor: Tensor) -> Buffer:
+    def inout(self, tensor: Tensor) -> Buffer:
         return self._buffer(tensor, is_read=True, is_written=True)
 
-    def scaled(self, tensor: Tensor, factor: float | Tensor) -> Buffer:
+    def scaled_input(self, tensor: Tensor, factor: float | Tensor) -> Buffer:
         """Read, and multiplied before the call; the tensor itself keeps its values."""
-        copy = self._copy_of(tensor)
+        copy = self._allocate_copy(tensor)
         self._loads.append((tensor, copy, factor))
         return buffer_of(copy)
 
@@ -70,7 +70,7 @@ class TensorStaging:
         """Multiply the tensor itself before the call, in its turn."""
         self._scales.append((tensor, factor))
 
-    def around(self, call: Callable[[], object]) -> Callable[[], object]:
+    def wrap(self, call: Callable[[], object]) -> Callable[[], object]:
         """`call` with the copies before and after it."""
         if not (self._scales or self._loads or self._stores):
             return call
@@ -98,20 +98,20 @@ class TensorStaging:
                 tensor.copy_(copy)
 
     def _buffer(self, tensor: Tensor, *, is_read: bool, is_written: bool) -> Buffer:
-        if self._lies_in_place(tensor):
+        if self._is_usable_in_place(tensor):
             return buffer_of(tensor)
-        copy = self._copy_of(tensor)
+        copy = self._allocate_copy(tensor)
         if is_read:
             self._loads.append((tensor, copy, None))
         if is_written:
             self._stores.append((tensor, copy))
         return buffer_of(copy)
 
-    def after_wait(self) -> None:
+    def sync_stream(self) -> None:
         """For GPU tensors: make the current stream wait for `store`."""
 
-    def _lies_in_place(self, tensor: Tensor) -> bool:
-        return lies_in_place(tensor)
+    def _is_usable_in_place(self, tensor: Tensor) -> bool:
+        return is_usable_in_place(tensor)
 
-    def _copy_of(self, tensor: Tensor) -> Tensor:
+    def _allocate_copy(self, tensor: Tensor) -> Tensor:
         return torch.empty(tensor.shape, dtype=tensor.dtype)

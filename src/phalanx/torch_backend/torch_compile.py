@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 
-def leave_uncompiled(package: str) -> None:
+def exclude_from_dynamo(package: str) -> None:
     """Have the compiler skip all functions of `package` that are loaded by now, and what they call.
 
     PyTorch's own backends are C++, which the compiler never sees. What compiled code calls in

@@ -13,10 +13,10 @@ from torch.distributed import DistBackendError, Work
 from torch.futures import Future
 
 from phalanx.torch_backend.collective_queue import CollectiveQueue, run_until
-from phalanx.torch_backend.errors import as_torch
+from phalanx.torch_backend.errors import to_torch_error
 
 
-def seconds(timeout: timedelta | None) -> float | None:
+def to_seconds(timeout: timedelta | None) -> float | None:
     """PyTorch says "no timeout of its own" with zero, or with a negative time."""
     if timeout is None or timeout <= timedelta(0):
         return None
@@ -73,9 +73,9 @@ class PendingWork(Work):
         self._guard = threading.Lock()
         self._promise: Future[Any] | None = None
         self._future: Future[Any] | None = None
-        self.after_wait: Callable[[], None] | None = None
+        self.sync_stream: Callable[[], None] | None = None
         """On GPU tensors: makes the current stream wait too."""
-        self.at_end: Callable[[], None] | None = None
+        self.on_end: Callable[[], None] | None = None
         """Ends the event of a profiler."""
 
     @property
@@ -105,11 +105,11 @@ class PendingWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Raises: what went wrong, or DistBackendError when it takes longer than `timeout`."""
         if not self._is_done:
-            self._await(seconds(timeout))
+            self._wait_until_done(to_seconds(timeout))
         if self._error is not None:
             raise self._error
-        if self.after_wait is not None:
-            self.after_wait()
+        if self.sync_stream is not None:
+            self.sync_stream()
         return True
 
     def get_future(self) -> Future[Any]:
@@ -127,13 +127,13 @@ class PendingWork(Work):
         with self._guard:
             self._is_done = True
             promise = self._promise
-        if self.at_end is not None:
-            self.at_end()
+        if self.on_end is not None:
+            self.on_end()
         self._done.release()
         if promise is not None:
             self._complete(promise)
 
-    def _await(self, timeout_s: float | None) -> None:
+    def _wait_until_done(self, timeout_s: float | None) -> None:
         if not self._done.acquire(timeout=-1 if timeout_s is None else timeout_s):
             raise DistBackendError(f"{self._text} was not over after {timeout_s:g} s")
         self._done.release()
@@ -144,8 +144,8 @@ class PendingWork(Work):
         return self._results
 
     def _complete(self, promise: Future[Any]) -> None:
-        if self._error is None and self.after_wait is not None:
-            self.after_wait()
+        if self._error is None and self.sync_stream is not None:
+            self.sync_stream()
         promise.set_result(self._results)
 
 
@@ -164,28 +164,28 @@ class QueuedWork(PendingWork):
         try:
             self._call()
         except BaseException as error:  # noqa: BLE001  it is raised where the work is awaited
-            self._error = as_torch(error)
+            self._error = to_torch_error(error)
         self._call = None  # it holds on to tensors that may not be results
 
     def get_future(self) -> Future[Any]:
-        self.take_turn()
+        self.run_until_done()
         return super().get_future()
 
-    def take_turn(self) -> None:
+    def run_until_done(self) -> None:
         """A callback of an earlier collective may wait for this one, as those of PowerSGD do. It
         is on the only thread that could run it: do so now, after what comes before it."""
         if self._queue.is_worker():
             run_until(lambda: self._is_done)
 
-    def _await(self, timeout_s: float | None) -> None:
+    def _wait_until_done(self, timeout_s: float | None) -> None:
         if self._queue.is_inside():
             raise RuntimeError(
                 f"{self._text}: awaited in the middle of another collective of this thread, by a "
                 "signal handler; it can only run after that. Set a flag in the handler, and call "
                 "collectives after the one that it came in"
             )
-        self.take_turn()
-        super()._await(timeout_s)
+        self.run_until_done()
+        super()._wait_until_done(timeout_s)
 
 
 class CoalescedWork(PendingWork):
@@ -216,12 +216,12 @@ class CoalescedWork(PendingWork):
         return together.then(lambda done: ([part.value() for part in done.value()], results)[1])
 
 
-def let_callbacks_wait() -> None:
+def patch_future_wait() -> None:
     """Have a future that is awaited in a callback of a collective, on the only thread that could
     run what comes after it, run that first."""
     futures: Any = torch._C.Future
     original = futures.wait
-    if getattr(original, "runs_what_it_waits_for", False):
+    if getattr(original, "patched_by_phalanx", False):
         return
 
     def wait(self: Future[Any]) -> Any:
@@ -229,5 +229,5 @@ def let_callbacks_wait() -> None:
         return original(self)
 
     wait.__doc__ = original.__doc__
-    wait.runs_what_it_waits_for = True  # type: ignore[attr-defined]
+    wait.patched_by_phalanx = True  # type: ignore[attr-defined]
     futures.wait = wait

@@ -47,7 +47,7 @@ def check_destroy_waits_for_other_threads() -> None:
     thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
     thread.start()
     queue = dist.group.WORLD._queue
-    while rank == 0 and queue.begin():  # until the thread is in the collective
+    while rank == 0 and queue.try_begin():  # until the thread is in the collective
         queue.end()
         time.sleep(0.01)
     if rank == 1:

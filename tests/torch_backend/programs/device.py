@@ -46,15 +46,15 @@ class Streams:
 num_direct = 0
 
 
-def places(group: ProcessGroupMPIBase, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
+def staging(group: ProcessGroupMPIBase, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
     global num_direct
     if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=True):
         num_direct += 1
         return DirectDeviceStaging(CPU, group._engine.on_device, Streams())
-    return group._host_places(tensor)
+    return group._stage_on_host(tensor)
 
 
-ProcessGroupMPIBase._places = places  # type: ignore[method-assign]
+ProcessGroupMPIBase._stage = staging  # type: ignore[method-assign]
 reductions.is_plain = lambda _: False  # the short cut is for the CPU
 runpy.run_path(str(Path(__file__).with_name("conformance.py")), run_name="__main__")
 assert num_direct > 1000, num_direct

@@ -27,7 +27,7 @@ def model_on(group: dist.ProcessGroup, **options: object) -> DistributedDataPara
     torch.manual_seed(0)
     layers = nn.Sequential(*[nn.Linear(256, 256) for _ in range(4)])
     model = DistributedDataParallel(layers, process_group=group, bucket_cap_mb=0.3, **options)
-    group.buckets.at_once = not APART  # whatever cores this machine has
+    group.buckets.runs_inline = not APART  # whatever cores this machine has
     return model
 
 
