@@ -218,17 +218,17 @@ def step_times(strategy: BareMPI | BareShared, folder: Path, seconds: float) -> 
 def call_times(world: World, rounds: int) -> Times:
     """Seconds of an all-reduce of four bytes, without and with notes."""
     group, buffer = world.group, Buffer.of(np.zeros(1, np.float32))
-    node, times = group.node, {"unnoted": [], "noted": []}
+    node, times = group.shm, {"unnoted": [], "noted": []}
     assert node is not None, "two ranks of one node"
     for number in range(2 * rounds):
         name = "noted" if number % 2 else "unnoted"
-        node.keep_notes(name == "noted")
+        node.log_calls(name == "noted")
         group.barrier()
         began = time.perf_counter()
         for _ in range(CALLS):
             group.all_reduce(buffer)
         times[name].append((time.perf_counter() - began) / CALLS)
-    node.keep_notes(True)
+    node.log_calls(True)
     return times
 
 

@@ -12,7 +12,7 @@ import pytest
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import WaitTimeoutError
 from phalanx.comm.kernels import compiled
-from phalanx.comm.node import Node
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy, wait_until
 from phalanx.launch.cores import usable_cores
 from tests.comm.local_ranks import Pipes, run_ranks
@@ -39,7 +39,7 @@ def busy() -> Iterator[None]:
 
 
 def sums_and_waits(pipes: Pipes, said: Connection) -> None:
-    node = Node.join(pipes, policy=YIELDS, name="test", timeout_s=30)
+    node = ShmGroup.join(pipes, policy=YIELDS, name="test", timeout_s=30)
     assert node is not None
     for size in (*SIZES, *SIZES):
         values = np.arange(size, dtype=np.float32) % 1000 + pipes.Get_rank()

@@ -11,10 +11,10 @@ import pytest
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
+from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.kernels import compiled
-from phalanx.comm.node import Node
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy
-from phalanx.comm.watch import Watch
 from tests.comm.local_ranks import Pipes, run_ranks
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="no C kernels were built")
@@ -24,9 +24,9 @@ KILLED = 1
 REASON = "ValueError: no such luck with \udcff.png: xx" + 400 * "é"
 
 
-def join(pipes: Pipes, timeout_s: float) -> Node:
+def join(pipes: Pipes, timeout_s: float) -> ShmGroup:
     policy = WaitPolicy.for_node(3, 2)
-    node = Node.join(pipes, policy=policy, name="test", timeout_s=timeout_s)
+    node = ShmGroup.join(pipes, policy=policy, name="test", timeout_s=timeout_s)
     assert node is not None
     node.all_reduce(Buffer.of(np.ones(100_000, np.float32)))
     return node
@@ -60,7 +60,7 @@ def is_killed_while_awaited(pipes: Pipes, said: Connection) -> None:
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
     policy = WaitPolicy.for_node(3, 2)
-    watch = Watch(Silence(), group="g", members=(0, 1, 2), policy=policy, timeout_s=30)
+    watch = FailureDetector(Silence(), group="g", members=(0, 1, 2), policy=policy, timeout_s=30)
     watch.is_gone, watch.activity = node.is_gone, "a test"
     assert not node.is_gone(2 - pipes.Get_rank())
     try:

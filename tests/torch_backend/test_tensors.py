@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.comm.device_network import Memory
+from phalanx.comm.device_collectives import DeviceOps
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.torch_backend.gpu_staging import (
     DirectDeviceStaging,
@@ -175,7 +175,7 @@ def test_a_gpu_aware_mpi_gets_the_tensors_in_the_order_of_the_stream() -> None:
     diary = Diary()
 
     @contextmanager
-    def on_device(memory: Memory) -> Iterator[None]:
+    def on_device(memory: DeviceOps) -> Iterator[None]:
         diary.lines.append("the group works on the device")
         yield
         memory.finish()

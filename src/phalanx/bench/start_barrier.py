@@ -15,13 +15,13 @@ class StartBarrier:
         self._pair: Group | None = None
         if group.rank < 2 < group.size:
             self._pair = group.subgroup((0, 1), name="bench-pair")
-        self.barrier: Callable[[], None] = (group.node or group).barrier
+        self.barrier: Callable[[], None] = (group.shm or group).barrier
 
     def pair_barrier(self) -> Callable[[], None] | None:
         """The barrier of ranks 0 and 1 alone, in shared memory; None on other ranks, and where
         those two have no memory in common."""
         group = self._group if self._group.size == 2 else self._pair
-        return group.node.barrier if group is not None and group.node is not None else None
+        return group.shm.barrier if group is not None and group.shm is not None else None
 
     def close(self) -> None:
         if self._pair is not None:

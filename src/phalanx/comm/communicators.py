@@ -6,10 +6,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.mpi import mpi
 from phalanx.comm.set_up import duplicate
 from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
-from phalanx.comm.watch import Watch
 
 CLOSING_TIMEOUT_S = 1.0
 
@@ -61,17 +61,20 @@ class Communicators:
     """A group's duplicate of a communicator, freed when all members have closed it."""
 
     def __init__(
-        self, communicator: Any, watch: Watch, still_open: OpenCommunicators | None = None
+        self,
+        communicator: Any,
+        detector: FailureDetector,
+        still_open: OpenCommunicators | None = None,
     ) -> None:
-        """communicator: of the members; watch: of them, for the time of this call; still_open:
+        """communicator: of the members; detector: of them, for the time of this call; still_open:
         those of groups closed before. Collective.
 
         Raises: WaitTimeoutError naming the members that did not come.
         """
-        self._policy = watch.policy
+        self._policy = detector.policy
         self.still_open = OpenCommunicators() if still_open is None else still_open
         self.still_open.sweep()
-        self.own = duplicate(communicator, watch)
+        self.own = duplicate(communicator, detector)
         self.max_tag = tag_limit(self.own) - FIRST_USER_TAG
         """Of the messages of users; the least is 0."""
 

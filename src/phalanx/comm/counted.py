@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from phalanx.comm import traffic as formulas
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
-from phalanx.comm.node import Node
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import Traffic
 
 
-class CountedNode:
+class CountedShmGroup:
     """The same calls as those of `Group`, which documents them."""
 
-    def __init__(self, node: Node, traffic: Traffic) -> None:
-        self._node, self._traffic = node, traffic
-        self.rank, self.size = node.rank, node.size
+    def __init__(self, shm: ShmGroup, traffic: Traffic) -> None:
+        self._shm, self._traffic = shm, traffic
+        self.rank, self.size = shm.rank, shm.size
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        self._node.barrier(timeout_s=timeout_s)
+        self._shm.barrier(timeout_s=timeout_s)
 
     def all_reduce(
         self,
@@ -29,7 +29,7 @@ class CountedNode:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._node.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
+        self._shm.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
         self._traffic.add(
             formulas.all_reduced(buffer.count, buffer.dtype.itemsize, self.rank, self.size)
         )
@@ -43,19 +43,19 @@ class CountedNode:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._node.reduce(buffer, op, root=root, divisor=divisor, timeout_s=timeout_s)
+        self._shm.reduce(buffer, op, root=root, divisor=divisor, timeout_s=timeout_s)
         self._traffic.add(
             formulas.reduced(buffer.count, buffer.dtype.itemsize, self.rank, self.size, root)
         )
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
-        self._node.broadcast(buffer, root=root, timeout_s=timeout_s)
+        self._shm.broadcast(buffer, root=root, timeout_s=timeout_s)
         self._traffic.add(formulas.broadcasted(buffer.num_bytes, self.rank, self.size, root))
 
     def all_gather(
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
-        self._node.all_gather(outputs, part, timeout_s=timeout_s)
+        self._shm.all_gather(outputs, part, timeout_s=timeout_s)
         self._traffic.add(formulas.all_gathered(_bytes_of(outputs), self.rank))
 
     def reduce_scatter(
@@ -67,7 +67,7 @@ class CountedNode:
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        self._node.reduce_scatter(output, parts, op, divisor=divisor, timeout_s=timeout_s)
+        self._shm.reduce_scatter(output, parts, op, divisor=divisor, timeout_s=timeout_s)
         self._traffic.add(formulas.reduce_scattered(_bytes_of(parts), self.rank))
 
     def all_to_all(
@@ -77,7 +77,7 @@ class CountedNode:
         *,
         timeout_s: float | None = None,
     ) -> None:
-        self._node.all_to_all(outputs, parts, timeout_s=timeout_s)
+        self._shm.all_to_all(outputs, parts, timeout_s=timeout_s)
         self._traffic.add(formulas.exchanged(_bytes_of(parts), _bytes_of(outputs), self.rank))
 
     def gather(
@@ -88,7 +88,7 @@ class CountedNode:
         root: int,
         timeout_s: float | None = None,
     ) -> None:
-        self._node.gather(outputs, part, root=root, timeout_s=timeout_s)
+        self._shm.gather(outputs, part, root=root, timeout_s=timeout_s)
         parts = [part.num_bytes] * self.size if outputs is None else _bytes_of(outputs)
         self._traffic.add(formulas.gathered(parts, self.rank, root))
 
@@ -100,14 +100,14 @@ class CountedNode:
         root: int,
         timeout_s: float | None = None,
     ) -> None:
-        self._node.scatter(output, parts, root=root, timeout_s=timeout_s)
+        self._shm.scatter(output, parts, root=root, timeout_s=timeout_s)
         given = [output.num_bytes] * self.size if parts is None else _bytes_of(parts)
         self._traffic.add(formulas.scattered(given, self.rank, root))
 
 
-def counted(node: Node | None, traffic: Traffic | None) -> Node | CountedNode | None:
-    """`node`, counting where that is asked for."""
-    return node if node is None or traffic is None else CountedNode(node, traffic)
+def counted(shm: ShmGroup | None, traffic: Traffic | None) -> ShmGroup | CountedShmGroup | None:
+    """`shm`, counting where that is asked for."""
+    return shm if shm is None or traffic is None else CountedShmGroup(shm, traffic)
 
 
 def _bytes_of(buffers: Sequence[Buffer]) -> list[int]:

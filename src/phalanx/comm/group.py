@@ -21,7 +21,7 @@ from phalanx.comm.call import (
     only,
 )
 from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
-from phalanx.comm.membership import SHARED, Membership
+from phalanx.comm.group_base import SHARED, GroupBase
 from phalanx.comm.select import Asked
 from phalanx.comm.transport import Transport
 
@@ -39,7 +39,7 @@ class Request(Protocol):
         """Raises: WaitTimeoutError naming the peer."""
 
 
-class Group(Membership):
+class Group(GroupBase):
     """An ordered set of ranks, over communicators of its own.
 
     Every member calls the same collectives in the same order, from one thread at a time. All
@@ -105,9 +105,7 @@ class Group(Membership):
             if self._shared is not None and asked in SHARED:
                 self._shared.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
-            self._network.all_reduce(
-                buffer, op, divisor=divisor, algorithm=asked, timeout_s=timeout_s
-            )
+            self._p2p.all_reduce(buffer, op, divisor=divisor, algorithm=asked, timeout_s=timeout_s)
 
     def reduce(
         self,

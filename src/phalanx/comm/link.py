@@ -1,6 +1,6 @@
 """Parameters of an emulated link, slower than the machine's memory.
 
-Pure; `outgoing.py` delays messages by it.
+Pure; `link_emulator.py` delays messages by it.
 """
 
 from __future__ import annotations

@@ -12,13 +12,13 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.communicators import FIRST_USER_TAG, TAGS
 from phalanx.comm.dtypes import DType
 from phalanx.comm.errors import MismatchError, PeerFailedError
+from phalanx.comm.failure_detector import FailureDetector
+from phalanx.comm.flight_recorder import NETWORK
 from phalanx.comm.in_flight import CANCEL_S, InFlight, Unfinished
-from phalanx.comm.outgoing import Outgoing
-from phalanx.comm.recorder import NETWORK
+from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.traffic import Moved, Traffic
 from phalanx.comm.transport import Messages, Scratch
 from phalanx.comm.wait import WaitTimeoutError, wait_until
-from phalanx.comm.watch import Watch
 from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
@@ -37,15 +37,15 @@ class MessageTransport:
     def __init__(
         self,
         communicator: Any,
-        watch: Watch,
-        outgoing: Outgoing | None = None,
+        detector: FailureDetector,
+        link_emulator: LinkEmulator | None = None,
         *,
         first_tag: int = 0,
     ) -> None:
-        """outgoing: the imitated link that messages leave by; None: they leave at once. first_tag:
-        of those that this transport alone uses on `communicator`."""
+        """link_emulator: delays messages; None: they are sent at once. first_tag: of those that
+        only this transport uses on `communicator`."""
         self.first_tag = first_tag
-        self.communicator, self.watch, self.outgoing = communicator, watch, outgoing
+        self.communicator, self.detector, self.link_emulator = communicator, detector, link_emulator
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
         self.tag = 0
@@ -56,7 +56,7 @@ class MessageTransport:
         self.in_flight = InFlight()
 
     def begin(self, timeout_s: float | None) -> None:
-        """A collective begins, whose waits end after `timeout_s`; None: that of the watch."""
+        """A collective begins, whose waits end after `timeout_s`; None: that of the detector."""
         self.timeout_s = timeout_s
         self._scratch.release()
 
@@ -75,7 +75,7 @@ class MessageTransport:
         """Raises: what ended the wait; all messages under way are then called back."""
         try:
             while not pending.is_done:
-                self.watch.until(pending.advance, self.timeout_s, peers=pending.peers)
+                self.detector.until(pending.advance, self.timeout_s, peers=pending.peers)
         except BaseException:
             started = [exchange.pending for exchange in self._started]
             for unfinished in dict.fromkeys((pending, *started)):
@@ -97,18 +97,18 @@ class MessageExchange:
 
     def __init__(self, transport: MessageTransport, sends: Messages, receives: Messages) -> None:
         self._transport, self._messages = transport, (sends, receives)
-        self.pending = pending = Pending(transport.watch, transport.outgoing)
+        self.pending = pending = Pending(transport.detector, transport.link_emulator)
         tag = transport.first_tag + transport.tag % TAGS
         for buffer, source in receives:
             pending.receive(transport.communicator, buffer, source, tag)
         for buffer, dest in sends:
             pending.send(transport.communicator, buffer, dest, tag)
-        ring_for(transport.watch, sends)
+        ring_for(transport.detector, sends)
 
     def finish(self) -> None:
         self._transport.finish(self.pending)
         self._transport.finished(self)
-        ring_for(self._transport.watch, self._messages[1], at_least=EAGER_BYTES)
+        ring_for(self._transport.detector, self._messages[1], at_least=EAGER_BYTES)
 
     @property
     def moved(self) -> Moved:
@@ -118,8 +118,10 @@ class MessageExchange:
 class Pending:
     """Messages on their way, of one exchange."""
 
-    def __init__(self, watch: Watch, outgoing: Outgoing | None = None) -> None:
-        self._watch, self._outgoing = watch, outgoing
+    def __init__(
+        self, detector: FailureDetector, link_emulator: LinkEmulator | None = None
+    ) -> None:
+        self._detector, self._link_emulator = detector, link_emulator
         self._receives: list[tuple[Any, int, Buffer, int]] = []
         self._sends: list[tuple[Any, Buffer, int]] = []
         self._status = _mpi().Status()
@@ -129,10 +131,10 @@ class Pending:
     def send(self, communicator: Any, buffer: Buffer, dest: int, tag: int) -> None:
         for piece in pieces_of(buffer):
             memory = memory_of(piece)
-            if self._outgoing is None:
+            if self._link_emulator is None:
                 request = communicator.Isend(memory, dest, tag)
             else:
-                request = self._outgoing.send(communicator, memory, piece.num_bytes, dest, tag)
+                request = self._link_emulator.send(communicator, memory, piece.num_bytes, dest, tag)
             self._sends.append((request, piece, dest))
 
     def receive(self, communicator: Any, buffer: Buffer, source: int, tag: int) -> None:
@@ -160,7 +162,7 @@ class Pending:
             if length != num_bytes:
                 got = "more" if length > num_bytes else f"{length}"
                 raise MismatchError(
-                    f"rank {self._watch.rank} in {activity or self._watch.activity} expected "
+                    f"rank {self._detector.rank} in {activity or self._detector.activity} expected "
                     f"{num_bytes} bytes from rank {self._status.Get_source()} and got {got}{HINT}"
                 )
             self.source = self._status.Get_source()
@@ -230,16 +232,16 @@ class MessageRequest:
 
     def __init__(
         self,
-        watch: Watch,
+        detector: FailureDetector,
         communicator: Any,
         tag: int,
         in_flight: InFlight,
         traffic: Traffic | None = None,
-        outgoing: Outgoing | None = None,
+        link_emulator: LinkEmulator | None = None,
     ) -> None:
-        self._watch, self._communicator, self._tag = watch, communicator, tag
+        self._detector, self._communicator, self._tag = detector, communicator, tag
         self._traffic, self._moved = traffic, Moved(0, 0, 0)
-        self._pending, self._in_flight = Pending(watch, outgoing), in_flight
+        self._pending, self._in_flight = Pending(detector, link_emulator), in_flight
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
         self._is_over = False
@@ -254,15 +256,15 @@ class MessageRequest:
             self._in_flight.give_up(self._pending)
 
     def send(self, buffer: Buffer, dest: int) -> None:
-        self._whom = f"rank {self._watch.text_of(dest)}"
+        self._whom = f"rank {self._detector.text_of(dest)}"
         self._activity = f"send to {self._whom}, tag {self._tag},"
         self._pending.send(self._communicator, buffer, dest, FIRST_USER_TAG + self._tag)
         self._moved = _moved([(buffer, dest)], [])
-        ring_for(self._watch, [(buffer, dest)])
+        ring_for(self._detector, [(buffer, dest)])
 
     def receive(self, buffer: Buffer, source: int | None) -> None:
         """Begin to receive. The first chunk of a long message from any source fixes the source."""
-        self._whom = "any rank" if source is None else f"rank {self._watch.text_of(source)}"
+        self._whom = "any rank" if source is None else f"rank {self._detector.text_of(source)}"
         self._activity = f"receive from {self._whom}, tag {self._tag},"
         self._moved = Moved(0, buffer.num_bytes, 0)
         tag = FIRST_USER_TAG + self._tag
@@ -319,7 +321,7 @@ class MessageRequest:
             with suppress(WaitTimeoutError):
                 wait_until(
                     pending.settle_receives,
-                    self._watch.policy,
+                    self._detector.policy,
                     timeout_s=CANCEL_S,
                     on_timeout=lambda: "a receive that is under way cannot be cancelled",
                 )
@@ -335,22 +337,22 @@ class MessageRequest:
         self._is_over = True
         if self._traffic is not None:
             self._traffic.add(self._moved)
-        if self.source is not None and self._watch.bell is not None:
-            self._watch.bell.ring(self.source)
+        if self.source is not None and self._detector.bell is not None:
+            self._detector.bell.ring(self.source)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Raises: WaitTimeoutError naming the peer; PeerFailedError; MismatchError."""
         began_ns = 0 if self.spans is None else now_ns()
-        before, self._watch.activity = self._watch.activity, self._activity
+        before, self._detector.activity = self._detector.activity, self._activity
         try:
-            self._watch.until(
+            self._detector.until(
                 self.test, timeout_s, whom=lambda: self._whom, peers=self._pending.peers
             )
         except (WaitTimeoutError, PeerFailedError) as error:
             if self._withdraw(error):
                 raise
         finally:
-            self._watch.activity = before
+            self._detector.activity = before
         if self.spans is not None:
             self._add_span(self.spans, began_ns)
 
@@ -358,14 +360,14 @@ class MessageRequest:
         if self.source is None:
             spans.add(self._activity.split(",")[0], NETWORK, began_ns, now_ns())
             return
-        peer = self._watch.in_world(self.source)
+        peer = self._detector.in_world(self.source)
         detail: Detail = {"waited for": peer, "bytes": self._moved.received_bytes}
         spans.add(f"waiting for rank {peer}", NETWORK, began_ns, now_ns(), detail)
 
 
-def ring_for(watch: Watch, messages: Messages, at_least: int = 0) -> None:
+def ring_for(detector: FailureDetector, messages: Messages, at_least: int = 0) -> None:
     """Wake those whom these messages go to, or come from, when they are long enough."""
-    bell = watch.bell
+    bell = detector.bell
     if bell is not None:
         for buffer, rank in messages:
             if buffer.num_bytes >= at_least:

@@ -1,4 +1,4 @@
-"""A vector that every rank of a node holds as parts, brought together in memory that they share.
+"""A vector that every rank of a node holds as parts, brought merged in memory that they share.
 
 The work is done by `csrc/parts.c` and `csrc/fused.c`; here are the memory and the errors.
 """
@@ -14,18 +14,18 @@ from numpy.typing import DTypeLike, NDArray
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.failure_detector import FailureDetector
+from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, collective_detail, kernel_calls
 from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
 from phalanx.comm.memory import SharedMemory, share_within
-from phalanx.comm.node import Node
-from phalanx.comm.recorder import NETWORK, NOTHING, collective_detail, kernel_calls
 from phalanx.comm.set_up import SetUp
-from phalanx.comm.watch import Watch
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.world import World
 from phalanx.records.last import GroupCalls
 from phalanx.records.spans import SpanRecorder, now_ns
 
 NAME = "parts"
-"""As errors and traces call the ranks that bring them together."""
+"""As errors and traces call the ranks that bring them merged."""
 
 
 class Parts:
@@ -39,7 +39,7 @@ class Parts:
     def __init__(
         self,
         world: World,
-        node: Node | None,
+        shm: ShmGroup | None,
         memory: SharedMemory,
         module: Any,
         sizes: Sequence[int],
@@ -50,20 +50,20 @@ class Parts:
         guarded: bool,
     ) -> None:
         self.num_parts = len(sizes)
-        self._world, self._node, self._module = world, node, module
+        self._world, self._shm, self._module = world, shm, module
         self._code = DTYPES[dtype.name].code
         self.spans: SpanRecorder | None = None
         """Where every round adds its span, in a run that is traced."""
         self._num_rounds = 0
         self._num_bytes = sum(sizes) * dtype.itemsize
-        world.recorder.follow(self)
+        world.recorder.register(self)
         stride = stride_bytes(num_elements, dtype)
         rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
         """(num_elements,) each, zeros at first: what all ranks see and any may write."""
         self._addresses = [vector.ctypes.data for vector in self.vectors]
         self._parts = module.make_parts(
-            node.handle if node else None,
+            shm.handle if shm else None,
             world.local_rank,
             world.local_size,
             memory.address,
@@ -101,24 +101,24 @@ class Parts:
         if not world.on_one_node:
             return None
         members = tuple(range(world.size))
-        watch = Watch(
+        detector = FailureDetector(
             world.node, group=NAME, members=members, policy=world.policy, timeout_s=world.timeout_s
         )
-        set_up = SetUp(world.node, watch)
+        set_up = SetUp(world.node, detector)
         if not all(set_up.allgather(module is not None)):
             return None
-        node = None
+        shm = None
         if world.size > 1:
-            node = Node.join(set_up, policy=world.policy, name=NAME, timeout_s=world.timeout_s)
-            if node is None:
+            shm = ShmGroup.join(set_up, policy=world.policy, name=NAME, timeout_s=world.timeout_s)
+            if shm is None:
                 return None
         dtype = np.dtype(dtype)
         num_rows = world.local_size + num_vectors
         memory = share_within(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
-        watch.close()
+        detector.close()
         if memory is None:
             return None
-        return cls(world, node, memory, module, sizes, starts, num_elements, dtype, guarded=guarded)
+        return cls(world, shm, memory, module, sizes, starts, num_elements, dtype, guarded=guarded)
 
     def hand_over(self, part: int, address: int) -> None:
         """This round's `part` lies at `address`, contiguous; it must stay there, unchanged, until
@@ -183,26 +183,26 @@ class Parts:
 
     def last_calls(self) -> GroupCalls:
         """The last rounds of this rank."""
-        notes = NOTHING if self._node is None else self._node.noted()
+        notes = EMPTY_LOG if self._shm is None else self._shm.logged_calls()
         members = list(range(self._world.size))
         return GroupCalls(group=NAME, members=members, calls=kernel_calls(notes))
 
     def close(self) -> None:
         """Arrays of `vectors` that are still in use keep the memory."""
         self.vectors.clear()
-        del self._parts, self._node
+        del self._parts, self._shm
 
     def _end_round(self, name: str, began_ns: int) -> None:
         self._num_rounds += 1
-        if self.spans is not None and began_ns and self._node is not None:
+        if self.spans is not None and began_ns and self._shm is not None:
             members, number = range(self._world.size), self._num_rounds
             detail = collective_detail(NAME, members, number, self._num_bytes)
             self.spans.add(f"{name} {number}", NETWORK, began_ns, now_ns(), detail)
 
     def _check(self, status: int, name: str) -> None:
-        assert self._node is not None, "one rank waits for nobody"
+        assert self._shm is not None, "one rank waits for nobody"
         try:
-            self._node.check(status)
+            self._shm.check(status)
         except WaitTimeoutError as error:
             raise WaitTimeoutError(
                 f"rank {self._world.rank} waited {self._world.timeout_s:g} s in {name} for {error}"

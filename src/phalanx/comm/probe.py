@@ -36,7 +36,7 @@ def _engine(mpi: Any) -> dict[str, object]:
     """Describe the route that our own collectives take here."""
     # Not `World.create`, which refuses processes that MPI does not connect.
     world = World(mpi.COMM_WORLD, timeout_s=20)
-    topology = Topology(nodes=world.group.nodes, shares_memory=world.group.node is not None)
+    topology = Topology(nodes=world.group.nodes, shares_memory=world.group.shm is not None)
     lines = explain(topology, asked_for(os.environ), FLOAT32, is_native=True)
     world.close()
     return {"kernels": kernels.compiled() is not None, "all_reduce": lines}

@@ -9,7 +9,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 
 
-class Route(Protocol):
+class CollectiveRoute(Protocol):
     """The calls of `Group`, which documents them; arguments have been checked."""
 
     def barrier(self, *, timeout_s: float | None = None) -> None: ...

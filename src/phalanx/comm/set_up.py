@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.in_flight import keep_for_ever
-from phalanx.comm.watch import Watch
 
 
 class SetUp:
@@ -15,9 +15,9 @@ class SetUp:
     The method names are those of mpi4py.
     """
 
-    def __init__(self, communicator: Any, watch: Watch) -> None:
-        """watch: of the ranks of `communicator`; its waits have timeouts."""
-        self._communicator, self._watch = communicator, watch
+    def __init__(self, communicator: Any, detector: FailureDetector) -> None:
+        """detector: of the ranks of `communicator`; its waits have timeouts."""
+        self._communicator, self._detector = communicator, detector
 
     def Get_rank(self) -> int:  # noqa: N802  as mpi4py has it
         return int(self._communicator.Get_rank())
@@ -26,7 +26,7 @@ class SetUp:
         return int(self._communicator.Get_size())
 
     def Barrier(self) -> None:  # noqa: N802  as mpi4py has it
-        await_request(self._watch, self._communicator.Ibarrier())
+        await_request(self._detector, self._communicator.Ibarrier())
 
     def allgather(self, value: Any) -> list[Any]:
         """The objects of all ranks, pickled on their way."""
@@ -43,27 +43,27 @@ class SetUp:
         """Split off the ranks with the same color. Every rank must have arrived: MPI has no
         timeout for this. members: their ranks in the world. `free` the result."""
         communicator = self._communicator.Split(color, self.Get_rank())
-        return SetUp(communicator, self._watch.of_some(communicator, tuple(members)))
+        return SetUp(communicator, self._detector.of_some(communicator, tuple(members)))
 
     def free(self) -> None:
-        self._watch.close()
+        self._detector.close()
         self._communicator.Free()
 
 
-def await_request(watch: Watch, request: Any, *memory: object) -> None:
+def await_request(detector: FailureDetector, request: Any, *memory: object) -> None:
     """Wait for a collective of MPI. memory: that it uses, which it gets for good when this fails.
 
     Raises: WaitTimeoutError naming the ranks that did not come; PeerFailedError.
     """
     try:
-        watch.until(request.Test)
+        detector.until(request.Test)
     except BaseException:
         keep_for_ever((request, memory))
         raise
 
 
-def duplicate(communicator: Any, watch: Watch) -> Any:
+def duplicate(communicator: Any, detector: FailureDetector) -> Any:
     """A communicator of the same ranks. Raises: as `await_request`."""
     made, request = communicator.Idup()
-    await_request(watch, request, made)
+    await_request(detector, request, made)
     return made

@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag_limit
 from phalanx.comm.errors import LauncherMismatchError
+from phalanx.comm.failure_detector import NOTICE_TAG, FailureDetector
+from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.gpu import ask
 from phalanx.comm.group import Group
 from phalanx.comm.link import Link
+from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.mpi import is_stand_in
-from phalanx.comm.outgoing import Outgoing
-from phalanx.comm.recorder import Recorder
 from phalanx.comm.set_up import SetUp, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.traffic import COUNT, Traffic
 from phalanx.comm.wait import WaitPolicy
-from phalanx.comm.watch import NOTICE_TAG, Watch
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect, how_to_start
 
@@ -70,34 +70,34 @@ class World:
         self.size: int = communicator.Get_size()
         self._still_open = OpenCommunicators()
         self._comm = self._duplicate(communicator)
-        watch = self._watch(self._comm)
-        set_up = SetUp(self._comm, watch)
+        detector = self._make_detector(self._comm)
+        set_up = SetUp(self._comm, detector)
         try:
             ranks = self._exchange_settings(link, check, set_up)
             settings = agree(ranks)
         except UserError:  # on every rank
-            watch.close()
+            detector.close()
             self._comm.Free()
             raise
         self.link = link or Link.from_environment(os.environ)
         self.node = communicator.Split_type(self._mpi.COMM_TYPE_SHARED)
-        self._outgoing: Outgoing | None = None
+        self._link_emulator: LinkEmulator | None = None
         if self.link is not None:
-            self._outgoing = Outgoing(self.link)
+            self._link_emulator = LinkEmulator(self.link)
             self.node.Free()
             self.node = communicator.Split(communicator.Get_rank())
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
         nodes = self._nodes(set_up)
-        watch.close()
+        detector.close()
         on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
         self.settings: Settings = replace(settings, cores=cores_of(on_this_node))
         """What shapes collectives, agreed by all ranks."""
         self.policy = WaitPolicy.for_node(self.local_size, self.settings.cores)
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
-        self.recorder = Recorder(self.rank)
+        self.recorder = FlightRecorder(self.rank)
         self.group = Group(
             self._comm,
             name="world",
@@ -108,7 +108,7 @@ class World:
             check=settings.check,
             asked=settings.all_reduce,
             traffic=Traffic() if os.environ.get(COUNT, "0") not in ("", "0") else None,
-            outgoing=self._outgoing,
+            link_emulator=self._link_emulator,
             recorder=self.recorder,
             still_open=self._still_open,
         )
@@ -187,22 +187,22 @@ class World:
         """Free the communicators. Collective."""
         self.group.close()
         self._still_open.finish(self.policy, CLOSING_TIMEOUT_S)
-        if self._outgoing is not None:
-            self._outgoing.close()
+        if self._link_emulator is not None:
+            self._link_emulator.close()
         self.node.Free()
         self._comm.Free()
 
     def _duplicate(self, communicator: Any) -> Any:
         """The first time that all ranks meet: who never comes is named."""
-        watch = self._watch(communicator, tag=tag_limit(communicator))
+        detector = self._make_detector(communicator, tag=tag_limit(communicator))
         try:
-            return duplicate(communicator, watch)
+            return duplicate(communicator, detector)
         finally:
-            watch.close()
+            detector.close()
 
-    def _watch(self, communicator: Any, tag: int = NOTICE_TAG) -> Watch:
+    def _make_detector(self, communicator: Any, tag: int = NOTICE_TAG) -> FailureDetector:
         """For the time before there is a group."""
-        return Watch(
+        return FailureDetector(
             communicator,
             group="world",
             members=tuple(range(self.size)),

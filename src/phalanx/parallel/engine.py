@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch.distributed as dist
 
-from phalanx.comm.recorder import Recorder
+from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.traffic import Traffic
 from phalanx.comm.world import World
 from phalanx.parallel.over_mpi import OverMPI
@@ -47,7 +47,7 @@ class OnTorch(OverMPI):
             return None
         return self._traffic.sent_bytes, self._traffic.received_bytes
 
-    def recorders(self) -> Sequence[Recorder]:
+    def recorders(self) -> Sequence[FlightRecorder]:
         group: Any = dist.group.WORLD
         session = getattr(group, "session", None)
         return (*super().recorders(), *(() if session is None else (session.world.recorder,)))

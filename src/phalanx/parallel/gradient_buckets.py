@@ -97,9 +97,9 @@ def visible_memory(group: Group) -> Callable[[int], Tensor]:
     such."""
 
     def allocate(num_bytes: int) -> Tensor:
-        if group.node is not None:
+        if group.shm is not None:
             try:
-                return torch.from_numpy(group.node.allocate(num_bytes, "uint8"))
+                return torch.from_numpy(group.shm.allocate(num_bytes, "uint8"))
             except OSError as error:
                 warnings.warn(
                     f"no shared memory for a bucket of gradients ({error}): it is copied instead, "

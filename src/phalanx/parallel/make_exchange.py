@@ -79,7 +79,7 @@ def choice_for(world: World, count: int, dtype: DType, method: Method) -> Choice
         dtype,
         topology=Topology(
             nodes=world.group.nodes,
-            shares_memory=world.group.node is not None,
+            shares_memory=world.group.shm is not None,
             is_imitated=world.link is not None,
         ),
         asked=world.settings.all_reduce if method == "auto" else method,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.comm.clock import offset_to_first
+from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
-from phalanx.comm.recorder import Recorder
 from phalanx.comm.world import World
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.spans import ClockReading
@@ -101,7 +101,7 @@ class OverMPI(Strategy):
         counted = self._world.traffic
         return None if counted is None else (counted.sent_bytes, counted.received_bytes)
 
-    def recorders(self) -> Sequence[Recorder]:
+    def recorders(self) -> Sequence[FlightRecorder]:
         return (self._world.recorder,)
 
     def clock(self) -> ClockReading:

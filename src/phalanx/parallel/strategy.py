@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
-from phalanx.comm.recorder import Recorder
 from phalanx.comm.update import UpdateRule
 from phalanx.errors import UserError
 from phalanx.parallel.gradients import (
@@ -320,7 +320,7 @@ class Strategy(ABC):
         """Return counts of updates by how many of others came between reading and writing."""
         return Counter()
 
-    def recorders(self) -> Sequence[Recorder]:
+    def recorders(self) -> Sequence[FlightRecorder]:
         """Return the recorders of this rank's worlds, one for each."""
         return ()
 

@@ -24,8 +24,8 @@ from torch.autograd import graph
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.comm.node import Node
 from phalanx.comm.settings import Settings
+from phalanx.comm.shm import ShmGroup
 
 SMALLEST_BYTES = 16 * 1024  # what is smaller is copied in less time than it takes to look it up
 SHARED_MEMORY_FOLDER = "/dev/shm"  # where PyTorch makes memory that can be shared
@@ -39,9 +39,9 @@ _BACKWARD = graph._engine_run_backward.__code__
 class DDPBuckets:
     """The gradient buckets of the DDP modules on one process group."""
 
-    def __init__(self, node: Node | None, settings: Settings) -> None:
+    def __init__(self, node: ShmGroup | None, settings: Settings) -> None:
         """node: of all ranks of the group; None where they do not share memory."""
-        self._node, self._settings = node, settings
+        self._shm, self._settings = node, settings
         self.runs_inline = False
         """Reduce buckets on the thread that brings them: another one could only take the time
         that it saves from the backward passes, which keep all cores busy."""
@@ -51,25 +51,25 @@ class DDPBuckets:
     def add_module(self, module: DistributedDataParallel) -> None:
         """From now on look for the buckets of `module`."""
         self._modules.add(module)
-        if self._node is not None:
-            self.runs_inline = self._settings.cores <= self._node.size * torch.get_num_threads()
+        if self._shm is not None:
+            self.runs_inline = self._settings.cores <= self._shm.size * torch.get_num_threads()
 
     def cap_mb(self, module: torch.nn.Module) -> int | None:
         """Return the size of buckets for `module`, the same on every rank; None: PyTorch's own,
         where no memory is shared."""
-        if self._node is None:
+        if self._shm is None:
             return None
         num_bytes = sum(parameter.nbytes for parameter in module.parameters())
-        return bucket_cap_mb(self._node.size, self._settings.cache_bytes, num_bytes)
+        return bucket_cap_mb(self._shm.size, self._settings.cache_bytes, num_bytes)
 
     def share_if_bucket(self, tensor: Tensor) -> bool:
         """Return whether `tensor` is a DDP bucket; move it to shared memory the first time."""
-        if self._node is None or not self._modules or not self._is_bucket(tensor):
+        if self._shm is None or not self._modules or not self._is_bucket(tensor):
             return False
         storage = tensor.untyped_storage()
         if not storage.is_shared() and storage.data_ptr() not in self._unshareable:
             address = storage.data_ptr()
-            if not self._share(storage, self._node):
+            if not self._share(storage, self._shm):
                 self._unshareable.add(address)
         return True
 
@@ -88,7 +88,7 @@ class DDPBuckets:
         whole = num_bytes == tensor.untyped_storage().nbytes()
         return whole and num_bytes >= SMALLEST_BYTES and tensor.is_contiguous()
 
-    def _share(self, storage: UntypedStorage, node: Node) -> bool:
+    def _share(self, storage: UntypedStorage, node: ShmGroup) -> bool:
         """Move `storage` to shared memory; return whether that was possible."""
         if not _has_room(node.size * storage.nbytes()) or not _has_descriptors():
             return False
@@ -96,7 +96,7 @@ class DDPBuckets:
             descriptor, num_bytes = storage._share_fd_cpu_()
         except (AttributeError, RuntimeError):
             return False  # another version of PyTorch: copies serve
-        return node.show(descriptor, storage.data_ptr(), num_bytes, owner=storage)
+        return node.export(descriptor, storage.data_ptr(), num_bytes, owner=storage)
 
 
 def _has_room(num_bytes: int) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phalanx.comm.device_network import Memory
+from phalanx.comm.device_collectives import DeviceOps
 from phalanx.torch_backend.device_memory import DeviceMemory, can_reduce
 from phalanx.torch_backend.tensors import TensorStaging, is_usable_in_place
 
@@ -85,7 +85,7 @@ class DirectDeviceStaging(TensorStaging):
     def __init__(
         self,
         device: torch.device,
-        on_device: Callable[[Memory], AbstractContextManager[None]],
+        on_device: Callable[[DeviceOps], AbstractContextManager[None]],
         streams: Any = None,
     ) -> None:
         """on_device: of the group; streams: the module with the streams and events."""

@@ -64,7 +64,7 @@ class ProcessGroupMPIBase(ProcessGroup):
         self._progress_thread = ProgressThread(f"phalanx messages {name}")
         self._completed = CompletedWork([])  # shared by all synchronous collectives
         self._coalesced: list[Work] | None = None
-        self.buckets = DDPBuckets(engine.node, session.world.settings)
+        self.buckets = DDPBuckets(engine.shm, session.world.settings)
         patch_future_wait()
         session.add_group(self)
 

@@ -46,7 +46,7 @@ def exchange(count: int, pieces: int = 1) -> None:
 
 def main() -> None:
     assert not world.on_one_node and world.local_size == 1 and world.local_rank == 0
-    assert group.nodes == tuple(range(size)) and group.node is None
+    assert group.nodes == tuple(range(size)) and group.shm is None
 
     # The barrier itself is a network's: its rounds take the latency each.
     assert taken_s(group.barrier) >= LATENCY_S

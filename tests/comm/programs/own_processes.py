@@ -25,7 +25,7 @@ data.write_bytes(content)
 files = [data.open("rb") for _ in range(40 if rank else 0)]  # other numbers than on rank 0
 world = World.create(timeout_s=30)
 assert world.on_one_node
-assert world.group.node is None, f"process {os.getpid()} is not what the others take it for"
+assert world.group.shm is None, f"process {os.getpid()} is not what the others take it for"
 array = np.full(100_000, rank + 1, np.float32)
 world.group.all_reduce(Buffer.of(array))
 assert (array == size * (size + 1) / 2).all()

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.node import Node
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.world import World
 
 rank, size = MPI.COMM_WORLD.Get_rank(), MPI.COMM_WORLD.Get_size()
@@ -20,13 +20,13 @@ COUNT = 300_001
 IN_PLACE = 2  # phases: met, and done
 
 
-def phases(node: Node, call: Callable[[], object]) -> int:
+def phases(node: ShmGroup, call: Callable[[], object]) -> int:
     before = node._module.progress(node.handle)[0]
     call()
     return int(node._module.progress(node.handle)[0] - before)
 
 
-def reduce_in(node: Node, array: np.ndarray) -> int:
+def reduce_in(node: ShmGroup, array: np.ndarray) -> int:
     array[:] = np.arange(COUNT) % 1000 + rank
     used = phases(node, lambda: node.all_reduce(Buffer.of(array)))
     assert (array == size * (np.arange(COUNT) % 1000) + sum(range(size))).all()
@@ -36,13 +36,13 @@ def reduce_in(node: Node, array: np.ndarray) -> int:
     return used
 
 
-def check_usual(node: Node) -> None:
+def check_usual(node: ShmGroup) -> None:
     array = node.allocate(COUNT, np.float32)
     assert reduce_in(node, array) == IN_PLACE + 1, "one more, in which it is mapped"
     assert reduce_in(node, array) == IN_PLACE
 
 
-def check_no_descriptor_left(node: Node) -> None:
+def check_no_descriptor_left(node: ShmGroup) -> None:
     """Of the last rank, when it meets the buffers of the others."""
     array = node.allocate(COUNT, np.float32)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -65,7 +65,7 @@ def check_no_descriptor_left(node: Node) -> None:
     check_usual(node)
 
 
-def check_other_file(node: Node, folder: Path) -> None:
+def check_other_file(node: ShmGroup, folder: Path) -> None:
     """Behind the number that a rank has shown: it is neither mapped nor written."""
     content = os.urandom(8 * COUNT)
     data = folder / f"data {rank}"
@@ -90,7 +90,7 @@ def check_other_file(node: Node, folder: Path) -> None:
 def check_groups_hold_no_descriptors(world: World) -> None:
     before = len(os.listdir("/proc/self/fd"))
     groups = [world.group.subgroup(range(size), name=f"group {n}") for n in range(20)]
-    assert all(group.node is not None for group in groups)
+    assert all(group.shm is not None for group in groups)
     for group in groups:
         array = np.full(COUNT, 1.0, np.float32)
         group.all_reduce(Buffer.of(array))
@@ -103,12 +103,12 @@ def check_groups_hold_no_descriptors(world: World) -> None:
 world = World.create(timeout_s=30)
 for check in (check_usual, check_no_descriptor_left):
     group = world.group.subgroup(range(size), name=check.__name__)
-    assert group.node is not None
-    check(group.node)
+    assert group.shm is not None
+    check(group.shm)
     group.close()
 group = world.group.subgroup(range(size), name="other file")
-assert group.node is not None
-check_other_file(group.node, Path(sys.argv[1]))
+assert group.shm is not None
+check_other_file(group.shm, Path(sys.argv[1]))
 group.close()
 check_groups_hold_no_descriptors(world)
 world.close()

@@ -113,7 +113,7 @@ def variables() -> None:
     check_sums(world.group)
     world.close()
     world = changed_on_last("PHALANX_KERNELS", "arrays")
-    assert world.group.node is None
+    assert world.group.shm is None
     check_sums(world.group)
     world.close()
     world = changed_on_last("PHALANX_COUNT", "1")

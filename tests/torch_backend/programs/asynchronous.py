@@ -104,7 +104,7 @@ def check_monitored_barrier(rank: int) -> None:
     for wait_all_ranks, text in ((False, "Rank 1 failed"), (True, "Ranks 1 failed")):
         group = dist.new_group()
         if rank == 1:  # on messages, after rank 0 has asked who is there
-            time.sleep(LATE_S if group._engine.node is not None else 4 * LATE_S)
+            time.sleep(LATE_S if group._engine.shm is not None else 4 * LATE_S)
         try:
             dist.monitored_barrier(group, timedelta(seconds=0.3), wait_all_ranks)
         except RuntimeError as error:

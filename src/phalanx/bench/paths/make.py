@@ -69,7 +69,7 @@ class BenchPaths:
             return EnginePath(name, label, group, self._params)
         if name in ALGORITHMS:
             return AlgorithmPath(name, label, group, self._params, ALGORITHMS[name])
-        if group.node is None:
+        if group.shm is None:
             reason = "there is one rank" if group.size == 1 else "the ranks share no memory here"
             return UnavailablePath(name, label, reason)
-        return WindowPath(name, label, group, self._params, group.node.allocate)
+        return WindowPath(name, label, group, self._params, group.shm.allocate)

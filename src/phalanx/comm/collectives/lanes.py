@@ -28,7 +28,7 @@ def ranks_by_node(nodes: Sequence[int]) -> list[list[int]]:
     return list(places.values())
 
 
-class Neighbours(Protocol):
+class IntraNodeCollectives(Protocol):
     """The ranks of this node, where they share memory."""
 
     def reduce_scatter(
@@ -76,15 +76,15 @@ def all_reduce(
     divisor: float,
     *,
     nodes: Sequence[int],
-    neighbours: Neighbours | None = None,
+    intra_node: IntraNodeCollectives | None = None,
     timeout_s: float | None = None,
 ) -> None:
     """Reduce `buffer` over all ranks, in place; every rank ends with the same bytes.
 
     buffer: (n,), the same n and dtype on every rank.
     nodes:  the number of each rank's node; there are as many lanes as ranks on the smallest node.
-    neighbours: the ranks of this node, in their order; None: they exchange messages.
-    timeout_s: of waits for neighbours; None: theirs.
+    intra_node: the ranks of this node, in their order; None: they exchange messages.
+    timeout_s: of waits within the node; None: that of `intra_node`.
     Cost:   for m nodes of k ranks, 4 rounds: on the node 2(k-1)/k · bytes, between the nodes
             2(m-1)/m · bytes/k through each of the k lanes.
     Order:  of the ranks on each node, then of the nodes.
@@ -99,10 +99,10 @@ def all_reduce(
     totals = direct.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
     results = direct.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]
     own = local.rank
-    neighbours = neighbours or _ByMessages(local)
-    neighbours.reduce_scatter(totals[own], totals, op, timeout_s=timeout_s)
+    intra_node = intra_node or _ByMessages(local)
+    intra_node.reduce_scatter(totals[own], totals, op, timeout_s=timeout_s)
     if own < num_lanes:
         lane = Members(transport, [ranks[own] for ranks in by_node])
         direct.all_reduce(lane, totals[own], op, 1.0)
         settle(totals[own], results[own], op, divisor)
-    neighbours.all_gather(results, results[own], timeout_s=timeout_s)
+    intra_node.all_gather(results, results[own], timeout_s=timeout_s)

@@ -14,7 +14,7 @@ from phalanx.comm.sockets.requests import ERR_TRUNCATE, SocketError, Status
 NAME = "sockets of this node (no MPI)"
 
 
-class Memory:
+class RawMemory:
     """mpi4py's `buffer`."""
 
     @staticmethod
@@ -32,7 +32,7 @@ class StandIn:
     ERR_TRUNCATE = ERR_TRUNCATE
     Exception = SocketError
     Status = Status
-    buffer = Memory
+    buffer = RawMemory
 
     def __init__(self, mesh: Mesh, timeout_s: float) -> None:
         self._mesh = mesh

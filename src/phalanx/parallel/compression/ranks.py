@@ -49,7 +49,7 @@ class OnGroup:
     def rounds(self, num_bytes: int) -> Iterator[Rounds]:
         """Open rounds. As messages they overlap; through shared memory, which is as fast as the
         encoding, they block."""
-        if self._group.node is not None:
+        if self._group.shm is not None:
             yield AtOnce(self)
             return
         with self._group.messages("coded sum", num_bytes) as transport:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.comm.node import Node
+from phalanx.comm.shm import ShmGroup
 from phalanx.launch.cores import last_level_cache_bytes
 from phalanx.torch_backend.ddp import MEGABYTE, bucket_cap_mb
 
@@ -33,7 +33,7 @@ def shared(model: nn.Module) -> list[bool]:
 def without_buckets() -> dist.ProcessGroup:
     """A group that copies what it reduces."""
     group = dist.new_group()
-    group.buckets._node = None
+    group.buckets._shm = None
     return group
 
 
@@ -50,20 +50,20 @@ def check_views() -> None:
 class Witness:
     """Stands before a node and remembers what is shown to it."""
 
-    def __init__(self, node: Node) -> None:
-        self._node, self.size = node, node.size
+    def __init__(self, node: ShmGroup) -> None:
+        self._shm, self.size = node, node.size
         self.shown: list[int] = []
 
-    def show(self, descriptor: int, address: int, num_bytes: int, owner: object) -> bool:
+    def export(self, descriptor: int, address: int, num_bytes: int, owner: object) -> bool:
         self.shown.append(num_bytes)
-        return self._node.show(descriptor, address, num_bytes, owner=owner)
+        return self._shm.export(descriptor, address, num_bytes, owner=owner)
 
 
 def check_copies() -> None:
     """Gradients beside the buckets: they move all the same, and again when DDP makes
     them anew after the first step."""
     group = dist.new_group()
-    witness = group.buckets._node = Witness(group.buckets._node)
+    witness = group.buckets._shm = Witness(group.buckets._shm)
     model = trained(group)
     num_bytes = sum(parameter.nbytes for parameter in model.parameters())
     assert witness.shown == 2 * [num_bytes], f"{witness.shown}, not twice {num_bytes}"
@@ -200,7 +200,7 @@ def check_few_descriptors() -> None:
         models.append(model)
         shares = sum(shared(model))
         is_last = dist.get_rank() == dist.get_world_size() - 1
-        if group.buckets._node is not None:
+        if group.buckets._shm is not None:
             assert 0 < shares < 48 if is_last else shares == 48, shares
     for own, other in zip(*(model.parameters() for model in models), strict=True):
         assert torch.equal(own.grad, other.grad)

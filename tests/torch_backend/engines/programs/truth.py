@@ -114,7 +114,7 @@ def run(*checks: Callable[[], None]) -> None:
     dist.init_process_group("mpi")
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank == 0:
-        way = "memory" if dist.group.WORLD.buckets._node is not None else "messages"
+        way = "memory" if dist.group.WORLD.buckets._shm is not None else "messages"
         print(f"ranks exchange {way}", flush=True)
     for check in checks:
         begun = time.perf_counter()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.comm.kernels import compiled
-from phalanx.comm.node import describe_call
+from phalanx.comm.shm import describe_call
 from tests.conftest import Ranks
 
 pytestmark = [
@@ -18,14 +18,14 @@ pytestmark = [
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_every_collective(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
-    output = ranks.mpi(count, programs("node.py"), "values", "order")
+    output = ranks.mpi(count, programs("shm.py"), "values", "order")
     assert len(re.findall(rf"rank \d of {count} is done", output)) == count
 
 
 def test_different_calls_are_found_on_every_rank(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    output = ranks.mpi(2, programs("node.py"), "mismatch")
+    output = ranks.mpi(2, programs("shm.py"), "mismatch")
     for said in (
         "count: rank 0 called all_reduce(float32, 10 elements, SUM), "
         "rank 1 called all_reduce(float32, 11 elements, SUM)",

@@ -11,24 +11,24 @@ from __future__ import annotations
 from typing import Any
 
 
-class Bell:
+class Doorbell:
     """Doorbells of the ranks of one machine, as seen from one of them."""
 
-    def __init__(self, node: Any, module: Any) -> None:
-        """node: this rank's side of it, in C, which owns the memory."""
-        self._node = node
+    def __init__(self, shm: Any, module: Any) -> None:
+        """shm: this rank's shared-memory group in C, which owns the memory."""
+        self._shm = shm
         self._ring, self._rung, self._doze = module.ring, module.rung, module.doze
 
     def ring(self, rank: int) -> None:
         """Wake `rank`, if it sleeps; else it will not fall asleep before it has looked."""
-        self._ring(self._node, rank)
+        self._ring(self._shm, rank)
 
     def count(self) -> int:
         """Return how often this rank's bell was rung."""
-        number: int = self._rung(self._node)
+        number: int = self._rung(self._shm)
         return number
 
     def doze(self, count: int, nap_s: float) -> None:
         """Sleep until somebody rings, at most `nap_s`; not at all when the count is not the same
         any more."""
-        self._doze(self._node, count, nap_s)
+        self._doze(self._shm, count, nap_s)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from phalanx.comm.bell import Bell
+from phalanx.comm.doorbell import Doorbell
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.in_flight import keep_for_ever
 from phalanx.comm.mpi import mpi
@@ -28,7 +28,7 @@ Look = Callable[[], bool]
 _ASKS, _WAITS, _FAILED = b"?", b"w", b"f"
 
 
-class Watch:
+class FailureDetector:
     """The waits of one rank in one group.
 
     `activity` is what the rank is doing, such as "all_reduce number 17".
@@ -42,7 +42,7 @@ class Watch:
         members: tuple[int, ...],
         policy: WaitPolicy,
         timeout_s: float,
-        parent: Watch | None = None,
+        parent: FailureDetector | None = None,
         tag: int = NOTICE_TAG,
     ) -> None:
         """notices: a communicator of the group; its `tag` is used for nothing else; parent: of the
@@ -61,7 +61,7 @@ class Watch:
         self._looked_at = 0.0
         self._sent: list[Any] = []
         self._is_open = True
-        self.bell: Bell | None = None
+        self.bell: Doorbell | None = None
         """Of the ranks of this node, where all members are on it and can ring for each other."""
         self.is_gone: Callable[[int], bool] = lambda _: False
         """Whether the process of a rank on this node is gone."""
@@ -117,9 +117,9 @@ class Watch:
         in_world = self._members[rank]
         return f"{rank}" if in_world == rank else f"{rank} (world {in_world})"
 
-    def of_some(self, communicator: Any, members: tuple[int, ...]) -> Watch:
+    def of_some(self, communicator: Any, members: tuple[int, ...]) -> FailureDetector:
         """Create one for a subset of the ranks, on their communicator. members: world ranks."""
-        return Watch(
+        return FailureDetector(
             communicator,
             group=self._group,
             members=members,

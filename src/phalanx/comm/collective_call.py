@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 from phalanx.comm.call import Call
 from phalanx.comm.errors import MismatchError, PeerDiedError, WaitTimeoutError
-from phalanx.comm.recorder import NETWORK, collective_detail
-from phalanx.comm.route import Route
+from phalanx.comm.flight_recorder import NETWORK, collective_detail
+from phalanx.comm.route import CollectiveRoute
 from phalanx.comm.traffic import handed_in
 from phalanx.records.spans import SpanRecorder, now_ns
 
 if TYPE_CHECKING:
-    from phalanx.comm.membership import Membership
+    from phalanx.comm.group_base import GroupBase
 
 
-class Running:
+class CollectiveCall:
     """One collective at a time: gives the way it goes, and breaks the group when it fails."""
 
-    def __init__(self, group: Membership) -> None:
+    def __init__(self, group: GroupBase) -> None:
         self._group = group
         self.timeout_s: float | None = None
         self._call = Call("nothing")
@@ -29,9 +29,9 @@ class Running:
         """A collective that is traced."""
         self._call, self._began_ns = call, now_ns()
 
-    def __enter__(self) -> Route:
+    def __enter__(self) -> CollectiveRoute:
         group = self._group
-        return group._device or group._alone or group._shared or group._network
+        return group._device or group._single_rank or group._shared or group._p2p
 
     def __exit__(
         self,
@@ -44,7 +44,7 @@ class Running:
             self._group._break(error)
             return
         group = self._group
-        group._notes.finished = group.sequence
+        group._call_log.finished = group.sequence
         if group._spans is not None and self._began_ns:
             self._add_span(group._spans)
 
@@ -66,10 +66,10 @@ class Running:
         if isinstance(error, MismatchError):
             error.args = (f"collective number {group.sequence} of group {group.name}: {error}",)
         elif isinstance(error, PeerDiedError):
-            error.args = (f"{error}, in {group._watch.activity} of group {group.name}",)
+            error.args = (f"{error}, in {group._detector.activity} of group {group.name}",)
         elif isinstance(error, WaitTimeoutError) and " waited " not in str(error):
             timeout_s = group.timeout_s if self.timeout_s is None else self.timeout_s
             error.args = (
-                f"rank {group.rank} waited {timeout_s:g} s in {group._watch.activity} "
+                f"rank {group.rank} waited {timeout_s:g} s in {group._detector.activity} "
                 f"of group {group.name} for {error}",
             )

@@ -31,36 +31,36 @@ from phalanx.records.spans import Detail, SpanRecorder, now_ns
 NETWORK = "network"
 """The lane of collectives in a trace."""
 
-KEPT = 256
+MAX_LOGGED = 256
 """Collectives of each group; as many as `NUM_NOTED` of the kernels."""
 
 
-class Noted(NamedTuple):
-    """A collective that went another way than the fastest."""
+class LoggedCall(NamedTuple):
+    """A collective that took another route than the fastest."""
 
     number: int
     call: Call
     way: str
-    through_node: bool
-    """Whether the kernels have noted it as well."""
+    in_shm: bool
+    """The kernels have logged it as well."""
     began_ns: int
 
 
-class KernelNotes(NamedTuple):
+class KernelLog(NamedTuple):
     """Log of calls that the kernels keep in one shared-memory group."""
 
     begun: int
     """Calls so far, of which the last ones are kept."""
     is_done: bool
-    """Whether the last one is."""
+    """The last one has completed."""
     calls: Sequence[tuple[str, str, int]]
     """Name, call in words, when it began; the oldest first."""
 
 
-NOTHING = KernelNotes(0, True, ())
+EMPTY_LOG = KernelLog(0, True, ())
 
 
-class Followed(Protocol):
+class RecordedGroup(Protocol):
     """A group, as the recorder sees it."""
 
     spans: SpanRecorder | None
@@ -69,7 +69,7 @@ class Followed(Protocol):
         """The last collectives of this rank."""
 
 
-class Recorder:
+class FlightRecorder:
     """Flight recorder of one world on one rank."""
 
     def __init__(self, rank: int) -> None:
@@ -80,7 +80,7 @@ class Recorder:
         self.spans: SpanRecorder | None = None
         self._groups: list[weakref.ref[Any]] = []
 
-    def follow(self, group: Followed) -> None:
+    def register(self, group: RecordedGroup) -> None:
         """From now on until nobody else holds it."""
         self._groups = [known for known in self._groups if known() is not None]
         self._groups.append(weakref.ref(group))
@@ -121,44 +121,44 @@ class Recorder:
         return [group for known in self._groups if (group := known()) is not None]
 
 
-class Notes:
-    """The slower collectives of one group."""
+class CallLog:
+    """Log of the collectives of one group that take a slower route than the fastest."""
 
-    __slots__ = ("_kept", "finished")
+    __slots__ = ("_entries", "finished")
 
     def __init__(self) -> None:
-        # Plain tuples: to make a `Noted` takes several times as long.
-        self._kept: deque[tuple[int, Call, str, bool, int]] = deque(maxlen=KEPT)
+        # Plain tuples: to make a `LoggedCall` takes several times as long.
+        self._entries: deque[tuple[int, Call, str, bool, int]] = deque(maxlen=MAX_LOGGED)
         self.finished = 0
-        """Number of the last one that came to its end."""
+        """Number of the last one that completed."""
 
-    def begin(self, number: int, call: Call, way: str, *, through_node: bool) -> None:
-        self._kept.append((number, call, way, through_node, now_ns()))
+    def begin(self, number: int, call: Call, way: str, *, in_shm: bool) -> None:
+        self._entries.append((number, call, way, in_shm, now_ns()))
 
-    def together(self, number: int, kernels: KernelNotes) -> list[LastCall]:
-        """All, the oldest first. number: of the group's last collective."""
-        return put_together(number, [*map(Noted._make, self._kept)], self.finished, kernels)
+    def merged(self, number: int, kernels: KernelLog) -> list[LastCall]:
+        """Return all calls, the oldest first. number: of the group's last collective."""
+        return merge_logs(number, [*map(LoggedCall._make, self._entries)], self.finished, kernels)
 
 
-def put_together(
-    number: int, noted: Sequence[Noted], finished: int, kernels: KernelNotes
+def merge_logs(
+    number: int, logged: Sequence[LoggedCall], finished: int, kernels: KernelLog
 ) -> list[LastCall]:
-    """The last collectives of a group, the oldest first. Pure.
+    """Merge both logs of a group into its last collectives, the oldest first. Pure.
 
-    Numbers that are not among `noted` went the fastest way, through the kernels, which know their
-    order but not their numbers: both are walked through from the last one backwards.
-    number: of the last one; finished: the last of `noted` that came to its end.
+    Numbers that are not among `logged` took the fastest route, through the kernels, which know
+    their order but not their numbers: both logs are read from the last entry backwards.
+    number: of the last one; finished: the last of `logged` that completed.
     """
     calls: list[LastCall] = []
-    slow, fast = list(noted), list(kernels.calls)
+    slow, fast = list(logged), list(kernels.calls)
     last_is_done = kernels.is_done
-    while number > 0 and len(calls) < KEPT:
+    while number > 0 and len(calls) < MAX_LOGGED:
         if slow and slow[-1].number == number:
             entry = slow.pop()
-            if entry.through_node and fast and fast[-1][0] == entry.call.name:
+            if entry.in_shm and fast and fast[-1][0] == entry.call.name:
                 fast.pop()
             is_done = bool(calls) or finished == number
-            calls.append(_noted(entry, is_done=is_done))
+            calls.append(_last_call(entry, is_done=is_done))
         elif fast:
             name, call, began_ns = fast.pop()
             calls.append(
@@ -192,9 +192,9 @@ def collective_detail(group: str, members: Sequence[int], number: int, num_bytes
     }
 
 
-def kernel_calls(kernels: KernelNotes) -> list[LastCall]:
+def kernel_calls(kernels: KernelLog) -> list[LastCall]:
     """Return the logged calls of a shared-memory group outside any `Group`, numbered from 1."""
-    calls = kernels.calls[-KEPT:]
+    calls = kernels.calls[-MAX_LOGGED:]
     first = kernels.begun - len(calls) + 1
     return [
         LastCall(
@@ -209,7 +209,7 @@ def kernel_calls(kernels: KernelNotes) -> list[LastCall]:
     ]
 
 
-def _noted(entry: Noted, *, is_done: bool) -> LastCall:
+def _last_call(entry: LoggedCall, *, is_done: bool) -> LastCall:
     return LastCall(
         number=entry.number,
         name=entry.call.name,

@@ -20,20 +20,20 @@ from phalanx.comm.messages import MessageTransport
 from phalanx.comm.select import Asked, Topology, choose_all_reduce
 
 
-class Network:
+class P2PCollectives:
     """The same calls as those of `Group`, which documents them."""
 
     def __init__(
         self,
         transport: MessageTransport,
         nodes: tuple[int, ...],
-        neighbours: lanes.Neighbours | None = None,
+        intra_node: lanes.IntraNodeCollectives | None = None,
         *,
         is_imitated: bool = False,
     ) -> None:
-        """nodes: the number of each rank's node; neighbours: this rank's, where all nodes' ranks
+        """nodes: the number of each rank's node; intra_node: this rank's, where all nodes' ranks
         share memory; is_imitated: messages leave by an imitated link."""
-        self._transport, self.neighbours = transport, neighbours
+        self._transport, self.intra_node = transport, intra_node
         self._topology = Topology(nodes=nodes, shares_memory=False, is_imitated=is_imitated)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
@@ -79,7 +79,7 @@ class Network:
                     op,
                     divisor,
                     nodes=self._topology.nodes,
-                    neighbours=self.neighbours,
+                    intra_node=self.intra_node,
                     timeout_s=timeout_s,
                 )
             case "library":

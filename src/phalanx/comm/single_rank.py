@@ -10,7 +10,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp, check_operation
 
 
-class Alone:
+class SingleRank:
     """The same calls as those of `Group`, which documents them. `timeout_s` has no meaning here."""
 
     def barrier(self, *, timeout_s: float | None = None) -> None:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from phalanx.comm.node import Node
 from phalanx.comm.set_up import SetUp
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy
 
 
 def join_all(
     communicator: SetUp, nodes: tuple[int, ...], *, policy: WaitPolicy, name: str, timeout_s: float
-) -> Node | None:
+) -> ShmGroup | None:
     """All ranks of `communicator`; None, on all of them, where they do not share memory.
 
     nodes: the number of each rank's node. Collective.
     """
     if len(nodes) == 1 or len(set(nodes)) > 1:
         return None
-    return Node.join(communicator, policy=policy, name=name, timeout_s=timeout_s)
+    return ShmGroup.join(communicator, policy=policy, name=name, timeout_s=timeout_s)
 
 
-def join_neighbours(
+def join_intra_node(
     communicator: SetUp,
     nodes: tuple[int, ...],
     members: tuple[int, ...],
@@ -27,7 +27,7 @@ def join_neighbours(
     policy: WaitPolicy,
     name: str,
     timeout_s: float,
-) -> Node | None:
+) -> ShmGroup | None:
     """Join the ranks on this node, of several nodes. Collective.
 
     None, on all ranks, where those of some node do not share memory. members: ranks in the world.
@@ -37,7 +37,7 @@ def join_neighbours(
     rank = communicator.Get_rank()
     local = [other for other, node in enumerate(nodes) if node == nodes[rank]]
     mine = communicator.split(nodes[rank], [members[other] for other in local])
-    node = Node.join(mine, policy=policy, name=name, timeout_s=timeout_s, known_as=local)
+    shm = ShmGroup.join(mine, policy=policy, name=name, timeout_s=timeout_s, group_ranks=local)
     mine.free()
-    joined = communicator.allgather(node is not None or len(local) == 1)
-    return node if all(joined) else None
+    joined = communicator.allgather(shm is not None or len(local) == 1)
+    return shm if all(joined) else None

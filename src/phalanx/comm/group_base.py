@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
-from phalanx.comm.alone import Alone
 from phalanx.comm.call import Call, check_members
 from phalanx.comm.check import compare_calls
+from phalanx.comm.collective_call import CollectiveCall
 from phalanx.comm.collectives.dissemination import barrier
 from phalanx.comm.communicators import (
     FIRST_COLLECTIVE_TAG,
@@ -20,22 +20,22 @@ from phalanx.comm.communicators import (
     tag_limit,
 )
 from phalanx.comm.counted import counted
-from phalanx.comm.device_network import DeviceNetwork, Memory
+from phalanx.comm.device_collectives import DeviceCollectives, DeviceOps
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
-from phalanx.comm.joining import join_all, join_neighbours
+from phalanx.comm.failure_detector import FailureDetector
+from phalanx.comm.flight_recorder import EMPTY_LOG, CallLog, FlightRecorder
+from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MessageRequest, MessageTransport
-from phalanx.comm.network import Network
-from phalanx.comm.node import Node
-from phalanx.comm.outgoing import Outgoing
-from phalanx.comm.recorder import NOTHING, Notes, Recorder
-from phalanx.comm.running import Running
+from phalanx.comm.p2p_collectives import P2PCollectives
 from phalanx.comm.select import Asked, asked_for
 from phalanx.comm.set_up import SetUp
 from phalanx.comm.settings import CHECK
+from phalanx.comm.shm import ShmGroup
+from phalanx.comm.shm_setup import join_all, join_intra_node
+from phalanx.comm.single_rank import SingleRank
 from phalanx.comm.traffic import Traffic, handed_in
 from phalanx.comm.transport import Members
 from phalanx.comm.wait import WaitPolicy
-from phalanx.comm.watch import Watch
 from phalanx.records.last import GroupCalls
 from phalanx.records.spans import SpanRecorder
 
@@ -46,7 +46,7 @@ FAILURES = (WaitTimeoutError, PeerFailedError, MismatchError)
 SHARED = ("auto", "shared")  # what one asks for to get shared memory, where there is some
 
 
-class Membership:
+class GroupBase:
     """State of a group on one rank; `Group` adds the collectives."""
 
     rank: int
@@ -68,20 +68,20 @@ class Membership:
         check: bool | None = None,
         asked: Asked | None = None,
         traffic: Traffic | None = None,
-        parent: Watch | None = None,
-        outgoing: Outgoing | None = None,
-        recorder: Recorder | None = None,
+        parent: FailureDetector | None = None,
+        link_emulator: LinkEmulator | None = None,
+        recorder: FlightRecorder | None = None,
         still_open: OpenCommunicators | None = None,
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. nodes: the
         number of each rank's node. check, asked: the same on every rank, such as a world's
-        settings; None: as the environment says. outgoing: the imitated link by which messages
+        settings; None: as the environment says. link_emulator: the imitated link by which messages
         leave; set-up and the comparison of calls do not. Collective."""
         self.name, self.members, self.nodes = name, members, nodes
         self.policy = policy
         self._check = os.environ.get(CHECK, "0") not in ("", "0") if check is None else check
         self.sequence = 0
-        joining = Watch(
+        joining = FailureDetector(
             communicator,
             group=name,
             members=members,
@@ -95,7 +95,7 @@ class Membership:
         own = self._communicators.own
         self.rank: int = own.Get_rank()
         self.size: int = own.Get_size()
-        self._watch = Watch(
+        self._detector = FailureDetector(
             own,
             group=name,
             members=members,
@@ -103,47 +103,47 @@ class Membership:
             timeout_s=timeout_s,
             parent=parent,
         )
-        self._outgoing = outgoing
+        self._link_emulator = link_emulator
         self._transport = MessageTransport(
-            own, self._watch, outgoing, first_tag=FIRST_COLLECTIVE_TAG
+            own, self._detector, link_emulator, first_tag=FIRST_COLLECTIVE_TAG
         )
-        self._set_up = MessageTransport(own, self._watch)
+        self._set_up = MessageTransport(own, self._detector)
         self._in_flight = self._transport.in_flight = self._set_up.in_flight
         self._asked = asked or asked_for(os.environ)
-        self._alone = Alone() if self.size == 1 else None
-        set_up = SetUp(own, self._watch)
-        self._neighbours = join_neighbours(
+        self._single_rank = SingleRank() if self.size == 1 else None
+        set_up = SetUp(own, self._detector)
+        self._intra_node = join_intra_node(
             set_up, nodes, members, policy=policy, name=name, timeout_s=timeout_s
         )
-        self._network = Network(
-            self._transport, nodes, self._neighbours, is_imitated=outgoing is not None
+        self._p2p = P2PCollectives(
+            self._transport, nodes, self._intra_node, is_imitated=link_emulator is not None
         )
         # The same calls through shared memory, where all members have it.
-        self._node = join_all(set_up, nodes, policy=policy, name=name, timeout_s=timeout_s)
-        if self._node is not None:
-            self._watch.bell = self._node.bell
-        self._watch.is_gone = self._is_gone
-        self._device: DeviceNetwork | None = None
+        self._shm = join_all(set_up, nodes, policy=policy, name=name, timeout_s=timeout_s)
+        if self._shm is not None:
+            self._detector.bell = self._shm.bell
+        self._detector.is_gone = self._is_gone
+        self._device: DeviceCollectives | None = None
         self._broken: BaseException | None = None
         self._closed = False
-        self._running = Running(self)
-        self._notes = Notes()
+        self._call_context = CollectiveCall(self)
+        self._call_log = CallLog()
         self._spans: SpanRecorder | None = None
         self.traffic = traffic
-        self._recorder = recorder or Recorder(members[self.rank])
-        self._recorder.follow(self)
+        self._recorder = recorder or FlightRecorder(members[self.rank])
+        self._recorder.register(self)
 
     @property
     def timeout_s(self) -> float:
         """Timeout of every wait that is given none of its own."""
-        return self._watch.timeout_s
+        return self._detector.timeout_s
 
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
-        self._watch.timeout_s = timeout_s
-        for node in (self._node, self._neighbours):
-            if node is not None:
-                node.timeout_s = timeout_s
+        self._detector.timeout_s = timeout_s
+        for shm in (self._shm, self._intra_node):
+            if shm is not None:
+                shm.timeout_s = timeout_s
 
     @property
     def check(self) -> bool:
@@ -164,8 +164,8 @@ class Membership:
     @traffic.setter
     def traffic(self, traffic: Traffic | None) -> None:
         self._traffic = self._transport.traffic = traffic
-        self._network.neighbours = counted(self._neighbours, traffic)
-        self._shared = counted(self._node, traffic)
+        self._p2p.intra_node = counted(self._intra_node, traffic)
+        self._shared = counted(self._shm, traffic)
         self._fast = self._fastest()
 
     @property
@@ -186,26 +186,26 @@ class Membership:
     def check_peers(self) -> None:
         """Raises: PeerFailedError when a member has said that it cannot go on."""
         self._check_usable()
-        if self._node is not None:
-            self._node.check_peers()
-        self._watch.read_notices()
+        if self._shm is not None:
+            self._shm.check_peers()
+        self._detector.read_notices()
 
     def last_calls(self) -> GroupCalls:
         """The last collectives of this rank here; none in a group of one."""
-        kernels = NOTHING if self._node is None else self._node.noted()
-        calls = self._notes.together(self.sequence, kernels) if self.size > 1 else []
+        kernels = EMPTY_LOG if self._shm is None else self._shm.logged_calls()
+        calls = self._call_log.merged(self.sequence, kernels) if self.size > 1 else []
         return GroupCalls(group=self.name, members=list(self.members), calls=calls)
 
     @property
-    def node(self) -> Node | None:
+    def shm(self) -> ShmGroup | None:
         """The ranks' shared memory; None where not all ranks have it."""
-        return self._node
+        return self._shm
 
     @contextmanager
-    def on_device(self, memory: Memory) -> Iterator[None]:
+    def on_device(self, memory: DeviceOps) -> Iterator[None]:
         """Meanwhile the buffers of collectives lie in memory of a device, of which `memory` is in
         charge, and which MPI can read and write. By every member, for the same collectives."""
-        self._device, self._fast = DeviceNetwork(self._transport, memory), None
+        self._device, self._fast = DeviceCollectives(self._transport, memory), None
         try:
             yield
         finally:
@@ -227,8 +227,8 @@ class Membership:
         """
         check_members(members, self.rank, self.size)
         self._check_usable()
-        self._watch.activity = f"making the subgroup {name}"
-        # First come together with a timeout; what MPI then does has none, but need not wait.
+        self._detector.activity = f"making the subgroup {name}"
+        # First come merged with a timeout; what MPI then does has none, but need not wait.
         self._set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
         barrier(Members(self._set_up, members))
         communicator = communicator_of(self._communicators.own, members, tag)
@@ -242,8 +242,8 @@ class Membership:
             check=self.check,
             asked=self._asked,
             traffic=self._traffic,
-            parent=self._watch,
-            outgoing=self._outgoing,
+            parent=self._detector,
+            link_emulator=self._link_emulator,
             recorder=self._recorder,
             still_open=self._communicators.still_open,
         )
@@ -252,15 +252,15 @@ class Membership:
 
     def wait_by(self, policy: WaitPolicy) -> None:
         """Set the wait policy of this rank from now on. Any thread may call it at any time."""
-        self._watch.policy = policy
+        self._detector.policy = policy
 
     def fail(self, reason: str) -> None:
         """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`, and
         so do those of this rank's other threads."""
         reason = encodable(reason)
-        self._watch.failed[self.members[self.rank]] = reason
-        self._tell_node(reason)
-        self._watch.tell_failure(reason)
+        self._detector.failed[self.members[self.rank]] = reason
+        self._fail_shm(reason)
+        self._detector.tell_failure(reason)
         self._recorder.write(reason)
         self._broken = self._broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
         self._fast = None
@@ -271,17 +271,17 @@ class Membership:
         if self._closed:
             return
         self._closed = True
-        self._fast = self._node = self._shared = self._neighbours = None
-        self._watch.close()
+        self._fast = self._shm = self._shared = self._intra_node = None
+        self._detector.close()
         closed = PeerFailedError(f"group {self.name} was closed before the message had come")
         self._in_flight.close(closed)
         if self._broken is None:
-            if self._outgoing is not None:
-                self._outgoing.flush()
+            if self._link_emulator is not None:
+                self._link_emulator.flush()
             self._communicators.close()
         # Else they stay: messages may still come, and would reach whoever got their numbers next.
 
-    def _begin(self, call: Call, timeout_s: float | None, way: str = "auto") -> Running:
+    def _begin(self, call: Call, timeout_s: float | None, way: str = "auto") -> CollectiveCall:
         """Number the collective, note it and, in debug mode, compare it with what the others call.
 
         way: that was asked for.
@@ -289,30 +289,30 @@ class Membership:
         self._check_usable()
         self.sequence += 1
         self._transport.tag = self.sequence
-        self._watch.activity = f"{call.name} number {self.sequence}"
-        self._running.timeout_s = timeout_s
-        shares = self._node is not None and self._device is None and way in SHARED
+        self._detector.activity = f"{call.name} number {self.sequence}"
+        self._call_context.timeout_s = timeout_s
+        shares = self._shm is not None and self._device is None and way in SHARED
         named = "shared memory" if shares else "messages" if way in SHARED else way
-        self._notes.begin(self.sequence, call, named, through_node=shares)
+        self._call_log.begin(self.sequence, call, named, in_shm=shares)
         if self._spans is not None:
-            self._running.begin(call)
+            self._call_context.begin(call)
         self._count(call)
         if self.check and self.size > 1:
             if self._device is not None:
                 call = call._replace(name=f"{call.name} of device memory")
             elif way not in (*SHARED, "messages"):
                 call = call._replace(name=f"{call.name} by {way}")
-            with self._running:
+            with self._call_context:
                 self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
-                compare_calls(self._set_up, call, self._watch.text_of)
-        return self._running
+                compare_calls(self._set_up, call, self._detector.text_of)
+        return self._call_context
 
-    def _fastest(self) -> Node | Alone | None:
+    def _fastest(self) -> ShmGroup | SingleRank | None:
         usable = self._broken is None and not self._closed
         usable = usable and self._traffic is None and self._spans is None
-        if self._alone is not None and usable:
-            return self._alone
-        return self._node if usable and not self._check and self._asked in SHARED else None
+        if self._single_rank is not None and usable:
+            return self._single_rank
+        return self._shm if usable and not self._check and self._asked in SHARED else None
 
     def _count(self, call: Call) -> None:
         if self._traffic is not None and call.dtype is not None:
@@ -321,51 +321,51 @@ class Membership:
     def _request(self, tag: int) -> MessageRequest:
         self._in_flight.sweep()
         request = MessageRequest(
-            self._watch,
+            self._detector,
             self._communicators.own,
             tag,
             self._in_flight,
             self._traffic,
-            self._outgoing,
+            self._link_emulator,
         )
         request.spans = self._spans
         self._in_flight.add(request)
         return request
 
     def _is_gone(self, rank: int) -> bool:
-        if self._node is not None:
-            return self._node.is_gone(rank)
-        if self._neighbours is not None and rank in self._neighbours.known_as:
-            return self._neighbours.is_gone(self._neighbours.known_as.index(rank))
+        if self._shm is not None:
+            return self._shm.is_gone(rank)
+        if self._intra_node is not None and rank in self._intra_node.group_ranks:
+            return self._intra_node.is_gone(self._intra_node.group_ranks.index(rank))
         return False
 
     def _expect_messages(self) -> None:
-        if self._node is not None:
-            self._node.keep_messages_moving()
+        if self._shm is not None:
+            self._shm.keep_messages_moving()
 
     def _end(self, call: Call, timeout_s: float | None, error: BaseException) -> None:
         """The fast way has failed: do what a context of `_begin` does then."""
-        self._watch.activity = f"{call.name} number {self.sequence}"
-        self._running.timeout_s = timeout_s
+        self._detector.activity = f"{call.name} number {self.sequence}"
+        self._call_context.timeout_s = timeout_s
         if isinstance(error, TypeError):
             self.sequence -= 1  # not begun
         else:
-            self._running.__exit__(type(error), error, None)
+            self._call_context.__exit__(type(error), error, None)
 
     def _break(self, error: BaseException) -> None:
         """The group cannot go on after this; those who wait in shared memory are told."""
         self._broken, self._fast = error, None
         reason = encodable(str(error)) or type(error).__name__
         if not isinstance(error, PeerFailedError):
-            self._tell_node(reason)
+            self._fail_shm(reason)
         path = self._recorder.write(reason)
         if path is not None and isinstance(error, FAILURES):
             error.args = (f"{reason} (its last collectives: {path})",)
 
-    def _tell_node(self, reason: str) -> None:
-        for node in (self._node, self._neighbours):
-            if node is not None:
-                node.fail(reason)
+    def _fail_shm(self, reason: str) -> None:
+        for shm in (self._shm, self._intra_node):
+            if shm is not None:
+                shm.fail(reason)
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import MismatchError
-from phalanx.comm.node import Node
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy
 from phalanx.launch.cores import usable_cores
 
@@ -20,9 +20,9 @@ world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()
 
 
-def join(timeout_s: float = 20) -> Node:
+def join(timeout_s: float = 20) -> ShmGroup:
     policy = WaitPolicy.for_node(size, usable_cores())
-    node = Node.join(world.Dup(), policy=policy, name="test", timeout_s=timeout_s)
+    node = ShmGroup.join(world.Dup(), policy=policy, name="test", timeout_s=timeout_s)
     assert node is not None
     return node
 
@@ -43,7 +43,7 @@ def in_order(count: int, dtype: str = "float32") -> np.ndarray:
 COUNTS = [0, 1, 3, 2047, 2048, 2049, 5000, 32_768, 32_769, 65_537, 300_001]
 
 
-def check_all_reduce(node: Node) -> None:
+def check_all_reduce(node: ShmGroup) -> None:
     for count in COUNTS:
         for shown in ("none", "all", "some"):
             array = values_of(rank, count)
@@ -64,7 +64,7 @@ def check_all_reduce(node: Node) -> None:
     assert (ones == size).all()
 
 
-def check_movement(node: Node) -> None:
+def check_movement(node: ShmGroup) -> None:
     for count in COUNTS:
         for root in range(size):
             array = values_of(rank, count)
@@ -85,7 +85,7 @@ def check_movement(node: Node) -> None:
         check_exchange(node, count)
 
 
-def check_exchange(node: Node, count: int) -> None:
+def check_exchange(node: ShmGroup, count: int) -> None:
     """all_to_all, gather and scatter of parts of different sizes."""
 
     def part(sender: int, receiver: int) -> np.ndarray:
@@ -170,7 +170,7 @@ def mismatch() -> None:
     expect("large", lambda n: n.all_reduce(floats(50_000)), lambda n: n.all_reduce(floats(50_001)))
     expect("dtype", lambda n: n.all_reduce(floats(8)), lambda n: n.all_reduce(floats(8, "float64")))
 
-    def be_root(node: Node) -> None:
+    def be_root(node: ShmGroup) -> None:
         node.broadcast(floats(8), root=rank)  # nobody waits, so nobody notices yet
         node.barrier()
 

@@ -17,7 +17,7 @@ CLOSING_TIMEOUT_S = 1.0
 _clock = time.monotonic
 
 
-class Outgoing:
+class LinkEmulator:
     """The one way out of a rank, for the messages of all its groups. Any thread may send.
 
     A message begins to leave when the ones before it have left, takes its bytes ÷ bandwidth to

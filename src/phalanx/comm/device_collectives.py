@@ -20,7 +20,7 @@ from phalanx.comm.messages import MessageTransport
 from phalanx.comm.transport import Exchange, Messages
 
 
-class Memory(Protocol):
+class DeviceOps(Protocol):
     """Operations of a device on its memory, executed in the order of the calls."""
 
     def scratch(self, count: int, dtype: DType) -> Buffer: ...
@@ -37,11 +37,11 @@ class Memory(Protocol):
         """Return when all that was asked for is done."""
 
 
-class DeviceNetwork:
+class DeviceCollectives:
     """The same calls as those of `Group`, which documents them. When they return the device has
     nothing more to do for them."""
 
-    def __init__(self, transport: MessageTransport, memory: Memory) -> None:
+    def __init__(self, transport: MessageTransport, memory: DeviceOps) -> None:
         self._transport, self._memory = transport, memory
         self.rank, self.size = transport.rank, transport.size
 

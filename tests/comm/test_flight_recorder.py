@@ -1,4 +1,4 @@
-"""What ranks did last with each other: put together from two notebooks, and written when one of
+"""What ranks did last with each other: put merged from two notebooks, and written when one of
 them hangs or raises."""
 
 from collections.abc import Callable
@@ -9,44 +9,44 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.comm.call import Call
-from phalanx.comm.recorder import KEPT, KernelNotes, Noted, kernel_calls, put_together
+from phalanx.comm.flight_recorder import MAX_LOGGED, KernelLog, LoggedCall, kernel_calls, merge_logs
 from phalanx.records.last import DUMP_DIR, read_last, who_was_where
 from tests.conftest import Ranks
 
-# How a collective goes: by the kernels alone, noted by both, or by messages.
+# How a collective goes: by the kernels alone, logged by both, or by messages.
 WAYS = ("fast", "both", "messages")
 
 
-def notes_of(ways: list[str], *, is_done: bool) -> tuple[list[Noted], int, KernelNotes]:
-    """What would have been noted of collectives that went these ways."""
-    noted, kernels, finished = [], [], 0
+def notes_of(ways: list[str], *, is_done: bool) -> tuple[list[LoggedCall], int, KernelLog]:
+    """What would have been logged of collectives that went these ways."""
+    logged, kernels, finished = [], [], 0
     for number, way in enumerate(ways, 1):
         name = "all_reduce" if way == "fast" else "reduce"
         if way != "fast":
-            noted.append(Noted(number, Call(name), way, way == "both", number))
+            logged.append(LoggedCall(number, Call(name), way, way == "both", number))
             finished = number if number < len(ways) or is_done else finished
         if way != "messages":
             kernels.append((name, f"{name}()", number))
     done = is_done or (bool(ways) and ways[-1] == "messages")
-    return noted[-KEPT:], finished, KernelNotes(len(kernels), done, kernels[-KEPT:])
+    return logged[-MAX_LOGGED:], finished, KernelLog(len(kernels), done, kernels[-MAX_LOGGED:])
 
 
 @given(st.lists(st.sampled_from(WAYS), max_size=600), st.booleans())
 def test_both_notebooks_give_the_order_of_all(ways: list[str], is_done: bool) -> None:
-    noted, finished, kernels = notes_of(ways, is_done=is_done)
-    calls = put_together(len(ways), noted, finished, kernels)
+    logged, finished, kernels = notes_of(ways, is_done=is_done)
+    calls = merge_logs(len(ways), logged, finished, kernels)
     assert [call.number for call in calls] == list(range(len(ways) - len(calls) + 1, len(ways) + 1))
-    assert len(calls) <= KEPT
+    assert len(calls) <= MAX_LOGGED
     for call in calls:
         assert call.name == ("all_reduce" if ways[call.number - 1] == "fast" else "reduce")
         assert call.began_ns == call.number
         assert call.is_done == (is_done or call.number < len(ways))
-    kept = min(len(ways), KEPT)
+    kept = min(len(ways), MAX_LOGGED)
     assert len(calls) == kept
 
 
 def test_rounds_that_no_group_numbers() -> None:
-    notes = KernelNotes(300, False, [("fused_step", "fused_step()", n) for n in range(45, 301)])
+    notes = KernelLog(300, False, [("fused_step", "fused_step()", n) for n in range(45, 301)])
     calls = kernel_calls(notes)
     assert (calls[0].number, calls[-1].number) == (45, 300)
     assert [call.is_done for call in calls[-2:]] == [True, False]

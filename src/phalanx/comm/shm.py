@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
-from phalanx.comm.bell import Bell
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.doorbell import Doorbell
 from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
+from phalanx.comm.flight_recorder import KernelLog
 from phalanx.comm.memory import SharedMemory, share_within, warn_of_messages
 from phalanx.comm.mpi import mpi
-from phalanx.comm.recorder import KernelNotes
 from phalanx.comm.wait import WaitPolicy
 
 _DONE, _TIMED_OUT, _MISMATCH, _PEER_FAILED, _PEER_DIED = range(5)
@@ -45,61 +45,68 @@ class _Peer:
         return self.fingerprint >> 48
 
 
-class Node:
-    """The ranks of a group that is on one node, as seen from one of them.
+class ShmGroup:
+    """A group of ranks on one node that share memory, as seen from one of them.
 
-    The same calls as those of `Group`, which documents them. Buffers from `allocate` are reduced
-    where they lie; all others go through shared memory in chunks that stay in cache. Every call is
-    compared with those of the other ranks before anything is moved.
+    The same calls as those of `Group`, which documents them. Buffers from `allocate` are reduced in
+    place; all others go through shared memory in chunks that stay in cache. Every call is compared
+    with those of the peers before any data moves.
     """
 
     def __init__(
-        self, memory: SharedMemory, module: Any, node: Any, policy: WaitPolicy, name: str
+        self, memory: SharedMemory, module: Any, communicator: Any, policy: WaitPolicy, name: str
     ) -> None:
-        self.rank: int = node.Get_rank()
-        self.size: int = node.Get_size()
+        self.rank: int = communicator.Get_rank()
+        self.size: int = communicator.Get_size()
         self.name = name
         self.timeout_s = 0.0
         self._moves_messages = False
-        self.known_as: Sequence[int] = range(self.size)
+        self.group_ranks: Sequence[int] = range(self.size)
         self._memory, self._module = memory, module
-        self._node = module.join(memory.address, self.rank, self.size, policy.spins, policy.yields)
-        module.own(self._node, memory)  # a thread may still wait in it when all others let go
-        node.Barrier()
-        module.watch(self._node)
+        self._handle = module.join(
+            memory.address, self.rank, self.size, policy.spins, policy.yields
+        )
+        module.own(self._handle, memory)  # a thread may still wait in it when all others let go
+        communicator.Barrier()
+        module.watch(self._handle)
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
 
     @classmethod
     def join(
         cls,
-        node: Any,
+        communicator: Any,
         *,
         policy: WaitPolicy,
         name: str,
         timeout_s: float,
-        known_as: Sequence[int] | None = None,
-    ) -> Node | None:
-        """Collective over the communicator `node`. None, on all of its ranks, where they cannot
-        share memory or have no kernels. known_as: what errors call the ranks."""
+        group_ranks: Sequence[int] | None = None,
+    ) -> ShmGroup | None:
+        """Join a group of all ranks of `communicator`. Collective.
+
+        None, on all of its ranks, where they cannot share memory or have no kernels.
+        group_ranks: the numbers by which errors name the ranks.
+        """
         module = kernels.compiled()
-        size = node.Get_size()
-        usable = node.allgather(module is not None and 1 < size <= module.MAX_RANKS)
+        size = communicator.Get_size()
+        usable = communicator.allgather(module is not None and 1 < size <= module.MAX_RANKS)
         if not all(usable) or module is None:
             obstacle = kernels.obstacle_to_sharing(usable)
-            if obstacle is not None and node.Get_rank() == 0:
+            if obstacle is not None and communicator.Get_rank() == 0:
                 warn_of_messages(obstacle)
             return None
-        memory = share_within(node, module.node_bytes(size))
+        memory = share_within(communicator, module.node_bytes(size))
         if memory is None:
             return None
-        joined = cls(memory, module, node, policy, name)
+        joined = cls(memory, module, communicator, policy, name)
         joined.timeout_s = timeout_s
-        joined.known_as = known_as or range(size)
+        joined.group_ranks = group_ranks or range(size)
         return joined
 
     def allocate(self, num_elements: int, dtype: DTypeLike) -> NDArray[Any]:
-        """(num_elements,) zeros in memory that the other ranks can see: collectives of this group
-        take no copy of it. It is given back with the last array of it. Not collective.
+        """Return (num_elements,) zeros in memory that the peers can map.
+
+        Collectives of this group do not copy it. It is freed with the last array that uses it. Not
+        collective.
 
         Raises: OSError when the system has no more memory.
         """
@@ -107,22 +114,22 @@ class Node:
         memory = SharedMemory.create(num_bytes)
         assert memory.descriptor is not None, "it is new"
         array = memory.array()
-        self.show(memory.descriptor, memory.address, num_bytes, array, keep=memory)
+        self.export(memory.descriptor, memory.address, num_bytes, array, keep=memory)
         return array[: num_elements * np.dtype(dtype).itemsize].view(dtype)
 
-    def show(
+    def export(
         self, descriptor: int, address: int, num_bytes: int, owner: object, keep: object = None
     ) -> bool:
-        """Let the others see the memory of this process at `address`, which is that of file
-        `descriptor`, until `owner` is gone; False when too many pieces are shown already."""
-        number = self._module.share(self._node, descriptor, num_bytes, address)
+        """Let the peers map the memory of this process at `address`, which is that of file
+        `descriptor`, until `owner` is freed; False when too many segments are exported already."""
+        number = self._module.share(self._handle, descriptor, num_bytes, address)
         if number < 0:
             return False
-        weakref.finalize(owner, _unshare, self._module, self._node, number, keep)
+        weakref.finalize(owner, _unshare, self._module, self._handle, number, keep)
         return True
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        status = self._barrier(self._node, self.timeout_s if timeout_s is None else timeout_s)
+        status = self._barrier(self._handle, self.timeout_s if timeout_s is None else timeout_s)
         if status:
             raise self._error(status)
 
@@ -135,7 +142,7 @@ class Node:
         timeout_s: float | None = None,
     ) -> None:
         status = self._all_reduce(
-            self._node,
+            self._handle,
             buffer.address,
             buffer.count,
             buffer.dtype.code,
@@ -157,7 +164,7 @@ class Node:
         timeout_s: float | None = None,
     ) -> None:
         status = self._all_reduce(
-            self._node,
+            self._handle,
             buffer.address,
             buffer.count,
             buffer.dtype.code,
@@ -178,7 +185,7 @@ class Node:
         timeout_s: float | None = None,
     ) -> None:
         status = self._module.reduce_scatter(
-            self._node,
+            self._handle,
             output.address,
             [part.address for part in parts],
             [part.count for part in parts],
@@ -193,7 +200,7 @@ class Node:
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
         status = self._module.all_gather(
-            self._node,
+            self._handle,
             [output.address for output in outputs],
             [output.num_bytes for output in outputs],
             part.address,
@@ -204,7 +211,7 @@ class Node:
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
         status = self._module.broadcast(
-            self._node,
+            self._handle,
             buffer.address,
             buffer.num_bytes,
             buffer.dtype.code,
@@ -250,51 +257,51 @@ class Node:
         self._exchange(_SCATTER, outputs, sent, output.dtype, root, timeout_s)
 
     def keep_messages_moving(self) -> None:
-        """From now on long waits of this process give MPI the time to go on with messages: it
-        moves them only while it is called, and a rank may wait here for one who waits for them."""
+        """Let MPI progress messages during long waits of this process, from now on: it does so only
+        while it is called, and a rank may wait here for one that waits for a message."""
         if not self._moves_messages:
             self._moves_messages = True
             self._module.in_long_waits(_poke_mpi)
 
     def is_gone(self, rank: int) -> bool:
         """Return whether the process of `rank`, which had joined, has ended."""
-        return bool(self._module.is_dead(self._node, rank))
+        return bool(self._module.is_dead(self._handle, rank))
 
     @property
-    def bell(self) -> Bell:
-        """For those who wait for messages."""
-        return Bell(self._node, self._module)
+    def bell(self) -> Doorbell:
+        """Doorbells for ranks that wait for messages."""
+        return Doorbell(self._handle, self._module)
 
     @property
     def handle(self) -> Any:
-        """This rank's side of the node, for kernels that are called from elsewhere; what they
-        return goes to `check`."""
-        return self._node
+        """The C handle of this group, for kernels that are called from elsewhere; pass their
+        status to `check`."""
+        return self._handle
 
-    def noted(self) -> KernelNotes:
-        """The last calls of this rank."""
-        begun, ended, calls = self._module.noted(self._node)
+    def logged_calls(self) -> KernelLog:
+        """Return the last calls of this rank."""
+        begun, ended, calls = self._module.noted(self._handle)
         described = [
             (_KINDS[fingerprint & 0xFF], describe_call(fingerprint, count), began_ns)
             for fingerprint, count, began_ns in calls
         ]
-        return KernelNotes(begun, begun == ended, described)
+        return KernelLog(begun, begun == ended, described)
 
-    def keep_notes(self, keep: bool) -> None:
+    def log_calls(self, enabled: bool) -> None:
         """Turn the log of calls on (the default) or off, to measure its cost."""
-        self._module.keep_notes(self._node, int(keep))
+        self._module.keep_notes(self._handle, int(enabled))
 
     def check(self, status: int) -> None:
-        """Raises: what ended the call, when it did not come to its end."""
+        """Raises: the error that ended the call, unless its status is success."""
         self._check(status)
 
     def check_peers(self) -> None:
-        """Raises: PeerFailedError when a rank has said that it cannot go on."""
+        """Raises: PeerFailedError when a peer has reported a failure."""
         if self._ranks(lambda peer: peer.failed):
             raise self._error(_PEER_FAILED)
 
     def fail(self, reason: str) -> None:
-        self._module.fail(self._node, reason)
+        self._module.fail(self._handle, reason)
 
     def _exchange(
         self,
@@ -306,7 +313,7 @@ class Node:
         timeout_s: float | None,
     ) -> None:
         status = self._module.all_to_all(
-            self._node,
+            self._handle,
             kind,
             [output.address for output in outputs],
             [output.num_bytes for output in outputs],
@@ -332,25 +339,25 @@ class Node:
             rank = (self._ranks(lambda peer: peer.failed) or [self.rank])[0]
             return PeerFailedError(f"{self._text_of([rank])} failed: {self._peer(rank).reason}")
         if status == _PEER_DIED:
-            gone = self._module.progress(self._node)[2]
+            gone = self._module.progress(self._handle)[2]
             return PeerDiedError(f"{self._text_of([gone])} failed: its process is gone")
-        _, awaited, _ = self._module.progress(self._node)
+        _, awaited, _ = self._module.progress(self._handle)
         missing = self._ranks(lambda peer: peer.phase < awaited)
         return WaitTimeoutError(self._text_of(missing))
 
     def _text_of(self, ranks: Sequence[int]) -> str:
-        return f"rank {', '.join(str(self.known_as[rank]) for rank in ranks)}"
+        return f"rank {', '.join(str(self.group_ranks[rank]) for rank in ranks)}"
 
     def _ranks(self, chosen: Callable[[_Peer], bool | int]) -> list[int]:
         return [r for r in range(self.size) if r != self.rank and chosen(self._peer(r))]
 
     def _peer(self, rank: int) -> _Peer:
-        return _Peer(*self._module.peer(self._node, rank))
+        return _Peer(*self._module.peer(self._handle, rank))
 
     def _calls(self) -> str:
         """Describe which ranks called what, ranks with the same call in one entry."""
         callers: dict[str, list[int]] = {}
-        published, _, _ = self._module.progress(self._node)
+        published, _, _ = self._module.progress(self._handle)
         peers = {rank: self._peer(rank) for rank in range(self.size)}
         # A rank that has not arrived yet has published an earlier call.
         peers = {rank: peer for rank, peer in peers.items() if peer.phase >= published}
