@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 
 from phalanx.records.files import write_atomically
-from phalanx.report.collectives.answers import compared
-from phalanx.report.collectives.comparison import Subject, duels, subjects
+from phalanx.report.collectives.comparison import Subject, path_comparisons, subjects
+from phalanx.report.collectives.finding_sentences import compared
 from phalanx.report.collectives.folder import read_benches
-from phalanx.report.wording import duration, size
+from phalanx.report.format import duration, size
 
 OPTIONS = (
     *("--collectives", "all_reduce", "--ranks", "2", "--repeats", "100"),
@@ -45,7 +45,7 @@ def measure() -> Path:
 
 def report(subject: Subject) -> None:
     print(f"\n{subject.measure.mpi}, {subject.ranks} ranks")
-    for duel in duels(subject):
+    for duel in path_comparisons(subject):
         print(
             f"{size(duel.num_bytes):>10}  {duel.ours.label:14} {duration(duel.ours.median_s):>8}"
             f"  {compared(duel)} ({duration(duel.theirs.median_s)})"

@@ -42,9 +42,15 @@ from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.small_files import Costs, small_file_costs
 from phalanx.records.files import write_atomically
 from phalanx.records.io import Cache, Format
-from phalanx.report.io.comparison import best_of_each_format, caches_of, duel, own, rivals
+from phalanx.report.io.comparison import (
+    best_of_each_format,
+    caches_of,
+    compare_loaders,
+    own,
+    rivals,
+)
 from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.summary import as_json, show
 from phalanx.train.run import RUNS
 
@@ -120,7 +126,7 @@ def claims(found: dict[str, IoMeasure]) -> Iterator[Claim]:
 def against_files(measure: IoMeasure, cache: Cache) -> Iterator[Claim]:
     best = {point.cell.format: point for point in best_of_each_format(measure.flat, cache)}
     for name in PACKED:
-        gain = duel(best[name], best["files"])
+        gain = compare_loaders(best[name], best["files"])
         what = f"resnet50, {cache}: {name} against many small files, samples/s"
         yield at_least(what, 5.0, gain.gain, gain.low, gain.high)
 
@@ -129,7 +135,7 @@ def against_read(name: str, measure: IoMeasure, cache: Cache, loader: Rival) -> 
     read = {"read": "a plain read", "read-kept": "a read that keeps"}[loader]
     for point in best_of_each_format(measure.flat, cache):
         if point.cell.format in PACKED:
-            gain = duel(point, rivals(measure, point, loader)[0])
+            gain = compare_loaders(point, rivals(measure, point, loader)[0])
             times, low, high = 1 / gain.gain, 1 / gain.high, 1 / gain.low
             what = f"{name}, {cache}: {point.cell.format} against {read}, time"
             yield Claim(
@@ -143,14 +149,14 @@ def limits(measure: IoMeasure) -> Iterator[Limit]:
         best = {point.cell.format: point for point in best_of_each_format(measure.flat, cache)}
         files = rivals(measure, best["files"], "read")[0]
         for name in PACKED:
-            gain = duel(rivals(measure, best[name], "read")[0], files)
+            gain = compare_loaders(rivals(measure, best[name], "read")[0], files)
             what = f"resnet50, {cache}: {name} against many small files when only read, samples/s"
             yield Limit(what=what, found=gain.gain, low=gain.low, high=gain.high)
 
 
 def against_torch(name: str, measure: IoMeasure, loader: str) -> Iterator[Claim]:
     for point in best_of_each_format(measure.flat, "warm"):
-        gain = duel(point, rivals(measure, point, loader)[0])
+        gain = compare_loaders(point, rivals(measure, point, loader)[0])
         what = f"{name}, warm: {point.cell.format} against {loader}, samples/s"
         yield at_least(what, 2.0, gain.gain, gain.low, gain.high)
 
@@ -163,7 +169,7 @@ def utilisations(name: str, measure: IoMeasure, floor: float) -> Iterator[Claim]
         yield claim if claim.holds or disk_allows(measure, point) else replace(claim, holds=None)
 
 
-def disk_allows(measure: IoMeasure, point: Point) -> bool:
+def disk_allows(measure: IoMeasure, point: IoPoint) -> bool:
     """Whether the files come as fast as the accelerator asks for them when they are only read."""
     assert measure.bench
     setting = measure.bench.setting
@@ -220,7 +226,7 @@ def waits(measure: IoMeasure) -> list[dict[str, Any]]:
     return [_waits(point) for point in own(measure.paced)]
 
 
-def _waits(point: Point) -> dict[str, Any]:
+def _waits(point: IoPoint) -> dict[str, Any]:
     cell = {"format": point.cell.format, "cache": point.cell.cache}
     return {**cell, "epochs": [[round(w, 7) for w in e.waits_s] for e in point.epochs]}
 

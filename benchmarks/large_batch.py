@@ -26,7 +26,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.records.files import read_study, write_atomically, write_study
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.holding import furthest_by_remedy
-from phalanx.report.large_batch.material import BatchCell, Material, read_material
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, read_study_data
 from phalanx.report.page import write_report
 from phalanx.train.environment import describe_environment
 
@@ -43,7 +43,7 @@ def start(
     return subprocess.Popen([*words, "--seeds", *map(str, seeds), *extra])
 
 
-def joined(folder: Path, parts: Sequence[Path]) -> Material:
+def joined(folder: Path, parts: Sequence[Path]) -> LargeBatchStudyData:
     """One study of the runs of all, which are linked into its folder."""
     studies = [read_study(part) for part in parts]
     names = []
@@ -55,11 +55,11 @@ def joined(folder: Path, parts: Sequence[Path]) -> Material:
             names.append(name)
     command = "python benchmarks/large_batch.py"
     write_study(folder, msgspec.structs.replace(studies[0], command=command, runs=names))
-    return read_material(folder)
+    return read_study_data(folder)
 
 
-def record_of(material: Material, cell: BatchCell) -> dict[str, object]:
-    reached = material.reached(cell)
+def record_of(data: LargeBatchStudyData, cell: BatchCell) -> dict[str, object]:
+    reached = data.reached(cell)
     return {
         "remedy": cell.remedy,
         "batch_size": cell.batch_size,
@@ -94,22 +94,22 @@ def main() -> None:
     codes = [job.wait() for job in jobs]
     if any(codes):
         sys.exit("some runs failed; give the command again")
-    material = joined(options.folder, list(parts))
+    data = joined(options.folder, list(parts))
     document = {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": " ".join(["python benchmarks/large_batch.py", *sys.argv[1:]]),
         "environment": msgspec.to_builtins(describe_environment(None)),
-        "headline": headline(material),
-        "target_accuracy": material.target,
-        "furthest": {cell.remedy: cell.batch_size for cell in furthest_by_remedy(material)},
+        "headline": headline(data),
+        "target_accuracy": data.target,
+        "furthest": {cell.remedy: cell.batch_size for cell in furthest_by_remedy(data)},
         "findings": {
             topic.title: [f"{s.label}: {s.text}" for s in topic.sentences]
-            for topic in findings(material)
+            for topic in findings(data)
         },
-        "cells": [record_of(material, cell) for cell in material.cells],
+        "cells": [record_of(data, cell) for cell in data.cells],
     }
     write_atomically(RESULTS, json.dumps(document, indent=1).encode())
-    print(f"{headline(material)}\n{write_report(options.folder)}\n{RESULTS}")
+    print(f"{headline(data)}\n{write_report(options.folder)}\n{RESULTS}")
 
 
 if __name__ == "__main__":

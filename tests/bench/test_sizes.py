@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.bench.sizes import DEFAULT_SIZES, parse_size, parse_sizes
 from phalanx.errors import UserError
-from phalanx.report.wording import size
+from phalanx.report.format import size
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,9 @@ import pytest
 from phalanx.records.files import read_run, write_run
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome, Probe
-from phalanx.report.answers import (
+from phalanx.report.comparison import Cell
+from phalanx.report.disturbance import disturbance_topic
+from phalanx.report.finding_sentences import (
     accuracy_against_sequential,
     best_configuration,
     beyond_ideal,
@@ -19,15 +21,13 @@ from phalanx.report.answers import (
     mpi_or_gloo,
     oversubscription,
 )
-from phalanx.report.comparison import Cell
-from phalanx.report.disturbance import disturbance_topic
 from phalanx.report.findings import findings, headline
 from phalanx.report.folder import read_folder
 from phalanx.report.page import key_figure
-from phalanx.report.parallelism.details import RunDetail
-from phalanx.report.parallelism.material import ModelMaterial, ParallelCell
 from phalanx.report.parallelism.page import key_figures
-from phalanx.report.sections import Material
+from phalanx.report.parallelism.rank_details import RunDetail
+from phalanx.report.parallelism.study_data import ModelData, ParallelCell
+from phalanx.report.sections import SubjectData
 from tests.report.made_study import Job, make_study
 from tests.report.test_comparison import cells, compare, measured
 
@@ -89,10 +89,10 @@ def test_the_best_of_many_equals_is_no_key_figure(seed: int) -> None:
     single = min(found, key=lambda cell: cell.epoch_s).speed_up_interval
     assert single is not None
     assert single.verdict(1) == "higher"
-    figure = key_figure(Material(label="m", cells=found, every_batch=found, runs=()))
+    figure = key_figure(SubjectData(label="m", cells=found, every_batch=found, runs=()))
     assert figure is not None
     split = [ParallelCell(cell=c, detail=RunDetail(name="", ranks=[])) for c in found]
-    (parallel,) = key_figures(ModelMaterial(label="m", cells=tuple(split)))
+    (parallel,) = key_figures(ModelData(label="m", cells=tuple(split)))
     for shown in (figure, parallel):
         assert "×" not in shown.value
         assert shown.value.endswith(" s")

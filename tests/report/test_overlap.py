@@ -10,9 +10,9 @@ from phalanx.records.schema import Event, StepEvent
 from phalanx.report.charts.overlap import hidden_and_exposed, overlap_rows
 from phalanx.report.findings import findings
 from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.format import percent
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 from phalanx.report.page import render, study_content
-from phalanx.report.wording import percent
 from tests.report import made_study
 from tests.report.made_study import Job, make_study
 from tests.report.trace.made_trace import make_trace

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from phalanx.records.collectives import ProgressEvent
 from phalanx.records.files import BenchTail, rank_file
-from phalanx.report.wording import size
+from phalanx.report.format import size
 
 BAR_WIDTH = 20
 

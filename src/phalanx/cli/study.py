@@ -20,7 +20,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.models.options import ModelName
 from phalanx.records.files import read_bench
 from phalanx.report.page import write_report
-from phalanx.report.parallelism.material import ALGORITHMS
+from phalanx.report.parallelism.study_data import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary
 from phalanx.report.summary import show_summary
 from phalanx.study.execute import execute, open_study, set_aside

@@ -11,7 +11,7 @@ from rich.console import Console
 from phalanx.cli.as_json import Json, print_study
 from phalanx.data.catalog import resolve
 from phalanx.errors import RunFailedError
-from phalanx.report.compression.material import KIND
+from phalanx.report.compression.study_data import KIND
 from phalanx.report.compression.summary import print_summary
 from phalanx.report.page import write_report
 from phalanx.study.compression import CompressionConfig, default_folder, plan

@@ -17,9 +17,9 @@ from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import read_io
+from phalanx.report.format import amount
 from phalanx.report.io.study_findings import print_summary
 from phalanx.report.page import write_report
-from phalanx.report.wording import amount
 from phalanx.study.execute import open_study, set_aside
 from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
 from phalanx.study.planned import command_words

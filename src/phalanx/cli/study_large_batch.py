@@ -14,7 +14,7 @@ from phalanx.data.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_run
-from phalanx.report.large_batch.material import KIND
+from phalanx.report.large_batch.study_data import KIND
 from phalanx.report.large_batch.summary import print_summary
 from phalanx.report.page import write_report
 from phalanx.study.execute import execute, open_study

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.records.schema import Environment
+from phalanx.report.format import joined
 from phalanx.report.measures import RunMeasure
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import joined
 
 CHANGED = "-changed"
 """What ends the commit of a tree that was changed since."""

@@ -37,7 +37,7 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ParallelLayout:
     """Distribution of the work: strategy, ranks, threads and batch."""
 
     strategy: str  # with what makes another scheme of it: `mpi ring`
@@ -82,7 +82,7 @@ class Layout:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spread:
+class SeedSpread:
     """A value over the runs of a cell."""
 
     mean: float
@@ -96,7 +96,7 @@ class Cell:
     """The completed runs of one subject in one layout, one for each seed."""
 
     subject: Subject
-    layout: Layout
+    layout: ParallelLayout
     runs: tuple[RunMeasure, ...]
     cores: int  # that the process could use
     epoch_times_s: tuple[float, ...]  # of every seed, without warm-up
@@ -104,8 +104,8 @@ class Cell:
     images_per_s: float
     communication_share: float | None
     step_parts_s: tuple[float, ...] | None
-    loss: Spread | None  # validation, after the last epoch
-    accuracy: Spread | None
+    loss: SeedSpread | None  # validation, after the last epoch
+    accuracy: SeedSpread | None
     speed_up: float | None = None  # against the sequential program with one thread
     speed_up_interval: Interval | None = None  # None where epochs are too few to tell
 
@@ -138,7 +138,7 @@ def counted(number: int, noun: str) -> str:
 
 def compare(runs: Iterable[RunMeasure]) -> tuple[Cell, ...]:
     """Group the completed runs, in their order, and give every cell its speed-up."""
-    groups: dict[tuple[Subject, Layout], list[RunMeasure]] = {}
+    groups: dict[tuple[Subject, ParallelLayout], list[RunMeasure]] = {}
     for measure in runs:
         if measure.run and measure.status == "completed" and measure.epoch_s:
             key = (subject_of(measure.run), layout_of(measure.run))
@@ -168,12 +168,12 @@ def _sizes(setting: Setting) -> str:
     )
 
 
-def layout_of(run: Run) -> Layout:
+def layout_of(run: Run) -> ParallelLayout:
     setting = run.setting
     per_rank = run.config.get("per_rank_batch_size")
     # One rank's batch is the global batch, so sequential runs serve both kinds as reference.
     own = isinstance(per_rank, int) and setting.ranks > 1
-    return Layout(
+    return ParallelLayout(
         strategy=named_with_options(scheme_of(setting), setting),
         ranks=setting.ranks,
         threads=setting.threads,
@@ -229,7 +229,7 @@ def main_batch(cells: Sequence[Cell]) -> int:
     return min(sizes, key=lambda size: (-sizes.count(size), size))
 
 
-def _cell(subject: Subject, layout: Layout, runs: Sequence[RunMeasure]) -> Cell:
+def _cell(subject: Subject, layout: ParallelLayout, runs: Sequence[RunMeasure]) -> Cell:
     times_s = tuple(
         epoch.epoch_s
         for measure in runs
@@ -258,12 +258,12 @@ def _mean_parts(runs: Sequence[RunMeasure]) -> tuple[float, ...] | None:
     return tuple(fmean(p[i] for p in parts) for i in range(len(PARTS))) if parts else None
 
 
-def _spread(runs: Sequence[RunMeasure], values: Sequence[float | None]) -> Spread | None:
+def _spread(runs: Sequence[RunMeasure], values: Sequence[float | None]) -> SeedSpread | None:
     known = [value for value in values if value is not None]
     seeds = {r.run.setting.seed for r in runs if r.run}
     if not known:
         return None
-    return Spread(mean=fmean(known), low=min(known), high=max(known), seeds=len(seeds))
+    return SeedSpread(mean=fmean(known), low=min(known), high=max(known), seeds=len(seeds))
 
 
 def _by_seed(

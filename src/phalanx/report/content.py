@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from phalanx.records.schema import Environment
 from phalanx.report.comparison import counted
+from phalanx.report.format import joined
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import Table
 from phalanx.report.topic import Topic
-from phalanx.report.wording import joined
 
 
 @dataclass(frozen=True, kw_only=True)

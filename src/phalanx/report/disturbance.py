@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from phalanx.report.format import fixed, percent
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import SPREAD_FACTOR, is_spread, spread
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import fixed, percent
 
 QUIET_SHARE = 0.9
 """Of the time around a run: a thread on each core that has less of it was not alone."""

@@ -7,17 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from phalanx.report.answers import (
-    WALL_SHARE,
-    accuracy_against_sequential,
-    best_configuration,
-    beyond_ideal,
-    communication_wall,
-    hidden_communication,
-    mpi_or_gloo,
-    oversubscription,
-    sentence,
-)
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import (
     Cell,
@@ -29,10 +18,21 @@ from phalanx.report.comparison import (
     subject_labels,
 )
 from phalanx.report.disturbance import disturbance_topic, with_disturbance
+from phalanx.report.finding_sentences import (
+    WALL_SHARE,
+    accuracy_against_sequential,
+    best_configuration,
+    beyond_ideal,
+    communication_wall,
+    hidden_communication,
+    mpi_or_gloo,
+    oversubscription,
+    sentence,
+)
 from phalanx.report.folder import StudyMeasures
+from phalanx.report.format import joined, percent, ratio, seconds
 from phalanx.report.topic import Sentence, Topic
 from phalanx.report.trace.write import TRACE_NAME
-from phalanx.report.wording import joined, percent, ratio, seconds
 
 ERRORS_SHOWN = 5
 
@@ -42,8 +42,8 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
     by_subject = scaling_cells(measures.cells)
     labels = subject_labels(by_subject)
     topics = []
-    for title, rule, answer in _QUESTIONS:
-        found = [(labels[s].upper(), answer(cells)) for s, cells in by_subject.items()]
+    for title, rule, make_sentence in _QUESTIONS:
+        found = [(labels[s].upper(), make_sentence(cells)) for s, cells in by_subject.items()]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
     topics.append(disturbance_topic(measures.runs))

@@ -16,25 +16,26 @@ from markupsafe import Markup
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
 from phalanx.report.charts.figure import Figure
-from phalanx.report.charts.look import CONFIG
+from phalanx.report.charts.theme import CONFIG
 from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.collectives.page import collectives_content
 from phalanx.report.comparison import sequential_reference, speed_up
-from phalanx.report.compression.material import KIND as COMPRESSION
 from phalanx.report.compression.page import compression_content
+from phalanx.report.compression.study_data import KIND as COMPRESSION
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.findings import findings, headline, scaling_cells
 from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.format import percent, seconds, span
 from phalanx.report.io.folder import holds_io
 from phalanx.report.io.page import io_content
 from phalanx.report.io.study_page import KIND as IO
 from phalanx.report.io.study_page import io_study_content
-from phalanx.report.large_batch.material import KIND as LARGE_BATCH
 from phalanx.report.large_batch.page import large_batch_content
+from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH
 from phalanx.report.parallelism.page import KIND as PARALLELISM
 from phalanx.report.parallelism.page import parallelism_content
 from phalanx.report.published.beside import beside_published
-from phalanx.report.sections import Material, leading_row, materials, sections
+from phalanx.report.sections import SubjectData, leading_row, sections, subject_data
 from phalanx.report.tables import (
     baselines,
     configurations,
@@ -43,7 +44,6 @@ from phalanx.report.tables import (
     sources,
 )
 from phalanx.report.trace.write import write_missing_trace
-from phalanx.report.wording import percent, seconds, span
 
 PAGE_NAME = "report.html"
 SCALING = "scaling"
@@ -106,7 +106,7 @@ def render(content: Content) -> str:
 
 def study_content(measures: StudyMeasures) -> Content:
     """Return the content of the page of a study or of a run."""
-    drawn_from = materials(measures)
+    drawn_from = subject_data(measures)
     leading = leading_row(drawn_from)
     known = [measure.run.environment for measure in measures.runs if measure.run]
     return Content(
@@ -135,15 +135,15 @@ def _lead(measures: StudyMeasures, where: str) -> str:
     return f"{', '.join(parts)}."
 
 
-def key_figure(material: Material) -> KeyFigure | None:
+def key_figure(subject: SubjectData) -> KeyFigure | None:
     """The fastest configuration of a subject, and what it gains where that can be told of the
     fastest of so many."""
-    if not material.cells:
+    if not subject.cells:
         return None
-    best = min(material.cells, key=lambda cell: cell.epoch_s)
+    best = min(subject.cells, key=lambda cell: cell.epoch_s)
     accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
-    reference = sequential_reference(best, material.cells)
-    others = len(material.cells) - 1
+    reference = sequential_reference(best, subject.cells)
+    others = len(subject.cells) - 1
     interval = speed_up(reference, best, comparisons=others) if reference else None
     if interval is None or interval.verdict(1) != "higher":
         value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
@@ -151,7 +151,7 @@ def key_figure(material: Material) -> KeyFigure | None:
     else:
         value, meaning = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
         rate = f"{span(interval)}; {seconds(best.epoch_s)} an epoch"
-    return KeyFigure(label=material.label, value=value, meaning=meaning, beside=rate + accuracy)
+    return KeyFigure(label=subject.label, value=value, meaning=meaning, beside=rate + accuracy)
 
 
 def page_data(figures: list[Figure]) -> dict[str, Any]:

@@ -41,7 +41,7 @@ DRIFTING = ("server asynchronous", "server bounded", "local")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class SchemeGroup:
     """Schemes that are drawn together."""
 
     name: str
@@ -50,10 +50,12 @@ class Group:
 
 
 GROUPS = (
-    Group(name="summed", title="summed gradients", strategies=("mpi", "shared", "gloo")),
-    Group(name="server", title="servers, local steps", strategies=("server", "local")),
-    Group(name="zero", title="sharded state", strategies=("zero",)),
-    Group(name="split", title="split layers, pipelines", strategies=("tensor", "pipeline", "mesh")),
+    SchemeGroup(name="summed", title="summed gradients", strategies=("mpi", "shared", "gloo")),
+    SchemeGroup(name="server", title="servers, local steps", strategies=("server", "local")),
+    SchemeGroup(name="zero", title="sharded state", strategies=("zero",)),
+    SchemeGroup(
+        name="split", title="split layers, pipelines", strategies=("tensor", "pipeline", "mesh")
+    ),
 )
 
 
@@ -86,7 +88,7 @@ def strategy_in(scheme: str) -> str:
     return scheme.partition(" ")[0]
 
 
-def group_of(scheme: str) -> Group | None:
+def group_of(scheme: str) -> SchemeGroup | None:
     """None for the sequential program, and what is not known here."""
     strategy = strategy_in(scheme)
     return next((group for group in GROUPS if strategy in group.strategies), None)

@@ -47,7 +47,7 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class SubjectData:
     """Cells and runs that the charts of one subject are drawn from."""
 
     label: str
@@ -56,7 +56,7 @@ class Material:
     runs: tuple[RunMeasure, ...]  # at that batch size, also those that did not come to their end
 
 
-Draw = Callable[[Material, str], Figure | None]
+Draw = Callable[[SubjectData, str], Figure | None]
 
 LEADING: tuple[tuple[str, Draw], ...] = (
     ("speed-up", lambda m, name: speed_up(m.cells, name)),
@@ -109,42 +109,42 @@ SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
 )
 
 
-def leading_row(materials: Sequence[Material]) -> tuple[str, Row] | None:
+def leading_row(subjects: Sequence[SubjectData]) -> tuple[str, Row] | None:
     """The chart for the first screen, with its name: the first of LEADING that can be drawn."""
     for name, draw in LEADING:
-        if row := _row(name, draw, materials):
+        if row := _row(name, draw, subjects):
             return name, row
     return None
 
 
-def sections(materials: Sequence[Material], *, without: str | None) -> tuple[Section, ...]:
+def sections(subjects: Sequence[SubjectData], *, without: str | None) -> tuple[Section, ...]:
     """All charts that the records allow, but the one called `without`."""
     made = []
     for name, title, charts in SECTIONS:
-        drawn = [_row(chart, draw, materials) for chart, draw in charts if chart != without]
+        drawn = [_row(chart, draw, subjects) for chart, draw in charts if chart != without]
         rows = tuple(row for row in drawn if row)
         if rows:
             made.append(Section(name=name, title=title, rows=rows))
     return tuple(made)
 
 
-def materials(measures: StudyMeasures) -> tuple[Material, ...]:
+def subject_data(measures: StudyMeasures) -> tuple[SubjectData, ...]:
     """One for each subject, in the order of the plan."""
     runs: dict[Subject, list[RunMeasure]] = {}
     for measure in measures.runs:
         if measure.run and measure.trained:
             runs.setdefault(subject_of(measure.run), []).append(measure)
     labels = subject_labels(runs)
-    return tuple(_material(labels[s].upper(), s, group, measures) for s, group in runs.items())
+    return tuple(_subject_data(labels[s].upper(), s, group, measures) for s, group in runs.items())
 
 
-def _material(
+def _subject_data(
     label: str, subject: Subject, runs: Sequence[RunMeasure], measures: StudyMeasures
-) -> Material:
+) -> SubjectData:
     cells = tuple(cell for cell in measures.cells if cell.subject == subject)
     batch = main_batch(cells) if cells else None
     others = {r.name for cell in cells if cell.layout.batch_size != batch for r in cell.runs}
-    return Material(
+    return SubjectData(
         label=label,
         cells=tuple(cell for cell in cells if cell.layout.batch_size == batch),
         every_batch=cells,
@@ -152,12 +152,12 @@ def _material(
     )
 
 
-def _row(chart: str, draw: Draw, materials: Sequence[Material]) -> Row | None:
+def _row(chart: str, draw: Draw, subjects: Sequence[SubjectData]) -> Row | None:
     panels = []
-    for number, material in enumerate(materials, 1):
+    for number, subject in enumerate(subjects, 1):
         # Names of elements and files are ours; labels come from records and may hold anything.
-        if drawn := draw(material, f"{chart}-{number}"):
-            panels.append(Panel(label=material.label, figure=drawn))
+        if drawn := draw(subject, f"{chart}-{number}"):
+            panels.append(Panel(label=subject.label, figure=drawn))
     if not panels:
         return None
     first = panels[0].figure

@@ -12,10 +12,10 @@ from rich.text import Text
 from phalanx.report.comparison import Cell, layout_of
 from phalanx.report.findings import findings, headline
 from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.format import UNKNOWN, fixed, grouped
 from phalanx.report.measures import RunMeasure
 from phalanx.report.tables import SAYS
 from phalanx.report.terminal import print_findings
-from phalanx.report.wording import UNKNOWN, fixed, grouped
 
 COLUMNS = (
     "model",

@@ -9,9 +9,9 @@ from statistics import fmean
 from phalanx.records.divergence import loss_text
 from phalanx.records.schema import Environment
 from phalanx.report.charts.figure import Figure
-from phalanx.report.comparison import Cell, Layout, Spread, layout_of, subject_labels
+from phalanx.report.comparison import Cell, ParallelLayout, SeedSpread, layout_of, subject_labels
+from phalanx.report.format import UNKNOWN, fixed, grouped, joined, percent, span
 from phalanx.report.measures import RunMeasure
-from phalanx.report.wording import UNKNOWN, fixed, grouped, joined, percent, span
 
 MARKS = {
     "completed": "\N{CHECK MARK}",
@@ -141,7 +141,7 @@ def make_table(title: str, note: str, columns: str, rows: Sequence[tuple[str, ..
     )
 
 
-def _layout(layout: Layout) -> tuple[str, ...]:
+def _layout(layout: ParallelLayout) -> tuple[str, ...]:
     return layout.strategy, str(layout.ranks), str(layout.threads), layout.batch_label
 
 
@@ -170,7 +170,7 @@ def _processor(times_s: tuple[float, float] | None) -> tuple[str, str]:
     return (UNKNOWN, UNKNOWN) if times_s is None else (fixed(times_s[0]), fixed(times_s[1]))
 
 
-def _seeds(accuracy: Spread | None) -> str:
+def _seeds(accuracy: SeedSpread | None) -> str:
     if accuracy is None:
         return UNKNOWN
     if accuracy.seeds == 1:

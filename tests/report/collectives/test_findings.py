@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from phalanx.records.schema import Outcome
-from phalanx.report.collectives.answers import (
+from phalanx.report.collectives.comparison import Subject, path_comparisons, reigns, subjects
+from phalanx.report.collectives.finding_sentences import (
     best_against_rest,
     crossings,
     distance_from_floor,
     private_tensors,
 )
-from phalanx.report.collectives.comparison import Subject, duels, reigns, subjects
 from phalanx.report.collectives.findings import findings, headline
 from phalanx.report.collectives.folder import read_benches
 from tests.report.collectives.made_bench import MEDIANS, make_bench
@@ -22,7 +22,7 @@ def only_subject(folder: Path) -> Subject:
 
 def test_ours_against_the_fastest_of_the_others(tmp_path: Path) -> None:
     subject = only_subject(make_bench(tmp_path / "b"))
-    assert [round(duel.gain, 2) for duel in duels(subject)] == [0.8, 8.0, 5.0, 5.0]
+    assert [round(duel.gain, 2) for duel in path_comparisons(subject)] == [0.8, 8.0, 5.0, 5.0]
     assert best_against_rest(subject) == (
         "At 4 B phalanx window takes 500 ns, not told from Open MPI (400 ns); "
         "at 64 KB phalanx window takes 1.00 µs, 8.0 times (4.9 to 13.1) as fast as "

@@ -8,7 +8,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import rank_file
 from phalanx.records.schema import Outcome
 from phalanx.report.collectives.folder import holds_benches, read_benches
-from phalanx.report.collectives.measures import Point, slowest
+from phalanx.report.collectives.measures import CollectivePoint, slowest
 from tests.report.collectives.made_bench import MEDIANS, make_bench
 
 
@@ -35,7 +35,7 @@ def test_points_of_a_bench(tmp_path: Path) -> None:
 
 def test_the_99th_percentile_of_many_calls() -> None:
     times_s = tuple(float(number) for number in range(1, 201))
-    point = Point(
+    point = CollectivePoint(
         collective="all_reduce",
         path="mpi",
         label="MPI",

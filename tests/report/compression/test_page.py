@@ -9,9 +9,9 @@ from rich.console import Console
 
 from phalanx.report.compression.charts import bandwidth_rows
 from phalanx.report.compression.findings import findings, headline
-from phalanx.report.compression.fit import Point, fitted
-from phalanx.report.compression.material import MEMORY, Material, read_material
+from phalanx.report.compression.fit import CompressionPoint, fitted
 from phalanx.report.compression.page import content_of
+from phalanx.report.compression.study_data import MEMORY, CompressionStudyData, read_study_data
 from phalanx.report.compression.summary import print_summary
 from phalanx.report.compression.tables import compressors
 from phalanx.report.page import write_report
@@ -24,11 +24,11 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(study: Path) -> Material:
-    return read_material(study)
+def made(study: Path) -> CompressionStudyData:
+    return read_study_data(study)
 
 
-def test_cells_have_the_median_step_of_the_slower_rank(made: Material) -> None:
+def test_cells_have_the_median_step_of_the_slower_rank(made: CompressionStudyData) -> None:
     assert made.places == [MEMORY, "10Gbit/s", "1Gbit/s,1ms", "100Mbit/s"]
     cell = made.cell("int8", "1Gbit/s,1ms")
     assert cell is not None
@@ -39,7 +39,7 @@ def test_cells_have_the_median_step_of_the_slower_rank(made: Material) -> None:
     assert made.faster("bf16", "1Gbit/s,1ms") == pytest.approx(whole / half)
 
 
-def test_the_fit_finds_what_the_steps_were_made_of(made: Material) -> None:
+def test_the_fit_finds_what_the_steps_were_made_of(made: CompressionStudyData) -> None:
     fit = made.fit
     assert fit is not None
     assert fit.slope == pytest.approx(1)
@@ -52,7 +52,9 @@ def test_the_fit_finds_what_the_steps_were_made_of(made: Material) -> None:
 
 def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
     points = [
-        Point(compressor=name, sent_bytes=sent, bandwidth_bytes_per_s=b, step_s=base + sent / b)
+        CompressionPoint(
+            compressor=name, sent_bytes=sent, bandwidth_bytes_per_s=b, step_s=base + sent / b
+        )
         for name, sent, base in (("none", 8.0, 5.0), ("free", 4.0, 4.0), ("larger", 9.0, 6.0))
         for b in (1.0, 10.0)
     ]
@@ -63,7 +65,7 @@ def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
     assert fitted(points[:1]) is None
 
 
-def test_accuracy_is_held_within_the_spread_of_the_seeds(made: Material) -> None:
+def test_accuracy_is_held_within_the_spread_of_the_seeds(made: CompressionStudyData) -> None:
     spread = made.accuracy("none")
     assert spread is not None
     assert (spread.mean, spread.low, spread.high) == pytest.approx((0.970, 0.969, 0.971))
@@ -72,7 +74,7 @@ def test_accuracy_is_held_within_the_spread_of_the_seeds(made: Material) -> None
     )
 
 
-def test_sentences(made: Material) -> None:
+def test_sentences(made: CompressionStudyData) -> None:
     topics = findings(made)
     told = {(topic.title, s.label): s.text for topic in topics for s in topic.sentences}
     assert re.fullmatch(
@@ -96,16 +98,16 @@ def test_sentences(made: Material) -> None:
 
 def test_no_accuracy_is_claimed_that_nobody_measured(tmp_path: Path) -> None:
     """All top-k trainings had failed: `10.2 times as fast and holds the accuracy`."""
-    made = read_material(make(tmp_path / "s", failed="memory-topk"))
+    made = read_study_data(make(tmp_path / "s", failed="memory-topk"))
     assert headline(made).startswith("Int8 makes steps")
-    alone = read_material(make(tmp_path / "alone", failed="memory-"))
+    alone = read_study_data(make(tmp_path / "alone", failed="memory-"))
     assert headline(alone).endswith("as fast; its accuracy was not measured")
     titles = {topic.title: topic for topic in findings(made)}
     assert titles["Not completed"].sentences[0].text.startswith("3 of 24 runs: 3 failed")
 
 
 def test_of_one_seed_no_verdict_is_given(tmp_path: Path) -> None:
-    made = read_material(make(tmp_path / "s", seeds=(0,)))
+    made = read_study_data(make(tmp_path / "s", seeds=(0,)))
     (topic,) = (topic for topic in findings(made) if topic.title == "Is the accuracy held?")
     texts = {sentence.label: sentence.text for sentence in topic.sentences}
     assert texts["float32"] == "96.90 % over 1 seed."
@@ -113,7 +115,7 @@ def test_of_one_seed_no_verdict_is_given(tmp_path: Path) -> None:
     assert headline(made).endswith("what that does to the accuracy cannot be told")
 
 
-def test_lines_and_crossings_are_drawn(made: Material) -> None:
+def test_lines_and_crossings_are_drawn(made: CompressionStudyData) -> None:
     rows = bandwidth_rows(made)
     kinds = [row["kind"] for row in rows]
     assert kinds.count("measured") == 12
@@ -121,7 +123,7 @@ def test_lines_and_crossings_are_drawn(made: Material) -> None:
     assert crossings == {"bf16": "32 Gbit/s", "int8": "15.9 Gbit/s"}
 
 
-def test_a_row_of_the_table(made: Material) -> None:
+def test_a_row_of_the_table(made: CompressionStudyData) -> None:
     table = compressors(made)
     named = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
     row = next(row for row in named if row["sent as"] == "int8")
@@ -143,7 +145,7 @@ def test_the_page_and_the_terminal_show_it(study: Path, tmp_path: Path) -> None:
     assert "That is no line" not in text
 
 
-def test_a_fit_that_is_none_says_so(made: Material) -> None:
+def test_a_fit_that_is_none_says_so(made: CompressionStudyData) -> None:
     """Steps of a busy machine were 39 % off the line, yet bandwidths had three digits."""
     rough = replace(
         made,

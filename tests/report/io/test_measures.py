@@ -6,13 +6,13 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.records.schema import Outcome
-from phalanx.report.io.comparison import duel, is_cold
+from phalanx.report.io.comparison import compare_loaders, is_cold
 from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.measures import IoMeasure, IoPoint
 from tests.report.io.made_io import BATCH_S, COMPUTE_S, RUNS, SAMPLES, STEPS, make_io
 
 
-def the(measure: IoMeasure, **wanted: object) -> Point:
+def the(measure: IoMeasure, **wanted: object) -> IoPoint:
     """The only point flat out with these properties of its cell."""
     (found,) = [
         point
@@ -50,7 +50,7 @@ def test_a_duel_is_of_epochs_of_one_round(tmp_path: Path) -> None:
     measure = read_io_measure(make_io(tmp_path / "io"))
     ours = the(measure, format="npy", loader="phalanx", cache="warm")
     theirs = the(measure, format="npy", loader="torch", cache="warm")
-    found = duel(ours, theirs)
+    found = compare_loaders(ours, theirs)
     assert (found.low, found.gain, found.high) == pytest.approx((5.0, 5.0, 5.0))
 
 

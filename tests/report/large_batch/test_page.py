@@ -14,8 +14,8 @@ from phalanx.records.schema import Outcome
 from phalanx.report.large_batch.charts import batch_rows, loss_rows
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.holding import furthest_by_remedy, held
-from phalanx.report.large_batch.material import Material, read_material
 from phalanx.report.large_batch.page import content_of
+from phalanx.report.large_batch.study_data import LargeBatchStudyData, read_study_data
 from phalanx.report.large_batch.summary import show
 from phalanx.report.large_batch.tables import remedies, times
 from phalanx.report.page import write_report
@@ -28,11 +28,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def made(folder: Path) -> Material:
-    return read_material(folder)
+def made(folder: Path) -> LargeBatchStudyData:
+    return read_study_data(folder)
 
 
-def sentences(made: Material, title: str) -> dict[str, str]:
+def sentences(made: LargeBatchStudyData, title: str) -> dict[str, str]:
     (topic,) = (topic for topic in findings(made) if topic.title == title)
     return {sentence.label: sentence.text for sentence in topic.sentences}
 
@@ -50,7 +50,7 @@ def test_the_page_is_made_of_the_records(folder: Path, tmp_path: Path) -> None:
         assert f">{title}</h3>" in text
 
 
-def test_cells_are_remedies_at_batches(made: Material) -> None:
+def test_cells_are_remedies_at_batches(made: LargeBatchStudyData) -> None:
     assert made.batch_sizes == [128, 1024, 4096]
     assert made.remedies == [
         "plain", "LARS", "LAMB", "linear", "linear, warm-up", "square root, warm-up",
@@ -60,7 +60,7 @@ def test_cells_are_remedies_at_batches(made: Material) -> None:
     assert made.target == pytest.approx(0.98)
 
 
-def test_what_holds_the_accuracy_is_told(made: Material) -> None:
+def test_what_holds_the_accuracy_is_told(made: LargeBatchStudyData) -> None:
     told = sentences(made, "Which batch holds the accuracy")
     assert told["LAMB"].startswith("up to batch 4,096, held to LAMB, batch 128: batch 1,024 holds")
     assert told["linear, warm-up"].startswith("up to batch 1,024, held to plain, batch 128: ")
@@ -70,7 +70,7 @@ def test_what_holds_the_accuracy_is_told(made: Material) -> None:
     assert told["plain, batch 128"] == "98.21 %, from 98.06 % to 98.32 % over 4 seeds."
 
 
-def test_a_remedy_is_held_to_itself(made: Material) -> None:
+def test_a_remedy_is_held_to_itself(made: LargeBatchStudyData) -> None:
     """LARS at 4,096 was as good as plain SGD at 128, and below LARS at 128: it held `the accuracy
     of batch 128`."""
     assert made.baseline is not None and made.baseline.accuracy is not None
@@ -85,7 +85,7 @@ def test_a_remedy_is_held_to_itself(made: Material) -> None:
 def test_no_batch_is_passed_over_that_failed(tmp_path: Path) -> None:
     """Fails at 1,024 and holds at 4,096: that was `up to batch 4,096`."""
     means = {**ACCURACY, ("lamb", 1_024): 0.90}
-    made = read_material(large_batch_study(tmp_path / "hole", means))
+    made = read_study_data(large_batch_study(tmp_path / "hole", means))
     assert "4,096" not in headline(made)
     text = sentences(made, "Which batch holds the accuracy")["LAMB"]
     assert text.startswith("up to no larger batch")
@@ -104,7 +104,7 @@ def test_no_batch_is_passed_over_that_was_not_run_to_its_end(tmp_path: Path) -> 
     for path in missing.glob("*-b1024-s*"):
         shutil.rmtree(path)
     for folder in (crashed, missing):
-        made = read_material(folder)
+        made = read_study_data(folder)
         assert "4,096" not in headline(made)
         text = sentences(made, "Which batch holds the accuracy")["LAMB"]
         assert text.startswith("up to no larger batch")
@@ -117,7 +117,7 @@ def test_no_base_is_made_of_a_larger_batch(tmp_path: Path) -> None:
     folder = large_batch_study(tmp_path / "study")
     for path in folder.glob("*-b128-s*"):
         shutil.rmtree(path)
-    made = read_material(folder)
+    made = read_study_data(folder)
     assert headline(made) == "The recipe of the smallest batch has not been run to its end yet"
     assert content_of(made).key_figures == []
 
@@ -127,7 +127,7 @@ def test_the_last_seed_that_is_left_is_not_the_best(tmp_path: Path) -> None:
     cell = ("linear", 4_096)
     means = {**ACCURACY, cell: 0.990}
     gone = [(cell, seed) for seed in (0, 1, 2)]
-    made = read_material(large_batch_study(tmp_path / "left", means, gone))  # type: ignore[arg-type]
+    made = read_study_data(large_batch_study(tmp_path / "left", means, gone))  # type: ignore[arg-type]
     text = sentences(made, "What a large batch costs")["batch 4,096"]
     assert "best is linear" not in text
     assert "linear diverged with 3 of 4 seeds" in text
@@ -138,7 +138,7 @@ def test_the_last_seed_that_is_left_is_not_the_best(tmp_path: Path) -> None:
 
 def test_one_bad_seed_of_the_baseline_makes_nothing_hold(tmp_path: Path) -> None:
     """98.5 % four times and 90 % once: everything from 90 % up `held the accuracy`."""
-    made = read_material(large_batch_study(tmp_path / "s"))
+    made = read_study_data(large_batch_study(tmp_path / "s"))
     (plain,) = (cell for cell in made.cells if cell.label == "plain, batch 128")
     last = plain.runs[0].trained[-1]
     bad = replace(last, validation_accuracy=0.90)
@@ -151,7 +151,7 @@ def test_one_bad_seed_of_the_baseline_makes_nothing_hold(tmp_path: Path) -> None
 
 
 def test_one_seed_holds_nothing(tmp_path: Path) -> None:
-    made = read_material(large_batch_study(tmp_path / "s", seeds=(0,)))
+    made = read_study_data(large_batch_study(tmp_path / "s", seeds=(0,)))
     assert (
         headline(made) == "No remedy is seen to hold the accuracy of batch 128 up to a larger one"
     )
@@ -159,7 +159,7 @@ def test_one_seed_holds_nothing(tmp_path: Path) -> None:
     assert "batch 1,024 cannot be told from so few seeds" in text
 
 
-def test_what_a_large_batch_costs_is_told(made: Material) -> None:
+def test_what_a_large_batch_costs_is_told(made: LargeBatchStudyData) -> None:
     told = sentences(made, "What a large batch costs")
     assert told["batch 4,096"].startswith(
         "as it is the recipe comes to 93.10 %, \N{MINUS SIGN}5.11 points (\N{MINUS SIGN}5.1"
@@ -168,7 +168,7 @@ def test_what_a_large_batch_costs_is_told(made: Material) -> None:
     assert " to LARS, batch 128; linear diverged" in told["batch 4,096"]
 
 
-def test_what_diverged_is_told_and_drawn_as_far_as_it_went(made: Material) -> None:
+def test_what_diverged_is_told_and_drawn_as_far_as_it_went(made: LargeBatchStudyData) -> None:
     told = sentences(made, "Where training is unstable")
     assert told == {"linear, batch 4,096": "4 of 4 seeds diverged (at step 3)."}
     gone = [row for row in loss_rows(made.at(4096)) if row["strategy"] == "linear"]
@@ -179,7 +179,7 @@ def test_what_diverged_is_told_and_drawn_as_far_as_it_went(made: Material) -> No
     assert warm["batch 4,096"].endswith("without: every seed diverged.")
 
 
-def test_the_gap_and_the_time_to_the_target(made: Material) -> None:
+def test_the_gap_and_the_time_to_the_target(made: LargeBatchStudyData) -> None:
     gaps = sentences(made, "Generalisation gap")
     assert gaps["plain"] == "+0.50 points at batch 128, +0.50 at 4,096."
     told = sentences(made, "Time to the target")
@@ -188,14 +188,14 @@ def test_the_gap_and_the_time_to_the_target(made: Material) -> None:
     assert row[2:5] == ("4 of 4", "4.0", "512")
 
 
-def test_the_table_has_every_cell(made: Material) -> None:
+def test_the_table_has_every_cell(made: LargeBatchStudyData) -> None:
     rows = {row[:2]: row for row in remedies(made).rows}
     assert len(rows) == 15
     assert rows["linear", "4,096"][4:9] == ("\N{EN DASH}",) * 3 + ("4", "4")
     assert rows["linear, warm-up", "4,096"][2] == "0.96"
 
 
-def test_all_charts_and_a_summary(made: Material) -> None:
+def test_all_charts_and_a_summary(made: LargeBatchStudyData) -> None:
     content = content_of(made)
     assert [section.name for section in content.sections] == ["loss", "target"]
     assert content.leading is not None and len(content.leading.panels) == 2
@@ -205,7 +205,7 @@ def test_all_charts_and_a_summary(made: Material) -> None:
     assert "LAMB: up to batch 4,096" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_of_nothing_nothing_is_claimed(made: Material) -> None:
-    empty = Material(measures=made.measures, cells=())
+def test_of_nothing_nothing_is_claimed(made: LargeBatchStudyData) -> None:
+    empty = LargeBatchStudyData(measures=made.measures, cells=())
     assert headline(empty) == "The recipe of the smallest batch has not been run to its end yet"
     assert content_of(empty).sections == ()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.report.parallelism.material import Material, read_material
+from phalanx.report.parallelism.study_data import ParallelismStudyData, read_study_data
 from tests.report.parallelism.made_parallelism import parallelism_study
 
 
@@ -14,5 +14,5 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def made(study: Path) -> Material:
-    return read_material(study)
+def made(study: Path) -> ParallelismStudyData:
+    return read_study_data(study)

@@ -6,24 +6,23 @@ import pytest
 
 from phalanx.records.schema import Outcome
 from phalanx.report.parallelism.findings import findings, headline
-from phalanx.report.parallelism.material import Material, read_material
+from phalanx.report.parallelism.study_data import ParallelismStudyData, read_study_data
 from tests.report.parallelism.made_parallelism import Made, failed, make, schemes
 
 
-def told(material: Material) -> dict[str, list[str]]:
+def told(data: ParallelismStudyData) -> dict[str, list[str]]:
     """Sentences by the title of their topic."""
     return {
-        topic.title: [f"{s.label}: {s.text}" for s in topic.sentences]
-        for topic in findings(material)
+        topic.title: [f"{s.label}: {s.text}" for s in topic.sentences] for topic in findings(data)
     }
 
 
 @pytest.fixture(scope="module")
-def sentences(made: Material) -> dict[str, list[str]]:
+def sentences(made: ParallelismStudyData) -> dict[str, list[str]]:
     return told(made)
 
 
-def test_the_headline_is_the_largest_speed_up(made: Material) -> None:
+def test_the_headline_is_the_largest_speed_up(made: ParallelismStudyData) -> None:
     assert headline(made) == (
         "The ring all-reduce on 2 ranks trains the MLP 1.25 times (1.14 to 1.38) as fast as one "
         "process with one thread"
@@ -101,26 +100,26 @@ def test_what_was_left_out_and_what_failed(sentences: dict[str, list[str]]) -> N
 
 
 def test_a_study_of_failures_says_so(tmp_path: Path) -> None:
-    material = read_material(make(tmp_path / "s", [failed()]))
-    assert headline(material) == "No run of this study was completed yet"
-    assert set(told(material)) == {"Left out", "Not completed"}
+    data = read_study_data(make(tmp_path / "s", [failed()]))
+    assert headline(data) == "No run of this study was completed yet"
+    assert set(told(data)) == {"Left out", "Not completed"}
 
 
 def test_without_a_sequential_run_there_is_no_speed_up(tmp_path: Path) -> None:
     runs = [run for run in schemes() if run.strategy != "sequential"]
-    material = read_material(make(tmp_path / "s", runs))
-    assert "times the sequential speed" not in told(material)["Which scheme wins"][0]
-    assert "ways of splitting a training" in headline(material)
+    data = read_study_data(make(tmp_path / "s", runs))
+    assert "times the sequential speed" not in told(data)["Which scheme wins"][0]
+    assert "ways of splitting a training" in headline(data)
 
 
 def test_where_nothing_beats_one_process_it_is_said(tmp_path: Path) -> None:
     slow = Made(name="slow", strategy="mpi", ranks=2, step_s=1.0)
     alone = Made(name="alone", strategy="sequential", waiting=0.0)
-    material = read_material(make(tmp_path / "s", [alone, slow]))
-    assert headline(material) == (
+    data = read_study_data(make(tmp_path / "s", [alone, slow]))
+    assert headline(data) == (
         "No way of splitting the training is seen to beat one process with one thread here"
     )
-    assert "None of 1 configurations" in told(material)["Which scheme wins"][0]
+    assert "None of 1 configurations" in told(data)["Which scheme wins"][0]
 
 
 def test_an_interrupted_run_is_in_no_comparison(tmp_path: Path) -> None:
@@ -128,9 +127,9 @@ def test_an_interrupted_run_is_in_no_comparison(tmp_path: Path) -> None:
         Made(name="alone", strategy="sequential", waiting=0.0),
         Made(name="cut", strategy="mpi", ranks=2, outcome=Outcome(status="interrupted")),
     ]
-    material = read_material(make(tmp_path / "s", runs))
-    assert [cell.scheme for cell in material.models[0].cells] == ["sequential"]
-    assert "1 interrupted (cut)" in told(material)["Not completed"][0]
+    data = read_study_data(make(tmp_path / "s", runs))
+    assert [cell.scheme for cell in data.models[0].cells] == ["sequential"]
+    assert "1 interrupted (cut)" in told(data)["Not completed"][0]
 
 
 def test_schemes_of_one_speed_are_not_ranked(tmp_path: Path) -> None:
@@ -139,8 +138,8 @@ def test_schemes_of_one_speed_are_not_ranked(tmp_path: Path) -> None:
         Made(name=name, strategy="mpi", ranks=2, options={"all_reduce": name}, step_s=step_s)
         for name, step_s in (("ring", 2.0e-3), ("tree", 2.05e-3), ("halving", 1.95e-3))
     ]
-    material = read_material(make(tmp_path / "s", runs))
-    first, second = told(material)["Which scheme wins"]
+    data = read_study_data(make(tmp_path / "s", runs))
+    first, second = told(data)["Which scheme wins"]
     assert "on 2 ranks the fastest of 3 schemes cannot be told" in first.lower()
     assert "None of 3 configurations is seen to be faster" in second
-    assert "is seen to beat one process" in headline(material)
+    assert "is seen to beat one process" in headline(data)

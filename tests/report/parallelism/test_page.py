@@ -8,15 +8,15 @@ from rich.console import Console
 
 from phalanx.report.folder import newest_folder
 from phalanx.report.page import write_report
-from phalanx.report.parallelism.material import Material
 from phalanx.report.parallelism.page import content_of
+from phalanx.report.parallelism.study_data import ParallelismStudyData
 from phalanx.report.parallelism.summary import show
 from phalanx.report.tables import Table
 from tests.report.parallelism.made_parallelism import failed, make
 
 
-def table(material: Material, title: str) -> Table:
-    return next(table for table in content_of(material).tables if table.title == title)
+def table(data: ParallelismStudyData, title: str) -> Table:
+    return next(table for table in content_of(data).tables if table.title == title)
 
 
 def rows_of(table: Table, scheme: str, ranks: int) -> list[dict[str, str]]:
@@ -36,7 +36,7 @@ def test_the_page_is_made_of_the_records(study: Path, tmp_path: Path) -> None:
     assert page.stat().st_size < 1_500_000
 
 
-def test_a_scheme_has_its_row(made: Material) -> None:
+def test_a_scheme_has_its_row(made: ParallelismStudyData) -> None:
     (row,) = rows_of(table(made, "Schemes"), "mpi ring", 2)
     assert (row["step (ms)"], row["epoch (s)"], row["speed-up"]) == ("1.60", "0.0320", "1.25")
     assert (row["sent"], row["="], row["kept"], row["of formula"]) == (
@@ -45,17 +45,19 @@ def test_a_scheme_has_its_row(made: Material) -> None:
     assert (row["efficiency"], row["waiting"], row["accuracy"]) == ("62 %", "30 %", "90.00 %")
 
 
-def test_what_is_exchanged_within_the_passes_is_not_called_no_waiting(made: Material) -> None:
+def test_what_is_exchanged_within_the_passes_is_not_called_no_waiting(
+    made: ParallelismStudyData,
+) -> None:
     (row,) = rows_of(table(made, "Schemes"), "zero 3", 4)
     assert row["waiting"] == "\N{EN DASH}"
 
 
-def test_servers_and_workers_have_rows_of_their_own(made: Material) -> None:
+def test_servers_and_workers_have_rows_of_their_own(made: ParallelismStudyData) -> None:
     rows = rows_of(table(made, "Bytes of a rank and step"), "server asynchronous", 4)
     assert [row["role"] for row in rows] == ["server", "3 workers"]
 
 
-def test_all_charts_that_the_records_allow(made: Material) -> None:
+def test_all_charts_that_the_records_allow(made: ParallelismStudyData) -> None:
     content = content_of(made)
     assert [section.name for section in content.sections] == [
         *("scaling", "learning", "bytes", "staleness", "pipelines", "scratch", "algorithms"),
@@ -80,7 +82,9 @@ def test_the_newest_folder_is_the_study_and_not_its_algorithms(study: Path, tmp_
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_terminal_shows_every_scheme_in_its_width(made: Material, columns: int) -> None:
+def test_the_terminal_shows_every_scheme_in_its_width(
+    made: ParallelismStudyData, columns: int
+) -> None:
     console = Console(width=columns, color_system=None)
     with console.capture() as capture:
         show(made, console)

@@ -19,7 +19,7 @@ from phalanx.bench.io.samples import sample_blocks
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.io import Format, Generated
-from phalanx.report.wording import amount
+from phalanx.report.format import amount
 
 RESERVE_BYTES = 2**30  # stays free on the disk
 OVERHEAD = 1.05  # of a format over its samples

@@ -46,7 +46,7 @@ from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome
-from phalanx.report.wording import amount
+from phalanx.report.format import amount
 from phalanx.train.environment import describe_environment
 
 RUNS = Path("runs") / "bench"

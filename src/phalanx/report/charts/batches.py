@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from phalanx.report.charts.chart_rows import cell_rows
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight, strategy_scales, width_dash
-from phalanx.report.charts.rows import cell_rows
 from phalanx.report.charts.scaling import EPOCH_SOURCE, tooltip
-from phalanx.report.comparison import Cell, Layout
+from phalanx.report.charts.theme import faded_unless, highlight, strategy_scales, width_dash
+from phalanx.report.comparison import Cell, ParallelLayout
 
 
 def batch_and_time(cells: Sequence[Cell], name: str) -> Figure | None:
@@ -57,7 +57,7 @@ def swept_cells(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if len(sizes[_split(cell.layout)]) > 1]
 
 
-def _split(layout: Layout) -> tuple[object, ...]:
+def _split(layout: ParallelLayout) -> tuple[object, ...]:
     return layout.strategy, layout.ranks, layout.threads, layout.batch_per_rank
 
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from phalanx.report.charts.chart_rows import cell_rows, epoch_rows
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import (
+from phalanx.report.charts.scaling import tooltip
+from phalanx.report.charts.theme import (
     faded_unless,
     highlight,
     is_wide,
@@ -17,8 +19,6 @@ from phalanx.report.charts.look import (
     time_title,
     width_dash,
 )
-from phalanx.report.charts.rows import cell_rows, epoch_rows
-from phalanx.report.charts.scaling import tooltip
 from phalanx.report.comparison import Cell
 from phalanx.report.measures import RunMeasure
 

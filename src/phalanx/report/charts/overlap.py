@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from phalanx.report.charts.chart_rows import layout_row
 from phalanx.report.charts.figure import Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight
-from phalanx.report.charts.rows import layout_row
+from phalanx.report.charts.theme import faded_unless, highlight
 from phalanx.report.comparison import layout_of
 from phalanx.report.measures import RunMeasure
 from phalanx.report.overlap import Overlap

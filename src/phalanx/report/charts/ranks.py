@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from phalanx.report.charts.chart_rows import rank_rows
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import (
+from phalanx.report.charts.theme import (
     NUM_RANK_COLOURS,
     RANK_SHAPES,
     faded_unless,
     highlight,
 )
-from phalanx.report.charts.rows import rank_rows
 from phalanx.report.measures import RunMeasure
 
 SOURCE = "epoch events of each rank: loss_sum, correct, samples"

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from phalanx.report.charts.chart_rows import cell_rows
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import (
+from phalanx.report.charts.theme import (
     faded_unless,
     highlight,
     strategy_scales,
@@ -16,7 +17,6 @@ from phalanx.report.charts.look import (
     time_title,
     worker_axis,
 )
-from phalanx.report.charts.rows import cell_rows
 from phalanx.report.comparison import TIMES, Cell, counted
 
 EPOCH_SOURCE = "epoch events: train_s of the slowest rank"

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from phalanx.report.charts.chart_rows import part_rows
 from phalanx.report.charts.figure import Figure, figure, table
-from phalanx.report.charts.look import faded_unless, highlight
-from phalanx.report.charts.rows import part_rows
+from phalanx.report.charts.theme import faded_unless, highlight
 from phalanx.report.comparison import Cell
 from phalanx.report.measures import PARTS
 

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight
+from phalanx.report.charts.theme import faded_unless, highlight
+from phalanx.report.collectives.chart_rows import rows_of
 from phalanx.report.collectives.comparison import Subject, first_collective
-from phalanx.report.collectives.look import (
+from phalanx.report.collectives.tables import GIGABYTE
+from phalanx.report.collectives.theme import (
     log_scale,
     path_colour,
     path_shape,
@@ -18,10 +20,8 @@ from phalanx.report.collectives.look import (
     size_axis,
     tooltip,
 )
-from phalanx.report.collectives.rows import rows_of
-from phalanx.report.collectives.tables import GIGABYTE
 from phalanx.report.comparison import TIMES
-from phalanx.report.wording import size
+from phalanx.report.format import size
 
 SOURCE = "calls events of all ranks: times_s, the slowest rank of each call"
 FLOOR_SOURCE = f"{SOURCE}; traffic and round_trips events"

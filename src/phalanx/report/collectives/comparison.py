@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from phalanx.records.collectives import Collective, beside_crowd
-from phalanx.report.collectives.measures import BenchMeasure, Point
+from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
 from phalanx.report.statistics import Interval, blocks, ratio_of_times
 
 FAR = 3.0
@@ -30,7 +30,7 @@ class Subject:
     label: str
     measure: BenchMeasure
     collective: Collective
-    points: tuple[Point, ...]
+    points: tuple[CollectivePoint, ...]
 
     @property
     def title(self) -> str:
@@ -57,19 +57,19 @@ class Subject:
     def sizes(self) -> tuple[int, ...]:
         return tuple(sorted({point.num_bytes for point in self.points}))
 
-    def at(self, num_bytes: int) -> tuple[Point, ...]:
+    def at(self, num_bytes: int) -> tuple[CollectivePoint, ...]:
         """The paths at one size, the fastest first."""
         found = [point for point in self.points if point.num_bytes == num_bytes]
         return tuple(sorted(found, key=lambda point: point.median_s))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Duel:
+class PathComparison:
     """The fastest of our paths against the fastest of the others, in one run."""
 
     num_bytes: int
-    ours: Point
-    theirs: Point
+    ours: CollectivePoint
+    theirs: CollectivePoint
 
     @property
     def gain(self) -> float:
@@ -103,7 +103,7 @@ def first_collective(measure: BenchMeasure) -> Collective | None:
     return next((collective for collective in SPOKEN if collective in found), None)
 
 
-def duels(subject: Subject) -> tuple[Duel, ...]:
+def path_comparisons(subject: Subject) -> tuple[PathComparison, ...]:
     """Return the comparisons by increasing size, where both sides were measured."""
     made = []
     for num_bytes in subject.sizes:
@@ -111,23 +111,25 @@ def duels(subject: Subject) -> tuple[Duel, ...]:
         ours = next((point for point in points if point.is_ours), None)
         theirs = next((point for point in points if not point.is_ours), None)
         if ours and theirs:
-            made.append(Duel(num_bytes=num_bytes, ours=ours, theirs=theirs))
+            made.append(PathComparison(num_bytes=num_bytes, ours=ours, theirs=theirs))
     return tuple(made)
 
 
-def speed_ratio(ours: Point, theirs: Point, *, comparisons: int = 1) -> Interval | None:
+def speed_ratio(
+    ours: CollectivePoint, theirs: CollectivePoint, *, comparisons: int = 1
+) -> Interval | None:
     """Return the interval of the speed ratio ours : theirs, or None with too few calls."""
     slow, fast = blocks(theirs.times_s), blocks(ours.times_s)
     return ratio_of_times((slow,), (fast,), comparisons=comparisons)
 
 
-def is_faster(ours: Point, theirs: Point, *, comparisons: int = 1) -> bool:
+def is_faster(ours: CollectivePoint, theirs: CollectivePoint, *, comparisons: int = 1) -> bool:
     """Return whether ours is significantly faster."""
     interval = speed_ratio(ours, theirs, comparisons=comparisons)
     return interval is not None and interval.verdict(1) == "higher"
 
 
-def fastest(points: Sequence[Point]) -> Point | None:
+def fastest(points: Sequence[CollectivePoint]) -> CollectivePoint | None:
     """points: the paths at one size, the fastest first. None where the first is not seen to be
     faster than every other that takes at most FAR times as long."""
     first, *others = points
@@ -148,7 +150,7 @@ def reigns(subject: Subject) -> list[tuple[str | None, int, int]]:
     return made
 
 
-def labels_in_order(points: Iterable[Point]) -> list[str]:
+def labels_in_order(points: Iterable[CollectivePoint]) -> list[str]:
     """The paths' labels in the order in which they were asked for."""
     return list(dict.fromkeys(point.label for point in points))
 

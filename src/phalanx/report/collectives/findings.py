@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from phalanx.records.collectives import Collective
-from phalanx.report.answers import sentence
-from phalanx.report.collectives.answers import (
+from phalanx.report.collectives.comparison import (
+    FAR,
+    SPOKEN,
+    PathComparison,
+    Subject,
+    path_comparisons,
+)
+from phalanx.report.collectives.finding_sentences import (
     at_size,
     best_against_rest,
     compared,
     crossings,
     distance_from_floor,
+    headline_comparison,
     of_size,
     private_tensors,
-    told_duel,
 )
-from phalanx.report.collectives.comparison import FAR, SPOKEN, Duel, Subject, duels
 from phalanx.report.collectives.measures import BenchMeasure, Obstacle
+from phalanx.report.finding_sentences import sentence
+from phalanx.report.format import duration, joined, size
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import duration, joined, size
 
 QUIET_PER_S = 300  # a quiet machine of two cores showed 210 to 240, a busy one 350 to 1,200
 
@@ -27,8 +33,8 @@ QUIET_PER_S = 300  # a quiet machine of two cores showed 210 to 240, a busy one 
 def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
     topics = [_all_libraries(subjects)]
-    for title, rule, answer in _QUESTIONS:
-        found = [(subject.title, answer(subject)) for subject in subjects]
+    for title, rule, make_sentence in _QUESTIONS:
+        found = [(subject.title, make_sentence(subject)) for subject in subjects]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
     topics += [_correctness(subjects), _disturbance(measures)]
@@ -38,7 +44,9 @@ def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> t
 
 def headline(subjects: Sequence[Subject]) -> str:
     """The one sentence that the page begins with: ours against the best of all others."""
-    found = [(subject, duel) for subject in subjects for duel in [told_duel(subject)] if duel]
+    found = [
+        (subject, duel) for subject in subjects for duel in [headline_comparison(subject)] if duel
+    ]
     if not found:
         return "Nothing to compare was measured yet" if not subjects else _alone(subjects[0])
     # Of several MPI libraries the hardest rival stands in the headline.
@@ -121,7 +129,7 @@ def _all_libraries(subjects: Sequence[Subject]) -> Topic:
     told = []
     for (collective, ranks), group in groups.items():
         if len({subject.measure.mpi for subject in group}) > 1:
-            found = [duel for subject in group for duel in duels(subject)]
+            found = [duel for subject in group for duel in path_comparisons(subject)]
             sizes = sorted({duel.num_bytes for duel in found})
             hardest = [min((d for d in found if d.num_bytes == n), key=_gain) for n in sizes]
             label = f"{sentence(SPOKEN[collective]).rstrip('.')}, {ranks} ranks"
@@ -137,7 +145,7 @@ def _all_libraries(subjects: Sequence[Subject]) -> Topic:
     )
 
 
-def _gain(duel: Duel) -> float:
+def _gain(duel: PathComparison) -> float:
     return duel.gain
 
 

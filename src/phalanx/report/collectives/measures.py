@@ -36,7 +36,7 @@ Key = tuple[Collective, int, str]  # collective, bytes, path
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CollectivePoint:
     """One path at one size. A call's time is that of its slowest rank."""
 
     collective: Collective
@@ -101,7 +101,7 @@ class BenchMeasure:
     error: str | None = None
     bench: Bench | None = None
     library: str | None = None  # the MPI library's own words
-    points: tuple[Point, ...] = ()
+    points: tuple[CollectivePoint, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     machine: Machine = UNMEASURED
     flags_by: str = ""  # how the round trip was measured
@@ -177,7 +177,7 @@ def _points(
     ranks: Sequence[Sequence[AnyBenchEvent]],
     labels: Mapping[str, str],
     machine: Machine,
-) -> Iterable[Point]:
+) -> Iterable[CollectivePoint]:
     turns: dict[Key, dict[int, list[CallsEvent]]] = {}
     for event in (event for rank in ranks for event in rank):
         if isinstance(event, CallsEvent):
@@ -188,7 +188,7 @@ def _points(
         times_s = [s for calls in whole for s in slowest([call.times_s for call in calls])]
         if not times_s:
             continue
-        yield Point(
+        yield CollectivePoint(
             collective=collective,
             path=path,
             label=labels.get(path, path),

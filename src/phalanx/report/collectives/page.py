@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
-from phalanx.report.collectives.answers import told_duel
 from phalanx.report.collectives.charts import (
     bandwidth,
     call_time,
@@ -14,16 +13,17 @@ from phalanx.report.collectives.charts import (
     times_floor,
     times_slower,
 )
-from phalanx.report.collectives.comparison import SPOKEN, Subject, duels, subjects
+from phalanx.report.collectives.comparison import SPOKEN, Subject, path_comparisons, subjects
+from phalanx.report.collectives.finding_sentences import headline_comparison
 from phalanx.report.collectives.findings import findings, headline
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.collectives.tables import machine_tables, results, runs_table
 from phalanx.report.comparison import counted
 from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.format import duration, joined, size
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments
-from phalanx.report.wording import duration, joined, size
 
 Draw = Callable[[Subject, str], Figure | None]
 
@@ -66,11 +66,11 @@ def collectives_content(folder: Path) -> Content:
 
 def key_figure(subject: Subject) -> KeyFigure | None:
     """Ours against the best of the others, at 1 MB or near it."""
-    duel = told_duel(subject)
+    duel = headline_comparison(subject)
     if duel is None:
         return None
     where = f" at {size(duel.num_bytes)}" if duel.num_bytes else ""
-    least = min(duels(subject), key=lambda d: d.gain)
+    least = min(path_comparisons(subject), key=lambda d: d.gain)
     beside = f"{duration(duel.ours.median_s)} against {duration(duel.theirs.median_s)}"
     if len(subject.sizes) > 1:
         beside += f"; at least {least.gain:.1f}\N{MULTIPLICATION SIGN} ({size(least.num_bytes)})"

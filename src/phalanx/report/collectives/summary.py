@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.report.collectives.comparison import SPOKEN, Subject, duels, subjects
+from phalanx.report.collectives.comparison import SPOKEN, Subject, path_comparisons, subjects
 from phalanx.report.collectives.findings import findings
-from phalanx.report.collectives.measures import BenchMeasure, Point
+from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
 from phalanx.report.collectives.tables import COLUMNS, in_order, row
 from phalanx.report.comparison import counted
-from phalanx.report.wording import duration, size
+from phalanx.report.format import duration, size
 
 WIDE_COLUMNS = 104
 # Type and operation are the same in every row and stand in the title; the count is size ÷ type.
@@ -112,7 +112,7 @@ def as_json(measure: BenchMeasure) -> dict[str, Any]:
                 "gain": duel.gain,
             }
             for subject in drawn_from
-            for duel in duels(subject)
+            for duel in path_comparisons(subject)
         ],
         "machine": {
             "copy_bytes_per_s": {str(n): rate for n, rate in measure.machine.copy.items()},
@@ -127,7 +127,7 @@ def as_json(measure: BenchMeasure) -> dict[str, Any]:
     }
 
 
-def _row(point: Point) -> dict[str, Any]:
+def _row(point: CollectivePoint) -> dict[str, Any]:
     return {
         "collective": point.collective,
         "path": point.path,
@@ -147,7 +147,7 @@ def _row(point: Point) -> dict[str, Any]:
     }
 
 
-def _style(column: str, point: Point, fastest: Point) -> str:
+def _style(column: str, point: CollectivePoint, fastest: CollectivePoint) -> str:
     if column.startswith("wrong") and point.wrong:
         return "bold red"
     return "bold" if point is fastest else ""

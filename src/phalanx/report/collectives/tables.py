@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.report.collectives.comparison import SPOKEN, Subject
-from phalanx.report.collectives.measures import BenchMeasure, Point
+from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
+from phalanx.report.format import UNKNOWN, duration, joined, microseconds, size
 from phalanx.report.tables import Table, make_table
-from phalanx.report.wording import UNKNOWN, duration, joined, microseconds, size
 
 COLUMNS = "size|count#|type|op|path|min µs#|median µs#|p99 µs#|algbw#|busbw#|wrong#|×floor#"
 GIGABYTE = 1e9  # of bandwidths, as in nccl-tests
@@ -27,7 +27,7 @@ def results(subjects: Sequence[Subject]) -> list[Table]:
     ]
 
 
-def in_order(subject: Subject, num_bytes: int) -> list[Point]:
+def in_order(subject: Subject, num_bytes: int) -> list[CollectivePoint]:
     """The paths at a size, in the order in which they were asked for."""
     asked = subject.measure.bench.setting.paths if subject.measure.bench else []
     return sorted(
@@ -35,7 +35,7 @@ def in_order(subject: Subject, num_bytes: int) -> list[Point]:
     )
 
 
-def row(subject: Subject, point: Point) -> tuple[str, ...]:
+def row(subject: Subject, point: CollectivePoint) -> tuple[str, ...]:
     """The cells of COLUMNS."""
     setting = subject.measure.bench.setting if subject.measure.bench else None
     reduces = point.collective in ("all_reduce", "reduce_scatter")

@@ -9,15 +9,21 @@ from typing import Any
 import altair as alt
 
 from phalanx.report.charts.figure import Figure, Row, figure, table
-from phalanx.report.charts.look import (
+from phalanx.report.charts.theme import (
     faded_unless,
     highlight,
     strategy_scales,
     time_axis,
 )
-from phalanx.report.compression.material import MEMORY, NONE, CompressionCell, Material, runs_of
-from phalanx.report.compression.wording import bandwidth, spoken
-from phalanx.report.wording import amount, percent
+from phalanx.report.compression.format import bandwidth, spoken
+from phalanx.report.compression.study_data import (
+    MEMORY,
+    NONE,
+    CompressionCell,
+    CompressionStudyData,
+    runs_of,
+)
+from phalanx.report.format import amount, percent
 
 BAR_PIXELS = 30
 AROUND_BARS_PIXELS = 40
@@ -25,15 +31,15 @@ CURVE_POINTS = 60
 SOURCE = "epoch events: sent_bytes; step events: all times"
 
 
-def sent(material: Material, name: str) -> Figure | None:
+def sent(data: CompressionStudyData, name: str) -> Figure | None:
     rows: list[Row] = [
         {
             "compressor": spoken(compressor),
             "sent_mb": num_bytes / 2**20,
-            "words": f"{amount(num_bytes)}{_smaller(material, compressor)}",
+            "words": f"{amount(num_bytes)}{_smaller(data, compressor)}",
         }
-        for compressor in material.compressors
-        if (num_bytes := material.sent_bytes(compressor))
+        for compressor in data.compressors
+        if (num_bytes := data.sent_bytes(compressor))
     ]
     return _bars(
         rows,
@@ -43,17 +49,17 @@ def sent(material: Material, name: str) -> Figure | None:
         title="Bytes of a step",
         caption="Counted as they were given to MPI; how many times fewer than without compression.",
         source="epoch events: sent_bytes",
-        runs=runs_of(material.cells),
+        runs=runs_of(data.cells),
     )
 
 
-def step_on(material: Material, place: str, name: str) -> Figure | None:
-    cells = [cell for cell in material.cells if cell.place == place]
+def step_on(data: CompressionStudyData, place: str, name: str) -> Figure | None:
+    cells = [cell for cell in data.cells if cell.place == place]
     rows: list[Row] = [
         {
             "compressor": spoken(cell.compressor),
             "step_ms": 1e3 * cell.step_s,
-            "words": f"{1e3 * cell.step_s:.3g} ms{_faster(material, cell)}",
+            "words": f"{1e3 * cell.step_s:.3g} ms{_faster(data, cell)}",
         }
         for cell in cells
     ]
@@ -70,10 +76,10 @@ def step_on(material: Material, place: str, name: str) -> Figure | None:
     )
 
 
-def accuracy(material: Material, name: str) -> Figure | None:
+def accuracy(data: CompressionStudyData, name: str) -> Figure | None:
     rows: list[Row] = []
-    for compressor in material.compressors:
-        spread = material.accuracy(compressor)
+    for compressor in data.compressors:
+        spread = data.accuracy(compressor)
         if spread:
             rows.append(
                 {
@@ -103,7 +109,7 @@ def accuracy(material: Material, name: str) -> Figure | None:
             x="accuracy:Q", text="words:N"
         ),
     ]
-    plain = material.accuracy(NONE)
+    plain = data.accuracy(NONE)
     if plain:
         line = base.transform_filter(f"datum.compressor == '{spoken(NONE)}'")
         layers.insert(0, line.mark_rule(strokeDash=[4, 3], color="var(--axis)").encode(x="low:Q"))
@@ -116,13 +122,13 @@ def accuracy(material: Material, name: str) -> Figure | None:
         caption="Mean over seeds; the bar runs from the worst seed to the best. The dashed line is "
         "the worst seed without compression.",
         source="evaluation events: correct, samples of all ranks",
-        runs=runs_of(cell for cell in material.cells if cell.place == MEMORY),
+        runs=runs_of(cell for cell in data.cells if cell.place == MEMORY),
         height_pixels=AROUND_BARS_PIXELS + BAR_PIXELS * len(rows),
     )
 
 
-def step_by_bandwidth(material: Material, name: str) -> Figure | None:
-    rows = bandwidth_rows(material)
+def step_by_bandwidth(data: CompressionStudyData, name: str) -> Figure | None:
+    rows = bandwidth_rows(data)
     if len({row["bits_per_s"] for row in rows if row["kind"] == "measured"}) < 2:
         return None
     picked = highlight("strategy", "strategy_picked")
@@ -167,24 +173,24 @@ def step_by_bandwidth(material: Material, name: str) -> Figure | None:
         "\N{DIVISION SIGN} bandwidth, fitted to them; an open mark is where a compressor's line "
         "crosses that of float32: to the left of it compression pays.",
         source=SOURCE,
-        runs=runs_of(cell for cell in material.cells if cell.place != MEMORY),
+        runs=runs_of(cell for cell in data.cells if cell.place != MEMORY),
         height_pixels=340,
     )
 
 
-def bandwidth_rows(material: Material) -> list[Row]:
+def bandwidth_rows(data: CompressionStudyData) -> list[Row]:
     """Measured points, the fitted lines through them, and where these cross that of float32."""
     rows = []
-    for cell in material.cells:
+    for cell in data.cells:
         if at := cell.bandwidth_bytes_per_s:
             rows.append(_row(cell.compressor, at, cell.step_s, "measured"))
-    fit, ends = material.fit, [row["bits_per_s"] for row in rows]
+    fit, ends = data.fit, [row["bits_per_s"] for row in rows]
     if fit is None:
         return rows
     crossings = {
         compressor: at
         for compressor in fit.bases_s
-        if compressor != NONE and (at := material.pays_below(compressor)) and math.isfinite(at)
+        if compressor != NONE and (at := data.pays_below(compressor)) and math.isfinite(at)
     }
     low = min(float(str(end)) for end in ends) / 8
     high = max(float(str(end)) for end in ends) / 8
@@ -246,11 +252,11 @@ def _bars(
     )
 
 
-def _smaller(material: Material, compressor: str) -> str:
-    factor = material.smaller(compressor)
+def _smaller(data: CompressionStudyData, compressor: str) -> str:
+    factor = data.smaller(compressor)
     return f", {factor:.3g} times fewer" if factor and compressor != NONE else ""
 
 
-def _faster(material: Material, cell: CompressionCell) -> str:
-    factor = material.faster(cell.compressor, cell.place)
+def _faster(data: CompressionStudyData, cell: CompressionCell) -> str:
+    factor = data.faster(cell.compressor, cell.place)
     return f", {factor:.2f} times" if factor and cell.compressor != NONE else ""

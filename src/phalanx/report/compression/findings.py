@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from phalanx.report.answers import sentence
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import counted
-from phalanx.report.compression.material import MARGIN, MEMORY, NONE, CompressionCell, Material
-from phalanx.report.compression.wording import bandwidth, spoken
+from phalanx.report.compression.format import bandwidth, spoken
+from phalanx.report.compression.study_data import (
+    MARGIN,
+    MEMORY,
+    NONE,
+    CompressionCell,
+    CompressionStudyData,
+)
 from phalanx.report.disturbance import disturbance_topic, with_disturbance
+from phalanx.report.finding_sentences import sentence
 from phalanx.report.findings import not_completed_topic
+from phalanx.report.format import amount, joined, percent, points_with_span, ratio, span
 from phalanx.report.statistics import Interval
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import amount, joined, percent, points_with_span, ratio, span
 
 LINE_WITHIN = 0.15  # steps farther than this from the fitted line do not lie on one
 NO_LINE = (
@@ -23,30 +29,30 @@ NO_LINE = (
 )
 
 
-def findings(material: Material) -> tuple[Topic, ...]:
+def findings(data: CompressionStudyData) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
     topics = []
-    for title, rule, answer in _QUESTIONS:
-        sentences = tuple(Sentence(label=label, text=text) for label, text in answer(material))
+    for title, rule, make_sentences in _QUESTIONS:
+        sentences = tuple(Sentence(label=label, text=text) for label, text in make_sentences(data))
         if sentences:
             topics.append(Topic(title=title, rule=rule, sentences=sentences))
-    topics.append(disturbance_topic(material.measures.runs))
-    topics.append(comparability_topic(material.measures.runs))
-    topics.append(not_completed_topic(material.measures))
+    topics.append(disturbance_topic(data.measures.runs))
+    topics.append(comparability_topic(data.measures.runs))
+    topics.append(not_completed_topic(data.measures))
     return tuple(topic for topic in topics if topic.sentences)
 
 
-def headline(material: Material) -> str:
+def headline(data: CompressionStudyData) -> str:
     """Name the compressor that is faster and holds the accuracy.
 
     On the link nearest to 1 Gbit/s where there is one. Compressors known to hold the accuracy are
     preferred to those with unknown effect.
     """
-    place = nearest_gigabit(material) or MEMORY
-    runs = material.measures.runs
-    if not any(cell.place == place for cell in material.cells):
+    place = nearest_gigabit(data) or MEMORY
+    runs = data.measures.runs
+    if not any(cell.place == place for cell in data.cells):
         return "No run came to its end yet."
-    chosen = chosen_in(material, place)
+    chosen = chosen_in(data, place)
     if chosen is None:
         return with_disturbance(
             f"In {place} nothing is seen to be faster than gradients as they are", runs
@@ -54,26 +60,26 @@ def headline(material: Material) -> str:
     cell, interval = chosen
     where = "in shared memory" if place == MEMORY else f"on a link of {place}"
     text = f"{spoken(cell.compressor)} makes steps {where} {ratio(interval)} as fast"
-    if material.holds_accuracy(cell.compressor) == "holds":
+    if data.holds_accuracy(cell.compressor) == "holds":
         text += f" and holds the accuracy, to {MARGIN * 100:g} points"
-    elif material.accuracy(cell.compressor) is None:
+    elif data.accuracy(cell.compressor) is None:
         text += "; its accuracy was not measured"
     else:
         text += "; what that does to the accuracy cannot be told"
     return with_disturbance(sentence(text).rstrip("."), runs)
 
 
-def nearest_gigabit(material: Material) -> str | None:
+def nearest_gigabit(data: CompressionStudyData) -> str | None:
     """The link nearest to 1 Gbit/s."""
     rated = [
         (abs(math.log(cell.bandwidth_bytes_per_s / 125e6)), cell.place)
-        for cell in material.cells
+        for cell in data.cells
         if cell.bandwidth_bytes_per_s
     ]
     return min(rated)[1] if rated else None
 
 
-def chosen_in(material: Material, place: str) -> tuple[CompressionCell, Interval] | None:
+def chosen_in(data: CompressionStudyData, place: str) -> tuple[CompressionCell, Interval] | None:
     """Return the compressor with the shortest step that is faster and holds the accuracy.
 
     Faster than without compression, significantly. Where none is known to hold the accuracy, those
@@ -81,25 +87,25 @@ def chosen_in(material: Material, place: str) -> tuple[CompressionCell, Interval
     """
     found = [
         (cell, interval)
-        for cell in material.cells
+        for cell in data.cells
         if cell.place == place and cell.compressor != NONE
-        if (interval := material.faster_interval(cell.compressor, place)) is not None
+        if (interval := data.faster_interval(cell.compressor, place)) is not None
         if interval.verdict(1) == "higher"
     ]
     for wanted in ("holds", "cannot be told"):
-        held = [pair for pair in found if material.holds_accuracy(pair[0].compressor) == wanted]
+        held = [pair for pair in found if data.holds_accuracy(pair[0].compressor) == wanted]
         if held:
             return min(held, key=lambda pair: pair[0].step_s)
     return None
 
 
-def _by_place(material: Material) -> list[tuple[str, str]]:
+def _by_place(data: CompressionStudyData) -> list[tuple[str, str]]:
     told = []
-    for place in material.places:
+    for place in data.places:
         known = {
             spoken(c): interval
-            for c in material.compressors
-            if c != NONE and (interval := material.faster_interval(c, place))
+            for c in data.compressors
+            if c != NONE and (interval := data.faster_interval(c, place))
         }
         if not known:
             continue
@@ -118,15 +124,15 @@ def _by_place(material: Material) -> list[tuple[str, str]]:
     return told
 
 
-def _pays(material: Material) -> list[tuple[str, str]]:
-    fit = material.fit
+def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
+    fit = data.fit
     if fit is None:
         return []
     told = []
-    for compressor in material.compressors:
+    for compressor in data.compressors:
         if compressor == NONE or compressor not in fit.bases_s or NONE not in fit.bases_s:
             continue
-        below = material.pays_below(compressor)
+        below = data.pays_below(compressor)
         added_ms = 1e3 * (fit.bases_s[compressor] - fit.bases_s[NONE])
         if below is None:
             text = "pays on no link: it sends no fewer bytes"
@@ -147,8 +153,8 @@ def _pays(material: Material) -> list[tuple[str, str]]:
     return told
 
 
-def _accuracy(material: Material) -> list[tuple[str, str]]:
-    plain = material.accuracy(NONE)
+def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
+    plain = data.accuracy(NONE)
     if plain is None:
         return []
     told = [
@@ -159,26 +165,26 @@ def _accuracy(material: Material) -> list[tuple[str, str]]:
             + "." * (plain.seeds == 1),
         )
     ]
-    for compressor in material.compressors:
-        own = material.accuracy(compressor)
+    for compressor in data.compressors:
+        own = data.accuracy(compressor)
         if compressor == NONE or own is None:
             continue
-        difference = material.accuracy_difference(compressor)
+        difference = data.accuracy_difference(compressor)
         text = f"{percent(own.mean, 2)}: "
         if difference is None:
             text += "what it costs cannot be told from a single seed."
         else:
             verdict = {"holds": "holds it", "is below": "is below", "cannot be told": ""}
-            word = verdict[material.holds_accuracy(compressor)] or "cannot be told"
+            word = verdict[data.holds_accuracy(compressor)] or "cannot be told"
             text += f"{word}, {points_with_span(difference)}."
         told.append((spoken(compressor), text))
     return told
 
 
-def _bytes(material: Material) -> list[tuple[str, str]]:
+def _bytes(data: CompressionStudyData) -> list[tuple[str, str]]:
     told = []
-    for compressor in material.compressors:
-        sent, factor = material.sent_bytes(compressor), material.smaller(compressor)
+    for compressor in data.compressors:
+        sent, factor = data.sent_bytes(compressor), data.smaller(compressor)
         if sent is None:
             continue
         text = f"{amount(sent)} a step"
@@ -188,7 +194,7 @@ def _bytes(material: Material) -> list[tuple[str, str]]:
     return told
 
 
-_QUESTIONS: tuple[tuple[str, str, Callable[[Material], list[tuple[str, str]]]], ...] = (
+_QUESTIONS: tuple[tuple[str, str, Callable[[CompressionStudyData], list[tuple[str, str]]]], ...] = (
     (
         "How much faster is a step, and where?",
         "Medians, with the interval of the ratio, all compressors of a place together; what an "

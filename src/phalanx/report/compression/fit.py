@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class CompressionPoint:
     """Measured step time of a compressor on a link."""
 
     compressor: str
@@ -50,9 +50,9 @@ class Fit:
         return self.slope * saved_bytes / added_s if added_s > 0 else math.inf
 
 
-def fitted(points: Sequence[Point]) -> Fit | None:
+def fitted(points: Sequence[CompressionPoint]) -> Fit | None:
     """Fit by least squares of the relative differences; None with fewer than two bandwidths."""
-    groups: dict[str, list[Point]] = {}
+    groups: dict[str, list[CompressionPoint]] = {}
     for point in points:
         groups.setdefault(point.compressor, []).append(point)
     groups = {

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.compression.findings import findings
-from phalanx.report.compression.material import Material, read_material
+from phalanx.report.compression.study_data import CompressionStudyData, read_study_data
 from phalanx.report.compression.tables import compressors
 from phalanx.report.terminal import print_findings
 
@@ -21,17 +21,17 @@ rest."""
 
 def print_summary(folder: Path, console: Console) -> None:
     """Raises: UserError when the records cannot be read."""
-    show(read_material(folder), console)
+    show(read_study_data(folder), console)
 
 
-def show(material: Material, console: Console) -> None:
+def show(data: CompressionStudyData, console: Console) -> None:
     console.print("Milliseconds of a step, in brackets how many times as fast as float32:")
-    console.print(_table(material))
-    print_findings(findings(material), console)
+    console.print(_table(data))
+    print_findings(findings(data), console)
 
 
-def _table(material: Material) -> Table:
-    page = compressors(material)
+def _table(data: CompressionStudyData) -> Table:
+    page = compressors(data)
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), pad_edge=False)
     shown = [i for i, name in enumerate(page.columns) if name not in LEFT_OUT]
     for i in shown:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from phalanx.report.compression.material import MEMORY, NONE, Material
-from phalanx.report.compression.wording import pays, spoken
+from phalanx.report.compression.format import pays, spoken
+from phalanx.report.compression.study_data import MEMORY, NONE, CompressionStudyData
+from phalanx.report.format import UNKNOWN, amount, percent, points
 from phalanx.report.tables import Table, make_table
-from phalanx.report.wording import UNKNOWN, amount, percent, points
 
 
-def compressors(material: Material) -> Table:
+def compressors(data: CompressionStudyData) -> Table:
     """A row a compressor, a column a place."""
-    places = material.places
+    places = data.places
     columns = ["sent as", "bytes a step#", "fewer#"]
     columns += [f"{_short(place)} (ms)#" for place in places]
     columns += ["accuracy#", "points#", "over seeds#", "begins to pay"]
@@ -19,13 +19,13 @@ def compressors(material: Material) -> Table:
         "Steps are medians, in brackets how many times as fast as without compression. Accuracy is "
         "the mean over seeds, with the worst and the best.",
         "|".join(columns),
-        [_row(material, compressor, places) for compressor in material.compressors],
+        [_row(data, compressor, places) for compressor in data.compressors],
     )
 
 
-def fit_table(material: Material) -> Table:
+def fit_table(data: CompressionStudyData) -> Table:
     """The lines through the measured steps."""
-    fit = material.fit
+    fit = data.fit
     return make_table(
         "Fit",
         ""
@@ -47,26 +47,26 @@ def fit_table(material: Material) -> Table:
     )
 
 
-def _row(material: Material, compressor: str, places: list[str]) -> tuple[str, ...]:
-    sent, factor = material.sent_bytes(compressor), material.smaller(compressor)
-    own, plain = material.accuracy(compressor), material.accuracy(NONE)
-    known = material.fit is not None and compressor != NONE
+def _row(data: CompressionStudyData, compressor: str, places: list[str]) -> tuple[str, ...]:
+    sent, factor = data.sent_bytes(compressor), data.smaller(compressor)
+    own, plain = data.accuracy(compressor), data.accuracy(NONE)
+    known = data.fit is not None and compressor != NONE
     return (
         spoken(compressor),
         UNKNOWN if sent is None else amount(sent),
         UNKNOWN if factor is None else f"{factor:.3g}",
-        *(_step(material, compressor, place) for place in places),
+        *(_step(data, compressor, place) for place in places),
         UNKNOWN if own is None else percent(own.mean, 2),
         UNKNOWN if own is None or plain is None else points(own.mean - plain.mean),
         UNKNOWN
         if own is None
         else f"{own.low * 100:.2f} {UNKNOWN} {percent(own.high, 2)}, {own.seeds}",
-        pays(material.pays_below(compressor)) if known else UNKNOWN,
+        pays(data.pays_below(compressor)) if known else UNKNOWN,
     )
 
 
-def _step(material: Material, compressor: str, place: str) -> str:
-    cell, factor = material.cell(compressor, place), material.faster(compressor, place)
+def _step(data: CompressionStudyData, compressor: str, place: str) -> str:
+    cell, factor = data.cell(compressor, place), data.faster(compressor, place)
     if cell is None:
         return UNKNOWN
     times = "" if factor is None or compressor == NONE else f" ({factor:.2f})"

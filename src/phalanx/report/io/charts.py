@@ -16,19 +16,19 @@ from phalanx.report.io.comparison import (
     in_cache,
     own,
 )
-from phalanx.report.io.look import format_colour, formats_in_order, lines, loader_colour, tooltip
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.measures import IoMeasure, IoPoint
+from phalanx.report.io.theme import format_colour, formats_in_order, lines, loader_colour, tooltip
 
 SOURCE = "io_epoch events of all ranks: samples, bytes, total_s, waits_s"
 MEGABYTE = 1e6
 
 
-def rows_of(points: Sequence[Point]) -> list[Row]:
+def rows_of(points: Sequence[IoPoint]) -> list[Row]:
     """A row a way and pace."""
     return [_row(point) for point in points]
 
 
-def _row(point: Point) -> Row:
+def _row(point: IoPoint) -> Row:
     cell = point.cell
     low, high = point.range_bytes_per_s
     shares = point.range_utilisation or (None, None)
@@ -57,7 +57,7 @@ def _row(point: Point) -> Row:
 
 def throughput(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
     """Flat out, a bar a loader in every format: its fastest way."""
-    best: dict[tuple[str, str], Point] = {}
+    best: dict[tuple[str, str], IoPoint] = {}
     for point in in_cache(measure.flat, cache):
         key = (point.cell.format, point.cell.loader)
         if key not in best or point.bytes_per_s > best[key].bytes_per_s:
@@ -142,10 +142,10 @@ def first_batch(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
     )
 
 
-def _busiest(measure: IoMeasure, cache: Cache) -> list[Point]:
+def _busiest(measure: IoMeasure, cache: Cache) -> list[IoPoint]:
     """Return each format's way with the best utilisation, on the fewest ranks."""
     ranks = fewest_ranks(measure)
-    best: dict[str, Point] = {}
+    best: dict[str, IoPoint] = {}
     for point in own(in_cache(measure.paced, cache)):
         known = best.get(point.cell.format)
         if point.cell.ranks == ranks and (
@@ -199,7 +199,7 @@ def by_ranks(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
 
 def over(
     measure: IoMeasure,
-    points: Sequence[Point],
+    points: Sequence[IoPoint],
     field: str,
     axis: str,
     *,
@@ -208,7 +208,7 @@ def over(
     caption: str,
 ) -> Figure | None:
     """The fastest of each format at each value of a field; None where it has one value."""
-    best: dict[tuple[str, int], Point] = {}
+    best: dict[tuple[str, int], IoPoint] = {}
     for point in points:
         key = (point.cell.format, int(getattr(point.cell, field)))
         if key not in best or point.bytes_per_s > best[key].bytes_per_s:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from phalanx.records.io import READS, Cache, IoCell
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.measures import IoMeasure, IoPoint
 
 SPOKEN = {
     "files": "many small files",
@@ -29,42 +29,44 @@ COLD_BELOW = 0.01  # of the files' pages in memory
 
 
 @dataclass(frozen=True, kw_only=True)
-class Duel:
+class LoaderComparison:
     """Two ways, flat out, in the same rounds."""
 
-    ours: Point
-    theirs: Point
+    ours: IoPoint
+    theirs: IoPoint
     gain: float  # samples/s of ours ÷ theirs: median over rounds
     low: float
     high: float
 
 
-def duel(ours: Point, theirs: Point) -> Duel:
+def compare_loaders(ours: IoPoint, theirs: IoPoint) -> LoaderComparison:
     pairs = zip(ours.epochs, theirs.epochs, strict=False)
     gains = [(a.samples / a.total_s) / (b.samples / b.total_s) for a, b in pairs]
-    return Duel(ours=ours, theirs=theirs, gain=median(gains), low=min(gains), high=max(gains))
+    return LoaderComparison(
+        ours=ours, theirs=theirs, gain=median(gains), low=min(gains), high=max(gains)
+    )
 
 
-def own(points: Iterable[Point]) -> list[Point]:
+def own(points: Iterable[IoPoint]) -> list[IoPoint]:
     return [point for point in points if point.cell.loader == "phalanx"]
 
 
-def in_cache(points: Iterable[Point], cache: Cache) -> list[Point]:
+def in_cache(points: Iterable[IoPoint], cache: Cache) -> list[IoPoint]:
     return [point for point in points if point.cell.cache == cache]
 
 
-def caches_of(points: Iterable[Point]) -> list[Cache]:
+def caches_of(points: Iterable[IoPoint]) -> list[Cache]:
     return list(dict.fromkeys(point.cell.cache for point in points))
 
 
-def fastest(points: Sequence[Point]) -> Point | None:
+def fastest(points: Sequence[IoPoint]) -> IoPoint | None:
     """Return the point with the most samples/s."""
     return max(points, key=lambda point: point.samples_per_s, default=None)
 
 
-def best_of_each_format(points: Iterable[Point], cache: Cache, ranks: int = 1) -> list[Point]:
+def best_of_each_format(points: Iterable[IoPoint], cache: Cache, ranks: int = 1) -> list[IoPoint]:
     """The fastest of our ways in each format, in the order of the formats, flat out."""
-    best: dict[str, Point] = {}
+    best: dict[str, IoPoint] = {}
     for point in own(in_cache(points, cache)):
         known = best.get(point.cell.format)
         if point.cell.ranks == ranks and (
@@ -74,7 +76,7 @@ def best_of_each_format(points: Iterable[Point], cache: Cache, ranks: int = 1) -
     return list(best.values())
 
 
-def rivals(measure: IoMeasure, point: Point, loader: str) -> list[Point]:
+def rivals(measure: IoMeasure, point: IoPoint, loader: str) -> list[IoPoint]:
     """Ways of another loader over the same data, cache and ranks."""
     cell = point.cell
     wanted = (cell.format, cell.cache, cell.ranks)
@@ -95,13 +97,13 @@ def floor_of(measure: IoMeasure) -> float:
     return known or DEFAULT_FLOOR
 
 
-def balance_s(measure: IoMeasure, point: Point) -> float:
+def balance_s(measure: IoMeasure, point: IoPoint) -> float:
     """Compute time of a step below which this way cannot keep up: what a batch takes flat out."""
     assert measure.bench
     return measure.bench.setting.batch_size * point.cell.ranks / point.samples_per_s
 
 
-def is_cold(point: Point) -> bool | None:
+def is_cold(point: IoPoint) -> bool | None:
     """Return whether the files were out of memory, or None if unknown."""
     return None if point.resident is None else point.resident <= COLD_BELOW
 

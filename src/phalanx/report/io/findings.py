@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from phalanx.records.io import Cache
-from phalanx.report.answers import sentence
-from phalanx.report.io import answers
+from phalanx.report.finding_sentences import sentence
+from phalanx.report.format import joined, percent
+from phalanx.report.io import finding_sentences
 from phalanx.report.io.comparison import (
     SPOKEN,
     best_of_each_format,
@@ -18,43 +19,42 @@ from phalanx.report.io.comparison import (
 )
 from phalanx.report.io.measures import IoMeasure
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import joined, percent
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
-Answer = Callable[[IoMeasure, Cache], str | None]
+SentenceFunction = Callable[[IoMeasure, Cache], str | None]
 
-# (title, rule, answers)
-_QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
+# (title, rule, functions)
+_QUESTIONS: tuple[tuple[str, str, tuple[SentenceFunction, ...]], ...] = (
     (
         "Is the accelerator kept busy?",
         "Utilisation: compute ÷ total time of an epoch, median over epochs; the best way of each "
         "format.",
-        (answers.busy, answers.bound, answers.first_batch),
+        (finding_sentences.busy, finding_sentences.bound, finding_sentences.first_batch),
     ),
     (
         "Which format?",
         "Flat out: nothing is computed between batches. The best way of each format; medians, and "
         "of ratios within a round the median and the range.",
-        (answers.fastest_format, answers.small_files),
+        (finding_sentences.fastest_format, finding_sentences.small_files),
     ),
     (
         "What does the loader cost?",
         "The same files, read from the first to the last byte by one process, 1 MB at a time, as "
         "dd does.",
-        (answers.against_read, answers.against_kept_read),
+        (finding_sentences.against_read, finding_sentences.against_kept_read),
     ),
     (
         "Against PyTorch's DataLoader",
         "On the same shards and in turn; its workers stay and were started before the clock.",
         (
-            answers.against_torch,
-            lambda measure, cache: answers.against_torch(measure, cache, "torch-batched"),
+            finding_sentences.against_torch,
+            lambda measure, cache: finding_sentences.against_torch(measure, cache, "torch-batched"),
         ),
     ),
     (
         "With more ranks",
         "Each rank reads data of its own; samples/s of all together.",
-        (answers.weak_scaling,),
+        (finding_sentences.weak_scaling,),
     ),
 )
 
@@ -62,13 +62,13 @@ _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
 def findings(measures: Sequence[IoMeasure]) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
     topics = []
-    for title, rule, asked in _QUESTIONS:
+    for title, rule, functions in _QUESTIONS:
         sentences = [
             Sentence(label=label_of(measure, cache, measures), text=text)
             for measure in measures
             for cache in caches_of(measure.points)
-            for answer in asked
-            if (text := answer(measure, cache))
+            for make_sentence in functions
+            if (text := make_sentence(measure, cache))
         ]
         topics.append(Topic(title=title, rule=rule, sentences=tuple(sentences)))
     topics.append(conditions(measures))
@@ -101,7 +101,7 @@ def conditions(measures: Sequence[IoMeasure]) -> Topic:
 def conditions_of(measure: IoMeasure) -> list[str]:
     told = []
     if measure.bench:
-        if cold := answers.was_it_cold(measure):
+        if cold := finding_sentences.was_it_cold(measure):
             told.append(cold)
         if measure.bench.setting.scaled:
             told.append(f"Scaled: {'; '.join(measure.bench.setting.scaled)}.")
@@ -149,7 +149,7 @@ def headline(measures: Sequence[IoMeasure]) -> str:
             best_of_each_format(measure.flat, caches[0], fewest_ranks(measure)) if caches else []
         )
         if found := fastest(points):
-            return f"{capital(SPOKEN[found.cell.format])}: {answers.rate(found)}"
+            return f"{capital(SPOKEN[found.cell.format])}: {finding_sentences.rate(found)}"
     return "No way of loading was measured to its end yet"
 
 

@@ -13,7 +13,7 @@ from phalanx.records.io import AnyIoEvent, IoBench, IoCell, IoEpochEvent
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpochMeasure:
+class IoEpochMeasure:
     """One measured epoch over all ranks."""
 
     total_s: float
@@ -28,12 +28,12 @@ class EpochMeasure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
+class IoPoint:
     """One way of loading at one pace, over its measured epochs."""
 
     cell: IoCell
     compute_s: float  # of a step; 0: flat out
-    epochs: tuple[EpochMeasure, ...]
+    epochs: tuple[IoEpochMeasure, ...]
 
     @property
     def samples_per_s(self) -> float:
@@ -88,24 +88,24 @@ class IoMeasure:
     status: str
     error: str | None = None
     bench: IoBench | None = None
-    points: tuple[Point, ...] = ()
+    points: tuple[IoPoint, ...] = ()
 
     @property
-    def flat(self) -> tuple[Point, ...]:
+    def flat(self) -> tuple[IoPoint, ...]:
         return tuple(point for point in self.points if not point.compute_s)
 
     @property
-    def paced(self) -> tuple[Point, ...]:
+    def paced(self) -> tuple[IoPoint, ...]:
         """With the compute time of its setting."""
         compute_s = self.bench.setting.compute_s if self.bench else None
         return tuple(point for point in self.points if point.compute_s == compute_s)
 
     @property
-    def with_compute(self) -> tuple[Point, ...]:
+    def with_compute(self) -> tuple[IoPoint, ...]:
         """With any compute time: a study measures several."""
         return tuple(point for point in self.points if point.compute_s)
 
-    def flat_of(self, cell: IoCell) -> Point | None:
+    def flat_of(self, cell: IoCell) -> IoPoint | None:
         return next((point for point in self.flat if point.cell == cell), None)
 
 
@@ -123,7 +123,7 @@ def measure_io(bench: IoBench, ranks: Iterable[Sequence[AnyIoEvent]]) -> IoMeasu
         whole = [parts for _, parts in sorted(rounds.items()) if len(parts) == cell.ranks]
         epochs = tuple(_epoch(parts, bench.setting.stall_s) for parts in whole)
         if epochs:
-            points.append(Point(cell=cell, compute_s=compute_s, epochs=epochs))
+            points.append(IoPoint(cell=cell, compute_s=compute_s, epochs=epochs))
     return IoMeasure(
         name=bench.bench,
         status=bench.outcome.status,
@@ -133,11 +133,11 @@ def measure_io(bench: IoBench, ranks: Iterable[Sequence[AnyIoEvent]]) -> IoMeasu
     )
 
 
-def _epoch(parts: Sequence[IoEpochEvent], stall_s: float) -> EpochMeasure:
+def _epoch(parts: Sequence[IoEpochEvent], stall_s: float) -> IoEpochMeasure:
     total_s = max(part.total_s for part in parts)
     steps, compute_s = len(parts[0].waits_s), parts[0].compute_s
     known = [part.resident for part in parts if part.resident is not None]
-    return EpochMeasure(
+    return IoEpochMeasure(
         total_s=total_s,
         samples=sum(part.samples for part in parts),
         bytes=sum(part.bytes for part in parts),

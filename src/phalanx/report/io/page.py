@@ -8,6 +8,7 @@ from pathlib import Path
 from phalanx.records.io import Cache
 from phalanx.report.charts.figure import Figure
 from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.format import amount, duration, percent
 from phalanx.report.io import charts
 from phalanx.report.io.comparison import (
     CACHE_LABELS,
@@ -24,7 +25,6 @@ from phalanx.report.io.measures import IoMeasure
 from phalanx.report.io.tables import storage, ways, written
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments
-from phalanx.report.wording import amount, duration, percent
 
 PANELS_BESIDE = 2
 Draw = Callable[[IoMeasure, Cache, str], Figure | None]

@@ -10,7 +10,7 @@ from phalanx.records.io import IoCell
 from phalanx.records.schema import Study
 from phalanx.report.folder import read_folder
 from phalanx.report.io.folder import read_io_of_study
-from phalanx.report.io.measures import EpochMeasure, IoMeasure, Point
+from phalanx.report.io.measures import IoEpochMeasure, IoMeasure, IoPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +36,12 @@ def read_io_study(folder: Path) -> IoStudy:
 
 def together(name: str, measures: Sequence[IoMeasure]) -> IoMeasure:
     """Measurements that differ in their compute time alone."""
-    flat: dict[IoCell, list[EpochMeasure]] = {}
+    flat: dict[IoCell, list[IoEpochMeasure]] = {}
     for measure in measures:
         for point in measure.flat:
             flat.setdefault(point.cell, []).extend(point.epochs)
     points = [
-        Point(cell=cell, compute_s=0.0, epochs=tuple(epochs)) for cell, epochs in flat.items()
+        IoPoint(cell=cell, compute_s=0.0, epochs=tuple(epochs)) for cell, epochs in flat.items()
     ]
     paced = [point for measure in measures for point in measure.with_compute]
     benches = [measure.bench for measure in measures if measure.bench]

@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.console import Console
 
 from phalanx.records.io import Cache
-from phalanx.report.answers import sentence
-from phalanx.report.io import answers
+from phalanx.report.finding_sentences import sentence
+from phalanx.report.format import duration, joined, percent
+from phalanx.report.io import finding_sentences
 from phalanx.report.io.comparison import (
     SPOKEN,
     balance_s,
@@ -21,18 +22,17 @@ from phalanx.report.io.comparison import (
     own,
 )
 from phalanx.report.io.findings import NO_BREAK, conditions, memory
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.study import IoStudy, read_io_study
 from phalanx.report.terminal import print_findings
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import duration, joined, percent
 
 AS_FAST_WITHIN = 0.05
 
 
 def study_findings(study: IoStudy) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
-    asked = (
+    questions = (
         (
             "Which to take",
             "The least that keeps the accelerator busy: fewest readers, then fewest batches ahead, "
@@ -43,12 +43,12 @@ def study_findings(study: IoStudy) -> tuple[Topic, ...]:
             "I/O-bound or compute-bound",
             "A way is compute-bound where a step computes longer than a batch takes flat out; "
             "measured: the shortest compute time at which the floor was reached.",
-            (bounds, answers.bound),
+            (bounds, finding_sentences.bound),
         ),
         (
             "Which format?",
             "Flat out, the fastest way of each; medians over all runs.",
-            (answers.fastest_format, answers.against_read),
+            (finding_sentences.fastest_format, finding_sentences.against_read),
         ),
         (
             "More readers, more batches ahead",
@@ -64,11 +64,11 @@ def study_findings(study: IoStudy) -> tuple[Topic, ...]:
                 Sentence(label=f"{measure.name}, {cache}", text=text)
                 for measure in study.profiles
                 for cache in caches_of(measure.points)
-                for answer in questions
-                if (text := answer(measure, cache))
+                for make_sentence in functions
+                if (text := make_sentence(measure, cache))
             ),
         )
-        for title, rule, questions in asked
+        for title, rule, functions in questions
     ]
     topics.append(conditions(study.runs))
     return tuple(topic for topic in topics if topic.sentences)
@@ -79,20 +79,20 @@ def choice(measure: IoMeasure, cache: Cache) -> str | None:
     chosen = chosen_way(measure, cache)
     if chosen is None or measure.bench is None:
         return None
-    floor, asked = percent(floor_of(measure), 0), duration(measure.bench.setting.compute_s)
+    floor, step = percent(floor_of(measure), 0), duration(measure.bench.setting.compute_s)
     busy = percent(chosen.utilisation or 0, 1)
     name = SPOKEN[chosen.cell.format]
     if (chosen.utilisation or 0.0) >= floor_of(measure):
         return sentence(
-            f"at {asked} a step {name} with {how(chosen.cell)} suffice: busy {busy}, floor {floor}"
+            f"at {step} a step {name} with {how(chosen.cell)} suffice: busy {busy}, floor {floor}"
         )
     return sentence(
-        f"at {asked} a step nothing reaches {floor}; the most is {busy}, with {name}, "
+        f"at {step} a step nothing reaches {floor}; the most is {busy}, with {name}, "
         f"{how(chosen.cell)}"
     )
 
 
-def chosen_way(measure: IoMeasure, cache: Cache) -> Point | None:
+def chosen_way(measure: IoMeasure, cache: Cache) -> IoPoint | None:
     """The least that reaches the floor, or what comes nearest to it."""
     points = own(in_cache(measure.paced, cache))
     reach = [point for point in points if (point.utilisation or 0.0) >= floor_of(measure)]
@@ -101,7 +101,7 @@ def chosen_way(measure: IoMeasure, cache: Cache) -> Point | None:
     return max(points, key=lambda p: p.utilisation or 0.0, default=None)
 
 
-def flat_rate(measure: IoMeasure, point: Point) -> float:
+def flat_rate(measure: IoMeasure, point: IoPoint) -> float:
     flat = measure.flat_of(point.cell)
     return flat.samples_per_s if flat else 0.0
 
@@ -117,7 +117,7 @@ def bounds(measure: IoMeasure, cache: Cache) -> str | None:
     return sentence(f"I/O-bound: {joined(told)}") if told else None
 
 
-def shortest_s(measure: IoMeasure, flat: Point) -> float | None:
+def shortest_s(measure: IoMeasure, flat: IoPoint) -> float | None:
     """The shortest compute time at which this format, in any way, reached the floor."""
     floor = floor_of(measure)
     cell = flat.cell

@@ -10,6 +10,7 @@ import altair as alt
 from phalanx.records.io import Cache
 from phalanx.report.charts.figure import Figure, figure, table
 from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.format import duration
 from phalanx.report.io import charts
 from phalanx.report.io.comparison import (
     CACHE_LABELS,
@@ -23,15 +24,14 @@ from phalanx.report.io.comparison import (
     in_cache,
     own,
 )
-from phalanx.report.io.look import lines
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.page import PANELS_BESIDE, row_of
 from phalanx.report.io.study import IoStudy, read_io_study
 from phalanx.report.io.study_findings import study_findings, study_headline
 from phalanx.report.io.tables import storage, ways, written
+from phalanx.report.io.theme import lines
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments
-from phalanx.report.wording import duration
 
 KIND = "io"
 Draw = Callable[[IoMeasure, Cache, str], Figure | None]
@@ -83,7 +83,7 @@ def key_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
 
 def busy_over_compute(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
     """A line a format: its best utilisation at each compute time."""
-    best: dict[tuple[str, float], Point] = {}
+    best: dict[tuple[str, float], IoPoint] = {}
     for point in own(in_cache(measure.with_compute, cache)):
         key = (point.cell.format, point.compute_s)
         if key not in best or (point.utilisation or 0.0) > (best[key].utilisation or 0.0):

@@ -13,7 +13,7 @@ from rich.text import Text
 from phalanx.report.comparison import counted
 from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, SPOKEN, floor_of
 from phalanx.report.io.findings import findings
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.tables import COLUMNS, row
 from phalanx.report.terminal import print_findings
 
@@ -33,7 +33,7 @@ def show(measure: IoMeasure, console: Console) -> None:
     print_findings(findings([measure]), console)
 
 
-def table_of(measure: IoMeasure, points: Sequence[Point], *, wide: bool) -> Table:
+def table_of(measure: IoMeasure, points: Sequence[IoPoint], *, wide: bool) -> Table:
     """A line a way; formats are set apart."""
     names = COLUMNS.split("|")
     left_out = IN_THE_TITLE if wide else IN_THE_TITLE | ONLY_WHEN_WIDE
@@ -56,7 +56,7 @@ def table_of(measure: IoMeasure, points: Sequence[Point], *, wide: bool) -> Tabl
     return table
 
 
-def _place(point: Point) -> tuple[int, int, str, int, int]:
+def _place(point: IoPoint) -> tuple[int, int, str, int, int]:
     cell = point.cell
     loader = list(LOADERS).index(cell.loader)
     return FORMATS.index(cell.format), loader, cell.kind, cell.readers, cell.depth
@@ -79,7 +79,7 @@ def as_json(measure: IoMeasure) -> dict[str, Any]:
     }
 
 
-def _row(point: Point) -> dict[str, Any]:
+def _row(point: IoPoint) -> dict[str, Any]:
     cell = point.cell
     return {
         "format": cell.format,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.records.io import READS
-from phalanx.report.io.comparison import duel, rivals
-from phalanx.report.io.measures import IoMeasure, Point
+from phalanx.report.format import UNKNOWN, amount, duration, fixed, percent, three_digits
+from phalanx.report.io.comparison import compare_loaders, rivals
+from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.tables import Table, make_table
-from phalanx.report.wording import UNKNOWN, amount, duration, fixed, percent, three_digits
 
 COLUMNS = (
     "format|cache|loader|readers|ahead#|ranks#|samples/s#|MB/s#|MB/s range#|×read#|×torch#|"
@@ -34,7 +34,7 @@ def ways(measure: IoMeasure) -> list[Table]:
     return [make_table(f"Ways of loading, {measure.name}", note, COLUMNS, rows)]
 
 
-def row(measure: IoMeasure, flat: Point) -> tuple[str, ...]:
+def row(measure: IoMeasure, flat: IoPoint) -> tuple[str, ...]:
     """The cells of COLUMNS."""
     cell = flat.cell
     paced = next((p for p in measure.paced if p.cell == cell), None)
@@ -59,12 +59,12 @@ def row(measure: IoMeasure, flat: Point) -> tuple[str, ...]:
     )
 
 
-def times_read(measure: IoMeasure, point: Point) -> str:
+def times_read(measure: IoMeasure, point: IoPoint) -> str:
     others = rivals(measure, point, "read") if point.cell.loader not in READS else []
-    return three_digits(1 / duel(point, others[0]).gain) if others else UNKNOWN
+    return three_digits(1 / compare_loaders(point, others[0]).gain) if others else UNKNOWN
 
 
-def times_torch(measure: IoMeasure, point: Point) -> str:
+def times_torch(measure: IoMeasure, point: IoPoint) -> str:
     """Against the same number of readers and batches ahead."""
     if point.cell.loader != "phalanx":
         return UNKNOWN
@@ -73,7 +73,7 @@ def times_torch(measure: IoMeasure, point: Point) -> str:
         for other in rivals(measure, point, "torch")
         if (other.cell.readers, other.cell.depth) == (point.cell.readers, point.cell.depth)
     ]
-    return three_digits(duel(point, same[0]).gain) if same else UNKNOWN
+    return three_digits(compare_loaders(point, same[0]).gain) if same else UNKNOWN
 
 
 def written(measures: Sequence[IoMeasure]) -> list[Table]:

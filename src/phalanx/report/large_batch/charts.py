@@ -9,9 +9,9 @@ import altair as alt
 
 from phalanx.records import divergence
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import faded_unless, highlight
-from phalanx.report.large_batch.material import BatchCell, Material, names_of
-from phalanx.report.wording import percent
+from phalanx.report.charts.theme import faded_unless, highlight
+from phalanx.report.format import percent
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, names_of
 
 ACCURACY_SOURCE = "epoch and evaluation events: correct, samples of all ranks"
 LOOKS = {
@@ -28,8 +28,8 @@ HIGHEST_LOSS = 10.0
 """Above, the curve of a training that diverges is cut off."""
 
 
-def accuracy_by_batch(material: Material, name: str) -> Figure | None:
-    rows = batch_rows(material)
+def accuracy_by_batch(data: LargeBatchStudyData, name: str) -> Figure | None:
+    rows = batch_rows(data)
     if len(rows) < 2:
         return None
     y = alt.Y(
@@ -46,12 +46,12 @@ def accuracy_by_batch(material: Material, name: str) -> Figure | None:
         caption="Mean over seeds; the bar runs from the worst seed to the best. Runs that diverged "
         "are in no mean: the table counts them.",
         source=ACCURACY_SOURCE,
-        runs=names_of(material.cells),
+        runs=names_of(data.cells),
     )
 
 
-def gap_by_batch(material: Material, name: str) -> Figure | None:
-    rows = [row for row in batch_rows(material) if row["gap"] is not None]
+def gap_by_batch(data: LargeBatchStudyData, name: str) -> Figure | None:
+    rows = [row for row in batch_rows(data) if row["gap"] is not None]
     if len(rows) < 2:
         return None
     y = alt.Y(
@@ -67,31 +67,33 @@ def gap_by_batch(material: Material, name: str) -> Figure | None:
         caption="Accuracy of the final model on training data less that on the validation data; "
         "the bar runs from the smallest to the largest of the seeds.",
         source="training evaluation and evaluation events: correct, samples of all ranks",
-        runs=names_of(material.cells),
+        runs=names_of(data.cells),
     )
 
 
-def reached_by_batch(material: Material, quantity: str, title: str, name: str) -> Figure | None:
+def reached_by_batch(
+    data: LargeBatchStudyData, quantity: str, title: str, name: str
+) -> Figure | None:
     """quantity: `trained_s`, `epochs` or `updates`."""
-    rows = [row for row in batch_rows(material) if row[quantity] is not None]
-    if len(rows) < 2 or material.target is None:
+    rows = [row for row in batch_rows(data) if row[quantity] is not None]
+    if len(rows) < 2 or data.target is None:
         return None
     y = alt.Y(f"{quantity}:Q", title=title, scale=alt.Scale(type="log"))
     return figure(
         _by_batch(rows, y, None, None),
         rows,
         name=name,
-        title=f"What it takes to {percent(material.target, 1)} accuracy",
+        title=f"What it takes to {percent(data.target, 1)} accuracy",
         caption="Training time, epochs and updates; mean over the seeds that reached it, "
         "logarithmic. Where none did there is no mark.",
         source="evaluation events: correct, samples; epoch events: train_s",
-        runs=names_of(material.cells),
+        runs=names_of(data.cells),
     )
 
 
-def training_loss(material: Material, batch_size: int, name: str) -> Figure | None:
+def training_loss(data: LargeBatchStudyData, batch_size: int, name: str) -> Figure | None:
     """Draw the training loss by epoch, at one batch size."""
-    rows = loss_rows(material.at(batch_size))
+    rows = loss_rows(data.at(batch_size))
     if not rows:
         return None
     picked = highlight("strategy", "strategy_picked")
@@ -127,7 +129,7 @@ def training_loss(material: Material, batch_size: int, name: str) -> Figure | No
         caption="The mean over an epoch while it was trained on; a line a seed. A line that stops "
         f"early has diverged; losses above {HIGHEST_LOSS:g} are drawn there.",
         source="epoch events: loss_sum, samples of all ranks",
-        runs=names_of(material.at(batch_size)),
+        runs=names_of(data.at(batch_size)),
     )
 
 
@@ -148,11 +150,11 @@ def remedy_scales(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def batch_rows(material: Material) -> list[Row]:
+def batch_rows(data: LargeBatchStudyData) -> list[Row]:
     """A row a cell that has an accuracy."""
     rows: list[Row] = []
-    for cell in material.cells:
-        accuracy, gap, reached = cell.accuracy, cell.gap, material.reached(cell)
+    for cell in data.cells:
+        accuracy, gap, reached = cell.accuracy, cell.gap, data.reached(cell)
         if accuracy is None:
             continue
         rows.append(

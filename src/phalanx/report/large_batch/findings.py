@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from phalanx.records.divergence import loss_text
 from phalanx.report.comparability import comparability_topic
-from phalanx.report.comparison import Spread, counted
+from phalanx.report.comparison import SeedSpread, counted
 from phalanx.report.findings import not_completed_topic
+from phalanx.report.format import joined, percent, points, points_with_span, seconds
 from phalanx.report.large_batch.charts import mean_loss
 from phalanx.report.large_batch.holding import (
     MARGIN,
@@ -21,22 +22,21 @@ from phalanx.report.large_batch.holding import (
     held,
     larger_cells,
 )
-from phalanx.report.large_batch.material import BatchCell, Material, Reached
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, Reached
 from phalanx.report.statistics import paired_difference
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import joined, percent, points, points_with_span, seconds
 
 UNSTABLE_RISE = 1.1
 """A training loss that rises by more than this factor from an epoch to the next is unstable."""
 
 
-def headline(material: Material) -> str:
+def headline(data: LargeBatchStudyData) -> str:
     """The one sentence that the page begins with."""
-    baseline = material.baseline
+    baseline = data.baseline
     if baseline is None:
         return "The recipe of the smallest batch has not been run to its end yet"
-    small, number = f"batch {baseline.batch_size:,}", len(larger_cells(material))
-    reached = furthest_by_remedy(material)
+    small, number = f"batch {baseline.batch_size:,}", len(larger_cells(data))
+    reached = furthest_by_remedy(data)
     if reached:
         best = max(reached, key=lambda cell: cell.batch_size)
         same = [cell.remedy for cell in reached if cell.batch_size == best.batch_size]
@@ -45,13 +45,13 @@ def headline(material: Material) -> str:
             f"{joined(_capital(same))} {verb} the accuracy of {whose} optimizer at {small}, to "
             f"{MARGIN * 100:g} points, up to batch {best.batch_size:,}"
         )
-    results = [h for r in material.remedies for h in held(material, r, comparisons=number)]
+    results = [h for r in data.remedies for h in held(data, r, comparisons=number)]
     if any(result.verdict in ("cannot be told", "holds") for result in results):
         return f"No remedy is seen to hold the accuracy of {small} up to a larger one"
     return f"No remedy holds the accuracy of {small} at a larger one"
 
 
-def findings(material: Material) -> tuple[Topic, ...]:
+def findings(data: LargeBatchStudyData) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
     topics = (
         Topic(
@@ -60,51 +60,51 @@ def findings(material: Material) -> tuple[Topic, ...]:
             "where the optimizer is the same. A batch holds the accuracy when, seed by seed, the "
             f"interval of the difference lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not "
             "wholly below 0, and no seed diverged. With one seed that cannot be told.",
-            sentences=tuple(_holds(material)),
+            sentences=tuple(_holds(data)),
         ),
         Topic(
             title="What a large batch costs",
             rule="Means over the seeds, each against what it is held to at the smallest batch, "
             "seed by seed. A remedy is called the best where it is seen to be above every other, "
             "and only those are compared of which no seed diverged.",
-            sentences=tuple(_costs(material)),
+            sentences=tuple(_costs(data)),
         ),
         Topic(
             title="Where training is unstable",
             rule="A run is unstable when it diverged, or when its training loss rose by more than "
             f"{percent(UNSTABLE_RISE - 1, 0)} from an epoch to the next.",
-            sentences=tuple(_unstable(material)),
+            sentences=tuple(_unstable(data)),
         ),
         Topic(
             title="Warm-up",
             rule="Linear scaling with and without it: accuracy and training loss of the last "
             "epoch, means over the seeds.",
-            sentences=tuple(_warm_up(material)),
+            sentences=tuple(_warm_up(data)),
         ),
         Topic(
             title="Generalisation gap",
             rule="Accuracy of the final model on training data less that on the validation data.",
-            sentences=tuple(_gaps(material)),
+            sentences=tuple(_gaps(data)),
         ),
         Topic(
             title="Time to the target",
             rule="To the next half percentage point below the worst seed of the base recipe. The "
             "soonest is named where it is seen to be sooner than every other, seed by seed.",
-            sentences=tuple(_times(material)),
+            sentences=tuple(_times(data)),
         ),
-        comparability_topic(material.measures.runs),
-        not_completed_topic(material.measures),
+        comparability_topic(data.measures.runs),
+        not_completed_topic(data.measures),
     )
     return tuple(topic for topic in topics if topic.sentences)
 
 
-def _holds(material: Material) -> list[Sentence]:
-    baseline = material.baseline
+def _holds(data: LargeBatchStudyData) -> list[Sentence]:
+    baseline = data.baseline
     if baseline is None or baseline.accuracy is None:
         return []
     sentences = [Sentence(label=baseline.label, text=f"{_spread(baseline.accuracy)}.")]
-    for remedy in material.remedies:
-        results = held(material, remedy)
+    for remedy in data.remedies:
+        results = held(data, remedy)
         told = [f"batch {r.cell.batch_size:,} {_verdict(r)}" for r in results]
         if not told:
             continue
@@ -139,35 +139,35 @@ def _lost(cell: BatchCell) -> str:
     return f"diverged with {len(cell.diverged)} of {counted(cell.num_seeds, 'seed')}"
 
 
-def _costs(material: Material) -> list[Sentence]:
+def _costs(data: LargeBatchStudyData) -> list[Sentence]:
     """At each batch what the recipe comes to as it is, and the best where one is seen to be."""
     sentences = []
-    for batch_size in material.batch_sizes[1:]:
-        cells = [cell for cell in material.at(batch_size) if cell.accuracy]
+    for batch_size in data.batch_sizes[1:]:
+        cells = [cell for cell in data.at(batch_size) if cell.accuracy]
         whole = [cell for cell in cells if not cell.diverged]
         parts = []
-        plain = material.cell("plain", batch_size)
+        plain = data.cell("plain", batch_size)
         if plain and plain.accuracy:
-            parts.append(f"as it is the recipe comes to {_cost(material, plain)}")
+            parts.append(f"as it is the recipe comes to {_cost(data, plain)}")
         best = carried_least(whole, lambda cell: {s: -a for s, a in cell.accuracy_by_seed.items()})
         if best is not None and best is not plain:
-            parts.append(f"best is {best.remedy} with {_cost(material, best)}")
+            parts.append(f"best is {best.remedy} with {_cost(data, best)}")
         elif len(whole) > 1 and best is None:
             top = max(whole, key=lambda cell: cell.accuracy.mean if cell.accuracy else 0.0)
-            told = "" if top is plain else f"; {top.remedy} has {_cost(material, top)}"
+            told = "" if top is plain else f"; {top.remedy} has {_cost(data, top)}"
             parts.append(f"which remedy is best cannot be told{told}")
-        gone = [f"{c.remedy} {_lost(c)}" for c in material.at(batch_size) if c.diverged]
+        gone = [f"{c.remedy} {_lost(c)}" for c in data.at(batch_size) if c.diverged]
         if parts or gone:
             text = "; ".join([*parts, *gone])
             sentences.append(Sentence(label=f"batch {batch_size:,}", text=f"{text}."))
     return sentences
 
 
-def _cost(material: Material, cell: BatchCell) -> str:
+def _cost(data: LargeBatchStudyData, cell: BatchCell) -> str:
     """Accuracy, and what it is against that of the smallest batch."""
     assert cell.accuracy is not None
     text = percent(cell.accuracy.mean, 2)
-    base = base_of(material, cell)
+    base = base_of(data, cell)
     if base is None:
         return text
     interval = paired_difference(cell.accuracy_by_seed, base.accuracy_by_seed)
@@ -178,9 +178,9 @@ def _cost(material: Material, cell: BatchCell) -> str:
     return f"{text}, {points_with_span(interval)} to {base.label}"
 
 
-def _unstable(material: Material) -> list[Sentence]:
+def _unstable(data: LargeBatchStudyData) -> list[Sentence]:
     sentences = []
-    for cell in material.cells:
+    for cell in data.cells:
         risen = [
             (run.name, epoch)
             for run in cell.runs
@@ -219,11 +219,11 @@ def _first_rise(losses: Sequence[float | None]) -> int | None:
     return None
 
 
-def _warm_up(material: Material) -> list[Sentence]:
+def _warm_up(data: LargeBatchStudyData) -> list[Sentence]:
     sentences = []
-    for batch_size in material.batch_sizes:
-        without = material.cell("linear", batch_size)
-        with_it = material.cell("linear, warm-up", batch_size)
+    for batch_size in data.batch_sizes:
+        without = data.cell("linear", batch_size)
+        with_it = data.cell("linear, warm-up", batch_size)
         if not (without and with_it):
             continue
         parts = [
@@ -246,11 +246,11 @@ def _ending(cell: BatchCell, name: str) -> str:
     return f"{name}: {percent(cell.accuracy.mean, 2)}{loss}{lost}"
 
 
-def _gaps(material: Material) -> list[Sentence]:
+def _gaps(data: LargeBatchStudyData) -> list[Sentence]:
     """Compare each remedy's gap at the smallest and the largest batch where it is known."""
     sentences = []
-    for remedy in material.remedies:
-        known = [(c.batch_size, c.gap.mean) for c in material.cells if c.remedy == remedy and c.gap]
+    for remedy in data.remedies:
+        known = [(c.batch_size, c.gap.mean) for c in data.cells if c.remedy == remedy and c.gap]
         if len(known) < 2:
             continue
         (small, first), (large, last) = known[0], known[-1]
@@ -259,15 +259,15 @@ def _gaps(material: Material) -> list[Sentence]:
     return sentences
 
 
-def _times(material: Material) -> list[Sentence]:
-    if material.target is None:
+def _times(data: LargeBatchStudyData) -> list[Sentence]:
+    if data.target is None:
         return []
-    reached = [r for cell in material.cells if (r := material.reached(cell)).num_reached]
+    reached = [r for cell in data.cells if (r := data.reached(cell)).num_reached]
     whole = [r for r in reached if r.num_reached == r.cell.num_seeds]
     sentences = [
         Sentence(
-            label=f"to {percent(material.target, 1)}",
-            text=f"{len(whole)} of {len(material.cells)} combinations of remedy and batch reached "
+            label=f"to {percent(data.target, 1)}",
+            text=f"{len(whole)} of {len(data.cells)} combinations of remedy and batch reached "
             "it with every seed.",
         )
     ]
@@ -281,9 +281,9 @@ def _times(material: Material) -> list[Sentence]:
         if best is not None:
             text = f"{best.label}: {_how_long(by_label[best.label])}."
             sentences.append(Sentence(label=what, text=text))
-    baseline = material.baseline
+    baseline = data.baseline
     if baseline and whole:
-        own = material.reached(baseline)
+        own = data.reached(baseline)
         if own.num_reached:
             sentences.append(Sentence(label=baseline.label, text=f"{_how_long(own)}."))
     return sentences
@@ -297,7 +297,7 @@ def _how_long(reached: Reached) -> str:
     )
 
 
-def _spread(accuracy: Spread) -> str:
+def _spread(accuracy: SeedSpread) -> str:
     if accuracy.seeds == 1:
         return f"{percent(accuracy.mean, 2)} with one seed"
     return (

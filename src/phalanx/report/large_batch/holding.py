@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.report.large_batch.material import BatchCell, Material, without_runs
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, without_runs
 from phalanx.report.statistics import Interval, holding, paired_difference
 
 MARGIN = 0.0025
@@ -35,27 +35,27 @@ class Held:
         return holding(None if self.base.diverged else self.difference, MARGIN)
 
 
-def base_of(material: Material, cell: BatchCell) -> BatchCell | None:
+def base_of(data: LargeBatchStudyData, cell: BatchCell) -> BatchCell | None:
     """The same remedy at the smallest batch, else the base recipe where its optimizer is the
     same."""
-    smallest = material.batch_sizes[0]
-    own, plain = material.cell(cell.remedy, smallest), material.cell("plain", smallest)
+    smallest = data.batch_sizes[0]
+    own, plain = data.cell(cell.remedy, smallest), data.cell("plain", smallest)
     if own is not None:
         return own
     return plain if plain is not None and plain.optimizer == cell.optimizer else None
 
 
-def held(material: Material, remedy: str, *, comparisons: int | None = None) -> list[Held]:
+def held(data: LargeBatchStudyData, remedy: str, *, comparisons: int | None = None) -> list[Held]:
     """Every larger batch of the study with a remedy, the smallest first; of a batch of which no run
     came to a result, that it cannot be told.
 
     comparisons: that are made together; those of this remedy where it is not told.
     """
-    larger = {c.batch_size: c for c in larger_cells(material) if c.remedy == remedy}
-    base = base_of(material, next(iter(larger.values()))) if larger else None
+    larger = {c.batch_size: c for c in larger_cells(data) if c.remedy == remedy}
+    base = base_of(data, next(iter(larger.values()))) if larger else None
     if base is None:
         return []
-    cells = [larger.get(size) or without_runs(remedy, size) for size in material.batch_sizes[1:]]
+    cells = [larger.get(size) or without_runs(remedy, size) for size in data.batch_sizes[1:]]
     return [
         Held(
             cell=cell,
@@ -70,8 +70,8 @@ def held(material: Material, remedy: str, *, comparisons: int | None = None) -> 
     ]
 
 
-def larger_cells(material: Material) -> list[BatchCell]:
-    return [cell for cell in material.cells if cell.batch_size > material.batch_sizes[0]]
+def larger_cells(data: LargeBatchStudyData) -> list[BatchCell]:
+    return [cell for cell in data.cells if cell.batch_size > data.batch_sizes[0]]
 
 
 def furthest(results: Sequence[Held]) -> Held | None:
@@ -84,13 +84,13 @@ def furthest(results: Sequence[Held]) -> Held | None:
     return last
 
 
-def furthest_by_remedy(material: Material) -> list[BatchCell]:
+def furthest_by_remedy(data: LargeBatchStudyData) -> list[BatchCell]:
     """Return each remedy's largest batch up to which all hold, where there is one.
 
     Corrected for all comparisons together.
     """
-    number = len(larger_cells(material))
-    found = [furthest(held(material, r, comparisons=number)) for r in material.remedies]
+    number = len(larger_cells(data))
+    found = [furthest(held(data, r, comparisons=number)) for r in data.remedies]
     return [result.cell for result in found if result is not None]
 
 

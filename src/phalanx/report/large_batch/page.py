@@ -8,6 +8,7 @@ from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
 from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.format import percent
 from phalanx.report.large_batch.charts import (
     accuracy_by_batch,
     gap_by_batch,
@@ -16,12 +17,11 @@ from phalanx.report.large_batch.charts import (
 )
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.holding import MARGIN, furthest_by_remedy
-from phalanx.report.large_batch.material import KIND, Material, read_material
+from phalanx.report.large_batch.study_data import KIND, LargeBatchStudyData, read_study_data
 from phalanx.report.large_batch.tables import remedies, times
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments, executions
 from phalanx.report.topic import Topic
-from phalanx.report.wording import percent
 
 LOSS_PANELS = 4
 """The largest batches: at small ones all remedies are much the same."""
@@ -32,28 +32,28 @@ Drawn = tuple[str, Figure | None]
 
 def large_batch_content(folder: Path) -> Content:
     """Raises: UserError when the records cannot be read."""
-    return content_of(read_material(folder))
+    return content_of(read_study_data(folder))
 
 
-def content_of(material: Material) -> Content:
+def content_of(data: LargeBatchStudyData) -> Content:
     """Return the content of a large-batch study's page."""
-    measures = material.measures
+    measures = data.measures
     known = [measure.run.environment for measure in measures.runs if measure.run]
-    topics: tuple[Topic, ...] = findings(material)
+    topics: tuple[Topic, ...] = findings(data)
     return Content(
         title=measures.study.study,
         kind=KIND,
         started_at=measures.study.started_at,
         command=measures.study.command,
-        headline=headline(material),
-        lead=_lead(material, machine(known)),
-        key_figures=key_figures(material),
-        leading=_leading(material),
+        headline=headline(data),
+        lead=_lead(data, machine(known)),
+        key_figures=key_figures(data),
+        leading=_leading(data),
         topics=topics,
-        sections=sections(material),
+        sections=sections(data),
         tables=[
             table
-            for table in (remedies(material), times(material), executions(measures.runs))
+            for table in (remedies(data), times(data), executions(measures.runs))
             if table.rows
         ],
         environment=environments(known),
@@ -61,9 +61,9 @@ def content_of(material: Material) -> Content:
     )
 
 
-def key_figures(material: Material) -> list[KeyFigure]:
+def key_figures(data: LargeBatchStudyData) -> list[KeyFigure]:
     """The largest batch of each remedy that holds the accuracy, the largest first."""
-    furthest = sorted(furthest_by_remedy(material), key=lambda cell: -cell.batch_size)
+    furthest = sorted(furthest_by_remedy(data), key=lambda cell: -cell.batch_size)
     return [
         KeyFigure(
             label=cell.remedy,
@@ -75,21 +75,21 @@ def key_figures(material: Material) -> list[KeyFigure]:
     ]
 
 
-def sections(material: Material) -> tuple[Section, ...]:
+def sections(data: LargeBatchStudyData) -> tuple[Section, ...]:
     """All charts that the records allow."""
-    largest = material.batch_sizes[1:][-LOSS_PANELS:]
+    largest = data.batch_sizes[1:][-LOSS_PANELS:]
     made = (
         (
             "loss",
             "Training loss, with and without warm-up",
-            [_row((f"batch {n:,}", training_loss(material, n, f"loss-{n}")) for n in largest)],
+            [_row((f"batch {n:,}", training_loss(data, n, f"loss-{n}")) for n in largest)],
         ),
         (
             "target",
             "To a target accuracy",
             [
                 _row(
-                    (title, reached_by_batch(material, quantity, title, f"target-{name}"))
+                    (title, reached_by_batch(data, quantity, title, f"target-{name}"))
                     for quantity, title, name in (
                         ("trained_s", "training time (s)", "time"),
                         ("epochs", "epochs", "epochs"),
@@ -106,11 +106,11 @@ def sections(material: Material) -> tuple[Section, ...]:
     return tuple(section for section in found if section.rows)
 
 
-def _leading(material: Material) -> Row | None:
+def _leading(data: LargeBatchStudyData) -> Row | None:
     row = _row(
         [
-            ("accuracy", accuracy_by_batch(material, "accuracy")),
-            ("generalisation gap", gap_by_batch(material, "gap")),
+            ("accuracy", accuracy_by_batch(data, "accuracy")),
+            ("generalisation gap", gap_by_batch(data, "gap")),
         ]
     )
     return row and replace(
@@ -128,10 +128,10 @@ def _row(drawn: Iterable[Drawn]) -> Row | None:
     return Row(title=first.title, caption=first.caption, panels=panels)
 
 
-def _lead(material: Material, where: str) -> str:
-    measures = material.measures
+def _lead(data: LargeBatchStudyData, where: str) -> str:
+    measures = data.measures
     completed = sum(measure.status == "completed" for measure in measures.runs)
-    diverged = sum(len(cell.diverged) for cell in material.cells)
+    diverged = sum(len(cell.diverged) for cell in data.cells)
     parts = [f"{completed} of {len(measures.runs)} runs completed"]
     parts += [f"{diverged} diverged"] if diverged else []
     subjects = {(s.model, s.dataset) for m in measures.runs if (s := m.setting)}

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.large_batch.findings import findings
-from phalanx.report.large_batch.material import Material, read_material
+from phalanx.report.large_batch.study_data import LargeBatchStudyData, read_study_data
 from phalanx.report.large_batch.tables import remedies
 from phalanx.report.terminal import print_findings
 
@@ -31,16 +31,16 @@ COLUMNS = {
 
 def print_summary(folder: Path, console: Console) -> None:
     """Raises: UserError when the records cannot be read."""
-    show(read_material(folder), console)
+    show(read_study_data(folder), console)
 
 
-def show(material: Material, console: Console) -> None:
-    console.print(_table(material))
-    print_findings(findings(material), console)
+def show(data: LargeBatchStudyData, console: Console) -> None:
+    console.print(_table(data))
+    print_findings(findings(data), console)
 
 
-def _table(material: Material) -> Table:
-    page, made = remedies(material), Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
+def _table(data: LargeBatchStudyData) -> Table:
+    page, made = remedies(data), Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)
     shown = [i for i, name in enumerate(page.columns) if name in COLUMNS]
     for i in shown:
         justify: Literal["left", "right"] = "right" if page.numeric[i] else "left"

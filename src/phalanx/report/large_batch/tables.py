@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from phalanx.report.format import UNKNOWN, fixed, percent, points
 from phalanx.report.large_batch.holding import base_of
-from phalanx.report.large_batch.material import BatchCell, Material
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData
 from phalanx.report.tables import Table, make_table
-from phalanx.report.wording import UNKNOWN, fixed, percent, points
 
 COLUMNS = (
     "remedy|batch#|learning rate#|updates an epoch#|accuracy#|worst seed#|best seed#|seeds#"
@@ -15,7 +15,7 @@ COLUMNS = (
 )
 
 
-def remedies(material: Material) -> Table:
+def remedies(data: LargeBatchStudyData) -> Table:
     """Every remedy at every batch."""
     return make_table(
         "Remedies",
@@ -24,12 +24,12 @@ def remedies(material: Material) -> Table:
         "seed. Gap: accuracy of the final model on training data less that on the validation data, "
         "in points.",
         COLUMNS,
-        [remedy_row(material, cell) for cell in material.cells],
+        [remedy_row(data, cell) for cell in data.cells],
     )
 
 
-def remedy_row(material: Material, cell: BatchCell) -> tuple[str, ...]:
-    accuracy, base = cell.accuracy, base_of(material, cell)
+def remedy_row(data: LargeBatchStudyData, cell: BatchCell) -> tuple[str, ...]:
+    accuracy, base = cell.accuracy, base_of(data, cell)
     return (
         cell.remedy,
         f"{cell.batch_size:,}",
@@ -55,9 +55,9 @@ def _against(cell: BatchCell, base: BatchCell) -> str:
     return points(fmean(gaps)) if gaps else UNKNOWN
 
 
-def times(material: Material) -> Table:
+def times(data: LargeBatchStudyData) -> Table:
     """When each remedy at each batch had the target accuracy."""
-    target = material.target
+    target = data.target
     rows = [
         (
             cell.remedy,
@@ -67,8 +67,8 @@ def times(material: Material) -> Table:
             UNKNOWN if reached.updates is None else f"{reached.updates:,.0f}",
             fixed(reached.trained_s),
         )
-        for cell in material.cells
-        if (reached := material.reached(cell))
+        for cell in data.cells
+        if (reached := data.reached(cell))
     ]
     return make_table(
         "To the target accuracy",

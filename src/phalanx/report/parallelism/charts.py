@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import (
+from phalanx.report.charts.scaling import EPOCH_SOURCE
+from phalanx.report.charts.theme import (
     DASHES,
     RANK_SHAPES,
     faded_unless,
@@ -18,12 +19,11 @@ from phalanx.report.charts.look import (
     time_scale,
     time_title,
 )
-from phalanx.report.charts.scaling import EPOCH_SOURCE
-from phalanx.report.parallelism.material import ModelMaterial, ParallelCell, names_of
-from phalanx.report.parallelism.rows import (
+from phalanx.report.parallelism.chart_rows import (
     loss_rows,
     time_rows,
 )
+from phalanx.report.parallelism.study_data import ModelData, ParallelCell, names_of
 
 BAR_PIXELS = 24
 AROUND_BARS_PIXELS = 30
@@ -37,7 +37,7 @@ GROUP_COLOURS = {
 }
 
 
-def overview(model: ModelMaterial, name: str) -> Figure | None:
+def overview(model: ModelData, name: str) -> Figure | None:
     """Every scheme, the fastest first; a mark for each number of ranks."""
     rows = time_rows(model.cells)
     if len(rows) < 2:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.parallelism.material import ParallelCell, names_of
-from phalanx.report.parallelism.rows import (
+from phalanx.report.parallelism.chart_rows import (
     byte_rows,
     memory_rows,
     staleness_rows,
     waiting_rows,
 )
+from phalanx.report.parallelism.study_data import ParallelCell, names_of
 
 BAR_PIXELS = 24
 AROUND_BARS_PIXELS = 30

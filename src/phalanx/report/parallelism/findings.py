@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
-from phalanx.report.answers import sentence, undecided
-from phalanx.report.collectives.answers import crossings, ratio_words
 from phalanx.report.collectives.comparison import Subject as Algorithms
 from phalanx.report.collectives.comparison import is_faster, speed_ratio
-from phalanx.report.collectives.measures import Point
+from phalanx.report.collectives.finding_sentences import crossings, ratio_words
+from phalanx.report.collectives.measures import CollectivePoint
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import speed_up
 from phalanx.report.disturbance import disturbance_topic, with_disturbance
+from phalanx.report.finding_sentences import sentence, undecided
 from phalanx.report.findings import not_completed_topic
-from phalanx.report.parallelism import answers
-from phalanx.report.parallelism.details import EQUAL_WITHIN
-from phalanx.report.parallelism.material import Material, ModelMaterial, ParallelCell
-from phalanx.report.parallelism.rows import hidden_of, workers_of
+from phalanx.report.format import UNKNOWN, duration, joined, percent, ratio, seconds, size
+from phalanx.report.parallelism import finding_sentences
+from phalanx.report.parallelism.chart_rows import hidden_of, workers_of
+from phalanx.report.parallelism.rank_details import EQUAL_WITHIN
 from phalanx.report.parallelism.scratch import fewest_workers, schemes_of, with_alone
+from phalanx.report.parallelism.study_data import ModelData, ParallelCell, ParallelismStudyData
 from phalanx.report.schemes import spoken
 from phalanx.report.topic import Sentence, Topic
-from phalanx.report.wording import UNKNOWN, duration, joined, percent, ratio, seconds, size
 
-Answer = Callable[[ModelMaterial], str | None]
+SentenceFunction = Callable[[ModelData], str | None]
 
 
-def findings(material: Material) -> tuple[Topic, ...]:
+def findings(data: ParallelismStudyData) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
     topics = [
         Topic(
@@ -34,46 +34,46 @@ def findings(material: Material) -> tuple[Topic, ...]:
             rule=rule,
             sentences=tuple(
                 Sentence(label=model.label, text=text)
-                for model in material.models
-                for answer in asked
-                if (text := answer(model))
+                for model in data.models
+                for make_sentence in functions
+                if (text := make_sentence(model))
             ),
         )
-        for title, rule, asked in _QUESTIONS
+        for title, rule, functions in _QUESTIONS
     ]
     topics += [
-        _scratch(material.scratch),
-        _algorithms(material),
-        _left_out(material),
-        disturbance_topic(material.measures.runs),
-        comparability_topic(material.measures.runs),
-        not_completed_topic(material.measures),
+        _scratch(data.scratch),
+        _algorithms(data),
+        _left_out(data),
+        disturbance_topic(data.measures.runs),
+        comparability_topic(data.measures.runs),
+        not_completed_topic(data.measures),
     ]
     return tuple(topic for topic in topics if topic.sentences)
 
 
-def headline(material: Material) -> str:
+def headline(data: ParallelismStudyData) -> str:
     """The one sentence that the page begins with."""
     found = [
         (model, cell)
-        for model in material.models
+        for model in data.models
         for cell in model.cells
         if cell.scheme != "sequential" and cell.cell.speed_up is not None
     ]
     if not found:
-        runs = sum(run.status == "completed" for run in material.measures.runs)
+        runs = sum(run.status == "completed" for run in data.measures.runs)
         if not runs:
             return "No run of this study was completed yet"
         return f"{runs} ways of splitting a training, side by side"
-    return with_disturbance(_fastest(found), material.measures.runs)
+    return with_disturbance(_fastest(found), data.measures.runs)
 
 
-def _fastest(found: list[tuple[ModelMaterial, ParallelCell]]) -> str:
+def _fastest(found: list[tuple[ModelData, ParallelCell]]) -> str:
     told = [
         (interval, model, cell)
         for model, cell in found
         if model.sequential is not None
-        if (interval := answers.faster_than(model.sequential, cell, len(found)))
+        if (interval := finding_sentences.faster_than(model.sequential, cell, len(found)))
     ]
     if not told:
         return "No way of splitting the training is seen to beat one process with one thread here"
@@ -117,15 +117,15 @@ def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
     )
 
 
-def _algorithms(material: Material) -> Topic:
+def _algorithms(data: ParallelismStudyData) -> Topic:
     told = []
-    for subject in material.algorithms:
+    for subject in data.algorithms:
         for text in (crossings(subject), against_naive(subject)):
             if text:
                 told.append(Sentence(label=f"{subject.ranks} ranks", text=text))
     told += [
         Sentence(label=bench.name, text=f"{bench.status}: {bench.error or UNKNOWN}")
-        for bench in material.benches
+        for bench in data.benches
         if bench.status != "completed"
     ]
     return Topic(
@@ -160,7 +160,9 @@ def against_naive(subject: Algorithms) -> str | None:
     return sentence(f"against the naive algorithm: {joined(parts)}") if parts else None
 
 
-def _sizes_won(own: Mapping[int, Point], naive: Mapping[int, Point]) -> list[int]:
+def _sizes_won(
+    own: Mapping[int, CollectivePoint], naive: Mapping[int, CollectivePoint]
+) -> list[int]:
     """From the largest size down, as long as it is seen to be faster."""
     won = []
     for num_bytes in sorted(own, reverse=True):
@@ -170,10 +172,10 @@ def _sizes_won(own: Mapping[int, Point], naive: Mapping[int, Point]) -> list[int
     return won
 
 
-def _left_out(material: Material) -> Topic:
+def _left_out(data: ParallelismStudyData) -> Topic:
     """List the configurations that cannot be run, each reason once."""
     reasons: dict[str, list[str]] = {}
-    for name, reason in material.measures.study.left_out.items():
+    for name, reason in data.measures.study.left_out.items():
         reasons.setdefault(reason, []).append(name)
     return Topic(
         title="Left out",
@@ -196,42 +198,42 @@ def _workers(cell: ParallelCell) -> str:
     return f"{number} worker" if number == 1 else f"{number} workers"
 
 
-_QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
+_QUESTIONS: tuple[tuple[str, str, tuple[SentenceFunction, ...]], ...] = (
     (
         "Which scheme wins",
         "The shortest median epoch among schemes on the same number of ranks, where the interval "
         "of its ratio to every other says so; the first epoch is left out as warm-up where there "
         "are three. T(1) is the sequential program with one thread.",
-        (answers.fastest, answers.worth_it),
+        (finding_sentences.fastest, finding_sentences.worth_it),
     ),
     (
         "Memory",
         "Parameters, gradients and optimizer state that a rank keeps between two steps; "
         "\N{GREEK CAPITAL LETTER PSI} is the number of parameters, p the ranks.",
-        (answers.least_memory, answers.memory_and_theory),
+        (finding_sentences.least_memory, finding_sentences.memory_and_theory),
     ),
     (
         "Bytes",
         "Counted on every rank as it sends them, per step; equal means within "
         f"{percent(EQUAL_WITHIN, 1)} of the formula.",
-        (answers.bytes_and_theory, answers.most_and_least_bytes),
+        (finding_sentences.bytes_and_theory, finding_sentences.most_and_least_bytes),
     ),
     (
         "Waiting",
         "Communication that a step waited for, not what was hidden behind computing, nor "
         "what sharded and split models exchange within their forward and backward passes.",
-        (answers.waits,),
+        (finding_sentences.waits,),
     ),
     (
         "The same mathematics",
         "Splitting changes the time and not the update; asynchronous servers and local steps do "
         "change it. Runs are compared seed by seed: those of one seed start from the same weights.",
-        (answers.losses_agree, answers.drifting),
+        (finding_sentences.losses_agree, finding_sentences.drifting),
     ),
     (
         "Staleness",
         "Updates of other workers between reading the parameters and writing the update.",
-        (answers.stale,),
+        (finding_sentences.stale,),
     ),
     (
         "Pipelines",
@@ -240,6 +242,6 @@ _QUESTIONS: tuple[tuple[str, str, tuple[Answer, ...]], ...] = (
         "\N{MINUS SIGN}1) for GPipe and 1F1B with m micro-batches on p ranks; with v stages a rank "
         "v\N{MIDDLE DOT}m in place of m where they are interleaved, 3v\N{MIDDLE DOT}m for "
         "zero-bubble.",
-        (answers.bubbles,),
+        (finding_sentences.bubbles,),
     ),
 )

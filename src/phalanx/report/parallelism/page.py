@@ -9,15 +9,10 @@ from phalanx.report.charts.figure import Figure
 from phalanx.report.collectives.charts import call_time
 from phalanx.report.collectives.tables import results
 from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.format import percent, seconds, span
 from phalanx.report.parallelism import charts, costs
-from phalanx.report.parallelism.answers import faster_than
+from phalanx.report.parallelism.finding_sentences import faster_than
 from phalanx.report.parallelism.findings import findings, headline
-from phalanx.report.parallelism.material import (
-    Material,
-    ModelMaterial,
-    ParallelCell,
-    read_material,
-)
 from phalanx.report.parallelism.pipelines import bubble_words, pipeline
 from phalanx.report.parallelism.scratch import (
     epoch_by_workers,
@@ -25,11 +20,16 @@ from phalanx.report.parallelism.scratch import (
     schemes_of,
     with_alone,
 )
+from phalanx.report.parallelism.study_data import (
+    ModelData,
+    ParallelCell,
+    ParallelismStudyData,
+    read_study_data,
+)
 from phalanx.report.parallelism.tables import all_tables
 from phalanx.report.schemes import group_of, makes_the_same_update, spoken
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments, executions
-from phalanx.report.wording import percent, seconds, span
 
 KIND = "parallelism"
 PANELS_BESIDE = 2
@@ -41,30 +41,30 @@ ByCells = Callable[[Sequence[ParallelCell], str], Figure | None]
 
 def parallelism_content(folder: Path) -> Content:
     """Raises: UserError when the records cannot be read."""
-    return content_of(read_material(folder))
+    return content_of(read_study_data(folder))
 
 
-def content_of(material: Material) -> Content:
+def content_of(data: ParallelismStudyData) -> Content:
     """Return the content of a parallelism study's page."""
-    measures = material.measures
+    measures = data.measures
     known = [measure.run.environment for measure in measures.runs if measure.run]
     return Content(
         title=measures.study.study,
         kind=KIND,
         started_at=measures.study.started_at,
         command=measures.study.command,
-        headline=headline(material),
-        lead=_lead(material, machine(known)),
-        key_figures=[figure for model in material.models for figure in key_figures(model)],
+        headline=headline(data),
+        lead=_lead(data, machine(known)),
+        key_figures=[figure for model in data.models for figure in key_figures(model)],
         leading=_row(
             (model.label, charts.overview(model, f"overview-{number}"))
-            for number, model in enumerate(material.models, 1)
+            for number, model in enumerate(data.models, 1)
         ),
-        topics=findings(material),
-        sections=sections(material),
+        topics=findings(data),
+        sections=sections(data),
         tables=[
-            *all_tables(material),
-            *results(material.algorithms),
+            *all_tables(data),
+            *results(data.algorithms),
             executions(measures.runs),
         ],
         environment=environments(known),
@@ -72,7 +72,7 @@ def content_of(material: Material) -> Content:
     )
 
 
-def key_figures(model: ModelMaterial) -> list[KeyFigure]:
+def key_figures(model: ModelData) -> list[KeyFigure]:
     """The scheme with the shortest epoch, and what it gains where that can be told."""
     others = [cell for cell in model.cells if cell.scheme != "sequential"]
     if not others:
@@ -95,24 +95,24 @@ def key_figures(model: ModelMaterial) -> list[KeyFigure]:
     ]
 
 
-def sections(material: Material) -> tuple[Section, ...]:
+def sections(data: ParallelismStudyData) -> tuple[Section, ...]:
     """All charts that the records allow."""
     made = (
         (
             "scaling",
             "Time",
-            _grouped(material, ("speed-up", charts.speed_up), ("waiting", costs.waiting)),
+            _grouped(data, ("speed-up", charts.speed_up), ("waiting", costs.waiting)),
         ),
         (
             "learning",
             "Loss",
-            _grouped(material, ("loss-step", _loss_by_step), ("loss-time", _loss_by_time)),
+            _grouped(data, ("loss-step", _loss_by_step), ("loss-time", _loss_by_time)),
         ),
-        ("bytes", "Bytes and memory, beside their formulas", _costs(material)),
-        ("staleness", "Staleness", [_row(_staleness(material))]),
-        ("pipelines", "Pipelines", [_row(_pipelines(material))]),
-        ("scratch", "A network from scratch, up to many workers", _scratch(material)),
-        ("algorithms", "All-reduce on messages", _algorithms(material)),
+        ("bytes", "Bytes and memory, beside their formulas", _costs(data)),
+        ("staleness", "Staleness", [_row(_staleness(data))]),
+        ("pipelines", "Pipelines", [_row(_pipelines(data))]),
+        ("scratch", "A network from scratch, up to many workers", _scratch(data)),
+        ("algorithms", "All-reduce on messages", _algorithms(data)),
     )
     found = [
         Section(name=name, title=title, rows=tuple(row for row in rows if row))
@@ -121,14 +121,14 @@ def sections(material: Material) -> tuple[Section, ...]:
     return tuple(section for section in found if section.rows)
 
 
-def _grouped(material: Material, *drawn: tuple[str, ByCells]) -> list[Row | None]:
+def _grouped(data: ParallelismStudyData, *drawn: tuple[str, ByCells]) -> list[Row | None]:
     """A row for each chart, in it a panel for each model and group of schemes: with the sequential
     program, and each scheme on its largest number of ranks where that is all a chart has room
     for."""
     return [
         _row(
             (f"{model.label}: {group.title}", draw(_with_alone(model, model.of(group)), name))
-            for model_number, model in enumerate(material.models, 1)
+            for model_number, model in enumerate(data.models, 1)
             for group in model.groups
             if (name := f"{chart}-{model_number}-{group.name}")
         )
@@ -144,21 +144,21 @@ def _loss_by_time(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     return charts.loss_by_time(_largest(cells), name)
 
 
-def _costs(material: Material) -> list[Row | None]:
-    return _grouped(material, ("sent", costs.sent), ("memory", costs.memory))
+def _costs(data: ParallelismStudyData) -> list[Row | None]:
+    return _grouped(data, ("sent", costs.sent), ("memory", costs.memory))
 
 
-def _staleness(material: Material) -> Iterable[Drawn]:
-    for number, model in enumerate(material.models, 1):
+def _staleness(data: ParallelismStudyData) -> Iterable[Drawn]:
+    for number, model in enumerate(data.models, 1):
         for cell in model.cells:
             if not makes_the_same_update(cell.scheme):
                 name = f"staleness-{number}-{_word(cell.scheme)}-{cell.ranks}"
                 yield f"{model.label}: {cell.label}", costs.staleness(cell, name)
 
 
-def _pipelines(material: Material) -> Iterable[Drawn]:
+def _pipelines(data: ParallelismStudyData) -> Iterable[Drawn]:
     """Each schedule on its largest number of ranks."""
-    for number, model in enumerate(material.models, 1):
+    for number, model in enumerate(data.models, 1):
         for cell in _largest(model.cells):
             name = f"pipeline-{number}-{_word(cell.scheme)}"
             drawn = pipeline(cell, name)
@@ -166,8 +166,8 @@ def _pipelines(material: Material) -> Iterable[Drawn]:
                 yield f"{model.label}: {cell.label}: {bubble_words(cell)}", drawn
 
 
-def _scratch(material: Material) -> list[Row | None]:
-    cells = material.scratch
+def _scratch(data: ParallelismStudyData) -> list[Row | None]:
+    cells = data.scratch
     drawn: tuple[tuple[str, ByCells], ...] = (
         ("scratch-time", epoch_by_workers),
         ("scratch-loss", loss_by_workers),
@@ -181,10 +181,10 @@ def _scratch(material: Material) -> list[Row | None]:
     ]
 
 
-def _algorithms(material: Material) -> list[Row | None]:
+def _algorithms(data: ParallelismStudyData) -> list[Row | None]:
     drawn = (
         (f"{subject.title}, {subject.ranks} ranks", call_time(subject, f"algorithms-{number}"))
-        for number, subject in enumerate(material.algorithms, 1)
+        for number, subject in enumerate(data.algorithms, 1)
     )
     return [_row(drawn)]
 
@@ -197,7 +197,7 @@ def _row(drawn: Iterable[Drawn]) -> Row | None:
     return Row(title=first.title, caption=first.caption, panels=panels)
 
 
-def _with_alone(model: ModelMaterial, cells: Sequence[ParallelCell]) -> list[ParallelCell]:
+def _with_alone(model: ModelData, cells: Sequence[ParallelCell]) -> list[ParallelCell]:
     return [*([model.sequential] if model.sequential else []), *cells]
 
 
@@ -210,10 +210,10 @@ def _largest(cells: Sequence[ParallelCell]) -> list[ParallelCell]:
     return list(best.values())
 
 
-def _lead(material: Material, where: str) -> str:
-    measures = material.measures
+def _lead(data: ParallelismStudyData, where: str) -> str:
+    measures = data.measures
     completed = sum(measure.status == "completed" for measure in measures.runs)
-    schemes = {cell.scheme for model in material.models for cell in model.cells}
+    schemes = {cell.scheme for model in data.models for cell in model.cells}
     groups = {group.name for scheme in schemes if (group := group_of(scheme))}
     parts = [f"{completed} of {len(measures.runs)} runs completed"]
     parts += [f"{len(schemes)} schemes of {len(groups)} kinds"] if schemes else []

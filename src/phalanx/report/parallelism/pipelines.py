@@ -5,10 +5,10 @@ from __future__ import annotations
 import altair as alt
 
 from phalanx.report.charts.figure import Figure, figure, table
-from phalanx.report.parallelism.details import pipeline_step
-from phalanx.report.parallelism.material import ParallelCell, names_of
-from phalanx.report.parallelism.rows import action_rows
-from phalanx.report.wording import percent
+from phalanx.report.format import percent
+from phalanx.report.parallelism.chart_rows import action_rows
+from phalanx.report.parallelism.rank_details import pipeline_step
+from phalanx.report.parallelism.study_data import ParallelCell, names_of
 
 KINDS = {
     "forward": "--forward",

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.look import RANK_SHAPES, time_axis, time_scale, time_title
 from phalanx.report.charts.scaling import EPOCH_SOURCE
-from phalanx.report.parallelism.material import ParallelCell, names_of
-from phalanx.report.parallelism.rows import hidden_of, scratch_rows
+from phalanx.report.charts.theme import RANK_SHAPES, time_axis, time_scale, time_title
+from phalanx.report.parallelism.chart_rows import hidden_of, scratch_rows
+from phalanx.report.parallelism.study_data import ParallelCell, names_of
 
 COLOURS = ("--rank-0", "--rank-1", "--rank-2", "--rank-3", "--rank-4", "--rank-5")
 DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3])

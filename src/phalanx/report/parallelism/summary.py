@@ -12,7 +12,12 @@ from rich.text import Text
 
 from phalanx.report.findings import not_completed
 from phalanx.report.parallelism.findings import findings
-from phalanx.report.parallelism.material import Material, ModelMaterial, ParallelCell, read_material
+from phalanx.report.parallelism.study_data import (
+    ModelData,
+    ParallelCell,
+    ParallelismStudyData,
+    read_study_data,
+)
 from phalanx.report.parallelism.tables import comparison_row, scratch
 from phalanx.report.tables import Table as PageTable
 from phalanx.report.tables import make_table
@@ -26,31 +31,31 @@ TOLD = ("Which scheme wins", "Memory", "Bytes", "The same mathematics", "All-red
 
 def print_summary(folder: Path, console: Console) -> None:
     """Raises: UserError when the records cannot be read."""
-    show(read_material(folder), console)
+    show(read_study_data(folder), console)
 
 
-def show(material: Material, console: Console) -> None:
+def show(data: ParallelismStudyData, console: Console) -> None:
     """The tables of all models and of the network from scratch, findings, what failed."""
     wide = console.width >= WIDE_COLUMNS
-    for model in material.models:
+    for model in data.models:
         console.print(Text(model.label, style="bold"))
         console.print(model_table(model, wide=wide))
-    if material.scratch:
+    if data.scratch:
         console.print(Text("from scratch", style="bold"))
-        console.print(scratch_table(material.scratch))
-    print_findings((topic for topic in findings(material) if topic.title in TOLD), console)
-    if text := not_completed(material.measures):
+        console.print(scratch_table(data.scratch))
+    print_findings((topic for topic in findings(data) if topic.title in TOLD), console)
+    if text := not_completed(data.measures):
         console.print(f"not completed: {text}", markup=False)
 
 
-def model_table(model: ModelMaterial, *, wide: bool) -> Table:
+def model_table(model: ModelData, *, wide: bool) -> Table:
     """Schemes by increasing ranks p; 80 columns are enough where `wide` is not asked for."""
     rows = [_row(model, cell) for cell in model.cells]
     table = make_table("", "", COLUMNS, rows)
     return _drawn(table, left_out=frozenset() if wide else ONLY_WHEN_WIDE)
 
 
-def _row(model: ModelMaterial, cell: ParallelCell) -> tuple[str, ...]:
+def _row(model: ModelData, cell: ParallelCell) -> tuple[str, ...]:
     """Return the columns of the page's row that fit the terminal."""
     scheme, _, ranks, step, epoch, gain, _, sent, mark, kept, _, wait, loss, accuracy = (
         comparison_row(model, cell)

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.report.parallelism.details import Pair, RankDetail, state
-from phalanx.report.parallelism.material import Material, ModelMaterial, ParallelCell, waiting_share
+from phalanx.report.format import MINUS, UNKNOWN, amount, fixed, percent
+from phalanx.report.parallelism.chart_rows import fullest, hidden_of, mark, workers_of
 from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
-from phalanx.report.parallelism.rows import fullest, hidden_of, mark, workers_of
+from phalanx.report.parallelism.rank_details import Pair, RankDetail, state
+from phalanx.report.parallelism.study_data import (
+    ModelData,
+    ParallelCell,
+    ParallelismStudyData,
+    waiting_share,
+)
 from phalanx.report.tables import Table, make_table
-from phalanx.report.wording import MINUS, UNKNOWN, amount, fixed, percent
 
 
-def all_tables(material: Material) -> list[Table]:
+def all_tables(data: ParallelismStudyData) -> list[Table]:
     """Return the tables that have rows."""
     made = [
-        comparison(material.models),
-        traffic(material.models),
-        memory(material.models),
-        pipelines(material.models),
-        scratch(material.scratch),
-        left_out(material.measures.study.left_out),
+        comparison(data.models),
+        traffic(data.models),
+        memory(data.models),
+        pipelines(data.models),
+        scratch(data.scratch),
+        left_out(data.measures.study.left_out),
     ]
     return [table for table in made if table.rows]
 
 
-def comparison(models: Sequence[ModelMaterial]) -> Table:
+def comparison(models: Sequence[ModelData]) -> Table:
     return make_table(
         "Schemes",
         "Completed runs that differ only in their seed, together. Times are medians; a step is as "
@@ -37,7 +42,7 @@ def comparison(models: Sequence[ModelMaterial]) -> Table:
     )
 
 
-def comparison_row(model: ModelMaterial, cell: ParallelCell) -> tuple[str, ...]:
+def comparison_row(model: ModelData, cell: ParallelCell) -> tuple[str, ...]:
     """The cells of a row: the rank that sends, and that keeps, the most stands for all."""
     measured, detail = cell.cell, cell.detail
     pairs = [detail.sent(rank) for rank in detail.ranks]
@@ -61,7 +66,7 @@ def comparison_row(model: ModelMaterial, cell: ParallelCell) -> tuple[str, ...]:
     )
 
 
-def traffic(models: Sequence[ModelMaterial]) -> Table:
+def traffic(models: Sequence[ModelData]) -> Table:
     """Bytes of each role, counted and by formula."""
     rows = []
     for model in models:
@@ -96,7 +101,7 @@ def traffic(models: Sequence[ModelMaterial]) -> Table:
     )
 
 
-def memory(models: Sequence[ModelMaterial]) -> Table:
+def memory(models: Sequence[ModelData]) -> Table:
     rows = []
     for model in models:
         for cell in model.cells:
@@ -131,7 +136,7 @@ def memory(models: Sequence[ModelMaterial]) -> Table:
     )
 
 
-def pipelines(models: Sequence[ModelMaterial]) -> Table:
+def pipelines(models: Sequence[ModelData]) -> Table:
     rows = []
     for model in models:
         for cell in model.cells:

@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from phalanx.report.comparison import Cell
+from phalanx.report.format import UNKNOWN, fixed
 from phalanx.report.tables import Table, make_table, speed_up_words
-from phalanx.report.wording import UNKNOWN, fixed
 
 MNIST_SAMPLES = 60_000
 DATASETS = ("mnist", "digits")

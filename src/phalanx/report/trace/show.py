@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.comparison import counted
+from phalanx.report.format import percent
 from phalanx.report.trace.chrome import clock_error
 from phalanx.report.trace.read import Traces, is_traced
 from phalanx.report.trace.table import RankRow, lines, table
 from phalanx.report.trace.write import write_trace
-from phalanx.report.wording import percent
 
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 

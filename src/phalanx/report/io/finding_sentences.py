@@ -1,6 +1,6 @@
 """One sentence a question, computed from one measurement of loading. Pure.
 
-An answer is None where the records have nothing to say.
+Each function returns None where the records have no data for its sentence.
 """
 
 from __future__ import annotations
@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.records.io import Cache, Loader
-from phalanx.report.answers import sentence
+from phalanx.report.finding_sentences import sentence
+from phalanx.report.format import amount, duration, joined, percent, three_digits
 from phalanx.report.io.comparison import (
     LOADERS,
     SPOKEN,
-    Duel,
+    LoaderComparison,
     balance_s,
     best_of_each_format,
-    duel,
+    compare_loaders,
     fastest,
     fewest_ranks,
     floor_of,
@@ -25,8 +26,7 @@ from phalanx.report.io.comparison import (
     own,
     rivals,
 )
-from phalanx.report.io.measures import IoMeasure, Point
-from phalanx.report.wording import amount, duration, joined, percent, three_digits
+from phalanx.report.io.measures import IoMeasure, IoPoint
 
 SAME_WITHIN = 0.05
 
@@ -59,7 +59,7 @@ def small_files(measure: IoMeasure, cache: Cache) -> str | None:
         return None
     told = [
         f"{SPOKEN[d.ours.cell.format]} {d.gain:.1f} times ({d.low:.1f} to {d.high:.1f})"
-        for d in (duel(point, files) for point in packed)
+        for d in (compare_loaders(point, files) for point in packed)
     ]
     return sentence(f"against many small files, {joined(told)} the samples/s")
 
@@ -70,7 +70,7 @@ def busy(measure: IoMeasure, cache: Cache) -> str | None:
     points = [p for p in own(in_cache(measure.paced, cache)) if p.utilisation is not None]
     if not points or measure.bench is None:
         return None
-    best: dict[str, Point] = {}
+    best: dict[str, IoPoint] = {}
     for point in points:
         known = best.get(point.cell.format)
         if known is None or (point.utilisation or 0) > (known.utilisation or 0):
@@ -85,7 +85,7 @@ def busy(measure: IoMeasure, cache: Cache) -> str | None:
     return sentence("; ".join(parts))
 
 
-def _utilised(points: Sequence[Point]) -> str:
+def _utilised(points: Sequence[IoPoint]) -> str:
     return joined([f"{SPOKEN[p.cell.format]} ({percent(p.utilisation or 0, 1)})" for p in points])
 
 
@@ -125,7 +125,7 @@ def against_kept_read(measure: IoMeasure, cache: Cache) -> str | None:
 def times_of(measure: IoMeasure, cache: Cache, loader: Loader) -> list[str]:
     """Return the time of each format's best way relative to a plain read."""
     return [
-        f"{SPOKEN[point.cell.format]} {1 / duel(point, other).gain:.2f}"
+        f"{SPOKEN[point.cell.format]} {1 / compare_loaders(point, other).gain:.2f}"
         for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure))
         for other in rivals(measure, point, loader)[:1]
     ]
@@ -137,7 +137,7 @@ def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> st
     for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure)):
         best = fastest(rivals(measure, point, loader))
         if best is not None:
-            found = duel(point, best)
+            found = compare_loaders(point, best)
             told.append(
                 f"{compared(found)} on {SPOKEN[point.cell.format]} ({rate(point)} with "
                 f"{how(point.cell)} against {rate(best)} with {how(best.cell)})"
@@ -145,7 +145,7 @@ def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> st
     return sentence(f"Phalanx is {joined(told)}") if told else None
 
 
-def compared(found: Duel) -> str:
+def compared(found: LoaderComparison) -> str:
     theirs = LOADERS[found.theirs.cell.loader]
     if abs(found.gain - 1) <= SAME_WITHIN:
         return f"as fast as {theirs}"
@@ -165,7 +165,7 @@ def first_batch(measure: IoMeasure, cache: Cache) -> str | None:
     return sentence(text)
 
 
-def _first(point: Point) -> float:
+def _first(point: IoPoint) -> float:
     return point.first_s
 
 
@@ -206,7 +206,7 @@ def was_it_cold(measure: IoMeasure) -> str | None:
     )
 
 
-def rate(point: Point) -> str:
+def rate(point: IoPoint) -> str:
     return f"{three_digits(point.samples_per_s)} samples/s"
 
 

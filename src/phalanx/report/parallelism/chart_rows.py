@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from phalanx.report.charts.figure import Row, Value
-from phalanx.report.parallelism.details import (
+from phalanx.report.format import amount, percent
+from phalanx.report.parallelism.rank_details import (
     Pair,
     PipelineStep,
     RankDetail,
@@ -13,9 +14,8 @@ from phalanx.report.parallelism.details import (
     losses,
     state,
 )
-from phalanx.report.parallelism.material import ParallelCell, waiting_share
+from phalanx.report.parallelism.study_data import ParallelCell, waiting_share
 from phalanx.report.schemes import group_of
-from phalanx.report.wording import amount, percent
 
 MOST_STEPS = 60
 MEBIBYTE = 2**20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from phalanx.report.compression.material import NONE
+from phalanx.report.compression.study_data import NONE
 
 _NAMES = {NONE: "float32", "powersgd": "PowerSGD", "topk": "top-k"}
 
@@ -23,7 +23,7 @@ def bandwidth(bytes_per_s: float) -> str:
 
 
 def pays(bytes_per_s: float | None) -> str:
-    """From `Material.pays_below`."""
+    """From `CompressionStudyData.pays_below`."""
     if bytes_per_s is None:
         return "never"
     return "always" if math.isinf(bytes_per_s) else f"below {bandwidth(bytes_per_s)}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Row, table
-from phalanx.report.charts.look import faded_unless, highlight
+from phalanx.report.charts.theme import faded_unless, highlight
 from phalanx.report.io.comparison import LOADERS, SPOKEN
 
 LOADER_COLOURS = {

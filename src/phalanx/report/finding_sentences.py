@@ -1,6 +1,6 @@
 """One sentence a question, about the configurations of one subject. Pure.
 
-An answer is None where the records have nothing to say.
+Each function returns None where the records have no data for its sentence.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from itertools import pairwise
 from statistics import fmean
 
 from phalanx.report.comparison import Cell, counted, sequential_reference, speed_up
+from phalanx.report.format import joined, percent, points, ratio, seconds
 from phalanx.report.overlap import mean_overlap
 from phalanx.report.schemes import spoken
 from phalanx.report.statistics import Interval, mean_interval
-from phalanx.report.wording import joined, percent, points, ratio, seconds
 
 WALL_SHARE = 0.30
 NAMED = 3  # configurations that are named where more are meant

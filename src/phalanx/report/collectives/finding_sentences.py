@@ -1,23 +1,23 @@
 """One sentence a question, about the paths of one collective in one run. Pure.
 
-An answer is None where the records have nothing to say.
+Each function returns None where the records have no data for its sentence.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.report.answers import sentence
 from phalanx.report.collectives.comparison import (
-    Duel,
+    PathComparison,
     Subject,
-    duels,
+    path_comparisons,
     reigns,
     speed_ratio,
 )
-from phalanx.report.collectives.measures import Point
+from phalanx.report.collectives.measures import CollectivePoint
+from phalanx.report.finding_sentences import sentence
+from phalanx.report.format import duration, joined, percent, size
 from phalanx.report.statistics import Interval
-from phalanx.report.wording import duration, joined, percent, size
 
 TOLD_SIZES = (64 * 2**10, 2**20, 16 * 2**20)
 FLOOR_FROM_BYTES = 2**20
@@ -25,7 +25,7 @@ HEADLINE_BYTES = 2**20
 
 
 def best_against_rest(subject: Subject) -> str | None:
-    told = _told(duels(subject))
+    told = _told(path_comparisons(subject))
     if not told:
         return None
     parts = [
@@ -36,12 +36,14 @@ def best_against_rest(subject: Subject) -> str | None:
     return sentence("; ".join(parts))
 
 
-def told_duel(subject: Subject) -> Duel | None:
+def headline_comparison(subject: Subject) -> PathComparison | None:
     """The duel at 1 MB, or at the size nearest to it."""
-    return min(duels(subject), key=lambda d: abs(d.num_bytes - HEADLINE_BYTES), default=None)
+    return min(
+        path_comparisons(subject), key=lambda d: abs(d.num_bytes - HEADLINE_BYTES), default=None
+    )
 
 
-def compared(duel: Duel, *, comparisons: int = 1) -> str:
+def compared(duel: PathComparison, *, comparisons: int = 1) -> str:
     """5.1 times (4.6 to 5.7) as fast as Open MPI, or that it cannot be told."""
     theirs = duel.theirs.label
     interval = speed_ratio(duel.ours, duel.theirs, comparisons=comparisons)
@@ -82,7 +84,9 @@ def private_tensors(subject: Subject) -> str | None:
     ours = {p.num_bytes: p for p in subject.points if p.path == "torch"}
     gloo = {p.num_bytes: p for p in subject.points if p.path == "gloo"}
     both = sorted(set(ours) & set(gloo))
-    found = sorted((Duel(num_bytes=n, ours=ours[n], theirs=gloo[n]) for n in both), key=_gain)
+    found = sorted(
+        (PathComparison(num_bytes=n, ours=ours[n], theirs=gloo[n]) for n in both), key=_gain
+    )
     if not found:
         return None
     least, most = (compared(duel, comparisons=len(found)) for duel in (found[0], found[-1]))
@@ -117,12 +121,12 @@ def distance_from_floor(subject: Subject) -> str | None:
     )
 
 
-def _fastest_of_ours(subject: Subject, num_bytes: int) -> Point:
+def _fastest_of_ours(subject: Subject, num_bytes: int) -> CollectivePoint:
     points = subject.at(num_bytes)
     return next((point for point in points if point.is_ours), points[0])
 
 
-def _told(found: Sequence[Duel]) -> list[Duel]:
+def _told(found: Sequence[PathComparison]) -> list[PathComparison]:
     """At the smallest and the largest size, and at those of TOLD_SIZES that are there."""
     if not found:
         return []
@@ -130,11 +134,11 @@ def _told(found: Sequence[Duel]) -> list[Duel]:
     return [duel for duel in found if duel.num_bytes in ends or duel.num_bytes in TOLD_SIZES]
 
 
-def _gain(duel: Duel) -> float:
+def _gain(duel: PathComparison) -> float:
     return duel.gain
 
 
-def _ratio(pair: tuple[float, Point]) -> float:
+def _ratio(pair: tuple[float, CollectivePoint]) -> float:
     return pair[0]
 
 

@@ -1,4 +1,4 @@
-"""The runs of a compression study by compressor and place. Pure but for `read_material`, which
+"""The runs of a compression study by compressor and place. Pure but for `read_study_data`, which
 reads the records."""
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from statistics import fmean, median
 
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.schema import StepEvent
-from phalanx.report.comparison import Spread
-from phalanx.report.compression.fit import Fit, Point, fitted
+from phalanx.report.comparison import SeedSpread
+from phalanx.report.compression.fit import CompressionPoint, Fit, fitted
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import (
@@ -66,7 +66,7 @@ class CompressionCell:
         }
 
     @property
-    def accuracy(self) -> Spread | None:
+    def accuracy(self) -> SeedSpread | None:
         """After the last epoch; None on links, where only some steps were made."""
         if self.place != MEMORY:
             return None
@@ -78,11 +78,11 @@ class CompressionCell:
         known = [value for value in values if value is not None]
         if not known:
             return None
-        return Spread(mean=fmean(known), low=min(known), high=max(known), seeds=len(known))
+        return SeedSpread(mean=fmean(known), low=min(known), high=max(known), seeds=len(known))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class CompressionStudyData:
     """Everything that the page is made of."""
 
     measures: StudyMeasures
@@ -120,7 +120,7 @@ class Material:
         counted = [c.sent_bytes for c in self.cells if c.compressor == compressor and c.sent_bytes]
         return counted[-1] if counted else None
 
-    def accuracy(self, compressor: str) -> Spread | None:
+    def accuracy(self, compressor: str) -> SeedSpread | None:
         cell = self.cell(compressor, MEMORY)
         return cell.accuracy if cell else None
 
@@ -149,7 +149,7 @@ class Material:
     def fit(self) -> Fit | None:
         return fitted(
             [
-                Point(
+                CompressionPoint(
                     compressor=cell.compressor,
                     sent_bytes=cell.sent_bytes,
                     bandwidth_bytes_per_s=bandwidth,
@@ -168,15 +168,17 @@ class Material:
         return fit.pays_below(compressor, NONE)
 
 
-def read_material(folder: Path) -> Material:
+def read_study_data(folder: Path) -> CompressionStudyData:
     """Raises: UserError when the records cannot be read."""
     measures = read_folder(folder)
     completed = [run for run in measures.runs if run.status == "completed" and run.ranks]
     steps = {run.name: step_times(_steps(folder / run.name, run.ranks)) for run in completed}
-    return material(measures, steps)
+    return make_study_data(measures, steps)
 
 
-def material(measures: StudyMeasures, steps: Mapping[str, Sequence[float]]) -> Material:
+def make_study_data(
+    measures: StudyMeasures, steps: Mapping[str, Sequence[float]]
+) -> CompressionStudyData:
     """steps: by run the seconds of each of its steps."""
     groups: dict[tuple[str, str], list[RunMeasure]] = {}
     for run in measures.runs:
@@ -195,7 +197,7 @@ def material(measures: StudyMeasures, steps: Mapping[str, Sequence[float]]) -> M
         )
         for (compressor, place), runs in groups.items()
     ]
-    return Material(measures=measures, cells=tuple(cells))
+    return CompressionStudyData(measures=measures, cells=tuple(cells))
 
 
 def timed(steps: Sequence[float]) -> Sequence[float]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from phalanx.report.charts.figure import Row
 from phalanx.report.collectives.bandwidth import bus_bandwidth
 from phalanx.report.collectives.comparison import Subject
-from phalanx.report.collectives.measures import Point
+from phalanx.report.collectives.measures import CollectivePoint
 from phalanx.report.collectives.tables import GIGABYTE, in_order
-from phalanx.report.wording import size
+from phalanx.report.format import size
 
 
 def rows_of(subject: Subject) -> list[Row]:
@@ -15,7 +15,7 @@ def rows_of(subject: Subject) -> list[Row]:
     return [_row(subject, point) for n in subject.sizes for point in in_order(subject, n)]
 
 
-def _row(subject: Subject, point: Point) -> Row:
+def _row(subject: Subject, point: CollectivePoint) -> Row:
     best = next((p for p in subject.at(point.num_bytes) if p.is_ours), None)
     floor_s = point.floor.seconds if point.floor else None
     return {
@@ -39,7 +39,7 @@ def _row(subject: Subject, point: Point) -> Row:
     }
 
 
-def _floor_bandwidth(point: Point, floor_s: float | None) -> float | None:
+def _floor_bandwidth(point: CollectivePoint, floor_s: float | None) -> float | None:
     if floor_s is None or not point.num_bytes:
         return None
     return bus_bandwidth(point.collective, point.ranks, point.num_bytes, floor_s) / GIGABYTE

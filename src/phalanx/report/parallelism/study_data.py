@@ -15,8 +15,8 @@ from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.comparison import Cell, Subject, subject_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
-from phalanx.report.parallelism.details import RunDetail, detail_rank
-from phalanx.report.schemes import GROUPS, Group, exchanges_within, group_of
+from phalanx.report.parallelism.rank_details import RunDetail, detail_rank
+from phalanx.report.schemes import GROUPS, SchemeGroup, exchanges_within, group_of
 
 ALGORITHMS = "algorithms"
 """Folder within the study, of measured collectives: one for each number of ranks."""
@@ -43,7 +43,7 @@ class ParallelCell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelMaterial:
+class ModelData:
     """All schemes of one model."""
 
     label: str
@@ -61,26 +61,26 @@ class ModelMaterial:
     def on(self, ranks: int) -> list[ParallelCell]:
         return [c for c in self.cells if c.ranks == ranks and c.scheme != "sequential"]
 
-    def of(self, group: Group) -> list[ParallelCell]:
+    def of(self, group: SchemeGroup) -> list[ParallelCell]:
         return [cell for cell in self.cells if group_of(cell.scheme) == group]
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[SchemeGroup]:
         return [group for group in GROUPS if self.of(group)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class ParallelismStudyData:
     """Everything that the page of a parallelism study is made of."""
 
     measures: StudyMeasures
-    models: tuple[ModelMaterial, ...]
+    models: tuple[ModelData, ...]
     scratch: tuple[ParallelCell, ...]
     benches: tuple[BenchMeasure, ...]
     algorithms: tuple[Algorithms, ...]
 
 
-def read_material(folder: Path) -> Material:
+def read_study_data(folder: Path) -> ParallelismStudyData:
     """Raises: UserError when the records cannot be read."""
     measures = read_folder(folder)
     details = {
@@ -96,7 +96,7 @@ def read_material(folder: Path) -> Material:
     }
     place = folder / ALGORITHMS
     benches = read_benches(place) if place.is_dir() and holds_benches(place) else ()
-    return material(measures, details, benches)
+    return make_study_data(measures, details, benches)
 
 
 def _run_folder(folder: Path, name: str) -> Path:
@@ -104,16 +104,16 @@ def _run_folder(folder: Path, name: str) -> Path:
     return folder if (folder / "run.json").exists() else folder / name
 
 
-def material(
+def make_study_data(
     measures: StudyMeasures, details: Mapping[str, RunDetail], benches: Sequence[BenchMeasure]
-) -> Material:
+) -> ParallelismStudyData:
     cells = [_cell(cell, details) for cell in measures.cells]
     trained = [cell for cell in cells if not is_scratch(cell.cell)]
     labels = _labels([cell.cell.subject for cell in trained])
-    return Material(
+    return ParallelismStudyData(
         measures=measures,
         models=tuple(
-            ModelMaterial(
+            ModelData(
                 label=labels[subject].upper(),
                 cells=tuple(cell for cell in trained if cell.cell.subject == subject),
             )

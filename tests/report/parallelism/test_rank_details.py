@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from phalanx.records.schema import ActionEvent
-from phalanx.report.parallelism.details import (
+from phalanx.report.parallelism.rank_details import (
     Pair,
     RankDetail,
     RunDetail,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from phalanx.report.charts.figure import Row
-from phalanx.report.comparison import Cell, Layout, layout_of
+from phalanx.report.comparison import Cell, ParallelLayout, layout_of
 from phalanx.report.measures import PARTS, EpochMeasure, RunMeasure
 
 PART_LETTERS = {
@@ -18,7 +18,7 @@ PART_LETTERS = {
 }
 
 
-def layout_row(layout: Layout) -> dict[str, str | int | float | bool | None]:
+def layout_row(layout: ParallelLayout) -> dict[str, str | int | float | bool | None]:
     return {
         "configuration": layout.label,
         "strategy": layout.strategy,
@@ -62,7 +62,7 @@ def cell_rows(cells: Iterable[Cell]) -> list[Row]:
 def epoch_rows(runs: Iterable[RunMeasure]) -> list[Row]:
     """One row an epoch of a configuration, mean over its seeds. Runs that were not completed have
     rows of their own."""
-    groups: dict[tuple[Layout, str], list[RunMeasure]] = {}
+    groups: dict[tuple[ParallelLayout, str], list[RunMeasure]] = {}
     for measure in runs:
         if measure.run and measure.trained:
             own = "completed" if measure.status == "completed" else measure.name

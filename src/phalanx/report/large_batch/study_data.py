@@ -1,5 +1,5 @@
 """The runs of a large-batch study, those that differ only in their seed together. Pure but for
-`read_material`, which reads the records."""
+`read_study_data`, which reads the records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from statistics import fmean
 
 from phalanx.records.divergence import has_diverged
 from phalanx.records.schema import Setting
-from phalanx.report.comparison import Spread
+from phalanx.report.comparison import SeedSpread
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import EpochMeasure, RunMeasure
 
@@ -44,7 +44,7 @@ class BatchCell:
         return any(_warms_up(run.setting) for run in (*self.runs, *self.diverged) if run.setting)
 
     @property
-    def accuracy(self) -> Spread | None:
+    def accuracy(self) -> SeedSpread | None:
         """On the validation data after the last epoch, of the runs that came to their end."""
         return _spread(self.runs, lambda run: run.trained[-1].validation_accuracy)
 
@@ -62,7 +62,7 @@ class BatchCell:
         return next((setting.optimizer for setting in settings if setting), None)
 
     @property
-    def gap(self) -> Spread | None:
+    def gap(self) -> SeedSpread | None:
         """Accuracy of the final model on training data - that on validation data; None where
         nobody measured it. What is counted while training is of other, earlier models."""
         return _spread(self.runs, _gap)
@@ -95,7 +95,7 @@ class Reached:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class LargeBatchStudyData:
     """Everything that the page is made of."""
 
     measures: StudyMeasures
@@ -158,12 +158,12 @@ class Material:
         return next((e for e in run.trained if (e.validation_accuracy or 0.0) >= target), None)
 
 
-def read_material(folder: Path) -> Material:
+def read_study_data(folder: Path) -> LargeBatchStudyData:
     """Raises: UserError when the records cannot be read."""
-    return material(read_folder(folder))
+    return make_study_data(read_folder(folder))
 
 
-def material(measures: StudyMeasures) -> Material:
+def make_study_data(measures: StudyMeasures) -> LargeBatchStudyData:
     groups: dict[tuple[str, int], list[RunMeasure]] = {}
     for run in measures.runs:
         if run.setting and (run.trained or diverged(run)):
@@ -181,7 +181,7 @@ def material(measures: StudyMeasures) -> Material:
     ]
     order = {remedy: number for number, (remedy, _) in enumerate(groups)}
     cells = [cell for cell in cells if cell.num_seeds]
-    return Material(
+    return LargeBatchStudyData(
         measures=measures,
         cells=tuple(sorted(cells, key=lambda cell: (cell.batch_size, order[cell.remedy]))),
     )
@@ -231,9 +231,9 @@ def _gap(run: RunMeasure) -> float | None:
 
 def _spread(
     runs: Sequence[RunMeasure], value_of: Callable[[RunMeasure], float | None]
-) -> Spread | None:
+) -> SeedSpread | None:
     values = [value for run in runs if run.trained and (value := value_of(run)) is not None]
     if not values:
         return None
     seeds = len({run.setting.seed for run in runs if run.setting})
-    return Spread(mean=fmean(values), low=min(values), high=max(values), seeds=seeds)
+    return SeedSpread(mean=fmean(values), low=min(values), high=max(values), seeds=seeds)

@@ -1,6 +1,6 @@
 """One sentence a question, about the schemes of one model. Pure.
 
-An answer is None where the records have nothing to say.
+Each function returns None where the records have no data for its sentence.
 """
 
 from __future__ import annotations
@@ -9,15 +9,9 @@ from collections.abc import Mapping
 from statistics import fmean
 
 from phalanx.records.divergence import UNBOUNDED, loss_text, mean_loss
-from phalanx.report.answers import NAMED, sentence, undecided
 from phalanx.report.comparison import Cell, speed_up
-from phalanx.report.parallelism.details import Pair, state
-from phalanx.report.parallelism.material import ModelMaterial, ParallelCell, waiting_share
-from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
-from phalanx.report.parallelism.rows import fullest, mark
-from phalanx.report.schemes import makes_the_same_update, spoken
-from phalanx.report.statistics import Interval, mean_interval
-from phalanx.report.wording import (
+from phalanx.report.finding_sentences import NAMED, sentence, undecided
+from phalanx.report.format import (
     amount,
     joined,
     percent,
@@ -26,12 +20,18 @@ from phalanx.report.wording import (
     ratio,
     seconds,
 )
+from phalanx.report.parallelism.chart_rows import fullest, mark
+from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
+from phalanx.report.parallelism.rank_details import Pair, state
+from phalanx.report.parallelism.study_data import ModelData, ParallelCell, waiting_share
+from phalanx.report.schemes import makes_the_same_update, spoken
+from phalanx.report.statistics import Interval, mean_interval
 
 SAME_LOSS = 1e-3
 """Relative; final losses closer than this are called equal (float32, sums in another order)."""
 
 
-def fastest(model: ModelMaterial) -> str | None:
+def fastest(model: ModelData) -> str | None:
     """At each number of ranks who is the fastest, where that can be told, and against whom."""
     parts = []
     for ranks in model.num_ranks:
@@ -65,7 +65,7 @@ def _named(cells: list[ParallelCell]) -> str:
     return joined([*names, *([f"{len(cells) - NAMED} more"] if len(cells) > NAMED else [])])
 
 
-def worth_it(model: ModelMaterial) -> str | None:
+def worth_it(model: ModelData) -> str | None:
     """Return the schemes that are faster than the sequential program with one thread."""
     alone = model.sequential
     others = [cell for cell in model.cells if cell is not alone]
@@ -95,7 +95,7 @@ def faster_than(alone: ParallelCell, cell: ParallelCell, comparisons: int) -> In
     return interval if interval is not None and interval.verdict(1) == "higher" else None
 
 
-def least_memory(model: ModelMaterial) -> str | None:
+def least_memory(model: ModelData) -> str | None:
     """Return the scheme with the least training state on its fullest rank."""
     alone = model.sequential
     whole = _kept(alone) if alone else None
@@ -114,7 +114,7 @@ def least_memory(model: ModelMaterial) -> str | None:
     return sentence("; ".join(parts)) if parts else None
 
 
-def memory_and_theory(model: ModelMaterial) -> str | None:
+def memory_and_theory(model: ModelData) -> str | None:
     """Compare measured memory with the formulas."""
     offs = []
     for cell in model.cells:
@@ -136,7 +136,7 @@ def memory_and_theory(model: ModelMaterial) -> str | None:
     )
 
 
-def bytes_and_theory(model: ModelMaterial) -> str | None:
+def bytes_and_theory(model: ModelData) -> str | None:
     """Compare counted bytes with the formulas."""
     told = {cell.label: pairs for cell in model.cells if (pairs := sent_pairs(cell))}
     if not told:
@@ -152,7 +152,7 @@ def bytes_and_theory(model: ModelMaterial) -> str | None:
     return sentence(text)
 
 
-def most_and_least_bytes(model: ModelMaterial) -> str | None:
+def most_and_least_bytes(model: ModelData) -> str | None:
     """Return the schemes that send the most and the least, at each number of ranks."""
     parts = []
     for ranks in model.num_ranks:
@@ -168,7 +168,7 @@ def most_and_least_bytes(model: ModelMaterial) -> str | None:
     return sentence("; ".join(parts)) if parts else None
 
 
-def waits(model: ModelMaterial) -> str | None:
+def waits(model: ModelData) -> str | None:
     """Return the schemes that wait the most and the least, at each number of ranks."""
     parts = []
     for ranks in model.num_ranks:
@@ -185,7 +185,7 @@ def waits(model: ModelMaterial) -> str | None:
     return sentence("; ".join(parts)) if parts else None
 
 
-def losses_agree(model: ModelMaterial) -> str | None:
+def losses_agree(model: ModelData) -> str | None:
     """Schemes that make the sequential program's update must end with its loss, seed by seed."""
     alone = model.sequential
     if alone is None or alone.cell.loss is None:
@@ -213,7 +213,7 @@ def _pairs(own: Mapping[int, float], base: Mapping[int, float]) -> list[tuple[fl
     return [(own[seed], base[seed]) for seed in sorted(own.keys() & base.keys())]
 
 
-def drifting(model: ModelMaterial) -> str | None:
+def drifting(model: ModelData) -> str | None:
     """Return the loss and accuracy of schemes that do not make the same update, seed by seed."""
     alone = model.sequential
     parts = []
@@ -236,7 +236,7 @@ def drifting(model: ModelMaterial) -> str | None:
     return sentence(start + "; ".join(parts)) if parts else None
 
 
-def stale(model: ModelMaterial) -> str | None:
+def stale(model: ModelData) -> str | None:
     """Return the staleness of the parameters that updates were computed from."""
     parts = []
     for cell in model.cells:
@@ -251,7 +251,7 @@ def stale(model: ModelMaterial) -> str | None:
     return sentence("; ".join(parts)) if parts else None
 
 
-def bubbles(model: ModelMaterial) -> str | None:
+def bubbles(model: ModelData) -> str | None:
     """Idle shares of the pipelines, measured and by formula."""
     parts = []
     for cell in model.cells:
