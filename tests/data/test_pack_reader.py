@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from phalanx.data.pack_reader import CACHED_BYTES, Asked, Preparation, SplitReader
-from phalanx.data.packed.blocks import SMALLEST_BYTES
+from phalanx.data.packed.buffer_pool import SMALLEST_BYTES
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.writer import PackWriter

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.stored import read_index
 from phalanx.data.stage_folder import KEPT, LOCK, PREFIX, StageFolder, stage_path
 from phalanx.data.stage_plan import Unit
 from phalanx.data.staged import StagedView

@@ -126,14 +126,14 @@ def _packed(origin: Origin, folder: Path, options: PackingOptions) -> Mapping[st
     bars = _bars()
     tasks: dict[str, TaskID] = {}
 
-    def told(split: str, done: int, total: int) -> None:
+    def on_progress(split: str, done: int, total: int) -> None:
         bars.start()
         if split not in tasks:
             tasks[split] = bars.add_task(split, total=total, completed=done)
         bars.update(tasks[split], completed=done)
 
     try:
-        return pack(origin, folder, options, told)
+        return pack(origin, folder, options, on_progress)
     except KeyboardInterrupt:
         print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
         raise
@@ -193,11 +193,11 @@ def _verified(folder: Path, index: PackIndex, num_threads: int) -> list[FileStat
     with bars:
         task = bars.add_task(escape(folder.name), total=size_bytes(index))
 
-        def told(num_bytes: int) -> None:
+        def on_read(num_bytes: int) -> None:
             with lock:
                 bars.advance(task, num_bytes)
 
-        return verify(folder, num_threads=num_threads, told=told)
+        return verify(folder, num_threads=num_threads, on_read=on_read)
 
 
 def _show_damage(folder: Path, faulty: list[FileState]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.augment import augmented
-from phalanx.data.packed.blocks import Blocks
+from phalanx.data.packed.buffer_pool import BufferPool
 from phalanx.data.packed.pack import Pack
 from phalanx.data.sample_cache import Rows, SampleCache
 from phalanx.data.staged import StagedView
@@ -69,7 +69,7 @@ class SplitReader:
         self._pack, self._preparation, self._staged = pack, preparation, staged
         self._cache_bytes = cache_bytes
         self._cache = SampleCache(pack.num_samples, cache_bytes)
-        self._blocks = Blocks()
+        self._buffers = BufferPool()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self._pack, self._preparation, self._cache_bytes, self._staged)
@@ -146,7 +146,7 @@ class SplitReader:
         by_channel = (-1, *(1,) * (wanted.packed_dims - 1))
         scales = 1 / np.array([deviation or 1.0 for deviation in wanted.deviations])
         shifts = np.array(wanted.means) * scales
-        out = self._blocks.empty(inputs.shape, np.dtype(wanted.dtype))
+        out = self._buffers.empty(inputs.shape, np.dtype(wanted.dtype))
         _normalise(
             inputs,
             scales.astype(wanted.dtype).reshape(by_channel),

@@ -57,7 +57,7 @@ class StagedView:
 
     def _relocate(self, pack: Pack, found: set[int]) -> None:
         for shard in found - self._there:
-            pack.relocated(shard, self.folder)
+            pack.relocate(shard, self.folder)
         for shard in self._there - found:
-            pack.relocated(shard, None)
+            pack.relocate(shard, None)
         self._there = found

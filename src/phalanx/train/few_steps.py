@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from phalanx.data.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.data.inventory import inventory
-from phalanx.data.packed.stored import read_index
+from phalanx.data.packed.index_file import read_index
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
 

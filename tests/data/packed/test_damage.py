@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import INDEX, Layout
+from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.stored import read_index
 from phalanx.data.packed.verify import damaged_samples, verify
 from phalanx.errors import UserError
 from tests.data.packed.made import IMAGES, flip, folder, make
@@ -162,7 +162,7 @@ def test_no_altered_byte_is_data(layout: Layout, data: st.DataObject) -> None:
 def test_verify_names_files_and_samples(layout: Layout, tmp_path: Path) -> None:
     make(tmp_path / "p", layout)
     read: list[int] = []
-    assert not any(s.fault for s in verify(tmp_path / "p", num_threads=3, told=read.append))
+    assert not any(s.fault for s in verify(tmp_path / "p", num_threads=3, on_read=read.append))
     assert sum(read) == sum(f.bytes for s in read_index(tmp_path / "p").shards for f in s.files)
     first = int(Pack(tmp_path / "p").first_samples[1])
     offset = offset_of(tmp_path / "p", layout, first + 2)
@@ -249,10 +249,10 @@ def test_a_shard_that_is_read_from_elsewhere(layout: Layout, tmp_path: Path) -> 
     pack = Pack(tmp_path / "p")
     pack.read("inputs", ALL)
     shutil.copytree(tmp_path / "p", tmp_path / "staged")
-    pack.relocated(1, tmp_path / "staged")
+    pack.relocate(1, tmp_path / "staged")
     data_file(tmp_path / "p", layout).unlink()
     np.testing.assert_array_equal(pack.read("inputs", ALL), content["inputs"])
-    pack.relocated(1, None)
+    pack.relocate(1, None)
     with pytest.raises(UserError, match="cannot be read"):
         pack.read("inputs", ALL)
     pack.close()

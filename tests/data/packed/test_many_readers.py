@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from phalanx.data.packed import part_reader
+from phalanx.data.packed.checked_reads import VARIABLE
 from phalanx.data.packed.index import Field, File, PackIndex, Shard
 from phalanx.data.packed.open_files import OpenFiles
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.part_reader import mapped_files
-from phalanx.data.packed.rows import VARIABLE
 from phalanx.data.packed.writer import PackWriter
 from tests.data.packed.made import flip, folder, make, rows
 
@@ -60,7 +60,7 @@ def test_a_file_in_use_is_not_closed(tmp_path: Path) -> None:
                 b"b",
                 b"c",
             ]
-        files.forget(["a"])
+        files.invalidate(["a"])
         files.close()
         (tmp_path / "a").unlink()
         assert os.pread(opened.descriptor, 1, 0) == b"a"

@@ -1,4 +1,4 @@
-"""Samples that are not as they were packed."""
+"""Errors for samples that were altered or truncated since they were packed."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class DamagedError(UserError):
         self.fault, self.file, self.sample, self.offset_bytes = fault, file, sample, offset_bytes
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Readers that are processes hand it on."""
+        """Support pickling: reader processes send it to their parent."""
         return _rebuilt, (self.fault, self.file, self.sample, self.offset_bytes)
 
 
-def fault_of(outcome: int) -> str:
-    """Describe the outcome of reading a span; see rows.py for the codes."""
+def describe_outcome(outcome: int) -> str:
+    """Describe the outcome of reading a span; see checked_reads.py for the codes."""
     if outcome < 0:
         return f"cannot be read: {os.strerror(-outcome)}"
     return "lies beyond the file's end" if outcome == 1 else "is not what was packed"

@@ -36,11 +36,11 @@ def decode_image(content: bytes, num_channels: int | None = None) -> NDArray[np.
             channels = num_channels or channels_of(image)
             pixels = np.asarray(in_8_bits(image).convert(_MODES[channels]))
     except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
-        raise ValueError(f"is not an image: {words_of(error)}") from error
+        raise ValueError(f"is not an image: {error_text(error)}") from error
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def words_of(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return what Pillow says of a file, without the address of the object that held it."""
     is_unknown = type(error).__name__ == "UnidentifiedImageError"
     return "its format is unknown" if is_unknown else str(error)

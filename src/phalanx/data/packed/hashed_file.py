@@ -1,4 +1,4 @@
-"""A file that is written from its beginning to its end, its checksum kept on the way."""
+"""A file that is written sequentially while its SHA-256 is computed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PIECE_BYTES = 1 << 20
 
 
 class HashedFile:
-    """Holds one descriptor until it is finished or abandoned."""
+    """Sequential writer; holds one descriptor until `finish` or `abandon`."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,7 +28,7 @@ class HashedFile:
         self.size_bytes += len(content)
 
     def replace_start(self, content: bytes) -> None:
-        """Write over the first bytes; the checksum is then made of the whole file again."""
+        """Overwrite the first bytes, and compute the checksum of the whole file again."""
         self._file.seek(0)
         self._file.write(content)
         self._file.seek(0)
@@ -37,7 +37,7 @@ class HashedFile:
             self._hash.update(piece)
 
     def finish(self) -> File:
-        """All of it is on the disk."""
+        """Flush and fsync the file; return its name, size and SHA-256."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()

@@ -1,4 +1,4 @@
-"""An `.npy` file in memory, its header compared with its size before an array is made."""
+"""Parsing of an `.npy` file in memory; its header is checked against its size first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that many threads read: opened when they are first needed, closed when too many are."""
+"""Cache of open files for many threads: opened at first use, closed when too many are open."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 class Opened(NamedTuple):
     descriptor: int
-    address: int  # of the file in memory; 0: it is not mapped
+    address: int  # of the mapping; 0: not mapped
     map_bytes: int
 
 
@@ -31,60 +31,63 @@ class OpenFiles(Generic[Key]):
     def __init__(
         self, path_of: Callable[[Key], Path], is_mapped: Callable[[Key], bool], *, limit: int
     ) -> None:
-        """is_mapped: whether a file shall lie in memory."""
+        """is_mapped: whether a file is memory-mapped."""
         self._path_of = path_of
         self._is_mapped = is_mapped
         self._limit = limit
-        self._lock = threading.RLock()  # what is held may die in the midst of this
+        self._lock = threading.RLock()  # a lease may be finalized while this thread holds the lock
         self._files: OrderedDict[Key, _OpenFile] = OrderedDict()
 
     @contextmanager
     def using(self, keys: Sequence[Key]) -> Iterator[list[Opened]]:
-        """These files, for as long as the block lasts.
+        """Keep these files open within the block.
 
         Raises: OSError when one cannot be opened.
         """
-        held = Held(self, keys)
+        lease = FileLease(self, keys)
         try:
-            yield held.opened
+            yield lease.opened
         finally:
-            held.give_back()
+            lease.release()
 
-    def forget(self, keys: Sequence[Key]) -> None:
-        """From now on these are opened anew, where `path_of` says; who uses them reads on."""
+    def invalidate(self, keys: Sequence[Key]) -> None:
+        """Drop these files; the next use opens them again at `path_of`, current users finish."""
         with self._lock:
             for key in keys:
                 file = self._files.pop(key, None)
                 if file is not None:
-                    file.is_forgotten = True
+                    file.is_invalidated = True
                     if not file.num_users:
                         file.close()
 
     def close(self) -> None:
-        """Files in use are closed by who uses them last."""
+        """Close all files; a file in use is closed when its last user releases it."""
         with self._lock:
             keys = list(self._files)
-        self.forget(keys)
+        self.invalidate(keys)
 
-    def take(self, keys: Sequence[Key]) -> list[_OpenFile]:
-        """For `give_back`. Raises: OSError when one cannot be opened; then none is taken."""
-        taken: list[_OpenFile] = []
+    def acquire(self, keys: Sequence[Key]) -> list[_OpenFile]:
+        """Open and pin files until `release`.
+
+        Raises: OSError when one cannot be opened; then none is pinned.
+        """
+        files: list[_OpenFile] = []
         try:
             with self._lock:
                 for key in keys:
-                    taken.append(self._take(key))
+                    files.append(self._acquire(key))
         except OSError:
-            self.give_back(taken)
+            self.release(files)
             raise
-        return taken
+        return files
 
-    def give_back(self, taken: list[_OpenFile]) -> None:
+    def release(self, files: list[_OpenFile]) -> None:
         with self._lock:
-            for file in taken:
-                self._give_back(file)
+            for file in files:
+                self._release(file)
             self._close_unused(self._limit)
 
-    def _take(self, key: Key) -> _OpenFile:
+    def _acquire(self, key: Key) -> _OpenFile:
         file = self._files.get(key)
         if file is None:
             file = _OpenFile(self._path_of(key), self._is_mapped(key))
@@ -93,9 +96,9 @@ class OpenFiles(Generic[Key]):
         file.num_users += 1
         return file
 
-    def _give_back(self, file: _OpenFile) -> None:
+    def _release(self, file: _OpenFile) -> None:
         file.num_users -= 1
-        if file.is_forgotten and not file.num_users:
+        if file.is_invalidated and not file.num_users:
             file.close()
 
     def _close_unused(self, limit: int) -> None:
@@ -106,23 +109,23 @@ class OpenFiles(Generic[Key]):
             self._files.pop(key).close()
 
 
-class Held:
-    """Files that stay open until they are given back, or this object dies."""
+class FileLease:
+    """Files that stay open until `release`, or until this object dies."""
 
     def __init__(self, files: OpenFiles[Key], keys: Sequence[Key]) -> None:
         """Raises: OSError when one cannot be opened."""
-        self._taken: list[_OpenFile] = []
-        self._give_back = files.give_back
-        self._taken = files.take(keys)
-        self.opened = [file.opened for file in self._taken]
+        self._files: list[_OpenFile] = []
+        self._release = files.release
+        self._files = files.acquire(keys)
+        self.opened = [file.opened for file in self._files]
 
-    def give_back(self) -> None:
-        taken, self._taken = self._taken, []
-        self._give_back(taken)
+    def release(self) -> None:
+        files, self._files = self._files, []
+        self._release(files)
 
     def __del__(self) -> None:
-        if self._taken:
-            self.give_back()
+        if self._files:
+            self.release()
 
 
 class _OpenFile:
@@ -134,7 +137,7 @@ class _OpenFile:
         map_bytes = 0 if self._map is None else self._map.size
         self.opened = Opened(descriptor, address, map_bytes)
         self.num_users = 0
-        self.is_forgotten = False
+        self.is_invalidated = False
 
     def close(self) -> None:
         self._map = None  # the last reference
@@ -142,7 +145,7 @@ class _OpenFile:
 
 
 def _mapped(descriptor: int) -> NDArray[np.uint8] | None:
-    """None where the system does not; the file is read then."""
+    """Map a file; None where the system refuses, and the file is read instead."""
     try:
         return np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
     except (OSError, ValueError):

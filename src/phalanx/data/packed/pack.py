@@ -1,4 +1,4 @@
-"""Packed data, to be read at random: any sample of any shard, checked as it is read."""
+"""Random access to packed data: any sample of any shard, verified as it is read."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.blocks import Blocks
-from phalanx.data.packed.damage import ALTERED_CHECKSUM, DamagedError, fault_of
+from phalanx.data.packed.buffer_pool import BufferPool
+from phalanx.data.packed.check_files import check_files
+from phalanx.data.packed.damage import ALTERED_CHECKSUM, DamagedError, describe_outcome
 from phalanx.data.packed.decode import decode_image
-from phalanx.data.packed.file_sizes import check_files
 from phalanx.data.packed.index import Field, PackIndex, Shard
-from phalanx.data.packed.part_reader import Asked, PartReader
-from phalanx.data.packed.shards import element, sample_bytes
-from phalanx.data.packed.stored import read_index
+from phalanx.data.packed.index_file import read_index
+from phalanx.data.packed.part_reader import LocatedParts, PartReader
+from phalanx.data.packed.shard_files import element, sample_bytes
 
 Indices = NDArray[np.int64]
 
 
 class Pack:
-    """One split of a pack. Any thread may read; a forked or spawned process opens its own (a
+    """One split of a pack. Thread-safe; a forked or spawned process opens its own files (as a
     pickled Pack does)."""
 
     folder: Path
@@ -36,7 +36,7 @@ class Pack:
     """(shards + 1,): the number of each shard's first sample, and `num_samples`."""
 
     def __init__(self, folder: Path, *, damaged: Literal["stop", "skip"] = "stop") -> None:
-        """Reads the index; shards are opened when they are first read.
+        """Read the index; shards are opened at first read.
 
         Raises: UserError when there is no index, it is damaged, or a shard is missing; where
                 damaged samples stop the run also when a file is not of the size that the index
@@ -48,10 +48,10 @@ class Pack:
         self.fields = {field.name: field for field in self.index.fields}
         self.shards = self.index.shards
         self._damaged = damaged
-        self._lost: dict[int, DamagedError] = {}
+        self._damages: dict[int, DamagedError] = {}
         self._lock = threading.Lock()
-        self._blocks = Blocks()
-        self._places: dict[int, Path] = {}
+        self._buffers = BufferPool()
+        self._relocated: dict[int, Path] = {}
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
         self._reader = PartReader(self.index, self._path, is_strict=damaged == "stop")
         self.first_samples = self._reader.first_samples
@@ -59,27 +59,27 @@ class Pack:
 
     @property
     def num_damaged(self) -> int:
-        """Samples that were found altered so far, where these are skipped."""
-        return len(self._lost)
+        """Number of damaged samples found so far, where these are skipped."""
+        return len(self._damages)
 
     @property
     def damages(self) -> list[DamagedError]:
-        """Where these samples are, in their order."""
+        """Damaged samples found so far, in order of their numbers."""
         with self._lock:
-            return [self._lost[sample] for sample in sorted(self._lost)]
+            return [self._damages[sample] for sample in sorted(self._damages)]
 
     def damaged_of(self, indices: Indices) -> NDArray[np.bool_]:
-        """(n,) which of these samples were found altered when they were read."""
+        """Return (n,) which of these samples were found damaged when they were read."""
         with self._lock:
-            lost = set(self._lost)
+            lost = set(self._damages)
         if not lost:
             return np.zeros(len(indices), bool)
         return np.fromiter((int(i) in lost for i in indices), bool, len(indices))
 
     def read(self, field: str, indices: Indices, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """(n, …) of a field whose shape is known, decoded; row i is that of sample indices[i].
+        """Return (n, …) of a field of fixed shape, decoded; row i is sample indices[i].
 
-        out: where to, contiguous; None makes an array. Cost: one copy of the bytes for a raw field.
+        out: contiguous output; None makes an array. Cost: one copy of the bytes for a raw field.
         Raises: DamagedError (a UserError) naming shard, sample and offset when bytes are not those
                 that were packed, or the shard ends before them; where damaged samples are skipped
                 the rows are zeros and `damaged_of` names them.
@@ -89,7 +89,7 @@ class Pack:
             raise ValueError(f"the samples of {field!r} differ in shape: use read_each")
         shape, dtype = (len(indices), *described.shape), element(described)
         if out is None:
-            out = self._blocks.empty(shape, dtype)
+            out = self._buffers.empty(shape, dtype)
         elif out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
             raise ValueError(f"out must be contiguous, {dtype} {shape}: {out.dtype} {out.shape}")
         if described.encoding == "raw":
@@ -100,7 +100,7 @@ class Pack:
         return out
 
     def read_each(self, field: str, indices: Indices) -> list[NDArray[Any]]:
-        """An array a sample, of a field of any shape; an empty one where a damaged one is skipped.
+        """Return an array per sample, of a field of any shape; an empty one for a skipped sample.
 
         Raises: DamagedError as `read`.
         """
@@ -111,32 +111,32 @@ class Pack:
         return [nothing if a is None else a for a in self._decoded(field, indices)]
 
     def read_bytes(self, field: str, indices: Indices) -> list[bytes]:
-        """The bytes as they were packed, of a field of any shape, not decoded; of a raw field whose
-        samples differ, an `.npy` file each. Empty where a damaged sample is skipped.
+        """Return the packed bytes of a field of any shape, not decoded; of a raw field of varying
+        shape, an `.npy` file each. Empty where a damaged sample is skipped.
 
         Raises: DamagedError as `read`.
         """
-        asked = self._reader.locate(self._numbers[field], indices)
-        places = np.cumsum(asked.parts.sizes) - asked.parts.sizes
-        content = self._blocks.empty([int(asked.parts.sizes.sum())], np.dtype(np.uint8))
-        lost = set(self._fetch(asked, places, content))
-        spans = zip(places.tolist(), asked.parts.sizes.tolist(), strict=True)
+        located = self._reader.locate(self._numbers[field], indices)
+        destinations = np.cumsum(located.parts.sizes) - located.parts.sizes
+        content = self._buffers.empty([int(located.parts.sizes.sum())], np.dtype(np.uint8))
+        lost = set(self._fetch(located, destinations, content))
+        spans = zip(destinations.tolist(), located.parts.sizes.tolist(), strict=True)
         return [
             b"" if row in lost else content[place : place + size].tobytes()
             for row, (place, size) in enumerate(spans)
         ]
 
-    def relocated(self, shard: int, folder: Path | None) -> None:
-        """From now on read a shard's files from `folder` (staged there); None: from the pack.
-        What is being read is read to its end from where it was."""
+    def relocate(self, shard: int, folder: Path | None) -> None:
+        """Read a shard's files from `folder` (staged there) from now on; None: from the pack.
+        Reads in flight finish on the old files."""
         if folder is None:
-            self._places.pop(shard, None)
+            self._relocated.pop(shard, None)
         else:
-            self._places[shard] = folder
-        self._reader.forget(shard)
+            self._relocated[shard] = folder
+        self._reader.invalidate(shard)
 
     def close(self) -> None:
-        """Files that are being read stay open until they are read."""
+        """Close all files; reads in flight finish first."""
         self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -144,16 +144,16 @@ class Pack:
 
     def _read_raw(self, field: str, indices: Indices, out: NDArray[Any]) -> None:
         flat, number = out.reshape(-1).view(np.uint8), self._numbers[field]
-        if self._reader.read_whole(number, indices, flat):
+        if self._reader.read_fast(number, indices, flat):
             return
         size = sample_bytes(self.fields[field]) or 0
-        places = np.arange(len(out), dtype=np.int64) * size
-        for row in self._fetch(self._reader.locate(number, indices), places, flat):
+        destinations = np.arange(len(out), dtype=np.int64) * size
+        for row in self._fetch(self._reader.locate(number, indices), destinations, flat):
             out[row] = 0
 
     def _decoded(self, field: str, indices: Indices) -> Iterator[NDArray[Any] | None]:
         """Yield the decoded samples in order; None for a damaged one that is skipped."""
-        described, asked = self.fields[field], self._reader.locate(self._numbers[field], indices)
+        described, located = self.fields[field], self._reader.locate(self._numbers[field], indices)
         for row, content in enumerate(self.read_bytes(field, indices)):
             if not content:
                 yield None
@@ -161,24 +161,26 @@ class Pack:
             try:
                 yield _array_of(content, described)
             except ValueError as error:
-                self._lose(asked, row, str(error))
+                self._record_damage(located, row, str(error))
                 yield None
 
-    def _fetch(self, asked: Asked, places: Indices, out: NDArray[np.uint8]) -> list[int]:
-        """Bring every part to its place in `out`, (bytes,); the rows of damaged samples, where
-        these are skipped."""
-        outcomes = self._reader.fetch(asked, places, out)
+    def _fetch(
+        self, located: LocatedParts, destinations: Indices, out: NDArray[np.uint8]
+    ) -> list[int]:
+        """Read every part to its offset in `out`, (bytes,); return the rows of damaged samples that
+        are skipped."""
+        outcomes = self._reader.fetch(located, destinations, out)
         if not outcomes.any():
             return []
         lost: list[int] = np.flatnonzero(outcomes).tolist()
         for row in lost:
-            self._lose(asked, row, fault_of(int(outcomes[row])))
+            self._record_damage(located, row, describe_outcome(int(outcomes[row])))
         return lost
 
-    def _lose(self, asked: Asked, row: int, fault: str) -> None:
+    def _record_damage(self, located: LocatedParts, row: int, fault: str) -> None:
         """Raises: DamagedError where damaged samples stop the run."""
-        sample, shard = int(asked.samples[row]), int(asked.shards[row])
-        file, offset = self._path(shard, asked.file), int(asked.parts.offsets[row])
+        sample, shard = int(located.samples[row]), int(located.shards[row])
+        file, offset = self._path(shard, located.file), int(located.parts.offsets[row])
         entry = self._reader.altered_entry(sample, shard)
         if entry is not None:
             fault, file, offset = ALTERED_CHECKSUM, self._path(shard, 0), entry
@@ -186,10 +188,10 @@ class Pack:
         if self._damaged == "stop":
             raise error
         with self._lock:
-            self._lost.setdefault(sample, error)
+            self._damages.setdefault(sample, error)
 
     def _path(self, shard: int, file: int) -> Path:
-        folder = self._places.get(shard, self.folder)
+        folder = self._relocated.get(shard, self.folder)
         return folder / self.shards[shard].files[file].name
 
 

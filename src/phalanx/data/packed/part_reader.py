@@ -1,4 +1,4 @@
-"""Parts of samples, from wherever they lie in the shards' files to where they are wanted."""
+"""Reader of parts: a part is one field of one sample, at some offset in a shard's files."""
 
 from __future__ import annotations
 
@@ -9,56 +9,59 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.packed.checked_reads import SpanBatch, read_spans
+from phalanx.data.packed.fast_path import FastPath
 from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.open_files import Opened, OpenFiles
-from phalanx.data.packed.rows import Spans, read_spans
-from phalanx.data.packed.short_way import ShortWay
-from phalanx.data.packed.table import Parts, SpanTable
+from phalanx.data.packed.span_table import PartSpans, SpanTable
 from phalanx.errors import UserError
 
 Indices = NDArray[np.int64]
 
 SAMPLES_AT_ONCE = 128
-"""Where there are more shards than that: no more files are open for one reader."""
+"""Samples per read where there are more shards than that, which bounds a reader's open files."""
 
 OPEN_FILES = 256
-"""About as many at most, over all readers of a pack; one that is mapped takes two descriptors."""
+"""Approximate limit over all readers of a pack; a mapped file takes two descriptors."""
 
 MAPPED_BYTES = 64 * 2**20
-"""Files of a pack that are mapped into memory together: all of a small pack, the targets of many a
-large one. Its pages count as the process's own, so larger packs are read with calls of the system,
-which cost half a microsecond a sample."""
+"""Bytes of a pack that are memory-mapped: all of a small pack, the targets of many a large one.
+Mapped pages count towards the process's memory, so larger packs are read with system calls, which
+cost half a microsecond a sample."""
 
 
-class Asked(NamedTuple):
-    """One field of some samples, (n,) each, and where it lies."""
+class LocatedParts(NamedTuple):
+    """One field of some samples, (n,) each, and its location."""
 
     file: int
     """Number of the file in each shard."""
     samples: Indices
     shards: Indices
-    parts: Parts
+    parts: PartSpans
 
 
 class PartReader:
-    """Any thread may read."""
+    """Reader of one pack's files. Thread-safe."""
 
     def __init__(
         self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
     ) -> None:
-        """path_of: (shard, number of the file) → where it is. is_strict: see `SpanTable`."""
+        """path_of: (shard, number of the file) → its path. is_strict: see `SpanTable`."""
         self._index = index
         self._table = SpanTable(index, path_of, is_strict=is_strict)
         mapped = mapped_files(index, MAPPED_BYTES)
         self._files: OpenFiles[tuple[int, int]] = OpenFiles(
             lambda key: path_of(*key), lambda key: key in mapped, limit=OPEN_FILES
         )
-        self._short_way = ShortWay(index, self._table, self._files, most_files=OPEN_FILES // 2)
+        self._fast_path = FastPath(index, self._table, self._files, max_files=OPEN_FILES // 2)
         self.first_samples = self._table.first_samples
         self.altered_entry = self._table.altered_entry
 
-    def locate(self, field: int, indices: Indices) -> Asked:
-        """Raises: IndexError for a sample that is not there; UserError as `SpanTable.parts`."""
+    def locate(self, field: int, indices: Indices) -> LocatedParts:
+        """Return the location of a field of these samples.
+
+        Raises: IndexError for a sample that does not exist; UserError as `SpanTable.parts`.
+        """
         samples = np.ascontiguousarray(indices, np.int64)
         num_samples = self._index.num_samples
         if samples.size and not 0 <= samples.min() <= samples.max() < num_samples:
@@ -66,52 +69,59 @@ class PartReader:
             raise IndexError(f"there is no sample {wrong}: the pack has {num_samples}")
         shards = np.searchsorted(self.first_samples, samples, side="right") - 1
         parts = self._table.parts(field, samples, shards)
-        return Asked(self._file_of(field), samples, shards, parts)
+        return LocatedParts(self._file_of(field), samples, shards, parts)
 
-    def read_whole(self, field: int, indices: Indices, out: NDArray[np.uint8]) -> bool:
+    def read_fast(self, field: int, indices: Indices, out: NDArray[np.uint8]) -> bool:
         """Try to read all samples into `out`, (bytes,), in one call; True when all are there and
         intact. On False, `locate` and `fetch` find out why; nothing may be wrong."""
         samples = np.ascontiguousarray(indices, np.int64)
-        return self._short_way.read(field, self._file_of(field), samples, out)
+        return self._fast_path.read(field, self._file_of(field), samples, out)
 
-    def fetch(self, asked: Asked, places: Indices, out: NDArray[np.uint8]) -> NDArray[np.int32]:
-        """Bring every part to its place in `out`, (bytes,); what became of each, see rows.py.
+    def fetch(
+        self, located: LocatedParts, destinations: Indices, out: NDArray[np.uint8]
+    ) -> NDArray[np.int32]:
+        """Read every part to its offset in `out`, (bytes,); return outcomes as in checked_reads.py.
 
         Raises: UserError when a file cannot be opened.
         """
-        step = max(1, len(asked.samples))
+        step = max(1, len(located.samples))
         if len(self._index.shards) > SAMPLES_AT_ONCE:
             step = SAMPLES_AT_ONCE
-        starts = range(0, len(asked.samples), step)
-        parts = [self._fetch(asked, slice(s, s + step), places[s : s + step], out) for s in starts]
+        starts = range(0, len(located.samples), step)
+        parts = [
+            self._fetch(located, slice(s, s + step), destinations[s : s + step], out)
+            for s in starts
+        ]
         return np.concatenate([np.empty(0, np.int32), *parts])
 
-    def forget(self, shard: int) -> None:
-        """Its files are opened anew, where `path_of` says then."""
+    def invalidate(self, shard: int) -> None:
+        """Drop a shard's cached files; the next read opens them again at `path_of`."""
         num_files = len(self._index.shards[shard].files)
-        self._short_way.forget()
-        self._files.forget([(shard, number) for number in range(num_files)])
+        self._fast_path.invalidate()
+        self._files.invalidate([(shard, number) for number in range(num_files)])
 
     def close(self) -> None:
-        """Files that are being read stay open until they are read."""
-        self._short_way.forget()
+        """Close all files; reads in flight finish first."""
+        self._fast_path.invalidate()
         self._files.close()
 
     def _file_of(self, field: int) -> int:
         return 1 if self._index.layout == "tar" else 1 + field
 
     def _fetch(
-        self, asked: Asked, rows: slice, places: Indices, out: NDArray[np.uint8]
+        self, located: LocatedParts, rows: slice, destinations: Indices, out: NDArray[np.uint8]
     ) -> NDArray[np.int32]:
-        shards = asked.shards[rows]
+        shards = located.shards[rows]
         present = np.flatnonzero(np.bincount(shards)).tolist()
-        offsets, sizes, crcs = asked.parts
+        offsets, sizes, crcs = located.parts
         try:
-            with self._files.using([(shard, asked.file) for shard in present]) as opened:
-                self._short_way.open(asked.file, present)
+            with self._files.using([(shard, located.file) for shard in present]) as opened:
+                self._fast_path.open(located.file, present)
                 files, maps, map_bytes = _by_row(opened, present, shards)
                 return read_spans(
-                    Spans(files, maps, map_bytes, offsets[rows], sizes[rows], places, crcs[rows]),
+                    SpanBatch(
+                        files, maps, map_bytes, offsets[rows], sizes[rows], destinations, crcs[rows]
+                    ),
                     out,
                 )
         except OSError as error:
@@ -119,7 +129,7 @@ class PartReader:
 
 
 def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[tuple[int, int]]:
-    """(shard, number of the file) of the smallest files that fit into the budget together."""
+    """Return (shard, number of the file) of the smallest files that together fit the budget."""
     files = sorted(
         (file.bytes, shard, number)
         for shard, described in enumerate(index.shards)
@@ -134,7 +144,7 @@ def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[tuple[int, in
 def _by_row(
     opened: list[Opened], present: list[int], shards: Indices
 ) -> tuple[NDArray[np.int32], Indices, Indices]:
-    """Descriptor, address and mapped bytes of each row's file. present: the shards of `opened`."""
+    """Return descriptor, address and mapped bytes by row. present: the shards of `opened`."""
     if len(opened) == 1:
         shards = np.zeros_like(shards)
         present = [0]

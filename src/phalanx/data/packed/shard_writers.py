@@ -1,4 +1,4 @@
-"""One shard as it is written: samples one after the other, then the table of their checksums."""
+"""Writers of one shard: its samples in order, then the table of their checksums."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.packed.checked_reads import crcs_of_rows
 from phalanx.data.packed.hashed_file import HashedFile
 from phalanx.data.packed.index import Field, File, Layout, Shard
-from phalanx.data.packed.rows import crcs_of_rows
-from phalanx.data.packed.shards import ENDINGS, element, file_names, npy_header, sample_bytes
+from phalanx.data.packed.shard_files import ENDINGS, element, file_names, npy_header, sample_bytes
 from phalanx.data.packed.tar_headers import BLOCK_BYTES, END, member_header, padded
 
 Sample = Mapping[str, NDArray[Any] | bytes]
@@ -24,18 +24,18 @@ Rows = Mapping[str, NDArray[Any]]
 
 
 class ShardWriter(Protocol):
-    """The caller sees to it that samples are what the fields say."""
+    """Writer of one shard; the caller ensures that samples match the fields."""
 
     num_samples: int
 
     def add(self, sample: Sample) -> bool:
-        """False where the sample belongs into the next shard. The first is always taken."""
+        """Write a sample; return False if the shard is full. The first sample always fits."""
 
     def add_rows(self, rows: Rows) -> int:
         """Return how many leading rows were written; the rest belongs into the next shard."""
 
     def finish(self) -> Shard:
-        """All of it is on the disk."""
+        """Write the table and fsync all files."""
 
     def abandon(self) -> None:
         """Remove its files."""
@@ -58,7 +58,7 @@ def shard_writer(
 
 
 class _NpyShard:
-    """A file a field. Samples are of equal size, so how many a shard holds is known before."""
+    """Layout npy: one file per field. Samples have equal sizes, so the capacity is known."""
 
     def __init__(self, paths: Sequence[Path], fields: Sequence[Field], shard_bytes: int) -> None:
         self.num_samples = 0
@@ -99,14 +99,14 @@ class _NpyShard:
         self._table_path.unlink(missing_ok=True)
 
     def _header(self, field: Field, num_samples: int) -> bytes:
-        """As long for the last shard, which has fewer samples, as for the others."""
+        """Return a header of the same length for the last shard, which has fewer samples."""
         dtype, shape = element(field), field.shape or []
         num_bytes = len(npy_header(dtype, [self._capacity, *shape]))
         return npy_header(dtype, [num_samples, *shape], num_bytes=num_bytes)
 
 
 class _TarShard:
-    """The members of a sample in a row, NAME.FIELD.npy (.png, .jpg), NAME the sample's number."""
+    """Layout tar: consecutive members NAME.FIELD.npy (.png, .jpg), NAME the sample's number."""
 
     def __init__(
         self,
@@ -169,8 +169,8 @@ class _TarShard:
 
 
 def _member(field: Field, part: NDArray[Any] | bytes) -> tuple[bytes, bytes, bool]:
-    """A header, the rest, and whether the table names the rest alone: where the shape is known,
-    nobody needs the header but other programs."""
+    """Return header, payload, and whether the table refers to the payload alone: where the shape is
+    known, only other programs need the header."""
     if isinstance(part, bytes):
         return b"", part, True
     array = np.ascontiguousarray(part, element(field)).reshape(np.shape(part))

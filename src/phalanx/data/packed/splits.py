@@ -1,4 +1,4 @@
-"""The splits of a pack: those that are there, and those that should be."""
+"""Splits of a pack: those found, and those listed in `splits.json`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from phalanx.data.packed.index import INDEX, PackIndex
-from phalanx.data.packed.stored import SPLITS, has_index, read_index
+from phalanx.data.packed.index_file import SPLITS, has_index, read_index
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.regular_file import check_regular
@@ -66,7 +66,7 @@ def find_splits(folder: Path) -> FoundSplits:
 
 
 def _expected(folder: Path, faults: list[str]) -> Mapping[str, int]:
-    """Nothing of packs of which no list was written."""
+    """Read `splits.json`; empty for packs without one."""
     path = folder / SPLITS
     try:
         check_regular(path)

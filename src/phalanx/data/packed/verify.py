@@ -1,4 +1,4 @@
-"""Every byte of a pack against the checksums that were made when it was written."""
+"""Verification of a pack: every byte against the checksums made when it was written."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 
 from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import PackIndex
+from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.stored import read_index
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular
 
 PIECE_BYTES = 4 * 2**20
 
-Told = Callable[[int], None]
-"""(bytes that were read)"""
+OnRead = Callable[[int], None]
+"""Called with the number of bytes read since the last call."""
 
 
 class FileState(NamedTuple):
@@ -33,7 +33,7 @@ def size_bytes(index: PackIndex) -> int:
     return sum(file.bytes for shard in index.shards for file in shard.files)
 
 
-def verify(folder: Path, *, num_threads: int, told: Told = lambda _: None) -> list[FileState]:
+def verify(folder: Path, *, num_threads: int, on_read: OnRead = lambda _: None) -> list[FileState]:
     """Compare every file of a split with its SHA-256, in `num_threads` threads.
 
     Raises: UserError when the index is missing or damaged.
@@ -41,7 +41,7 @@ def verify(folder: Path, *, num_threads: int, told: Told = lambda _: None) -> li
     files = [file for shard in read_index(folder).shards for file in shard.files]
     with ThreadPoolExecutor(num_threads) as pool:
         faults = pool.map(
-            lambda file: _fault(folder / file.name, file.bytes, file.sha256, told), files
+            lambda file: _fault(folder / file.name, file.bytes, file.sha256, on_read), files
         )
         return [FileState(folder / f.name, fault) for f, fault in zip(files, faults, strict=True)]
 
@@ -70,7 +70,7 @@ def _read_all(pack: Pack, first: int, num_samples: int) -> None:
             pack.read_bytes(field, np.array([sample]))
 
 
-def _fault(path: Path, expected_bytes: int, sha256: str, told: Told) -> str:
+def _fault(path: Path, expected_bytes: int, sha256: str, on_read: OnRead) -> str:
     digest, found = hashlib.sha256(), 0
     try:
         check_regular(path)
@@ -78,7 +78,7 @@ def _fault(path: Path, expected_bytes: int, sha256: str, told: Told) -> str:
             while piece := file.read(PIECE_BYTES):
                 digest.update(piece)
                 found += len(piece)
-                told(len(piece))
+                on_read(len(piece))
     except FileNotFoundError:
         return "is missing"
     except OSError as error:

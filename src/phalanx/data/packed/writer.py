@@ -1,4 +1,4 @@
-"""Writes a pack: whole, or not at all; what was interrupted goes on."""
+"""Atomic, resumable writer of packs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from phalanx.data.packed.check import check_fields, check_layout
+from phalanx.data.packed.check_index import check_fields, check_layout
 from phalanx.data.packed.check_samples import check_rows, check_sample
+from phalanx.data.packed.field_statistics import measure_fields
 from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, Shard
-from phalanx.data.packed.measure import measured
+from phalanx.data.packed.index_file import encode_index, read_index
 from phalanx.data.packed.progress_file import (
     PROGRESS,
     Arguments,
@@ -27,7 +28,6 @@ from phalanx.data.packed.progress_file import (
     rewrite_progress,
 )
 from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter, shard_writer
-from phalanx.data.packed.stored import encode_index, read_index
 from phalanx.errors import UserError
 from phalanx.records.files import write_atomically
 
@@ -37,16 +37,15 @@ LOCK = ".lock"
 
 
 class PackWriter:
-    """Appends samples to shards of about `shard_bytes`, in a hidden folder beside `folder` that
-    takes its name at the end. Where an interrupted `PackWriter` with the same arguments was at
-    work, `num_samples` says how many are there already: the caller goes on with the next one.
+    """Appends samples to shards of about `shard_bytes`, in a hidden folder beside `folder` that is
+    renamed to it at the end. After an interrupted `PackWriter` with the same arguments,
+    `num_samples` is the number of samples already written: the caller resumes with the next one.
 
-    The same samples and arguments give the same bytes. Use it as a context: without an error it
-    ends with `finish`, with one whole shards stay to go on from.
+    The same samples and arguments give the same bytes. Use it as a context manager: without an
+    error it calls `finish`; after one, complete shards are kept to resume from.
 
-    Raises: UserError when there is a pack already, another process is at work on it, an
-            interrupted one had other arguments, the disk is full or cannot be written; what was
-            there before stays.
+    Raises: UserError when the pack exists, another process is writing it, an interrupted writer
+            had other arguments, or the disk is full or not writable; existing data stays.
     """
 
     num_samples: int
@@ -62,7 +61,7 @@ class PackWriter:
         classes: Sequence[str] = (),
         measure: Sequence[str] = (),
     ) -> None:
-        """measure: fields whose mean and deviation the index shall name."""
+        """measure: fields whose mean and deviation are written to the index."""
         check_fields(fields)
         check_layout(layout, fields)
         self._arguments = Arguments(
@@ -90,7 +89,7 @@ class PackWriter:
         self._guard(partial(self._add, sample))
 
     def add_rows(self, rows: Rows) -> None:
-        """Many samples of raw fields at once, (n, …) each.
+        """Add many samples of raw fields at once, (n, …) each.
 
         Raises: ValueError when the rows are not what the fields say.
         """
@@ -101,7 +100,7 @@ class PackWriter:
             start += self._guard(partial(self._add_some, rest))
 
     def finish(self) -> PackIndex:
-        """Close the last shard, write the index, and give the folder its name."""
+        """Close the last shard, write the index, and rename the hidden folder."""
         return self._guard(self._publish)
 
     def __enter__(self) -> PackWriter:
@@ -178,7 +177,9 @@ class PackWriter:
         path = self._hidden / INDEX
         write_atomically(path, encode_index(index))
         if self._measure:
-            index = msgspec.structs.replace(index, fields=measured(self._hidden, self._measure))
+            index = msgspec.structs.replace(
+                index, fields=measure_fields(self._hidden, self._measure)
+            )
             write_atomically(path, encode_index(index))
         sync_folder(self._hidden)
         self._hidden.rename(self._folder)
@@ -189,7 +190,7 @@ class PackWriter:
         return read_index(self._folder)
 
     def _abandon(self) -> None:
-        """Leave the unfinished shard and the lock."""
+        """Drop the unfinished shard and the lock."""
         if self._shard is not None:
             self._shard.abandon()
             self._shard = None
@@ -198,7 +199,10 @@ class PackWriter:
             self._lock = None
 
     def _guard(self, effect: Callable[[], Result]) -> Result:
-        """Raises: UserError for what the system refuses; the writer is of no use afterwards."""
+        """Run `effect`; after any error the writer is closed.
+
+        Raises: UserError for an OSError.
+        """
         try:
             return effect()
         except OSError as error:
@@ -219,12 +223,12 @@ class PackWriter:
 
 
 def hidden_folder(folder: Path) -> Path:
-    """Where `folder` is made, beside it."""
+    """Return the folder beside `folder` in which it is written."""
     return folder.absolute().parent / f".{folder.absolute().name}.packing"
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring names in it to the disk, where the file system can."""
+    """Fsync a folder, where the file system can."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:
@@ -234,9 +238,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def _take(folder: Path, hidden: Path) -> IO[bytes]:
-    """A lock on the hidden folder, which is made.
+    """Create and lock the hidden folder.
 
-    Raises: UserError when the name is taken or another process is at work.
+    Raises: UserError when `folder` exists or another process is writing it.
     """
     if (folder / INDEX).exists():
         raise UserError(f"{folder} is a pack already: name another folder, or remove it")

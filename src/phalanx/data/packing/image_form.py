@@ -15,10 +15,10 @@ from phalanx.data.packed.decode import (
     IMAGE_ERRORS,
     channels_of,
     decode_image,
+    error_text,
     has_16_bits,
     in_8_bits,
     pillow,
-    words_of,
 )
 from phalanx.data.packed.index import Encoding, Field
 from phalanx.data.packing.origin import OriginOptions
@@ -122,7 +122,7 @@ def peek(content: bytes | Any, where: str) -> Peek:
             size = channels_of(i), i.height, i.width
             return Peek(where, str(i.format), *size, has_16_bits(i), frames)
     except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
-        raise UserError(f"{where} is not an image: {words_of(error)}") from error
+        raise UserError(f"{where} is not an image: {error_text(error)}") from error
 
 
 def _field(encoding: Encoding, shape: list[int] | None) -> Field:
@@ -137,7 +137,7 @@ def _resized(content: bytes, where: str, size: tuple[int, int]) -> bytes:
             even = in_8_bits(image).convert(mode)
             smaller = even.resize(size[::-1], image_module.Resampling.BILINEAR)
     except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
-        raise UserError(f"{where} is not an image: {words_of(error)}") from error
+        raise UserError(f"{where} is not an image: {error_text(error)}") from error
     file = io.BytesIO()
     smaller.save(file, "BMP")  # without loss and without work
     return file.getvalue()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.data.packed.check import check_fields, check_layout
+from phalanx.data.packed.check_index import check_fields, check_layout
 from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex
-from phalanx.data.packed.shards import sample_bytes
+from phalanx.data.packed.index_file import read_index, splits_of
+from phalanx.data.packed.shard_files import sample_bytes
 from phalanx.data.packed.splits import write_splits
-from phalanx.data.packed.stored import read_index, splits_of
 from phalanx.data.packed.writer import PackWriter, hidden_folder, sync_folder
 from phalanx.data.packing.finite import check_finite
 from phalanx.data.packing.order import Numbers, split

@@ -25,12 +25,12 @@ def file_names(layout: Layout, fields: Sequence[Field], number: int) -> list[str
 
 
 def element(field: Field) -> np.dtype[Any]:
-    """The dtype of a field as it lies on the disk: least significant byte first."""
+    """Return the dtype of a field on disk: little-endian."""
     return np.dtype(field.dtype).newbyteorder("<")
 
 
 def sample_bytes(field: Field) -> int | None:
-    """Bytes of one sample as they are packed; None where samples differ."""
+    """Return the packed bytes of one sample; None where samples differ."""
     if field.encoding != "raw" or field.shape is None:
         return None
     return math.prod(field.shape) * element(field).itemsize
@@ -39,9 +39,9 @@ def sample_bytes(field: Field) -> int | None:
 def npy_header(
     dtype: np.dtype[Any], shape: Sequence[int], *, num_bytes: int | None = None
 ) -> bytes:
-    """The header of an `.npy` file, version 1.0, filled up to a multiple of 64 bytes.
+    """Return the header of an `.npy` file, version 1.0, padded to a multiple of 64 bytes.
 
-    num_bytes: fill it up to so many.
+    num_bytes: pad to this size instead.
     Source: NumPy Enhancement Proposal 1.
     """
     sizes = "".join(f"{size}, " for size in shape).strip()

@@ -1,5 +1,5 @@
-"""Memory for large outputs that is used again: fresh memory costs as much as what is read into it,
-since the system clears every page before it hands it out."""
+"""Buffer pool for large outputs: fresh memory costs as much as reading the data into it, because
+the kernel zeroes every page on first touch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from numpy.typing import NDArray
 SMALLEST_BYTES = 2**20  # the allocator keeps smaller ones itself
 LARGEST_BYTES = 2**29
 MAX_FREE = 8
-"""Batches that wait when nobody reads; those that were in use at once, if these were fewer. Four
-batches ahead and one in use all come back at the end of an epoch."""
+"""Free blocks kept. Four prefetched batches and one in use all return at the end of an epoch."""
 
 
-class Blocks:
-    """Arrays whose memory comes back when nobody holds them or a view of them any more, for an
-    array as large, or down to half as large. Any thread may ask."""
+class BufferPool:
+    """Pool of arrays whose memory is reused once neither the array nor a view of it is referenced,
+    for arrays of the same size down to half of it. Thread-safe."""
 
     def __init__(self) -> None:
         self._free: deque[NDArray[np.uint8]] = deque(maxlen=MAX_FREE)
@@ -30,13 +29,14 @@ class Blocks:
         num_bytes = math.prod(shape) * dtype.itemsize
         if not SMALLEST_BYTES <= num_bytes <= LARGEST_BYTES:
             return np.empty(shape, dtype)
-        block = self._taken(num_bytes)
+        block = self._reuse(num_bytes)
         if block is None:
             block = np.empty(num_bytes, np.uint8)
         return np.asarray(_Lease(block, num_bytes, self._free)).view(dtype).reshape(shape)
 
-    def _taken(self, num_bytes: int) -> NDArray[np.uint8] | None:
-        """No lock: blocks come back whenever Python clears up, in the midst of this too."""
+    def _reuse(self, num_bytes: int) -> NDArray[np.uint8] | None:
+        """Return a free block of fitting size, or None. No lock: a finalizer may return blocks at
+        any time, even during this call."""
         for _ in range(len(self._free)):
             try:
                 block = self._free.popleft()

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.data.packed.rows import (
+from phalanx.data.packed.checked_reads import (
     ALTERED,
     ENDS_EARLY,
     VARIABLE,
     WHOLE,
-    Spans,
+    SpanBatch,
     compiled,
     crcs_of_rows,
     read_spans,
@@ -42,12 +42,12 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
-def spans_of(file: int, parts: list[tuple[int, int]], crcs: list[int]) -> Spans:
+def spans_of(file: int, parts: list[tuple[int, int]], crcs: list[int]) -> SpanBatch:
     """parts: (offset, size)."""
     offsets, sizes = np.array(parts, np.int64).reshape(-1, 2).T.copy()
     places = np.cumsum(sizes) - sizes
     files, nowhere = np.full(len(parts), file, np.int32), np.zeros(len(parts), np.int64)
-    return Spans(files, nowhere, nowhere, offsets, sizes, places, np.array(crcs, np.uint32))
+    return SpanBatch(files, nowhere, nowhere, offsets, sizes, places, np.array(crcs, np.uint32))
 
 
 def test_whole_altered_and_cut_off(file: int, by: str) -> None:

@@ -1,4 +1,4 @@
-"""Where each part of each sample lies, and its checksum: from the shards' own small files."""
+"""Offset, size and CRC-32 of every part of every sample, from each shard's table file."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.damage import WHAT_TO_DO
 from phalanx.data.packed.index import PackIndex, Shard
-from phalanx.data.packed.shards import sample_bytes
+from phalanx.data.packed.shard_files import sample_bytes
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular
 
 NOWHERE = 1 << 62
-"""An offset beyond every file, of parts that the table tells nonsense about."""
+"""An offset beyond every file, for parts whose table entry is invalid."""
 
 
-class Parts(NamedTuple):
-    """(n,) each, of one field."""
+class PartSpans(NamedTuple):
+    """Spans of one field, (n,) each."""
 
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
@@ -30,16 +30,16 @@ class Parts(NamedTuple):
 
 
 class SpanTable:
-    """One of the whole split; a shard's part of it is read when it is first asked for.
+    """Table of a split; each shard's rows are read at first use.
 
-    Memory: 24 bytes a part in a tar, 4 bytes in `.npy` files, of the shards that were asked for.
+    Memory: 24 bytes a part in a tar, 4 bytes in `.npy` files, of the shards used so far.
     """
 
     def __init__(
         self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
     ) -> None:
-        """path_of: (shard, number of the file) → where it is. is_strict: a shard's part must be
-        what the index has the SHA-256 of; otherwise its samples are judged one by one."""
+        """path_of: (shard, number of the file) → its path. is_strict: a shard's table must have the
+        SHA-256 of the index; otherwise its samples are checked one by one."""
         self._index = index
         self._path_of = path_of
         self._is_strict = is_strict
@@ -51,7 +51,7 @@ class SpanTable:
         self._file_bytes = np.array(
             [[f.bytes for f in s.files[1:]] for s in index.shards], np.int64
         )
-        if index.layout == "npy":  # what comes before the first sample
+        if index.layout == "npy":  # bytes before the first sample
             sample_sizes = [sample_bytes(field) or 0 for field in index.fields]
             self._headers = self._file_bytes - np.outer(counts, sample_sizes)
             self.headers = list(np.ascontiguousarray(self._headers.T))
@@ -61,7 +61,7 @@ class SpanTable:
         kind = np.dtype("<i8") if index.layout == "tar" else np.dtype("<u4")
         self._rows = np.zeros((index.num_samples, *row), kind)  # untouched pages cost nothing
 
-    def parts(self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]) -> Parts:
+    def parts(self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]) -> PartSpans:
         """Return the location of one field of `samples`, which lie in `shards`, (n,) both.
 
         Raises: UserError when a shard's table is missing or not as it was packed.
@@ -81,8 +81,8 @@ class SpanTable:
         return self._rows, sample, field * (sample // len(self._index.fields))
 
     def altered_entry(self, sample: int, shard: int) -> int | None:
-        """Return where in its shard's table a sample's checksums stand, in bytes, if that table is
-        not as it was packed: it is the table then that is damaged, as far as can be told."""
+        """Return the byte offset of a sample's entry in its shard's table if the table was altered,
+        else None. An altered table is reported in place of the sample."""
         if shard not in self._altered:
             return None
         first, end = self.first_samples[shard : shard + 2].tolist()
@@ -92,10 +92,10 @@ class SpanTable:
 
     def _parts_of_npy(
         self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]
-    ) -> Parts:
+    ) -> PartSpans:
         size = sample_bytes(self._index.fields[field]) or 0
         rows = samples - self.first_samples[shards]
-        return Parts(
+        return PartSpans(
             self._headers[shards, field] + rows * size,
             np.full(len(samples), size, np.int64),
             self._rows[samples, field],
@@ -103,14 +103,14 @@ class SpanTable:
 
     def _parts_of_tar(
         self, field: int, samples: NDArray[np.int64], shards: NDArray[np.int64]
-    ) -> Parts:
+    ) -> PartSpans:
         offsets, sizes, crcs = self._rows[samples, field].T.copy()
         file_bytes = self._file_bytes[shards, 0]
         expected = sample_bytes(self._index.fields[field])
         makes_sense = (offsets >= 0) & (sizes <= file_bytes) & (crcs >> 32 == 0)
         makes_sense &= (sizes > 0) if expected is None else (sizes == expected)
         sizes = np.where(makes_sense, sizes, 1 if expected is None else expected)
-        return Parts(np.where(makes_sense, offsets, NOWHERE), sizes, crcs.astype(np.uint32))
+        return PartSpans(np.where(makes_sense, offsets, NOWHERE), sizes, crcs.astype(np.uint32))
 
     def _read(self, number: int) -> None:
         with self._lock:
@@ -128,7 +128,7 @@ class SpanTable:
 
 
 def _content(path: Path, shard: Shard, is_strict: bool) -> tuple[bytes, bool]:
-    """A shard's table, and whether it was altered."""
+    """Return a shard's table, and whether it was altered."""
     try:
         check_regular(path)
         content = path.read_bytes()

@@ -1,6 +1,6 @@
-"""Spans of files, read to where they are wanted, each compared with its checksum on the way.
+"""Scatter reads of file spans into one output, each verified against its CRC-32.
 
-In C where it was built (csrc/rows.c); the same, a span at a time, in Python.
+In C where the extension was built (csrc/rows.c); else in Python, one span at a time.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 WHOLE, ENDS_EARLY, ALTERED = 0, 1, 2
-"""What became of a span; or minus the number of an error of the system."""
+"""Outcome of reading a span; or a negative errno."""
 
 VARIABLE = "PHALANX_KERNELS"  # "arrays": do without C
 
 
-class Spans(NamedTuple):
-    """(n,) each, contiguous."""
+class SpanBatch(NamedTuple):
+    """Spans to read: (n,) each, contiguous."""
 
     files: NDArray[np.int32]  # descriptors
-    maps: NDArray[np.int64]  # where a file lies in memory; 0: nowhere, it is to be read
-    map_bytes: NDArray[np.int64]  # how much of it does
+    maps: NDArray[np.int64]  # address of the file's mapping; 0: not mapped, read it
+    map_bytes: NDArray[np.int64]  # bytes mapped
     offsets: NDArray[np.int64]  # in the file
     sizes: NDArray[np.int64]
-    places: NDArray[np.int64]  # where to in the output
+    destinations: NDArray[np.int64]  # offset in the output
     crcs: NDArray[np.uint32]
 
 
-def read_spans(spans: Spans, out: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """(n,) what became of each span. out: contiguous, with room for every place.
+def read_spans(spans: SpanBatch, out: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Read every span; return the outcomes (n,). out: contiguous, with room for every span.
 
-    Cost: one copy of the bytes and one pass over them in the cache. What lies in memory needs no
-    call of the system, and spans that lie one after the other are read by one. The GIL is given up.
+    Cost: one copy of the bytes and one pass over them in the cache. Mapped files need no system
+    call, and adjacent spans share one. Releases the GIL.
     """
     outcomes = np.empty(len(spans.sizes), np.int32)
     module = compiled()
@@ -50,7 +50,7 @@ def read_spans(spans: Spans, out: NDArray[np.uint8]) -> NDArray[np.int32]:
 
 
 def crcs_of_rows(rows: NDArray[Any]) -> NDArray[np.uint32]:
-    """(n,) the CRC-32 of each of n rows. rows: (n, …), contiguous."""
+    """Return the CRC-32 of each row, (n,). rows: (n, …), contiguous."""
     crcs = np.empty(len(rows), np.uint32)
     module = compiled()
     if not rows.size:
@@ -64,7 +64,7 @@ def crcs_of_rows(rows: NDArray[Any]) -> NDArray[np.uint32]:
 
 
 def compiled() -> ModuleType | None:
-    """The module in C; None when it was not built, or is not wanted."""
+    """Return the C extension; None when it was not built or $PHALANX_KERNELS switches it off."""
     if os.environ.get(VARIABLE) == "arrays":
         return None
     return _imported()
@@ -78,9 +78,9 @@ def _imported() -> ModuleType | None:
         return None
 
 
-def _read_span(spans: Spans, i: int, out: memoryview) -> int:
-    place, size, offset = int(spans.places[i]), int(spans.sizes[i]), int(spans.offsets[i])
-    target, done = out[place : place + size], 0
+def _read_span(spans: SpanBatch, i: int, out: memoryview) -> int:
+    start, size, offset = int(spans.destinations[i]), int(spans.sizes[i]), int(spans.offsets[i])
+    target, done = out[start : start + size], 0
     try:
         while done < size:
             got = os.preadv(int(spans.files[i]), [target[done:]], offset + done)

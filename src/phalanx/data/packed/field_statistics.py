@@ -1,4 +1,4 @@
-"""Mean and deviation of what was packed, from samples that lie evenly all over it."""
+"""Mean and standard deviation of packed fields, estimated from evenly spaced samples."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from phalanx.data.packed.pack import Pack
 
 Numbers = NDArray[np.float64]
 
-LOOKED_AT_BYTES = 64 * 2**20
+MAX_SAMPLED_BYTES = 64 * 2**20
 MAX_SAMPLES = 20_000
 PIECE_BYTES = 2**20
 
 
-def measured(folder: Path, names: Collection[str]) -> list[Field]:
-    """The fields of a pack, those of `names` with their mean and deviation: of each channel of an
-    image, of each column of float features, else one of all values. Those whose samples differ in
-    shape are left as they are."""
+def measure_fields(folder: Path, names: Collection[str]) -> list[Field]:
+    """Return the fields of a pack, those of `names` with their mean and deviation: for each channel
+    of an image, each column of float features, else one of all values. Fields whose samples differ
+    in shape are left as they are."""
     pack = Pack(folder)
     try:
         return [
@@ -38,7 +38,7 @@ def measured(folder: Path, names: Collection[str]) -> list[Field]:
 def _measured(pack: Pack, field: Field) -> Field:
     assert field.shape
     sample_size = max(1, int(np.prod(field.shape)) * np.dtype(field.dtype).itemsize)
-    num_samples = min(pack.num_samples, MAX_SAMPLES, max(1, LOOKED_AT_BYTES // sample_size))
+    num_samples = min(pack.num_samples, MAX_SAMPLES, max(1, MAX_SAMPLED_BYTES // sample_size))
     chosen = np.linspace(0, pack.num_samples - 1, num_samples).round().astype(np.int64)
     values = pack.read(field.name, chosen)
     mean, deviation = _moments(values, _axes(field))
@@ -56,7 +56,8 @@ def _axes(field: Field) -> tuple[int, ...]:
 
 
 def _moments(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[Numbers, Numbers]:
-    """In float64, piece by piece, the mean first: no digits are lost to a large mean."""
+    """Return mean and deviation in float64, chunk by chunk, the mean first, so that a large mean
+    costs no precision."""
     num_pieces = -(-values.nbytes // PIECE_BYTES)
     pieces = np.array_split(values, max(1, min(len(values), num_pieces)))
     num_values = math.prod(values.shape[axis] for axis in axes)

@@ -1,4 +1,4 @@
-"""Batches that are found and read by one call: the same as the long way, and as careful."""
+"""The fast path returns the same samples as the slow path, and detects the same damage."""
 
 import os
 import shutil
@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from phalanx.data.packed.checked_reads import compiled
 from phalanx.data.packed.damage import DamagedError
 from phalanx.data.packed.index import Field, Layout
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.part_reader import PartReader
-from phalanx.data.packed.rows import compiled
 from phalanx.data.packed.writer import PackWriter
 from tests.data.packed.made import flip, rows
 
@@ -67,9 +67,9 @@ def test_what_is_wrong_is_named_as_before(pack: Pack) -> None:
     for wrong in (-1, NUM):
         with pytest.raises(IndexError, match=f"no sample {wrong}"):
             pack.read("inputs", np.array([0, wrong]))
-    asked = pack._reader.locate(0, np.array([7]))
-    file = pack.folder / pack.shards[int(asked.shards[0])].files[asked.file].name
-    flip(file, int(asked.parts.offsets[0]) + 9)
+    located = pack._reader.locate(0, np.array([7]))
+    file = pack.folder / pack.shards[int(located.shards[0])].files[located.file].name
+    flip(file, int(located.parts.offsets[0]) + 9)
     with pytest.raises(DamagedError) as caught:
         pack.read("inputs", ALL)
     assert (caught.value.sample, caught.value.file) == (7, file)
@@ -82,7 +82,7 @@ def test_a_shard_that_moved_is_opened_anew_and_the_old_file_let_go(
     other = tmp_path / "other"
     shutil.copytree(pack.folder, other)
     before = pack.read("inputs", ALL)
-    pack.relocated(1, other)
+    pack.relocate(1, other)
     assert (pack.read("inputs", ALL) == before).all()
     of_shard = {file.name for file in pack.shards[1].files}
     assert {file.parent for file in open_below(tmp_path) if file.name in of_shard} == {other}
@@ -95,7 +95,7 @@ def test_shards_move_while_many_read(pack: Pack, tmp_path: Path) -> None:
 
     def read(seed: int) -> bool:
         if seed % 5 == 0:
-            pack.relocated(seed % len(pack.shards), other if seed % 2 else None)
+            pack.relocate(seed % len(pack.shards), other if seed % 2 else None)
         order = np.random.default_rng(seed).permutation(NUM)[:9]
         return bool((pack.read("inputs", order) == expected[order]).all())
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.packed.index import Field, Layout, PackIndex, Shard
-from phalanx.data.packed.shards import file_names, sample_bytes
+from phalanx.data.packed.shard_files import file_names, sample_bytes
 from phalanx.errors import UserError
 
 MAX_HEADER_BYTES = 1 << 16

@@ -13,7 +13,7 @@ from phalanx.data.packed.part_reader import PartReader
 from phalanx.errors import UserError
 
 PathOf = Callable[[int, int], Path]
-"""(shard, number of the file) → where it is."""
+"""(shard, number of the file) → its path."""
 
 
 def check_files(index: PackIndex, path_of: PathOf, reader: PartReader, *, is_strict: bool) -> None:

@@ -1,4 +1,4 @@
-"""`index.json` as it is read and written."""
+"""Reading and writing of `index.json`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.data.packed.check import check_index
+from phalanx.data.packed.check_index import check_index
 from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS
@@ -17,7 +17,7 @@ SPLITS = "splits.json"
 
 
 def read_index(folder: Path) -> PackIndex:
-    """The index of one split, its numbers checked against each other; no shard is looked at.
+    """Read and validate the index of one split; no shard is opened.
 
     Raises: UserError when there is none, it is damaged, or a newer Phalanx made it.
     """
@@ -45,7 +45,7 @@ def read_index(folder: Path) -> PackIndex:
 
 
 def encode_index(index: PackIndex) -> bytes:
-    """As it stands in the file, with a checksum of its own."""
+    """Encode the index as JSON, with its own checksum."""
     signed = msgspec.structs.replace(index, sha256=_digest(index))
     return msgspec.json.format(msgspec.json.encode(signed), indent=1) + b"\n"
 
