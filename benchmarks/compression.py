@@ -106,14 +106,14 @@ class Training:
         from phalanx.models.build import build_model
         from phalanx.models.options import ModelOptions
         from phalanx.parallel.compression.make import make_compressor
-        from phalanx.parallel.make_exchange import make_exchange
+        from phalanx.parallel.make_grad_reducer import make_grad_reducer
 
         self.world, self.size = world, world.size
         self.model = build_model("mlp", seed=seed, options=ModelOptions(width=task["width"]))
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=0.02, momentum=0.9)
         self.compressor = make_compressor(compressor, seed=seed)
-        self.exchange = make_exchange(
+        self.reducer = make_grad_reducer(
             world,
             self.parameters,
             self.compressor,
@@ -130,7 +130,7 @@ class Training:
         for parameter in self.parameters:
             parameter.grad = None
         loss = torch.nn.functional.cross_entropy(self.model(images), labels, reduction="sum")
-        with self.exchange:
+        with self.reducer:
             (loss / batch).backward()
         self.optimizer.step()
         return time.perf_counter() - began
@@ -161,14 +161,14 @@ def times(world, task: dict) -> dict[str, object]:
             if everybody is not None:
                 steps[name].append(float(everybody.max()))
     for training in trainings.values():
-        training.exchange.close()
+        training.reducer.close()
     medians = {name: statistics.median(s[WARM_UP:]) for name, s in steps.items() if s}
     return {
         name: {
             "step_s": medians[name],
             "times_as_fast": medians["none"] / medians[name] if "none" in medians else None,
             "sent_bytes": sent[name],
-            "kept_bytes": trainings[name].compressor.kept_bytes(),
+            "kept_bytes": trainings[name].compressor.state_bytes(),
             "all_steps_s": steps[name][WARM_UP:],
         }
         for name in medians
@@ -216,7 +216,7 @@ def accuracies(world, task: dict) -> dict[str, object]:
                 logits = training.model(data.validation_inputs)
             hits = (logits.argmax(1) == data.validation_targets).double().mean()
             told[name].append(float(hits))
-            training.exchange.close()
+            training.reducer.close()
     return {
         name: {"mean": statistics.mean(a), "low": min(a), "high": max(a), "all": a}
         for name, a in told.items()
@@ -245,23 +245,23 @@ def codings() -> dict[str, object]:
     """The least time of several, of a million values, on one core."""
     import torch
 
-    from phalanx.parallel.compression.coding import Blocks, Brain, Half, Whole
+    from phalanx.parallel.compression.codec import BFloat16, BlockInt8, Float32, ScaledFloat16
 
     torch.set_num_threads(1)
     count = 2**20
-    values, kept = torch.randn(count), torch.zeros(count)
+    values, residual = torch.randn(count), torch.zeros(count)
     told = {}
-    for name, coding in (
-        ("fp32", Whole()),
-        ("fp16", Half()),
-        ("bf16", Brain()),
-        ("int8", Blocks()),
+    for name, codec in (
+        ("fp32", Float32()),
+        ("fp16", ScaledFloat16()),
+        ("bf16", BFloat16()),
+        ("int8", BlockInt8()),
     ):
-        coded = torch.empty(coding.num_bytes(count), dtype=torch.uint8)
+        encoded = torch.empty(codec.num_bytes(count), dtype=torch.uint8)
         told[name] = {
-            "encode": least(lambda: coding.encode(values, coded, kept), count),  # noqa: B023
-            "decode": least(lambda: coding.decode(coded, values, adds=False), count),  # noqa: B023
-            "add": least(lambda: coding.decode(coded, values, adds=True), count),  # noqa: B023
+            "encode": least(lambda: codec.encode(values, encoded, residual), count),  # noqa: B023
+            "decode": least(lambda: codec.decode(encoded, values, accumulate=False), count),  # noqa: B023
+            "add": least(lambda: codec.decode(encoded, values, accumulate=True), count),  # noqa: B023
         }
     return told
 

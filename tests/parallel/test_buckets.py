@@ -11,7 +11,7 @@ from torch import nn
 
 from phalanx.comm.link import Link
 from phalanx.parallel.buckets import LAST_PART, WORTH, network_bucket_bytes, plan_buckets
-from phalanx.parallel.carrier import Carrier
+from phalanx.parallel.comm_thread import CommThread
 from phalanx.parallel.gradient_buckets import GradientBuckets
 
 SIZES = st.lists(st.integers(1, 100), min_size=1, max_size=20)
@@ -60,10 +60,10 @@ def test_buckets_are_complete_once_and_in_their_order(
         complete = []
         for number in coming:
             parameters[number].grad = torch.full((sizes[number],), float(number + 1))
-            complete += buckets.take(parameters[number])
+            complete += buckets.mark_param_ready(parameters[number])
         for bucket in complete:
             assert all(p.grad is not None and p.grad[0] > 0 for p in bucket.parameters)
-        complete += buckets.rest()
+        complete += buckets.flush()
         assert [bucket.number for bucket in complete] == list(range(len(plan)))
         for number, parameter in enumerate(parameters):
             wanted = float(number + 1) if number in coming else 0.0
@@ -77,33 +77,33 @@ def test_buckets_are_complete_once_and_in_their_order(
             assert bucket.values.tolist() == spread
 
 
-def test_work_is_carried_in_order_by_a_thread_that_ends() -> None:
+def test_tasks_run_in_order_on_a_thread_that_ends() -> None:
     seen: list[tuple[int, int]] = []
-    carrier = Carrier(lambda work: seen.append((work, threading.get_ident())))
-    for work in range(5):
-        carrier.hand_over(work)
-    done = carrier.wait()
-    assert [carried.work for carried in done] == [work for work, _ in seen] == list(range(5))
+    thread = CommThread(lambda task: seen.append((task, threading.get_ident())))
+    for task in range(5):
+        thread.submit(task)
+    done = thread.wait()
+    assert [completed.task for completed in done] == [task for task, _ in seen] == list(range(5))
     assert len({ident for _, ident in seen} | {threading.get_ident()}) == 2
     assert all(a.ended_ns <= b.began_ns for a, b in itertools.pairwise(done))
-    assert carrier.wait() == []
-    carrier.close()
-    assert not carrier._thread.is_alive()
+    assert thread.wait() == []
+    thread.close()
+    assert not thread._thread.is_alive()
 
 
-def test_after_an_error_nothing_more_is_carried() -> None:
+def test_after_an_error_no_more_tasks_run() -> None:
     seen: list[int] = []
 
-    def do(work: int) -> None:
-        seen.append(work)
-        if work == 1:
+    def do(task: int) -> None:
+        seen.append(task)
+        if task == 1:
             raise ArithmeticError("it broke")
 
-    carrier = Carrier(do)
-    carrier.hand_over(1)
+    thread = CommThread(do)
+    thread.submit(1)
     with pytest.raises(ArithmeticError, match="it broke"):
-        carrier.wait()
+        thread.wait()
     with pytest.raises(ArithmeticError, match="it broke"):
-        carrier.hand_over(2)
-    carrier.close()
+        thread.submit(2)
+    thread.close()
     assert seen == [1]

@@ -66,16 +66,18 @@ class DataParallel(nn.Module):
             self._group.size, world.settings.cache_bytes
         )
         self._is_synchronised, self._is_running = True, False
-        self._came: list[nn.Parameter] = []
+        self._ready_order: list[nn.Parameter] = []
         self._order_is_known = False
         self._broadcast([*module.parameters(), *module.buffers()])
         self._make_buckets(range(len(self._trained) - 1, -1, -1))  # backward goes backwards
-        self._hooks = [p.register_post_accumulate_grad_hook(self._came_in) for p in self._trained]
+        self._hooks = [
+            p.register_post_accumulate_grad_hook(self._mark_param_ready) for p in self._trained
+        ]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.training and torch.is_grad_enabled():
-            if self._came and not self._order_is_known:
-                self._follow_order()
+            if self._ready_order and not self._order_is_known:
+                self._follow_ready_order()
             if self._broadcasts and self._is_synchronised:
                 self._broadcast(list(self.module.buffers()))
         return self.module(*args, **kwargs)
@@ -106,15 +108,15 @@ class DataParallel(nn.Module):
         )
         self._buckets = GradientBuckets(self._trained, plan, visible_memory(self._group))
 
-    def _follow_order(self) -> None:
+    def _follow_ready_order(self) -> None:
         """Rebuild the buckets in the order in which rank 0's gradients became ready."""
         self._order_is_known = True
         numbers = {p: number for number, p in enumerate(self._trained)}
-        order = self._group.share([numbers[p] for p in dict.fromkeys(self._came)])
+        order = self._group.share([numbers[p] for p in dict.fromkeys(self._ready_order)])
         unused = [number for number in range(len(self._trained)) if number not in set(order)]
         self._make_buckets([*order, *unused])
 
-    def _came_in(self, parameter: Tensor) -> None:
+    def _mark_param_ready(self, parameter: Tensor) -> None:
         """Record that a gradient is ready; called by the backward pass."""
         if not self._is_synchronised:
             return
@@ -122,15 +124,15 @@ class DataParallel(nn.Module):
         if not self._is_running:
             self._is_running = True
             self._buckets.begin()
-            Variable._execution_engine.queue_callback(self._end)
+            Variable._execution_engine.queue_callback(self._finish_backward)
         if not self._order_is_known:
-            self._came.append(parameter)
-        self._reduce(self._buckets.take(parameter))
+            self._ready_order.append(parameter)
+        self._reduce(self._buckets.mark_param_ready(parameter))
 
-    def _end(self) -> None:
+    def _finish_backward(self) -> None:
         """End the backward pass: parameters without a gradient count as zeros."""
         self._is_running = False
-        self._reduce(self._buckets.rest())
+        self._reduce(self._buckets.flush())
 
     def _reduce(self, buckets: Sequence[Bucket]) -> None:
         if self._group.size > 1:

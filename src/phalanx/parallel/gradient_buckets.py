@@ -17,7 +17,7 @@ class Bucket:
     def __init__(self, number: int, parameters: Sequence[nn.Parameter], memory: Tensor) -> None:
         """parameters: of one dtype; memory: (bytes,) uint8, as many as they have."""
         self.number, self.parameters = number, parameters
-        self.waits_for = len(parameters)
+        self.num_pending = len(parameters)
         self.values: Tensor = memory.view(parameters[0].dtype)
         """(n,): all gradients."""
         starts = [0]
@@ -33,7 +33,7 @@ class Bucket:
         return [parameter.shape for parameter in self.parameters]
 
     @torch.no_grad()
-    def take(self, parameter: nn.Parameter) -> None:
+    def copy_in(self, parameter: nn.Parameter) -> None:
         """Move the parameter's gradient into the bucket; a missing one counts as zeros."""
         view = self.views[parameter]
         if parameter.grad is None:
@@ -67,27 +67,27 @@ class GradientBuckets:
     def begin(self) -> None:
         """Begin a backward pass."""
         self._next = 0
-        self._missing = dict.fromkeys(self._bucket_of)
+        self._not_ready = dict.fromkeys(self._bucket_of)
         for bucket in self.buckets:
-            bucket.waits_for = len(bucket.parameters)
+            bucket.num_pending = len(bucket.parameters)
 
-    def take(self, parameter: nn.Parameter) -> list[Bucket]:
+    def mark_param_ready(self, parameter: nn.Parameter) -> list[Bucket]:
         """Mark a gradient as ready; return the buckets that this completes."""
         bucket = self._bucket_of[parameter]
-        bucket.take(parameter)
-        bucket.waits_for -= 1
-        self._missing.pop(parameter, None)
+        bucket.copy_in(parameter)
+        bucket.num_pending -= 1
+        self._not_ready.pop(parameter, None)
         first = self._next
-        while self._next < len(self.buckets) and self.buckets[self._next].waits_for <= 0:
+        while self._next < len(self.buckets) and self.buckets[self._next].num_pending <= 0:
             self._next += 1
         return self.buckets[first : self._next]
 
-    def rest(self) -> list[Bucket]:
+    def flush(self) -> list[Bucket]:
         """End the backward pass: take missing gradients as they are; return the remaining
         buckets."""
-        for parameter in self._missing:
-            self._bucket_of[parameter].take(parameter)
-        self._missing.clear()
+        for parameter in self._not_ready:
+            self._bucket_of[parameter].copy_in(parameter)
+        self._not_ready.clear()
         first, self._next = self._next, len(self.buckets)
         return self.buckets[first:]
 

@@ -20,7 +20,7 @@ from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.gradients import told_of_one
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
-from phalanx.parallel.step import OwnState
+from phalanx.parallel.step import RankLocalState
 from phalanx.parallel.strategy import (
     IGNORED,
     Batch,
@@ -150,7 +150,7 @@ class Local(OverMPI):
         self._parameters_now.copy_(self._shared)
         self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
 
-    def own_state(self) -> OwnState | None:
+    def rank_local_state(self) -> RankLocalState | None:
         """Return this rank's optimizer state, and the outer momentum."""
         if not (STATES[self._rule.formula] or self._outer_momentum):
             return None
@@ -161,10 +161,10 @@ class Local(OverMPI):
             if isinstance(value, Tensor)
         }
         tensors |= {f"outer::{name}": value for name, value in self._outer_tensors().items()}
-        return OwnState(self._words, [], tensors)
+        return RankLocalState(self._state_name, [], tensors)
 
-    def go_on_from(self, state: OwnState) -> bool:
-        if state.words != self._words:
+    def load_rank_local_state(self, state: RankLocalState) -> bool:
+        if state.name != self._state_name:
             return False
         states, outer = self.optimizer_state(), self._outer_tensors()
         for key, value in state.tensors.items():
@@ -177,7 +177,7 @@ class Local(OverMPI):
         return True
 
     @property
-    def _words(self) -> str:
+    def _state_name(self) -> str:
         return f"local SGD ({'nesterov' if self._outer_momentum else 'average'})"
 
     def _outer_tensors(self) -> dict[str, Tensor]:

@@ -18,14 +18,19 @@ from phalanx.comm.traffic import Moved
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.parallel.bucketed_reducer import BucketedGradReducer
 from phalanx.parallel.compression.compressor import Compressor, Uncompressed
-from phalanx.parallel.exchange import Exchange
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
 from phalanx.parallel.gradients import are_finite, square_of
-from phalanx.parallel.make_exchange import choice_for, is_worth_hiding, make_exchange, moved_in_step
+from phalanx.parallel.make_grad_reducer import (
+    choose_algorithm,
+    expected_step_traffic,
+    is_worth_hiding,
+    make_grad_reducer,
+)
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, gradient_of
-from phalanx.parallel.step import OwnState
+from phalanx.parallel.step import RankLocalState
 from phalanx.parallel.strategy import UpdateTimes, backward
 from phalanx.records.schema import ExpectedCosts
 from phalanx.torch_backend.tensors import dtype_of
@@ -52,7 +57,7 @@ class MPI(OverMPI):
         bucket_bytes: int | None = None,
     ) -> None:
         """compressor: None for none. overlap auto: where a network carries the gradients.
-        bucket_bytes: of an exchange; None: as cache and network allow."""
+        bucket_bytes: of a bucketed reducer; None: as cache and network allow."""
         super().__init__(world)
         self._method = method
         self._compressor = compressor or Uncompressed()
@@ -62,7 +67,7 @@ class MPI(OverMPI):
         self._bucket_bytes = bucket_bytes
         self.coordinates = {"dp": self.rank}
         self._reducer: AllReducer | None = None
-        self._exchange: Exchange | None = None
+        self._bucketed_reducer: BucketedGradReducer | None = None
 
     def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
         """Raises: UserError when the ranks cannot sum in the way that is asked for."""
@@ -74,15 +79,15 @@ class MPI(OverMPI):
         is_compressed = not isinstance(self._compressor, Uncompressed)
         try:
             if self.size > 1 and (self._overlaps or is_compressed):
-                self._prepare_exchange()
+                self._prepare_bucketed_reducer()
             else:
                 self._prepare_reducer()
         except ValueError as error:
             raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
         self.optimizer = torch_optimizer(rule, self._parameters)
 
-    def _prepare_exchange(self) -> None:
-        self._exchange = make_exchange(
+    def _prepare_bucketed_reducer(self) -> None:
+        self._bucketed_reducer = make_grad_reducer(
             self._world,
             self._parameters,
             self._compressor,
@@ -90,10 +95,10 @@ class MPI(OverMPI):
             bucket_bytes=self._bucket_bytes,
             overlaps=self._overlaps,
         )
-        counts = [[self._parameters[n].numel() for n in ns] for ns in self._exchange.plan()]
+        counts = [[self._parameters[n].numel() for n in ns] for ns in self._bucketed_reducer.plan()]
         dtype = dtype_of(self._parameters[0].dtype)
         largest = max(map(sum, counts))
-        self.collective = choice_for(self._world, largest, dtype, self._method).algorithm
+        self.collective = choose_algorithm(self._world, largest, dtype, self._method).algorithm
 
     def _prepare_reducer(self) -> None:
         sizes = [parameter.numel() for parameter in self._parameters]
@@ -109,8 +114,8 @@ class MPI(OverMPI):
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         began = time.perf_counter()
         weight = self.loss_weight(global_targets)
-        if self._exchange is not None:
-            return self._exchanged(self._exchange, loss_sum, weight)
+        if self._bucketed_reducer is not None:
+            return self._update_bucketed(self._bucketed_reducer, loss_sum, weight)
         backward(loss_sum, weight)
         computed = time.perf_counter()
         self._sum_gradients()
@@ -118,12 +123,14 @@ class MPI(OverMPI):
         self.step_optimizer()
         return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
 
-    def _exchanged(self, exchange: Exchange, loss_sum: Tensor, weight: float) -> UpdateTimes:
+    def _update_bucketed(
+        self, reducer: BucketedGradReducer, loss_sum: Tensor, weight: float
+    ) -> UpdateTimes:
         began = time.perf_counter()
-        exchange.spans = self.spans
-        with exchange:
+        reducer.spans = self.spans
+        with reducer:
             backward(loss_sum, weight)
-        ended, times = time.perf_counter(), exchange.times
+        ended, times = time.perf_counter(), reducer.times
         self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
         self.step_optimizer()
         return UpdateTimes(
@@ -175,28 +182,34 @@ class MPI(OverMPI):
         """Return the traffic of a step; before the first, with the buckets as they most likely will
         be."""
         size = self._parameters[0].element_size()
-        if self._exchange is None:
+        if self._bucketed_reducer is None:
             assert self._reducer is not None, "prepare() comes first"
             formula = all_reduce_formula(self._reducer.name, self.rank, self.size, size)
             return (self._reducer.moved if self.size > 1 else Moved(0, 0, 0)), formula
-        plan = self._exchange.plan()
+        plan = self._bucketed_reducer.plan()
         args = (self._world, self._parameters, plan, self._compressor, self._method)
-        assert self.collective is not None, "said where the exchange is made"
+        assert self.collective is not None, "set where the reducer is made"
         formula = all_reduce_formula(self.collective, self.rank, self.size, size)
         if self._compressor.name != "none":
             formula = f"{self._compressor.name} of {formula}"
-        return moved_in_step(*args), formula
+        return expected_step_traffic(*args), formula
 
-    def own_state(self) -> OwnState | None:
-        return self._exchange.own_state() if self._exchange is not None else None
+    def rank_local_state(self) -> RankLocalState | None:
+        return (
+            self._bucketed_reducer.rank_local_state()
+            if self._bucketed_reducer is not None
+            else None
+        )
 
-    def go_on_from(self, state: OwnState) -> bool:
-        return self._exchange is not None and self._exchange.go_on_from(state)
+    def load_rank_local_state(self, state: RankLocalState) -> bool:
+        return self._bucketed_reducer is not None and self._bucketed_reducer.load_rank_local_state(
+            state
+        )
 
     def close(self) -> None:
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+        if self._bucketed_reducer is not None:
+            self._bucketed_reducer.close()
+            self._bucketed_reducer = None
         if self._reducer is not None:
             self.clear_gradients()
             self._sums.clear()

@@ -26,7 +26,7 @@ from phalanx.parallel.gradients import REMEDIES, bad_among, square_of, told_of_o
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.serving.clocks import Clocks
-from phalanx.parallel.serving.post import (
+from phalanx.parallel.serving.protocol import (
     HEADER_BYTES,
     Header,
     answer,
@@ -34,7 +34,7 @@ from phalanx.parallel.serving.post import (
     push_and_pull,
     take_gradient,
 )
-from phalanx.parallel.serving.share import OwnedShare
+from phalanx.parallel.serving.server_shard import ServerShard
 from phalanx.parallel.strategy import (
     IGNORED,
     Batch,
@@ -155,7 +155,7 @@ class Server(OverMPI):
 
     def _prepare_server(self, rule: UpdateRule) -> None:
         own = self._shares[self.rank]
-        self._share = OwnedShare(self._weights, own, rule)
+        self._share = ServerShard(self._weights, own, rule)
         slots = self._workers if self._mode == "synchronous" else 1
         self._slots = torch.zeros(slots, len(own), dtype=self._weights.dtype)
         if self._servers > 1:

@@ -83,12 +83,12 @@ class StateBytes(NamedTuple):
     optimizer: int
 
 
-class OwnState(NamedTuple):
+class RankLocalState(NamedTuple):
     """State that a rank keeps between steps beside parameters and optimizer state; it fits the same
     rank among as many."""
 
-    words: str
-    """What keeps it; it fits nothing of other words."""
+    name: str
+    """Name of what has this state; it fits nothing of another name."""
     plan: list[list[int]]
     """The parameters' numbers in each bucket."""
     tensors: dict[str, Tensor]

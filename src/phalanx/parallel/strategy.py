@@ -30,7 +30,7 @@ from phalanx.parallel.gradients import (
 from phalanx.parallel.step import (
     IGNORED,
     Batch,
-    OwnState,
+    RankLocalState,
     StateBytes,
     StepResult,
     TimedAction,
@@ -343,13 +343,13 @@ class Strategy(ABC):
         shard, by torch.optim's names."""
         return {name: self.optimizer.state[p] for name, p in trained_parameters(self.model).items()}
 
-    def own_state(self) -> OwnState | None:
+    def rank_local_state(self) -> RankLocalState | None:
         """Return this rank's further state between steps, such as residuals. None, on all ranks,
         where there is none."""
         return None
 
-    def go_on_from(self, state: OwnState) -> bool:  # noqa: ARG002
-        """Load an earlier run's `own_state` of this rank; return False where it does not fit. After
+    def load_rank_local_state(self, state: RankLocalState) -> bool:  # noqa: ARG002
+        """Load this rank's `rank_local_state` of an earlier run; False if it does not fit. After
         `prepare`; collective."""
         return False
 

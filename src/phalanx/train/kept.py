@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from phalanx.comm.group import Group
-from phalanx.parallel.step import OwnState
+from phalanx.parallel.step import RankLocalState
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.gathering import Piece, Plan, full_tensors, gather_objects
 from phalanx.train.manifest import Manifest, is_kept, kept_file
@@ -46,12 +46,12 @@ def send_kept(strategy: Strategy) -> Write | None:
     """Return on rank 0 what writes the files of all ranks into a folder; None where nothing is
     kept. The others have sent theirs when they return. Collective: rank 0 must call what it gets.
     """
-    state = strategy.own_state()
+    state = strategy.rank_local_state()
     if state is None:
         return None
     group = strategy.checkpoint_group()
     own = _Described(
-        state.words, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
+        state.name, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
     )
     rows = gather_objects(group, own, _Described)
     tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
@@ -81,16 +81,16 @@ def load_kept(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:
     told = f"what {_said(checkpoint / kept_file(0))['words']} kept in checkpoint {checkpoint}"
     if num_ranks != strategy.size:
         return f"{told} is forgotten: it is of {num_ranks} ranks, this run has {strategy.size}"
-    if not strategy.go_on_from(_read(checkpoint / kept_file(strategy.rank))):
+    if not strategy.load_rank_local_state(_read(checkpoint / kept_file(strategy.rank))):
         return (
             f"{told} is forgotten: this run has another --strategy or --compress, or other buckets"
         )
     return ""
 
 
-def _read(file: Path) -> OwnState:
+def _read(file: Path) -> RankLocalState:
     said = _said(file)
-    return OwnState(said["words"], json.loads(said["plan"]), load_file(file))
+    return RankLocalState(said["words"], json.loads(said["plan"]), load_file(file))
 
 
 def _said(file: Path) -> dict[str, str]:

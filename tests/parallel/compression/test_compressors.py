@@ -10,7 +10,7 @@ from torch import Size, Tensor
 from phalanx.parallel.compression.compressor import Compressor
 from phalanx.parallel.compression.make import NAMES, make_compressor
 from phalanx.parallel.compression.powersgd import layout_of, orthonormalize
-from tests.parallel.compression.thread_ranks import ThreadRanks, run
+from tests.parallel.compression.thread_backend import ThreadBackend, run
 
 SHAPES = [Size(s) for s in ((40, 30), (40,), (30, 4, 5), (7,), (3, 2))]
 COUNT = sum(shape.numel() for shape in SHAPES)
@@ -35,7 +35,7 @@ def gradient(rank: int, step: int, count: int = COUNT) -> Tensor:
 def reduced(name: str, size: int, steps: int = 1) -> list[list[Tensor]]:
     """By rank and step: what a step's sum became."""
 
-    def program(ranks: ThreadRanks) -> list[Tensor]:
+    def program(ranks: ThreadBackend) -> list[Tensor]:
         compressor = made(name)
         sums = []
         for step in range(steps):
@@ -104,7 +104,7 @@ def test_what_is_lost_is_made_good(name: str, size: int) -> None:
 @pytest.mark.parametrize("name", COMPRESSING)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_sent_bytes_are_those_that_are_sent(name: str, size: int) -> None:
-    def program(ranks: ThreadRanks) -> tuple[int, int]:
+    def program(ranks: ThreadBackend) -> tuple[int, int]:
         compressor = made(name)
         compressor.reduce(0, gradient(ranks.rank, 0), ranks)
         return ranks.sent_bytes, compressor.sent_bytes(SHAPES, ranks.rank, size)
@@ -116,7 +116,7 @@ def test_sent_bytes_are_those_that_are_sent(name: str, size: int) -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_finite_is_seen_on_all_ranks_and_forgotten(name: str, bad: float) -> None:
-    def program(ranks: ThreadRanks) -> tuple[bool, Tensor]:
+    def program(ranks: ThreadBackend) -> tuple[bool, Tensor]:
         compressor = made(name)
         compressor.reduce(0, gradient(ranks.rank, 0), ranks)
         values = gradient(ranks.rank, 1)
@@ -137,7 +137,7 @@ def test_what_is_not_finite_is_seen_on_all_ranks_and_forgotten(name: str, bad: f
 def test_fp16_holds_large_and_small_gradients() -> None:
     for scale in (1e-30, 1e-8, 1e6, 1e30):
 
-        def program(ranks: ThreadRanks, scale: float = scale) -> Tensor:
+        def program(ranks: ThreadBackend, scale: float = scale) -> Tensor:
             values = scale * gradient(ranks.rank, 0)
             made("fp16").reduce(0, values, ranks)
             return values / scale
@@ -148,14 +148,14 @@ def test_fp16_holds_large_and_small_gradients() -> None:
 
 @pytest.mark.parametrize("name", KEEPING)
 def test_buckets_made_anew_begin_with_nothing_kept(name: str) -> None:
-    def program(ranks: ThreadRanks) -> tuple[Tensor, Tensor]:
+    def program(ranks: ThreadBackend) -> tuple[Tensor, Tensor]:
         fresh, used = made(name), made(name)
         used.prepare(1, [Size([50, 50])])
         for number, count in ((0, COUNT), (1, 2500)):
             used.reduce(number, gradient(ranks.rank, 9, count), ranks)
-        assert used.kept_bytes() > 4 * 2500
+        assert used.state_bytes() > 4 * 2500
         used.prepare(0, SHAPES)
-        assert used.kept_bytes() == 0
+        assert used.state_bytes() == 0
         if name == "powersgd":  # its random beginnings go on
             return torch.zeros(1), torch.zeros(1)
         results = []
@@ -171,7 +171,7 @@ def test_buckets_made_anew_begin_with_nothing_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float64_and_no_values_at_all(name: str) -> None:
-    def program(ranks: ThreadRanks) -> Tensor:
+    def program(ranks: ThreadBackend) -> Tensor:
         compressor = made(name)
         values = gradient(ranks.rank, 0).double()
         compressor.reduce(0, values, ranks)
@@ -185,7 +185,7 @@ def test_float64_and_no_values_at_all(name: str) -> None:
 
 
 def test_topk_sends_the_largest_and_of_equal_ones_the_first() -> None:
-    def program(ranks: ThreadRanks) -> Tensor:
+    def program(ranks: ThreadBackend) -> Tensor:
         compressor = make_compressor("topk", topk_fraction=0.3)
         values = torch.tensor([1.0, -2.0, 2.0, 2.0, 0.5, -3.0, 2.0, 0.0, 0.0, 0.0])
         compressor.reduce(0, values if ranks.rank == 0 else values.zero_(), ranks)
@@ -196,7 +196,7 @@ def test_topk_sends_the_largest_and_of_equal_ones_the_first() -> None:
 
 
 def test_powersgd_finds_a_product_of_low_rank_exactly() -> None:
-    def program(ranks: ThreadRanks) -> tuple[Tensor, Tensor]:
+    def program(ranks: ThreadBackend) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(ranks.rank)
         right = torch.randn(2, 30, generator=torch.Generator().manual_seed(5))
         matrix = torch.randn(40, 2, generator=generator) @ right
@@ -213,7 +213,7 @@ def test_powersgd_finds_a_product_of_low_rank_exactly() -> None:
 
 
 def test_powersgd_wakes_up_after_a_gradient_of_zeros() -> None:
-    def program(ranks: ThreadRanks) -> Tensor:
+    def program(ranks: ThreadBackend) -> Tensor:
         compressor = made("powersgd")
         for _ in range(2):
             compressor.reduce(0, torch.zeros(COUNT), ranks)

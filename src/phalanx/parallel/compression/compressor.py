@@ -12,7 +12,7 @@ from torch import Size, Tensor
 from phalanx.comm.traffic import all_reduced
 
 
-class Rounds(Protocol):
+class AsyncRounds(Protocol):
     """Asynchronous rounds of one sum, in the same order on all ranks.
 
     Each call returns a function that waits for its round; until then its tensors must not be
@@ -32,7 +32,7 @@ class Rounds(Protocol):
         """Begin `all_gather`; `part` may be outputs[own rank] itself."""
 
 
-class Ranks(Protocol):
+class ReduceBackend(Protocol):
     """Collectives that compressors need, over a `comm.Group` or a torch.distributed group.
 
     Tensors are contiguous and lie in CPU memory. All calls are collective, in the same order on all
@@ -54,27 +54,27 @@ class Ranks(Protocol):
     def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
         """Receive parts[own rank] of each `peer` into outputs[peer]; of any sizes."""
 
-    def rounds(self, num_bytes: int) -> AbstractContextManager[Rounds]:
+    def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:
         """Open the rounds of one sum of a vector whose encoding has `num_bytes`; the same on every
         rank."""
 
 
-class AtOnce:
+class BlockingRounds:
     """Blocking rounds: complete when the call returns."""
 
     overlap = False
 
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
+    def __init__(self, backend: ReduceBackend) -> None:
+        self._backend = backend
 
     def begin_all_to_all(
         self, outputs: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> Callable[[], None]:
-        self._ranks.all_to_all(outputs, parts)
+        self._backend.all_to_all(outputs, parts)
         return _nothing
 
     def begin_all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> Callable[[], None]:
-        self._ranks.all_gather(outputs, part)
+        self._backend.all_gather(outputs, part)
         return _nothing
 
 
@@ -86,11 +86,11 @@ class Compressor(ABC):
     """
 
     name: str
-    keeps = False
-    """Whether what is kept of a step changes later ones."""
+    has_state = False
+    """Whether the state of a step changes later ones."""
 
     @property
-    def words(self) -> str:
+    def state_name(self) -> str:
         """Name of the saved state: it fits compressors of the same name alone."""
         return self.name
 
@@ -99,7 +99,7 @@ class Compressor(ABC):
         number again means that all buckets are made anew: all state is dropped."""
 
     @abstractmethod
-    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
+    def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
         """Sum `values`, (n,) float32 or float64, over the ranks in place, approximately.
         Collective.
 
@@ -111,16 +111,16 @@ class Compressor(ABC):
         """Return the bytes that `rank` sends, and receives, for a bucket of parameters of
         `shapes`."""
 
-    def kept(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return this rank's state by name, to be read."""
         return {}
 
-    def restore(self, kept: Mapping[str, Tensor]) -> None:  # noqa: B027  # most keep nothing
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:  # noqa: B027  # most have none
         """Restore a saved state, with the same buckets; after `prepare`, before `reduce`."""
 
-    def kept_bytes(self) -> int:
+    def state_bytes(self) -> int:
         """Return the memory of the state between steps."""
-        return sum(tensor.nbytes for tensor in self.kept().values())
+        return sum(tensor.nbytes for tensor in self.state_dict().values())
 
 
 class Uncompressed(Compressor):
@@ -128,8 +128,8 @@ class Uncompressed(Compressor):
 
     name = "none"
 
-    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:  # noqa: ARG002
-        ranks.all_reduce(values)
+    def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:  # noqa: ARG002
+        backend.all_reduce(values)
 
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
         return all_reduced(count_of(shapes), 4, rank, num_ranks).sent_bytes

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Size, Tensor
 from torch.futures import Future
 
+from phalanx.parallel.compression.backends import TorchBackend
 from phalanx.parallel.compression.make import make_compressor
-from phalanx.parallel.compression.ranks import OnProcessGroup
 
 
 class Compressed:
@@ -36,7 +36,7 @@ class Compressed:
         self.compressor = make_compressor(
             name, powersgd_rank=powersgd_rank, topk_fraction=topk_fraction, seed=seed
         )
-        self.ranks = OnProcessGroup(group)
+        self.backend = TorchBackend(group)
         self._shapes: dict[int, tuple[Size, ...]] = {}
 
     def reduce(self, bucket: dist.GradBucket) -> Tensor:
@@ -48,8 +48,8 @@ class Compressed:
             self.compressor.prepare(number, shapes)
             self._shapes[number] = shapes
         values = bucket.buffer()
-        self.compressor.reduce(number, values, self.ranks)
-        values /= self.ranks.size
+        self.compressor.reduce(number, values, self.backend)
+        values /= self.backend.size
         return values
 
 

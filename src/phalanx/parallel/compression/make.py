@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from phalanx.parallel.compression.coded import Coded
-from phalanx.parallel.compression.coding import Blocks, Brain, Half
+from phalanx.parallel.compression.codec import BFloat16, BlockInt8, ScaledFloat16
+from phalanx.parallel.compression.codec_compressor import CodecCompressor
 from phalanx.parallel.compression.compressor import Compressor, Uncompressed
 from phalanx.parallel.compression.powersgd import PowerSGD
 from phalanx.parallel.compression.topk import TopK
@@ -27,11 +27,11 @@ def make_compressor(
         case "none":
             return Uncompressed()
         case "fp16":
-            return Coded(name, Half())
+            return CodecCompressor(name, ScaledFloat16())
         case "bf16":
-            return Coded(name, Brain())
+            return CodecCompressor(name, BFloat16())
         case "int8":
-            return Coded(name, Blocks())
+            return CodecCompressor(name, BlockInt8())
         case "powersgd":
             return PowerSGD(powersgd_rank, seed)
         case "topk":

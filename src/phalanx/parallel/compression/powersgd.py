@@ -9,13 +9,13 @@ import torch
 from torch import Size, Tensor
 
 from phalanx.comm.layout import starts_of
-from phalanx.parallel.compression.coded import CodedSum, Kept
-from phalanx.parallel.compression.coding import Whole
-from phalanx.parallel.compression.compressor import Compressor, Ranks
+from phalanx.parallel.compression.codec import Float32
+from phalanx.parallel.compression.codec_compressor import CodecAllReduce, ErrorFeedback
+from phalanx.parallel.compression.compressor import Compressor, ReduceBackend
 from phalanx.parallel.compression.scratch import Scratch, is_finite
 
-_NOTHING_LEFT = 1e-5
-"""A column of which the columns before it leave less than this part is one that they say already:
+_DEPENDENT = 1e-5
+"""A column is linearly dependent on those before it if less than this part of its norm remains:
 float32 leaves rounding errors of that size."""
 
 
@@ -66,7 +66,7 @@ class PowerSGD(Compressor):
     rank's own M has beyond P Pᵀ M it adds to its next gradient. Parameters of one dimension, and
     matrices so small that factors would be no fewer values, are sent as they are.
 
-    A column of Q that says nothing (zeros, or a gradient was not finite) begins anew, at random.
+    A degenerate column of Q (zeros, or a gradient was not finite) is drawn anew at random.
     The products are made on every rank: the same bits need the same kernels, that is one kind of
     processor and one PyTorch.
 
@@ -76,51 +76,53 @@ class PowerSGD(Compressor):
     """
 
     name = "powersgd"
-    keeps = True
+    has_state = True
 
     def __init__(self, rank: int, seed: int = 0) -> None:
         self._rank, self._seed = rank, seed
         self._scratch = Scratch()
-        self._sum = CodedSum(Whole())
+        self._all_reduce = CodecAllReduce(Float32())
         self._layouts: dict[int, _Layout] = {}
-        self._kept: dict[int, Tensor] = {}
+        self._residuals: dict[int, Tensor] = {}
         self._right: dict[int, list[Tensor]] = {}
-        self._begun = 0
+        self._num_drawn = 0
 
     @property
-    def words(self) -> str:
+    def state_name(self) -> str:
         return f"{self.name} of rank {self._rank}"
 
     def prepare(self, number: int, shapes: Sequence[Size]) -> None:
         if number in self._layouts:
-            for known in (self._layouts, self._kept, self._right):
+            for known in (self._layouts, self._residuals, self._right):
                 known.clear()
         self._layouts[number] = layout_of(shapes, self._rank)
 
-    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
-        if ranks.size == 1:
+    def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
+        if backend.size == 1:
             return
         if number not in self._layouts:
             self.prepare(number, [values.shape])
         with self._scratch.as_float32(values) as working:
-            self._reduce(number, self._layouts[number], working, ranks)
+            self._reduce(number, self._layouts[number], working, backend)
 
-    def _reduce(self, number: int, layout: _Layout, values: Tensor, ranks: Ranks) -> None:
-        kept = self._kept.get(number)
-        if kept is None:
-            kept = self._kept[number] = torch.zeros(sum(m.stop - m.start for m in layout.matrices))
+    def _reduce(self, number: int, layout: _Layout, values: Tensor, backend: ReduceBackend) -> None:
+        residual = self._residuals.get(number)
+        if residual is None:
+            residual = self._residuals[number] = torch.zeros(
+                sum(m.stop - m.start for m in layout.matrices)
+            )
             self._right[number] = [torch.zeros(m.columns, m.rank) for m in layout.matrices]
-        matrices = list(_matrices(layout, values, kept))
+        matrices = list(_matrices(layout, values, residual))
         rights = self._right[number]
 
         first = self._scratch.floats("first", layout.num_first)
         lefts = list(_factors([(m.rows, m.rank) for m in layout.matrices], first))
         for (matrix, lost), left, right in zip(matrices, lefts, rights, strict=True):
             matrix += lost
-            self._renew(right)
+            self._redraw(right)
             torch.mm(matrix, right, out=left)
         _gather(layout, values, first)
-        self._add_up(first, ranks)
+        self._add_up(first, backend)
         _scatter(layout, values, first)
 
         second = self._scratch.floats("second", layout.num_second)
@@ -129,24 +131,28 @@ class PowerSGD(Compressor):
             orthonormalize(left)
             torch.mm(matrix.t(), left, out=right)
             lost.copy_(matrix).addmm_(left, right.t(), alpha=-1)
-        self._add_up(second, ranks)
+        self._add_up(second, backend)
         for (matrix, _), left, summed, right in zip(matrices, lefts, sums, rights, strict=True):
             torch.mm(left, summed.t(), out=matrix)
             right.copy_(summed)
         if not is_finite(values):
-            kept.zero_()
+            residual.zero_()
 
-    def _add_up(self, values: Tensor, ranks: Ranks) -> None:
+    def _add_up(self, values: Tensor, backend: ReduceBackend) -> None:
         if len(values):
-            self._sum.reduce(values, ranks, Kept.nothing(len(values), ranks.size, self._sum.coding))
+            self._all_reduce.reduce(
+                values,
+                backend,
+                ErrorFeedback.zeros(len(values), backend.size, self._all_reduce.codec),
+            )
 
-    def _renew(self, right: Tensor) -> None:
+    def _redraw(self, right: Tensor) -> None:
         """Replace columns that are zero or not finite by random ones, the same on every rank."""
         norms = right.norm(dim=0)
         is_bad = ~(torch.isfinite(norms) & (norms > 0))
         if is_bad.any():
-            self._begun += 1
-            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._begun)
+            self._num_drawn += 1
+            generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self._num_drawn)
             fresh = torch.randn(right.shape, generator=generator)
             right[:, is_bad] = fresh[:, is_bad]
 
@@ -155,31 +161,31 @@ class PowerSGD(Compressor):
             return 0
         layout = layout_of(shapes, self._rank)
         return sum(
-            self._sum.sent_bytes(count, rank, num_ranks)
+            self._all_reduce.sent_bytes(count, rank, num_ranks)
             for count in (layout.num_first, layout.num_second)
         )
 
-    def kept(self) -> dict[str, Tensor]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Return residuals and right factors, and how many columns were drawn at random."""
-        if not self._kept:
+        if not self._residuals:
             return {}
         rights = {
             f"{number}:right:{place}": right
             for number, many in self._right.items()
             for place, right in enumerate(many)
         }
-        lost = {f"{number}:lost": kept for number, kept in self._kept.items()}
-        return {"begun": torch.tensor(self._begun), **lost, **rights}
+        lost = {f"{number}:lost": residual for number, residual in self._residuals.items()}
+        return {"begun": torch.tensor(self._num_drawn), **lost, **rights}
 
-    def restore(self, kept: Mapping[str, Tensor]) -> None:
-        if not kept:
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        if not state:
             return
-        self._begun = int(kept["begun"])
+        self._num_drawn = int(state["begun"])
         for number, layout in self._layouts.items():
-            if f"{number}:lost" in kept:
-                self._kept[number] = kept[f"{number}:lost"]
+            if f"{number}:lost" in state:
+                self._residuals[number] = state[f"{number}:lost"]
                 places = range(len(layout.matrices))
-                self._right[number] = [kept[f"{number}:right:{place}"] for place in places]
+                self._right[number] = [state[f"{number}:right:{place}"] for place in places]
 
 
 def layout_of(shapes: Sequence[Size], rank: int) -> _Layout:
@@ -208,18 +214,18 @@ def orthonormalize(columns: Tensor) -> None:
             for _ in range(2):
                 column -= before @ (before.t() @ column)
         left = column.norm()
-        if left <= _NOTHING_LEFT * whole:
+        if left <= _DEPENDENT * whole:
             column.zero_()
         else:
             column /= left
 
 
-def _matrices(layout: _Layout, values: Tensor, kept: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def _matrices(layout: _Layout, values: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield the values and the residual of each matrix."""
     at = 0
     for m in layout.matrices:
         length = m.stop - m.start
-        yield values[m.start : m.stop].view(m.rows, -1), kept[at : at + length].view(m.rows, -1)
+        yield values[m.start : m.stop].view(m.rows, -1), residual[at : at + length].view(m.rows, -1)
         at += length
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Size, Tensor
 
 from phalanx.comm.coding import select_largest
-from phalanx.parallel.compression.compressor import Compressor, Ranks, count_of
+from phalanx.parallel.compression.compressor import Compressor, ReduceBackend, count_of
 from phalanx.parallel.compression.scratch import Scratch, is_finite
 from phalanx.torch_backend.tensors import buffer_of
 
@@ -29,45 +29,45 @@ class TopK(Compressor):
     """
 
     name = "topk"
-    keeps = True
+    has_state = True
 
     def __init__(self, fraction: float) -> None:
         self._fraction = fraction
         self._scratch = Scratch()
         self._known: set[int] = set()
-        self._kept: dict[int, Tensor] = {}
+        self._residuals: dict[int, Tensor] = {}
 
     def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: ARG002
         if number in self._known:
             self._known.clear()
-            self._kept.clear()
+            self._residuals.clear()
         self._known.add(number)
 
-    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
-        if ranks.size == 1 or not len(values):
+    def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
+        if backend.size == 1 or not len(values):
             return
         with self._scratch.as_float32(values) as working:
-            self._reduce(number, working, ranks)
+            self._reduce(number, working, backend)
 
-    def _reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
-        kept = self._kept.get(number)
-        if kept is None:
-            kept = self._kept[number] = torch.zeros_like(values)
-        kept += values
+    def _reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
+        residual = self._residuals.get(number)
+        if residual is None:
+            residual = self._residuals[number] = torch.zeros_like(values)
+        residual += values
         k = self.num_sent(len(values))
         part = self._scratch.bytes("part", 8 * k)
         positions, chosen = _split(part)
-        select_largest(buffer_of(kept), buffer_of(positions))
+        select_largest(buffer_of(residual), buffer_of(positions))
         places = positions.long()
-        torch.index_select(kept, 0, places, out=chosen)
-        kept.index_fill_(0, places, 0.0)
-        parts = self._scratch.parts("parts", [8 * k] * ranks.size)
-        ranks.all_gather(parts, part)
+        torch.index_select(residual, 0, places, out=chosen)
+        residual.index_fill_(0, places, 0.0)
+        parts = self._scratch.parts("parts", [8 * k] * backend.size)
+        backend.all_gather(parts, part)
         values.zero_()
         for positions, chosen in map(_split, parts):
             values.index_add_(0, positions, chosen)
         if not is_finite(values):
-            kept.zero_()
+            residual.zero_()
 
     def num_sent(self, count: int) -> int:
         """Return how many of a bucket's `count` values are sent."""
@@ -76,11 +76,11 @@ class TopK(Compressor):
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:  # noqa: ARG002
         return (num_ranks - 1) * 8 * self.num_sent(count_of(shapes))
 
-    def kept(self) -> dict[str, Tensor]:
-        return {str(number): kept for number, kept in self._kept.items()}
+    def state_dict(self) -> dict[str, Tensor]:
+        return {str(number): residual for number, residual in self._residuals.items()}
 
-    def restore(self, kept: Mapping[str, Tensor]) -> None:
-        self._kept = {int(number): tensor for number, tensor in kept.items()}
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self._residuals = {int(number): tensor for number, tensor in state.items()}
 
 
 def _split(part: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,10 @@ from torch import Size, Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.world import World
-from phalanx.parallel.compression.compressor import Ranks
+from phalanx.parallel.compression.backends import GroupBackend, TorchBackend
+from phalanx.parallel.compression.compressor import ReduceBackend
 from phalanx.parallel.compression.ddp import Compressed, reduce_bucket
 from phalanx.parallel.compression.make import NAMES, make_compressor
-from phalanx.parallel.compression.ranks import OnGroup, OnProcessGroup
 from phalanx.torch_backend.store import open_store
 
 SHAPES = [Size([300, 40]), Size([300]), Size([11, 300])]
@@ -33,7 +33,7 @@ def same_everywhere(values: Tensor) -> bool:
     return gathered is None or bool((gathered == gathered[0]).all())
 
 
-def check_sums(ranks: Ranks, counted: Callable[[], int] | None) -> None:
+def check_sums(ranks: ReduceBackend, counted: Callable[[], int] | None) -> None:
     for name in NAMES:
         compressor = make_compressor(name, topk_fraction=0.1, powersgd_rank=8)
         compressor.prepare(0, SHAPES)
@@ -80,12 +80,12 @@ def check_ddp() -> None:
 
 traffic = world.traffic
 assert traffic is not None
-check_sums(OnGroup(world.group), lambda: traffic.snapshot().sent_bytes)
+check_sums(GroupBackend(world.group), lambda: traffic.snapshot().sent_bytes)
 for backend in ("mpi", "gloo"):
     store = open_store(world, timedelta(seconds=30)) if backend == "gloo" else None
     where = {"store": store, "rank": rank, "world_size": size} if store else {}
     dist.init_process_group(backend, **where)
-    check_sums(OnProcessGroup(), None)
+    check_sums(TorchBackend(), None)
     check_ddp()
     dist.destroy_process_group()
 print(f"\nrank {rank} of {size} is done", flush=True)

@@ -15,11 +15,11 @@ from phalanx.comm.group import Group
 from phalanx.comm.layout import starts_of
 from phalanx.comm.select import Asked
 from phalanx.comm.transport import Transport
-from phalanx.parallel.compression.compressor import AtOnce, Rounds
+from phalanx.parallel.compression.compressor import AsyncRounds, BlockingRounds
 from phalanx.torch_backend.tensors import buffer_of
 
 
-class OnGroup:
+class GroupBackend:
     """Collectives on a Phalanx group: tensors are sent in place, without a copy."""
 
     def __init__(self, group: Group, algorithm: Asked | None = None) -> None:
@@ -46,17 +46,17 @@ class OnGroup:
         )
 
     @contextmanager
-    def rounds(self, num_bytes: int) -> Iterator[Rounds]:
+    def rounds(self, num_bytes: int) -> Iterator[AsyncRounds]:
         """Open rounds. As messages they overlap; through shared memory, which is as fast as the
         encoding, they block."""
         if self._group.shm is not None:
-            yield AtOnce(self)
+            yield BlockingRounds(self)
             return
         with self._group.messages("coded sum", num_bytes) as transport:
-            yield AsMessages(transport)
+            yield MessageRounds(transport)
 
 
-class AsMessages:
+class MessageRounds:
     """Overlapping rounds as messages of one collective of a Phalanx group. Empty tensors need no
     message: every rank knows that they are empty."""
 
@@ -86,7 +86,7 @@ class AsMessages:
         return exchange.finish
 
 
-class OnProcessGroup:
+class TorchBackend:
     """Collectives on a torch.distributed group, on whatever backend serves CPU tensors."""
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
@@ -126,5 +126,5 @@ class OnProcessGroup:
         for output, (start, stop) in zip(outputs, pairwise(starts_of(expected)), strict=True):
             output.copy_(received[start:stop])
 
-    def rounds(self, num_bytes: int) -> AbstractContextManager[Rounds]:  # noqa: ARG002
-        return nullcontext(AtOnce(self))
+    def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:  # noqa: ARG002
+        return nullcontext(BlockingRounds(self))

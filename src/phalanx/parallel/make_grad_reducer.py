@@ -14,15 +14,15 @@ from phalanx.comm.select import Choice, Topology, choose_all_reduce
 from phalanx.comm.traffic import Moved, together
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
+from phalanx.parallel.bucketed_reducer import BucketedGradReducer
 from phalanx.parallel.buckets import (
     LAST_PART,
     UNKNOWN,
     largest_bucket_bytes,
     network_bucket_bytes,
 )
+from phalanx.parallel.compression.backends import GroupBackend
 from phalanx.parallel.compression.compressor import Compressor, Uncompressed
-from phalanx.parallel.compression.ranks import OnGroup
-from phalanx.parallel.exchange import Exchange
 from phalanx.torch_backend.tensors import dtype_of
 
 
@@ -32,7 +32,7 @@ def is_worth_hiding(world: World) -> bool:
     return world.size > 1 and not world.on_one_node
 
 
-def make_exchange(
+def make_grad_reducer(
     world: World,
     parameters: Sequence[nn.Parameter],
     compressor: Compressor,
@@ -40,7 +40,7 @@ def make_exchange(
     method: Method,
     bucket_bytes: int | None,
     overlaps: bool,
-) -> Exchange:
+) -> BucketedGradReducer:
     """Return the reducer of `parameters`. Collective.
 
     bucket_bytes: of the largest bucket; None: as the cache allows, or as the network does where it
@@ -55,11 +55,11 @@ def make_exchange(
     if overlaps:  # a thread needs a group of its own, and sleeps while this rank computes
         policy = WaitPolicy.for_network()
         group = group.subgroup(range(world.size), name="gradients", policy=policy)
-    return Exchange(
+    return BucketedGradReducer(
         parameters,
         group,
         compressor,
-        OnGroup(group, None if method == "auto" else method),
+        GroupBackend(group, None if method == "auto" else method),
         largest_bytes=largest_bytes,
         last_bytes=largest_bytes // LAST_PART if overlaps else None,
         overlaps=overlaps,
@@ -72,7 +72,7 @@ def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
     return network_bucket_bytes(world.link or UNKNOWN) if overlaps else whole
 
 
-def choice_for(world: World, count: int, dtype: DType, method: Method) -> Choice:
+def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> Choice:
     """Return the algorithm that sums an uncompressed bucket of `count` values."""
     return choose_all_reduce(
         count * dtype.itemsize,
@@ -87,7 +87,7 @@ def choice_for(world: World, count: int, dtype: DType, method: Method) -> Choice
     )
 
 
-def moved_in_step(
+def expected_step_traffic(
     world: World,
     parameters: Sequence[nn.Parameter],
     plan: Sequence[Sequence[int]],
@@ -104,7 +104,7 @@ def moved_in_step(
             moves.append(Moved(num_bytes, num_bytes, 0))
             continue
         count = sum(shape.numel() for shape in shapes)
-        algorithm = choice_for(world, count, dtype, method).algorithm
+        algorithm = choose_algorithm(world, count, dtype, method).algorithm
         moved = moved_by_choice(algorithm, count, dtype.itemsize, world.rank, world.size)
         if moved is None:
             return None

@@ -10,10 +10,10 @@ from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
 from phalanx.comm.traffic import Traffic
 from phalanx.comm.world import World
-from phalanx.parallel.compression.coding import Blocks
+from phalanx.parallel.compression.backends import GroupBackend
+from phalanx.parallel.compression.chunks import ShardChunks
+from phalanx.parallel.compression.codec import BlockInt8
 from phalanx.parallel.compression.make import make_compressor
-from phalanx.parallel.compression.pieces import Cut
-from phalanx.parallel.compression.ranks import OnGroup
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
 FAST = Link(bandwidth_bytes_per_s=1e9, latency_s=100e-6)
@@ -28,7 +28,7 @@ def sums(world: World, name: str) -> list[Tensor]:
     for step in range(2):
         generator = torch.Generator().manual_seed(10 * step + RANK)
         values = torch.randn(COUNT, generator=generator)
-        compressor.reduce(0, values, OnGroup(world.group))
+        compressor.reduce(0, values, GroupBackend(world.group))
         found.append(values)
     assert traffic.sent_bytes == 2 * compressor.sent_bytes([Size([COUNT])], RANK, SIZE)
     world.group.traffic = None
@@ -38,7 +38,7 @@ def sums(world: World, name: str) -> list[Tensor]:
 def check_bits() -> None:
     memory, link = World.create(timeout_s=30), World.create(timeout_s=30, link=FAST)
     link.group.check = True
-    assert Cut(COUNT, SIZE, Blocks()).num_pieces > 1
+    assert ShardChunks(COUNT, SIZE, BlockInt8()).num_chunks > 1
     for name in NAMES:
         assert all(map(torch.equal, sums(link, name), sums(memory, name))), name
     assert link.group.last_calls().calls[-1].name == "coded sum"
@@ -50,13 +50,13 @@ def check_faults() -> None:
     """Rank 0 does not come: the others say so, and the group is of no more use."""
     world = World.create(timeout_s=0.5, link=FAST)
     compressor, values = make_compressor("int8"), torch.ones(COUNT)
-    compressor.reduce(0, values, OnGroup(world.group))
+    compressor.reduce(0, values, GroupBackend(world.group))
     if RANK == 0:
         time.sleep(3.5)  # the others ask each other for two seconds
     else:
         for words in ("for rank 0", "cannot be used any more"):
             try:
-                compressor.reduce(0, values, OnGroup(world.group))
+                compressor.reduce(0, values, GroupBackend(world.group))
             except (WaitTimeoutError, PeerFailedError) as error:
                 assert words in str(error), error
             else:

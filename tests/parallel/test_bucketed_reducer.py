@@ -15,10 +15,10 @@ pytestmark = pytest.mark.mpi
 def test_parameters_are_those_of_one_process(
     ranks: Ranks, programs: Callable[[str], Path], count: int
 ) -> None:
-    output = ranks.mpi(count, programs("exchange.py"), "truth")
+    output = ranks.mpi(count, programs("bucketed_reducer.py"), "truth")
     assert len(re.findall(rf"rank \d of {count} is done", output)) == count
 
 
 def test_what_ends_an_exchange(ranks: Ranks, programs: Callable[[str], Path]) -> None:
-    output = ranks.mpi(3, programs("exchange.py"), "faults")
+    output = ranks.mpi(3, programs("bucketed_reducer.py"), "faults")
     assert len(re.findall(r"rank \d of 3 is done", output)) == 3

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.update import UpdateRule
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.serving.share import OwnedShare
+from phalanx.parallel.serving.server_shard import ServerShard
 from phalanx.parallel.vector import as_one_vector, views_of
 
 RULES = {
@@ -47,7 +47,7 @@ def by_torch(rule: UpdateRule, steps: range, optimizer=None, of=None):
 def test_a_share_goes_on_from_a_state_and_gives_it_back(rule: UpdateRule) -> None:
     truth, whole, expected = by_torch(rule, range(6))
     mine, begun, vector = by_torch(rule, range(3))
-    shares = [OwnedShare(vector, own, rule) for own in (range(4), CUT, range(19, 30))]
+    shares = [ServerShard(vector, own, rule) for own in (range(4), CUT, range(19, 30))]
     states = [dict(state) for state in begun.state.values()]
     for share in shares:
         for parameter, state in zip(mine, states, strict=False):

@@ -13,7 +13,7 @@ from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.vector import views_of
 
 
-class OwnedShare:
+class ServerShard:
     """Values [own.start, own.stop) of the parameters' vector, and torch.optim's update of them.
 
     An update of values is independent of the other values, so one optimizer of a slice makes the

@@ -16,7 +16,7 @@ from phalanx.comm.link import Link
 from phalanx.comm.traffic import Traffic
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
-from phalanx.parallel.compression.compressor import Compressor, Ranks, Uncompressed
+from phalanx.parallel.compression.compressor import Compressor, ReduceBackend, Uncompressed
 from phalanx.parallel.mpi import MPI, Overlap
 from phalanx.parallel.strategy import Batch
 from phalanx.records.spans import SpanRecorder
@@ -83,7 +83,7 @@ class Doubly(Compressor):
     def prepare(self, number: int, shapes: list[torch.Size]) -> None:
         self.shapes[number] = sum(shape.numel() for shape in shapes)
 
-    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
+    def reduce(self, number: int, values: Tensor, ranks: ReduceBackend) -> None:
         assert self.shapes[number] == len(values) and ranks.size == SIZE and ranks.rank == RANK
         middle = len(values) // 2
         ranks.all_reduce(values[:middle])
@@ -112,17 +112,17 @@ def trained(
     net = model(RANK)
     strategy.prepare(net, RULE)
     traffic = world.group.traffic = Traffic()
-    if strategy._exchange is not None:
-        strategy._exchange._group.traffic = traffic
+    if strategy._bucketed_reducer is not None:
+        strategy._bucketed_reducer._group.traffic = traffic
     for step in range(STEPS):
         net.uses_all = step % 2 == 0
         result = strategy.step(batch(step, own_part()))
         assert result.communication_s >= 0 and result.backward_s > 0
-        if strategy._exchange is not None:
+        if strategy._bucketed_reducer is not None:
             assert result.last_bucket_s >= 0
             assert result.hidden_s >= 0 and (overlap != "off" or result.hidden_s == 0)
-    if strategy._exchange is not None:
-        plan = strategy._exchange.plan()
+    if strategy._bucketed_reducer is not None:
+        plan = strategy._bucketed_reducer.plan()
         assert sorted(number for bucket in plan for number in bucket) == list(range(8))
         assert plan[0][0] in (6, 7), "the last layer's gradients come first"
         assert bucket_bytes is None or len(plan) > 2
@@ -185,7 +185,7 @@ def check_reaching_nothing() -> None:
 class Breaks(Uncompressed):
     """An error on the thread of one rank."""
 
-    def reduce(self, number: int, values: Tensor, ranks: Ranks) -> None:
+    def reduce(self, number: int, values: Tensor, ranks: ReduceBackend) -> None:
         if RANK == 0 and self.is_on:
             raise ArithmeticError("it broke")
         super().reduce(number, values, ranks)
@@ -224,7 +224,7 @@ def check_faults() -> None:
         says(ZeroDivisionError, "division", lambda: strategy.step(batch(1, own_part())))
     else:
         says(PeerFailedError, "rank 0 failed: ", lambda: strategy.step(batch(1, own_part())))
-    strategy._exchange.close()
+    strategy._bucketed_reducer.close()
     COMM_WORLD.Barrier()
 
     # A rank that does not come is named.
@@ -235,8 +235,8 @@ def check_faults() -> None:
         gone = (WaitTimeoutError, PeerFailedError)  # who gives up first tells the others
         says(gone, "for rank 0", lambda: strategy.step(batch(1, own_part())))
     COMM_WORLD.Barrier()
-    strategy._exchange._group.fail("the others have given up")
-    strategy._exchange.close()
+    strategy._bucketed_reducer._group.fail("the others have given up")
+    strategy._bucketed_reducer.close()
     COMM_WORLD.Barrier()
 
     # An error on the thread is that of the step.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.traffic import all_gathered, exchanged
-from phalanx.parallel.compression.compressor import AtOnce, Rounds
+from phalanx.parallel.compression.compressor import AsyncRounds, BlockingRounds
 
 Result = TypeVar("Result")
 
@@ -23,7 +23,7 @@ class Board:
         self.barrier = threading.Barrier(size, timeout=20)
 
 
-class ThreadRanks:
+class ThreadBackend:
     """One rank; `sent_bytes` counts as `comm` does."""
 
     def __init__(self, rank: int, board: Board) -> None:
@@ -48,8 +48,8 @@ class ThreadRanks:
         sent, expected = [p.nbytes for p in parts], [o.nbytes for o in outputs]
         self.sent_bytes += exchanged(sent, expected, self.rank).sent_bytes
 
-    def rounds(self, num_bytes: int) -> AbstractContextManager[Rounds]:  # noqa: ARG002
-        return nullcontext(AtOnce(self))
+    def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:  # noqa: ARG002
+        return nullcontext(BlockingRounds(self))
 
     def _all(self, mine: Sequence[Tensor]) -> list[Sequence[Tensor]]:
         board = self._board
@@ -60,7 +60,7 @@ class ThreadRanks:
         return everybody
 
 
-def run(size: int, program: Callable[[ThreadRanks], Result]) -> list[Result]:
+def run(size: int, program: Callable[[ThreadBackend], Result]) -> list[Result]:
     """What `program` returns on each of `size` ranks."""
     board = Board(size)
     results: dict[int, Result] = {}
@@ -69,7 +69,7 @@ def run(size: int, program: Callable[[ThreadRanks], Result]) -> list[Result]:
     def main(rank: int) -> None:
         torch.set_num_threads(1)
         try:
-            results[rank] = program(ThreadRanks(rank, board))
+            results[rank] = program(ThreadBackend(rank, board))
         except BaseException as error:  # noqa: BLE001
             errors.append(error)
             board.barrier.abort()
