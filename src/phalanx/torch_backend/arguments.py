@@ -1,4 +1,4 @@
-"""Arguments of collectives in their many forms: options or keywords, one tensor or lists."""
+"""Normalization of the arguments of collectives: options or keywords, a tensor or lists."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def make_options(
     root: int | None = None,
     timeout: timedelta | None = None,
 ) -> Any:
-    """Options of `kind`. PyTorch's methods take them, or the operation or root in their place, or
-    these by keyword."""
+    """Return options of type `kind`, made from the reduce operation, root or timeout if needed.
+
+    PyTorch's methods take the options, or the operation or root in their place, or keywords."""
     if hasattr(opts, "asyncOp"):
         return opts
     made = kind()
@@ -47,7 +48,7 @@ def make_options(
 
 
 def single_tensor(tensors: Sequence[Tensor] | Tensor, group: NamedGroup, collective: str) -> Tensor:
-    """The one tensor of a list of one; PyTorch's lists were meant for several GPUs a process."""
+    """Return the tensor of a list of one; PyTorch's lists were meant for several GPUs a process."""
     if isinstance(tensors, Tensor):
         return check_strided(tensors, group, collective)
     if len(tensors) != 1:
@@ -60,7 +61,7 @@ def single_tensor(tensors: Sequence[Tensor] | Tensor, group: NamedGroup, collect
 def single_list(
     lists: Sequence[Sequence[Tensor]] | Sequence[Tensor], group: NamedGroup, collective: str
 ) -> list[Tensor]:
-    """The one list of tensors in a list of one, checked."""
+    """Return the list of tensors in a list of one, checked."""
     if lists and isinstance(lists[0], Tensor):
         tensors: Any = lists
     elif len(lists) == 1:
@@ -80,7 +81,7 @@ def check_strided(tensor: Tensor, group: NamedGroup, collective: str) -> Tensor:
 
 
 def check_one_per_rank(tensors: Sequence[Tensor], group: NamedGroup, collective: str) -> None:
-    """One tensor a rank, of one dtype."""
+    """Check that there is one tensor per rank, all of one dtype."""
     if len(tensors) != group.size():
         raise ValueError(
             f"{group._label(collective)}: {len(tensors)} tensors for {group.size()} ranks"
@@ -103,7 +104,7 @@ def check_rank(rank: int, group: NamedGroup, collective: str, name: str) -> int:
 def splits_in_elements(
     splits: Sequence[int], tensor: Tensor, group: NamedGroup, collective: str, name: str
 ) -> list[int]:
-    """Elements for each rank, from rows for each rank; equal where none are given."""
+    """Return the number of elements per rank from `splits` in rows; empty: equal splits."""
     rows = tensor.shape[0] if tensor.dim() else 1
     if not splits:
         if rows % group.size():

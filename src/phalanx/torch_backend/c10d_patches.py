@@ -1,4 +1,4 @@
-"""PyTorch's functions on groups that refuse every backend but its own before they ask the group."""
+"""Patches of torch.distributed functions that refuse every backend but PyTorch's own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
 
 def patch_set_pg_timeout() -> None:
-    """Have `_set_pg_timeout` ask the group; it is private, and training frameworks call it."""
+    """Patch `_set_pg_timeout`, which is private but called by training frameworks."""
     original = c10d._set_pg_timeout
     if getattr(original, "patched_by_phalanx", False):
         return
@@ -33,7 +33,7 @@ def patch_set_pg_timeout() -> None:
 
 
 def patch_split_group() -> None:
-    """Have `split_group` make groups of backend mpi, for which PyTorch asks for a GPU."""
+    """Patch `split_group`, which refuses backend mpi without a GPU."""
     original: Any = c10d.split_group
     if getattr(original, "patched_by_phalanx", False):
         return
@@ -59,7 +59,7 @@ def _split(
     group_desc: str | None = None,
     backend: Any = None,  # noqa: ARG001
 ) -> Any:
-    """Return the group of those ranks of `parent` that this one is among; None: it is in none."""
+    """Return the new group that holds this rank of `parent`; None: it is in none."""
     for ranks in split_ranks:
         if parent.rank() in ranks:
             return dist.new_group(

@@ -1,4 +1,4 @@
-"""The calls of one group, one at a time, in the order in which they were submitted."""
+"""The queue of a group: its collectives run one at a time, in submission order."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Protocol
 class Task(Protocol):
     @property
     def text(self) -> str:
-        """Names the call in messages."""
+        """Name of the call in error messages."""
 
     @property
     def error(self) -> BaseException | None:
         """The exception of a failed call, else None."""
 
     def wait(self) -> bool:
-        """Return when it is over."""
+        """Block until the call has completed."""
 
     def run(self) -> None:
-        """Do it; keeps what went wrong."""
+        """Run the call; store its exception."""
 
     def finish(self) -> None:
-        """Tell whoever waits. What they do then may submit more."""
+        """Wake the waiters and run callbacks, which may submit more tasks."""
 
 
 class _ThreadQueue(threading.local):
@@ -37,7 +37,7 @@ class _ThreadQueue(threading.local):
 _THREAD_QUEUE = _ThreadQueue()
 _QUEUES: weakref.WeakSet[CollectiveQueue] = weakref.WeakSet()
 DEFERRED_CALLS: deque[Callable[[], object]] = deque()
-"""Calls for the main thread, to be made when it is in no collective any more."""
+"""Calls for the main thread, deferred until it is in no collective."""
 
 
 class CollectiveQueue:
@@ -52,7 +52,7 @@ class CollectiveQueue:
         self._tasks: SimpleQueue[Task | None] = SimpleQueue()
         self._unfinished: deque[Task] = deque()
         self._submitting = threading.Lock()
-        # Reentrant, since that kind of lock knows whose it is; nobody takes it twice.
+        # Reentrant only because RLock knows its owner; no thread takes it twice.
         self._running = threading.RLock()
         self._submitted = self._finished = 0
         self._thread: threading.Thread | None = None
@@ -60,7 +60,7 @@ class CollectiveQueue:
         _QUEUES.add(self)
 
     def run_inline(self, call: Callable[[], object]) -> bool:
-        """Run `call` here and now; False, without running it, when others are before it."""
+        """Run `call` on this thread; False, without running it, when the queue is not empty."""
         if not self.try_begin():
             return False
         try:
@@ -83,8 +83,9 @@ class CollectiveQueue:
             run_deferred_calls()
 
     def is_inside(self) -> bool:
-        """Return whether this thread is in a call of this queue: a signal handler is, that came
-        meanwhile. What it submits cannot run before it returns."""
+        """Return whether this thread is in a call of this queue, as a signal handler may be.
+
+        Tasks that it submits cannot run before it returns."""
         owned: bool = self._running._is_owned()  # type: ignore[attr-defined]
         return owned and not self._is_over
 
@@ -103,8 +104,8 @@ class CollectiveQueue:
         return self._thread is not None and self._thread.ident == threading.get_ident()
 
     def run_next(self) -> bool:
-        """On the worker's own thread, where a callback waits for what comes after it; False where
-        nothing does."""
+        """Run the next task on the worker thread, for a callback that waits for a later task; False
+        when the queue is empty."""
         try:
             task = self._tasks.get_nowait()
         except Empty:
@@ -120,8 +121,9 @@ class CollectiveQueue:
         return list(self._unfinished)
 
     def close(self, timeout_s: float) -> bool:
-        """Take no more, and wait until nothing is under way, on the thread of this queue or any
-        other; whether that is so. False: nothing has ended for `timeout_s`; to be called again."""
+        """Refuse new tasks and wait for the running ones, on any thread; return whether all ended.
+
+        False: no task has ended for `timeout_s`; call it again."""
         with self._submitting:
             if not self._is_closed:
                 self._is_closed = True
@@ -137,7 +139,7 @@ class CollectiveQueue:
                 thread.join(timeout_s)
             if thread.is_alive():
                 return False
-        # Never given back: nobody begins a call any more.
+        # Never released: no call may begin any more.
         self._is_over = self._is_over or self._running.acquire(timeout=timeout_s)
         if self._is_over:
             _QUEUES.discard(self)
@@ -147,7 +149,7 @@ class CollectiveQueue:
         _THREAD_QUEUE.queue = self
         while (task := self._tasks.get()) is not None:
             self._do(task)
-            del task  # its tensors must not live until the next one comes
+            del task  # free its tensors before blocking for the next one
 
     def _do(self, task: Task) -> None:
         with self._running:
@@ -158,8 +160,7 @@ class CollectiveQueue:
 
 
 def run_until(done: Callable[[], bool]) -> None:
-    """Run what is in the queue whose thread this is, if it is one's, until `done()` is true or
-    nothing is left."""
+    """On a queue's worker thread, run its tasks until `done()` is true or none is left."""
     queue = _THREAD_QUEUE.queue
     while queue is not None and not done() and queue.run_next():
         pass
@@ -171,7 +172,7 @@ def is_in_collective() -> bool:
 
 
 def run_deferred_calls() -> None:
-    """Make the calls that were left for the time after the collectives of the main thread."""
+    """Run the deferred calls, once the main thread is in no collective."""
     if threading.current_thread() is threading.main_thread() and not is_in_collective():
         while DEFERRED_CALLS:
             DEFERRED_CALLS.popleft()()

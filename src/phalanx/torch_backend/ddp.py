@@ -1,8 +1,8 @@
-"""PyTorch's DistributedDataParallel at window speed: its buckets move into shared memory.
+"""Shared memory for the gradient buckets of DistributedDataParallel.
 
 DDP packs gradients into a few long-lived tensors, its buckets, and has the process group reduce
-them in every step. Here the memory under a bucket is swapped, once, for memory that the other
-ranks of the node can see; from then on it is reduced where it lies.
+them in every step. Here the storage of a bucket is moved, once, to memory that the peers on the
+node can access; from then on it is reduced in place, without copies.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from torch.nn.parallel import DistributedDataParallel
 from phalanx.comm.settings import Settings
 from phalanx.comm.shm import ShmGroup
 
-SMALLEST_BYTES = 16 * 1024  # what is smaller is copied in less time than it takes to look it up
+SMALLEST_BYTES = 16 * 1024  # below, a copy takes less time than the lookup
 SHARED_MEMORY_FOLDER = "/dev/shm"  # where PyTorch makes memory that can be shared
 DESCRIPTORS_FOLDER = "/proc/self/fd"
 MEGABYTE = 2**20
-MOST_BUCKETS = 128  # of a model: each takes a file descriptor, of which a process has a thousand
+MOST_BUCKETS = 128  # per model: each takes a file descriptor, and a process has about a thousand
 
 _BACKWARD = graph._engine_run_backward.__code__
 
@@ -39,24 +39,24 @@ _BACKWARD = graph._engine_run_backward.__code__
 class DDPBuckets:
     """The gradient buckets of the DDP modules on one process group."""
 
-    def __init__(self, node: ShmGroup | None, settings: Settings) -> None:
-        """node: of all ranks of the group; None where they do not share memory."""
-        self._shm, self._settings = node, settings
+    def __init__(self, shm: ShmGroup | None, settings: Settings) -> None:
+        """shm: shared memory of all ranks of the group; None where they share none."""
+        self._shm, self._settings = shm, settings
         self.runs_inline = False
-        """Reduce buckets on the thread that brings them: another one could only take the time
-        that it saves from the backward passes, which keep all cores busy."""
+        """Reduce buckets on the calling thread: the backward passes keep all cores busy, so that
+        another thread would only take time from them."""
         self._modules: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
-        self._unshareable: set[int] = set()  # where buckets are that could not be moved
+        self._unshareable: set[int] = set()  # addresses of buckets that could not be moved
 
     def add_module(self, module: DistributedDataParallel) -> None:
-        """From now on look for the buckets of `module`."""
+        """Share the buckets of `module` from now on."""
         self._modules.add(module)
         if self._shm is not None:
             self.runs_inline = self._settings.cores <= self._shm.size * torch.get_num_threads()
 
     def cap_mb(self, module: torch.nn.Module) -> int | None:
-        """Return the size of buckets for `module`, the same on every rank; None: PyTorch's own,
-        where no memory is shared."""
+        """Return the bucket size for `module`, the same on every rank; None: no shared memory, use
+        PyTorch's default."""
         if self._shm is None:
             return None
         num_bytes = sum(parameter.nbytes for parameter in module.parameters())
@@ -74,10 +74,11 @@ class DDPBuckets:
         return True
 
     def _is_bucket(self, tensor: Tensor) -> bool:
-        """All of its storage, and handed over by the backward pass itself and no Python code: DDP.
+        """Return whether `tensor` is a DDP bucket: a full storage, reduced by the backward pass
+        itself and not by Python code.
 
-        It matters: an array of NumPy that looked at the storage of any other tensor would be left
-        with memory that is no more.
+        It matters: a NumPy array on the storage of any other tensor would be left with freed
+        memory.
         """
         if tensor.dim() != 1 or not tensor.is_cpu:
             return False  # on a GPU the backward pass has a thread that no Python code is on
@@ -88,15 +89,15 @@ class DDPBuckets:
         whole = num_bytes == tensor.untyped_storage().nbytes()
         return whole and num_bytes >= SMALLEST_BYTES and tensor.is_contiguous()
 
-    def _share(self, storage: UntypedStorage, node: ShmGroup) -> bool:
+    def _share(self, storage: UntypedStorage, shm: ShmGroup) -> bool:
         """Move `storage` to shared memory; return whether that was possible."""
-        if not _has_room(node.size * storage.nbytes()) or not _has_descriptors():
+        if not _has_room(shm.size * storage.nbytes()) or not _has_descriptors():
             return False
         try:
             descriptor, num_bytes = storage._share_fd_cpu_()
         except (AttributeError, RuntimeError):
-            return False  # another version of PyTorch: copies serve
-        return node.export(descriptor, storage.data_ptr(), num_bytes, owner=storage)
+            return False  # another version of PyTorch: buckets are copied
+        return shm.export(descriptor, storage.data_ptr(), num_bytes, owner=storage)
 
 
 def _has_room(num_bytes: int) -> bool:
@@ -141,15 +142,14 @@ def _has_descriptors() -> bool:
 
 
 def bucket_cap_mb(ranks: int, cache_bytes: int, model_bytes: int) -> int:
-    """The size of buckets of which all ranks' together fill half of the last level of cache: what
-    one has written the others read from there. Larger for large models, which would have too many
-    of them otherwise."""
+    """Return the bucket size with which the buckets of all ranks fill half of the last-level cache,
+    from which the peers read them. Larger for models that would have too many buckets."""
     in_cache = min(25, cache_bytes // 2 // ranks // MEGABYTE)
     return max(1, in_cache, math.ceil(model_bytes / MOST_BUCKETS / MEGABYTE))
 
 
 def patch_ddp() -> None:
-    """Have every DDP module that is made from now on tell its process group of itself."""
+    """Patch `DistributedDataParallel` to register each new module with its process group."""
     original = DistributedDataParallel.__init__
     if getattr(original, "patched_by_phalanx", False):
         return
@@ -173,7 +173,7 @@ def patch_ddp() -> None:
 
 
 def _group_of(arguments: dict[str, Any]) -> Any:
-    """The process group of a DDP module that is made with `arguments`."""
+    """Return the process group of a DDP module with these constructor arguments."""
     mesh = arguments.get("device_mesh")
     if mesh is not None and mesh.ndim == 1:
         return mesh.get_group(mesh_dim=0)

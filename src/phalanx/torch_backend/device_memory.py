@@ -57,10 +57,10 @@ def _divided(total: Tensor, divisor: float) -> Tensor:
 
 
 class DeviceMemory:
-    """The memory of `device`; buffers in it are (parts of) contiguous tensors, their owners."""
+    """The memory of a device; each buffer is a contiguous tensor, its owner, or a slice of one."""
 
     def __init__(self, device: torch.device, streams: Any) -> None:
-        """streams: the module with the streams of the device; calls go to the current one."""
+        """streams: the module with the streams of the device; calls run on the current one."""
         self._device, self._streams = device, streams
 
     def scratch(self, count: int, dtype: DType) -> Buffer:
@@ -81,7 +81,7 @@ class DeviceMemory:
 
 
 def tensor_of(buffer: Buffer) -> Tensor:
-    """(count,) view of the memory of a buffer that a tensor owns."""
+    """Return a (count,) view of the memory of a buffer that a tensor owns."""
     owner = buffer.owner
     assert isinstance(owner, Tensor), "buffers of a device are made of tensors"
     flat = owner.detach().view(-1)

@@ -1,4 +1,4 @@
-"""The engine's errors as those that users of PyTorch expect."""
+"""Translation of the engine's errors to those of PyTorch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ ENGINE_ERRORS = (WaitTimeoutError, MismatchError, PeerFailedError)
 
 
 def to_torch_error(error: BaseException) -> BaseException:
-    """A `DistBackendError`, which is a RuntimeError, with the same message, where the engine gave
-    up; any other error as it is. Programs know a timeout by the words that gloo has for it."""
+    """Return an engine error as `DistBackendError`, a RuntimeError; any other error unchanged.
+
+    Timeouts begin with gloo's words, by which programs recognize them.
+    """
     if isinstance(error, WaitTimeoutError):
         return DistBackendError(f"Timed out waiting: {error}")
     return DistBackendError(str(error)) if isinstance(error, ENGINE_ERRORS) else error
 
 
 def call_with_torch_errors(call: Callable[[], object]) -> None:
-    """Call, and raise as PyTorch would."""
+    """Call, and raise engine errors as `DistBackendError`."""
     try:
         call()
     except ENGINE_ERRORS as error:

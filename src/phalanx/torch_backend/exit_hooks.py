@@ -20,8 +20,8 @@ from phalanx.records.last import dump_folder
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.signals import defer_handlers
 
-GRACE_S = 0.5  # for the others to say what they were doing, before all are ended
-ENDING_S = 5.0  # for what is still under way when the program ends
+GRACE_S = 0.5  # for the peers to report their state before all ranks are ended
+ENDING_S = 5.0  # for calls still running when the program ends
 PYTORCH_HOOK = "_distributed_excepthook"
 
 
@@ -29,8 +29,7 @@ _SESSIONS: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def install_exit_hooks(session: Session) -> None:
-    """An uncaught exception, the normal end, a signal and a fork of this process concern
-    `session`, and all that began before it and are still open."""
+    """Install hooks for `session`: on uncaught exceptions, exit, SIGTERM and fork."""
     _SESSIONS.add(session)
     _install_once()
     _remove_stale_hooks()
@@ -62,26 +61,28 @@ def _refuse_in_child() -> None:
 
 
 _before: Any = sys.excepthook
-"""The hook that was there before this one."""
+"""The hook before this one."""
 
 
 def _report_exception(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    """The hook for uncaught exceptions."""
+    """Report an uncaught exception to the peers, then end all ranks (`sys.excepthook`)."""
     _before(kind, error, trace)
     sessions = _open_sessions()
     for session in sessions:
         session.fail(f"{kind.__name__}: {error}")
     if sessions:
-        # Not here: PyTorch's own hook calls this one, and prints only when it has returned. The
-        # thread is for programs that other threads keep from ending.
+        # On a thread: PyTorch's hook calls this one and prints only after it returns, and other
+        # threads may keep the program from ending.
         threading.Thread(target=_abort_after, args=(2 * GRACE_S,), daemon=True).start()
 
 
 def _remove_stale_hooks() -> None:
-    """PyTorch adds a hook in every `init_process_group` and takes none away: without end they call
-    each other. Those that hide this one are of groups that exist no more."""
+    """Remove the hooks of destroyed groups that hide this one.
+
+    PyTorch adds a hook in every `init_process_group`, removes none, and each calls the one before.
+    """
     hook: Any = sys.excepthook
     while getattr(hook, "__name__", "") == PYTORCH_HOOK:
         inside = inspect.getclosurevars(hook).nonlocals
@@ -91,8 +92,10 @@ def _remove_stale_hooks() -> None:
 
 
 def _install_sigterm_dump() -> None:
-    """Where there is a folder for it, a request to end has this rank write down what it did last.
-    A script that listens to the signal itself is left alone."""
+    """Have SIGTERM dump this rank's last calls, if a dump folder is set.
+
+    A script's own handler of SIGTERM is left in place.
+    """
     is_free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if (
         dump_folder() is not None
@@ -115,7 +118,7 @@ def _abort_after(grace_s: float) -> None:
 
 
 def _end() -> None:
-    """The end of the program."""
+    """End all open sessions at the end of the program."""
     for session in _open_sessions():
         _end_session(session)
 

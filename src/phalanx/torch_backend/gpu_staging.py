@@ -1,9 +1,8 @@
-"""Tensors on a GPU: given to a GPU-aware MPI where they lie, else staged through pinned host
-memory; both in the order of their stream.
+"""Staging of GPU tensors: passed directly to a GPU-aware MPI, or copied through pinned memory.
 
-A call on GPU tensors waits for what their stream was doing when it was made, and then works on a
-stream of its own: nobody waits for the whole device. Staged, it lets the stream of whoever waits
-for it wait for the copy back; where MPI is given the tensors nothing is left to wait for.
+A call waits for the work that the current stream held when it was made, and then runs on its own
+stream: nothing waits for the whole device. Staged through the host, the stream of the waiter waits
+for the copy back; passed directly, the call itself ends only when the data is in place.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def is_direct(dtype: torch.dtype, *, reduces: bool, is_gpu_aware: bool) -> bool:
 
 
 class PinnedHostStaging(TensorStaging):
-    """Host copies of all tensors of a call on one device."""
+    """Staging through pinned host memory, for tensors of one device."""
 
     def __init__(self, device: torch.device, streams: Any = None) -> None:
         """streams: the module with the streams and events of the device."""
@@ -79,8 +78,7 @@ class PinnedHostStaging(TensorStaging):
 
 
 class DirectDeviceStaging(TensorStaging):
-    """The tensors of a call themselves, all on one device; copies on it where they do not lie in
-    place."""
+    """Buffers on the GPU itself, for a GPU-aware MPI; non-contiguous tensors get a copy there."""
 
     def __init__(
         self,
@@ -88,7 +86,7 @@ class DirectDeviceStaging(TensorStaging):
         on_device: Callable[[DeviceOps], AbstractContextManager[None]],
         streams: Any = None,
     ) -> None:
-        """on_device: of the group; streams: the module with the streams and events."""
+        """on_device: `Group.on_device`; streams: the module with the streams and events."""
         super().__init__()
         self._device, self._on_device = device, on_device
         self._streams = streams or torch.get_device_module(device)
@@ -113,5 +111,5 @@ class DirectDeviceStaging(TensorStaging):
         return tensor.device == self._device and is_usable_in_place(tensor)
 
     def _allocate_copy(self, tensor: Tensor) -> Tensor:
-        with self._streams.stream(self._stream):  # on which it is used, and given back
+        with self._streams.stream(self._stream):  # allocated on the stream that uses and frees it
             return torch.empty(tensor.shape, dtype=tensor.dtype, device=self._device)

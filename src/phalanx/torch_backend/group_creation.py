@@ -58,10 +58,9 @@ _GROUP_OPTIONS: ContextVar[GroupOptions] = ContextVar("options", default=GroupOp
 
 
 def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call `helper`, PyTorch's function that makes groups, with what it does not know: ranks and
-    a store from MPI.
+    """Call `helper`, PyTorch's function that makes groups, with ranks and a store from MPI.
 
-    Raises: DistBackendError when a rank does not come, or has failed.
+    Raises: DistBackendError when a rank is missing or has failed.
     """
     try:
         return _make_group(helper, *args, **kwargs)
@@ -96,7 +95,7 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         options = replace(
             options, other_backends=_make_other_backends(helper, arguments, other_backends)
         )
-        # mpi first: PyTorch makes no more backends once it got a whole process group.
+        # mpi first: PyTorch makes no more backends once it has a complete process group.
         ordered = {**dict.fromkeys(own, "mpi"), **other_backends}
         arguments["backend"] = ",".join(f"{d}:{b}" for d, b in ordered.items())
     options = replace(options, store=arguments["store"])
@@ -108,7 +107,7 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def create(ranks: list[int]) -> ProcessGroupMPIBase:
-    """The process group of `ranks`, the calling rank among them; an empty list: of all."""
+    """Create the process group of `ranks`, which hold this rank; an empty list: all ranks."""
     patch_monitored_barrier()
     patch_set_pg_timeout()
     patch_split_group()
@@ -127,7 +126,7 @@ def create(ranks: list[int]) -> ProcessGroupMPIBase:
 
 
 def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
-    """For init_method="mpi://" """
+    """Yield store, rank and world size for init_method="mpi://"."""
     if is_without_mpi(os.environ):
         store, rank, size = next(torch_rendezvous("env://"))
         yield fresh_store(store, rank, os.environ), rank, size
@@ -142,9 +141,9 @@ def rendezvous(url: str) -> Iterator[tuple[Store, int, int]]:
 
 
 def open_default_store() -> None:
-    """For a group of another backend beside the default group of backend mpi. Collective.
+    """Open the default group's store for a group of another backend. Collective.
 
-    Raises: RuntimeError when it is not open and only the group's members call.
+    Raises: RuntimeError when it is not open and only the members of the new group call.
     """
     default = c10d._world.default_pg
     store = default.get_group_store() if isinstance(default, ProcessGroupMPIBase) else None
@@ -156,7 +155,7 @@ def open_default_store() -> None:
 
 def _lazy_store(world: World, timeout: timedelta) -> LazyStore:
     def gather(value: Any) -> list[Any]:
-        # In its turn among the collectives of the default group.
+        # Queued behind the other collectives of the default group.
         values: list[Any] = [None] * world.size
         c10d.all_gather_object(values, value)
         return values
@@ -224,7 +223,7 @@ def _check_init_arguments(asked: tuple[int, int], world: World) -> None:
 def _make_other_backends(
     helper: Any, arguments: dict[str, Any], other_backends: dict[str, Any]
 ) -> dict[str, Any]:
-    """A process group of PyTorch's own for each device type that another backend serves."""
+    """Make PyTorch's process group for each device type that another backend serves."""
     made = {}
     for device, backend in other_backends.items():
         changes = {

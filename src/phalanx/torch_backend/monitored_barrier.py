@@ -19,9 +19,10 @@ class MonitoredBarrierMixin(ProcessGroupMPIBase):
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
-        """Every timeout of this backend names all ranks that did not come, so this is a barrier
-        with a timeout of its own. With `wait_all_ranks` the error names all of them first, else
-        only one; its words are those of gloo, which programs look for.
+        """Run a barrier with its own timeout, whose error names the missing ranks in gloo's words.
+
+        Every timeout of this backend names all missing ranks. With `wait_all_ranks` the error
+        begins with all of them, else with one.
 
         Raises: DistBackendError.
         """
@@ -34,7 +35,7 @@ class MonitoredBarrierMixin(ProcessGroupMPIBase):
 
         def meet() -> None:
             self._engine.barrier(name="monitored_barrier", timeout_s=timeout_s)
-            self._engine.check_peers()  # who is late finds the others' traces, and not them
+            self._engine.check_peers()  # a late rank finds flags of peers that have already left
 
         try:
             self._run("monitored_barrier", meet, is_async=False, results=[])
@@ -51,7 +52,7 @@ class MonitoredBarrierMixin(ProcessGroupMPIBase):
                 shown = f"Ranks {', '.join(missing)}" if wait_all_ranks else f"Rank {missing[0]}"
                 text = f"{shown} failed to pass monitoredBarrier in {limit}"
             if self._engine.broken is None or "Timed out" in str(error):
-                self._engine.fail(f"{text}: {error}")  # those that come later hear of it
+                self._engine.fail(f"{text}: {error}")  # late ranks get this error
             raise DistBackendError(f"{text}: {error}") from None
 
 
@@ -63,7 +64,7 @@ def missing_ranks(text: str) -> list[str]:
 
 
 def patch_monitored_barrier() -> None:
-    """PyTorch's function refuses every backend but gloo before it asks the group."""
+    """Patch `monitored_barrier`, which refuses every backend but gloo."""
     original = c10d.monitored_barrier
     if getattr(original, "patched_by_phalanx", False):
         return

@@ -1,4 +1,4 @@
-"""Backend strings such as "cpu:mpi,cuda:nccl": each collective goes where its tensors are."""
+"""Backend strings such as "cpu:mpi,cuda:nccl": the tensors' device selects the backend."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MultiBackendProcessGroup(ProcessGroupMPI):
 
 
 def _device_type_of(arguments: Any) -> str | None:
-    """The device type of the first tensor in arguments of tensors and lists of them."""
+    """Return the device type of the first tensor in `arguments`, also in nested lists."""
     for argument in arguments:
         if isinstance(argument, Tensor):
             return argument.device.type

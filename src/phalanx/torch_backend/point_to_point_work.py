@@ -34,7 +34,7 @@ class PointToPointWork(PendingWork):
         store: Callable[[], None],
         poll_in_background: Callable[[PointToPointWork], None],
     ) -> None:
-        """store: brings a copy back; watch: has a thread look at this message until it is done."""
+        """store: copies a staged result back; poll_in_background: adds it to a ProgressThread."""
         super().__init__(results, text)
         self._request, self._source, self._timeout_s = request, source, timeout_s
         self._store, self._poll_in_background = store, poll_in_background
@@ -96,12 +96,13 @@ class PointToPointWork(PendingWork):
 
 
 class ProgressThread:
-    """A thread that moves messages on while nobody else does: those whose futures somebody waits
-    for, and those that are sent while the program computes. Between nodes, and where the kernel
-    does not let a process read another's memory, a longer message leaves in several turns, and
-    each wants its sender to look.
+    """A thread that polls messages while no other thread does.
 
-    It looks often at first and less often as a wait grows long.
+    It polls messages whose futures are in use, and sends during computation: between nodes, and
+    where the kernel denies reading another process's memory, a large message is sent in several
+    chunks, and MPI progresses each only when the sender polls.
+
+    It polls often at first, and less often as a wait grows long.
     """
 
     def __init__(self, name: str) -> None:
@@ -128,7 +129,7 @@ class ProgressThread:
             thread.join(1.0)
 
     def _run(self) -> None:
-        """Until nothing new has come for a while; the next message starts another thread."""
+        """Poll until no message was added for IDLE_S; the next one starts another thread."""
         while self._is_open:
             if self._wake.wait(IDLE_S):
                 self._wake.clear()
@@ -139,7 +140,7 @@ class ProgressThread:
                     return
 
     def _poll_until_done(self) -> None:
-        """Until nothing is left to look at."""
+        """Poll until all messages are complete."""
         began_s = time.monotonic()
         while self._is_open and self._works:
             if self._wake.is_set():

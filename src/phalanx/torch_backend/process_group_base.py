@@ -33,13 +33,13 @@ from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.tensors import TensorStaging
 from phalanx.torch_backend.work import CoalescedWork, CompletedWork, QueuedWork, patch_future_wait
 
-GRACE_S = 5.0  # after the timeout of a collective, to find out who did not come
-GIVING_UP_S = 3.0  # for a collective to notice that its group is given up
+GRACE_S = 5.0  # after the timeout of a collective, to name the missing ranks
+ABORT_S = 3.0  # for a collective to notice that its group is aborted
 
 if TYPE_CHECKING:
 
     class ProcessGroup:
-        """PyTorch declares overloads; the methods here take what any of them takes."""
+        """Stub for type checks: PyTorch declares overloads, of which the methods take any."""
 
         def __init__(self, rank: int, size: int) -> None: ...
 else:
@@ -68,7 +68,7 @@ class ProcessGroupMPIBase(ProcessGroup):
         patch_future_wait()
         session.add_group(self)
 
-    # -- running collectives ---------------------------------------------------------------------
+    # -- running collectives -----------------------------------------------------------------------
 
     def _run(
         self,
@@ -80,9 +80,9 @@ class ProcessGroupMPIBase(ProcessGroup):
         staging: TensorStaging | None = None,
         inputs: Sequence[Tensor] | None = None,
     ) -> Work:
-        """Here and now where that is asked for and nothing is before it, else in its turn.
+        """Run `call` inline if it is synchronous and the queue is empty, else submit it.
 
-        inputs: the tensors whose shapes a profiler shows; None: the results.
+        inputs: tensors whose shapes a profiler records; None: the results.
         """
         if self._closed_reason is not None:
             raise RuntimeError(f"{self._label(name)}: {self._closed_reason}")
@@ -111,7 +111,7 @@ class ProcessGroupMPIBase(ProcessGroup):
         opts: Any,
         results: list[Tensor],
     ) -> Work:
-        """Several collectives as one work."""
+        """Start several collectives; return one work for all."""
         works = [call(opts) for call in calls]
         return CoalescedWork(works, results, self._label(name)) if opts.asyncOp else self._completed
 
@@ -119,7 +119,7 @@ class ProcessGroupMPIBase(ProcessGroup):
         return check_rank(root, self, collective, "the root")
 
     def _stage(self, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
-        """For a collective on `tensor` and others on the same device."""
+        """Return the staging of a collective on `tensor` and others on the same device."""
         if tensor.is_cpu:
             return TensorStaging()
         is_aware = self.session.world.is_gpu_aware
@@ -130,7 +130,7 @@ class ProcessGroupMPIBase(ProcessGroup):
         return self._stage_on_host(tensor)
 
     def _stage_on_host(self, tensor: Tensor) -> TensorStaging:
-        """In memory that the CPU reads and writes."""
+        """Return a staging in host memory."""
         if tensor.is_cpu:
             return TensorStaging()
         if is_staged(tensor.device.type, self._devices):
@@ -141,11 +141,11 @@ class ProcessGroupMPIBase(ProcessGroup):
         )
 
     def _label(self, collective: str) -> str:
-        """For messages. The rank is that in the group."""
+        """Return the start of an error message: rank in the group, group and collective."""
         return f"rank {self._engine.rank} of group {self._name}, {collective}"
 
     def _timeout_s(self, timeout: timedelta) -> float | None:
-        """None: that of the group. PyTorch says so with a negative time, or zero."""
+        """Return seconds, or None for the group's timeout: PyTorch passes zero or less for it."""
         return timeout.total_seconds() if timeout.days >= 0 and timeout else None
 
     def _start_coalescing(self, device: torch.device) -> None:  # noqa: ARG002
@@ -157,7 +157,7 @@ class ProcessGroupMPIBase(ProcessGroup):
             CoalescedWork(works, [], self._label("coalesced calls")) if works else self._completed
         )
 
-    # -- who it is -------------------------------------------------------------------------------
+    # -- name and size -----------------------------------------------------------------------------
 
     def getBackendName(self) -> str:  # noqa: N802
         return "mpi"
@@ -200,7 +200,7 @@ class ProcessGroupMPIBase(ProcessGroup):
     def get_group_store(self) -> dist.Store | None:
         return self._store
 
-    # -- as a backend of itself ------------------------------------------------------------------
+    # -- backend interface -------------------------------------------------------------------------
 
     supports_splitting = False
     supports_coalescing = False
@@ -239,8 +239,9 @@ class ProcessGroupMPIBase(ProcessGroup):
 
     @property
     def traffic(self) -> Traffic | None:
-        """Where this rank counts what it sends and receives; None, the default, where nobody
-        counts. Groups that are made from now on count in the same place as the default group."""
+        """Counters of the bytes that this rank sends and receives; None (default): not counted.
+
+        Groups created later share the counters of the default group."""
         return self._engine.traffic
 
     @traffic.setter
@@ -251,21 +252,21 @@ class ProcessGroupMPIBase(ProcessGroup):
         return self._engine.sequence
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """For every later wait that is given no timeout of its own."""
+        """Set the timeout of later calls that pass none."""
         self._engine.timeout_s = timeout.total_seconds()
 
     _set_default_timeout = set_timeout
     setTimeout = set_timeout  # noqa: N815
 
-    # -- its end ---------------------------------------------------------------------------------
+    # -- shutdown ----------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Finish what was submitted and give everything back. By every member.
+        """Complete the submitted collectives and free all resources. Collective.
 
-        What is under way ends within the timeout of the group, one way or the other.
+        Running calls end within the timeout of the group, with a result or an error.
 
-        Raises: DistBackendError when some of it failed, or did not end; nothing of it is done
-        later. It is said once: called again, `destroy_process_group` comes to its end.
+        Raises: DistBackendError, once, when some failed or did not end; these never run later. A
+        second `destroy_process_group` succeeds.
         """
         if self._closed_reason is not None:
             return
@@ -288,18 +289,18 @@ class ProcessGroupMPIBase(ProcessGroup):
             )
 
     def abort(self) -> None:
-        """Give up: waits in this group end with an error, here and on the other ranks."""
+        """Abort the group: its waits end with an error, here and on the peers."""
         if self._closed_reason is None:
             self._closed_reason = "the group has been aborted"
             with suppress(DistBackendError):
                 self._give_up(f"rank {self._engine.rank} aborted group {self._name}")
 
     def _give_up(self, reason: str) -> None:
-        """Raises: DistBackendError when something is under way all the same."""
+        """Fail the engine and close. Raises: DistBackendError when a call keeps running."""
         self._engine.fail(reason)
         if self._engine is self.session.world.group:
             self.session.has_failed = True
-        if not self._close(GIVING_UP_S):
+        if not self._close(ABORT_S):
             texts = ", ".join(task.text for task in self._queue.unfinished())
             raise DistBackendError(
                 f"{self._label('destroy_process_group')}: still under way, after "
@@ -308,17 +309,16 @@ class ProcessGroupMPIBase(ProcessGroup):
             )
 
     def refuse(self, reason: str) -> None:
-        """Raise RuntimeError with `reason` in every later call; gives nothing back."""
+        """Raise RuntimeError with `reason` in every later call; free nothing."""
         self._closed_reason = reason
 
     def close(self, timeout_s: float) -> bool:
-        """End the threads; whether nothing is under way any more."""
+        """End the threads; return whether no call is running any more."""
         self._progress_thread.close()
         return self._queue.close(timeout_s)
 
     def _close(self, timeout_s: float) -> bool:
-        """End the threads and leave the session; False where something is under way, which needs
-        the engine and keeps it."""
+        """End the threads and leave the session; False while a call runs and needs the engine."""
         ended = self.close(timeout_s)
         if ended:
             call_with_torch_errors(partial(self.session.remove_group, self, self._engine))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import profiler as torch_profiler
 
-# The names that PyTorch's other backends give to what we know by another one.
+# Event names of PyTorch's other backends, where ours differ.
 _NAMES = {
     "all_gather_single": "_all_gather_base",
     "reduce_scatter_single": "_reduce_scatter_base",
@@ -39,7 +39,7 @@ def begin_event(name: str, tensors: Sequence[Tensor]) -> Callable[[], None]:
 def profiled(
     name: str, tensors: Sequence[Tensor], call: Callable[[], object]
 ) -> Callable[[], object]:
-    """Return `call` as an event that begins now and ends with it."""
+    """Return `call` wrapped in an event that begins now and ends with it."""
     end = begin_event(name, tensors)
 
     def ended() -> None:

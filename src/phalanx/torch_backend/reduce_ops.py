@@ -1,4 +1,4 @@
-"""PyTorch's reduce operations in the engine's words."""
+"""Mapping of PyTorch's reduce operations to the engine's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from phalanx.torch_backend.tensors import dtype_of
 
 
 class Reduction(NamedTuple):
-    """`op` over all ranks; `is_average`: divided by their number; `scales`: multiplied first by a
-    factor that the operation carries."""
+    """`op` over all ranks; `is_average`: divided by their number; `scales`: premultiplied by the
+    operation's factor."""
 
     op: ReduceOp
     is_average: bool = False
@@ -32,8 +32,7 @@ _REDUCTIONS = {
 
 @cache
 def _op_name(number: int) -> str:
-    """The name of the operation whose hash is `number`: looking that up costs a third of asking
-    the operation for its name."""
+    """Return the name of the operation with hash `number`, in a third of the time of its `name`."""
     names = [name for name in _REDUCTIONS if name != "PREMUL_SUM"]
     numbers = {hash(dist.ReduceOp(getattr(dist.ReduceOp, name))): name for name in names}
     return numbers.get(number, "PREMUL_SUM")

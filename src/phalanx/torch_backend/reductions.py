@@ -72,8 +72,8 @@ class ReductionsMixin(ProcessGroupMPIBase):
         return CompletedWork([tensor]) if is_bucket and work is self._completed else work
 
     def _all_reduce_inline(self, tensors: list[Tensor], opts: Any) -> bool:
-        """The common case in few steps, each of which costs as much as the engine does: one plain
-        tensor, and nothing in the queue. False: it is not that case."""
+        """Run the common case in few Python steps: one plain tensor, an empty queue. False: another
+        case, nothing was done."""
         if self._closed_reason is not None or len(tensors) != 1 or not is_plain(tensors[0]):
             return False
         tensor, timeout = tensors[0], opts.timeout

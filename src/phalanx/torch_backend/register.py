@@ -24,8 +24,10 @@ from phalanx.launch.variables import MARK, set_variables
 
 
 def register() -> None:
-    """Never raises: an exception here would break `import torch` for everybody. Nothing is changed
-    in PyTorch when something is missing there."""
+    """Register backend "mpi"; never raises, as that would break every `import torch`.
+
+    Where PyTorch lacks something that this needs, PyTorch is left unchanged.
+    """
     with contextlib.suppress(Exception):
         try:
             launched = detect_mpi(os.environ)
@@ -74,7 +76,7 @@ def _can_load_mpi() -> bool:
 
 
 class ProcessGroupMPIFactory:
-    """Stands where a PyTorch that was built with MPI has its own class of this name."""
+    """Stands in for `c10d.ProcessGroupMPI`, which only a PyTorch built with MPI has."""
 
     @staticmethod
     def create(ranks: list[int]) -> Any:
@@ -94,8 +96,10 @@ def names_mpi(backend: object) -> bool:
 
 
 def _wrapped(helper: Callable[..., Any], c10d: Any) -> Callable[..., Any]:
-    """Return PyTorch's function that makes every group, changed to give backend mpi what it needs:
-    name, timeout and store, and for the length of the call the flag that PyTorch asks for."""
+    """Return PyTorch's group-making function, patched for backend mpi.
+
+    It passes name, timeout and store on, and sets PyTorch's MPI flag during the call.
+    """
 
     def new_process_group_helper(*args: Any, **kwargs: Any) -> Any:
         backend = kwargs["backend"] if "backend" in kwargs else args[3]

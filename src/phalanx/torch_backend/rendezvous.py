@@ -21,12 +21,14 @@ from phalanx.comm.world import World
 from phalanx.launch.detect import TORCHRUN_SIGN, detect, detect_mpi
 from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 
-_RESTARTS = "TORCHELASTIC_RESTART_COUNT"  # ranks of an earlier life have left their addresses
+_RESTARTS = (
+    "TORCHELASTIC_RESTART_COUNT"  # the store still holds addresses of ranks before a restart
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rendezvous:
-    """A store that all ranks know, and this rank's number among them."""
+    """A store that all ranks share, with this rank and the world size."""
 
     store: Store
     rank: int
@@ -43,16 +45,16 @@ def is_without_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def find_rendezvous(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Rendezvous | None:
-    """Return where the ranks of a new group meet, None where MPI knows them.
+    """Return the rendezvous of a new group, None where MPI knows its ranks.
 
-    arguments: of PyTorch's function that makes groups; size −1: it leaves rank and store to MPI.
+    arguments: of PyTorch's function that makes groups; size −1: MPI provides rank and store.
     """
     if detect_mpi(environ) is not None:
         return None
     if arguments["global_ranks_in_group"]:
         default = c10d._get_default_group()
         if isinstance(default, ProcessGroupMPIBase):
-            return None  # what its ranks have met by serves this group too
+            return None  # its ranks are connected already
         return _rendezvous(c10d._get_default_store(), default.rank(), default.size(), environ)
     if arguments["group_size"] != -1:
         ranks = (arguments["group_rank"], arguments["group_size"])
@@ -74,22 +76,21 @@ def find_rendezvous(arguments: Mapping[str, Any], environ: Mapping[str, str]) ->
 
 
 def fresh_store(store: Store, rank: int, environ: Mapping[str, str]) -> Store:
-    """Return a part of `store` in which no earlier group of these ranks, or of ranks that torchrun
-    has started again, has left anything."""
+    """Return `store` with a prefix that no earlier group, and no run before a restart, has used."""
     life = f"phalanx/{environ.get(_RESTARTS, '0')}"
     number = store.add(f"{life}/meetings of rank {rank}", 1)
     return PrefixStore(f"{life}/{number}", store)
 
 
 def init_arguments() -> tuple[int, int]:
-    """Return the rank and world size given to `init_process_group`, which says of them only that
-    it ignores them for mpi; −1: not given."""
+    """Return the rank and world size passed to `init_process_group`, which ignores them for mpi;
+    −1: not passed."""
     given = caller_locals("init_process_group")
     return given.get("rank", -1), given.get("world_size", -1)
 
 
 def check_init_arguments(asked: tuple[int, int], started: tuple[int, int]) -> None:
-    """Raises: RuntimeError when a rank or world size was asked for, and is not the launcher's."""
+    """Raise RuntimeError when a rank or world size was passed and is not the launcher's."""
     if any(given not in (-1, own) for given, own in zip(asked, started, strict=True)):
         raise RuntimeError(
             f"init_process_group was given rank {asked[0]} of {asked[1]}, but this process was "
@@ -99,10 +100,9 @@ def check_init_arguments(asked: tuple[int, int], started: tuple[int, int]) -> No
 
 
 def connect_ranks(rdzv: Rendezvous, timeout: timedelta, *, check: bool | None = None) -> World:
-    """Connect the ranks of this node, and make their world: its data go through shared memory.
-    Collective.
+    """Connect the ranks of this node and create their world, on shared memory. Collective.
 
-    Raises: RuntimeError when a rank does not come, cannot be reached or is on another node.
+    Raises: RuntimeError when a rank is missing, unreachable or on another node.
     """
     timeout_s = timeout.total_seconds()
     listener = Listener(rdzv.size)
@@ -118,7 +118,7 @@ def connect_ranks(rdzv: Rendezvous, timeout: timedelta, *, check: bool | None = 
 
 
 def disconnect_ranks() -> None:
-    """Close the connections that `meet` made, once the world is closed."""
+    """Close the connections of `connect_ranks`, once the world is closed."""
     stand_in = mpi()
     put_in_place_of_mpi(None)
     stand_in.close()

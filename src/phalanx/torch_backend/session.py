@@ -15,13 +15,13 @@ from phalanx.comm.world import World
 
 
 class Participant(Protocol):
-    """A process group, as the session sees it."""
+    """The part of a process group that the session uses."""
 
     def refuse(self, reason: str) -> None:
         """Raise RuntimeError with `reason` in every later call."""
 
     def close(self, timeout_s: float) -> bool:
-        """End its threads; whether nothing is under way any more."""
+        """End its threads; return whether no call is running any more."""
 
 
 class Session:
@@ -41,16 +41,16 @@ class Session:
         self._groups.append(group)
 
     def next_tag(self, members: Sequence[int]) -> int:
-        """For a new group: the same on every member, and seldom that of another group.
+        """Return a tag for a new group: the same on every member, and rarely used by another group.
 
-        PyTorch's name of a group is no help: since 2.15 it counts the groups that a rank has made,
-        and some were made by their members only.
+        PyTorch's group name cannot serve: since 2.15 it counts the groups that a rank has made, and
+        some are made by their members only.
         """
         self._num_made[tuple(members)] += 1
         return zlib.crc32(f"{self._num_made[tuple(members)]} {list(members)}".encode()) % 2**15
 
     def remove_group(self, group: Participant, engine: Group) -> None:
-        """Give back what `group` had."""
+        """Free the engine of `group`; close the world after the last group."""
         self._groups = [other for other in self._groups if other is not group]
         if self.pid != os.getpid():
             return
@@ -66,29 +66,29 @@ class Session:
                     self._end()
 
     def exit_barrier(self) -> None:
-        """Wait until the other ranks are leaving too. MPI's own end would wait for them as well,
-        but for ever when one of them still waits for this rank.
+        """Wait until all peers exit too. MPI_Finalize would wait as well, but for ever when a peer
+        still waits for this rank.
 
-        Raises: MismatchError, on both sides, when one of them is in a collective.
+        Raises: MismatchError, on both ranks, when a peer is in a collective.
         """
         if self.has_failed:
             return
-        # who failed, or did not come, has been told of already
+        # a failed or missing rank has been reported already
         with suppress(PeerFailedError, WaitTimeoutError):
             self.world.group.barrier(name="the end of the program")
 
     def fail(self, reason: str) -> None:
-        """Tell the other ranks, once, that this one cannot go on."""
+        """Report to the peers, once, that this rank has failed."""
         if self.is_open and not self.has_failed:
             self.has_failed = True
             self.world.group.fail(reason)
 
     def refuse(self, reason: str) -> None:
-        """No group may be used any more."""
+        """Refuse all later calls of all groups."""
         for group in self._groups:
             group.refuse(reason)
 
     def end_threads(self, timeout_s: float) -> bool:
         """End the threads of all groups; return whether nothing is running any more."""
-        ended = [group.close(timeout_s) for group in self._groups]  # each of them
+        ended = [group.close(timeout_s) for group in self._groups]  # closes each of them
         return all(ended)

@@ -1,9 +1,8 @@
 """Python's signal handlers run between collectives, as they do with PyTorch's other backends.
 
-A handler that makes a collective, to save a checkpoint before the job is ended say, cannot make it
-in the middle of another one. A wait of this backend looks for signals, so that Ctrl-C ends it; any
-handler but Python's own for SIGINT, and those of this package, is put off until the collective is
-over.
+A handler that calls a collective, say to save a checkpoint before the job ends, cannot do so inside
+another one. Waits of this backend check for signals, so that Ctrl-C ends them; every handler but
+Python's own for SIGINT, and those of this package, is deferred until the collective has completed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from phalanx.torch_backend.collective_queue import DEFERRED_CALLS, is_in_collect
 
 
 class DeferredHandler:
-    """A handler that waits until this thread is in no collective."""
+    """A signal handler that is deferred while this thread is in a collective."""
 
     def __init__(self, handler: Any) -> None:
         self.handler = handler
@@ -32,7 +31,7 @@ class DeferredHandler:
 
 
 def defer_handlers() -> None:
-    """Put off the handlers that exist, and those that are installed from now on."""
+    """Defer the installed handlers, and those that are installed later."""
     _wrap_functions()
     if threading.current_thread() is threading.main_thread():
         for number in signal.valid_signals():
@@ -42,7 +41,7 @@ def defer_handlers() -> None:
 
 
 def _wrap_functions() -> None:
-    """Wrap `signal.signal`, and `signal.getsignal` so that programs get back what they gave."""
+    """Wrap `signal.signal`, and `signal.getsignal` so that programs get their own handlers back."""
     module: Any = signal
     if getattr(module.signal, "defers", False):
         return
@@ -67,8 +66,8 @@ def _wrapped(handler: Any) -> Any:
 
 
 def _runs_at_once(handler: Any) -> bool:
-    """Python's own for SIGINT, and those of this package: they make no collective, they end a rank
-    that waits in one."""
+    """Return whether `handler` is Python's for SIGINT or of this package: these call no collective
+    and end a rank that waits in one."""
     module = str(getattr(handler, "__module__", ""))
     return handler is signal.default_int_handler or module.partition(".")[0] == "phalanx"
 

@@ -1,4 +1,4 @@
-"""Sums of sparse tensors over all ranks, as gradients of embeddings are."""
+"""Sums of sparse tensors, such as embedding gradients, over all ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_DIMS = 14
 
 def sum_sparse(tensor: Tensor, engine: Group, timeout_s: float | None) -> None:
     """Sum `tensor`, in the COO layout, over all ranks, in place: every rank gets the elements of
-    all of them. The ranks may have different numbers of elements, at different places.
+    all of them. The ranks may have different numbers of elements at different indices.
 
     Raises: ValueError, on every rank, where the shapes differ.
     """
@@ -47,7 +47,7 @@ def _gathered(
     engine: Group,
     timeout_s: float | None,
 ) -> list[Tensor]:
-    """The tensor of every rank, of `shapes`."""
+    """All-gather one tensor per rank, of `shapes`."""
     outputs = [torch.empty(shape, dtype=own.dtype) for shape in shapes]
     engine.all_gather(
         [buffer_of(output) for output in outputs],

@@ -1,7 +1,7 @@
-"""The store through which other backends, such as gloo, find each other; opened when one asks.
+"""The rendezvous store of other backends, such as gloo; opened at its first use.
 
-PyTorch's `TCPStore` listens on all interfaces and goes by host names unless it is given a socket.
-This one listens at one address: on one node that of the loopback, else one that all ranks reach.
+PyTorch's `TCPStore` listens on all interfaces and resolves host names unless it gets a socket. This
+one listens at one address: the loopback on one node, else one that all ranks reach.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.distributed import HashStore, Store, TCPStore
 from phalanx.comm.world import World
 
 Gather = Callable[[Any], Sequence[Any]]
-"""The objects of all ranks, in their order. Collective."""
+"""Returns the objects of all ranks, in rank order. Collective."""
 
 _LOOPBACK = "127.0.0.1"
 _REACH_WITHIN_S = 2.0
@@ -27,9 +27,9 @@ _SIOCGIFADDR = 0x8915  # the ioctl that asks for the address of an interface
 
 
 def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -> Store:
-    """Served by rank 0. Collective.
+    """Open a store that rank 0 serves. Collective.
 
-    gather: None: by the world's own collectives, among which it must be in its turn.
+    gather: None: uses the world's collectives, so it must not overlap with others.
     Raises: RuntimeError, on every rank, when rank 0 cannot open it or is not reached by all.
     """
     rank, size = world.rank, world.size
@@ -68,10 +68,10 @@ def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -
 
 
 class LazyStore(Store):
-    """A store that `open` opens: no port is open before somebody needs it."""
+    """A store that opens no port before `open` is called."""
 
     def __init__(self, make: Callable[[], Store]) -> None:
-        """make: opens it. Collective."""
+        """make: opens the store. Collective."""
         super().__init__()
         self._make = make
         self._opened: Store | None = None
@@ -82,7 +82,7 @@ class LazyStore(Store):
             self._opened = self._make()
 
     def opened(self) -> Store:
-        """Raises: RuntimeError when it is not open."""
+        """Return the open store. Raises: RuntimeError when it is not open."""
         if self._opened is None:
             raise RuntimeError(
                 "the store of backend mpi is opened when all ranks make a group of another "
@@ -121,7 +121,7 @@ class LazyStore(Store):
 
 
 def _listen(on_one_node: bool) -> tuple[list[socket.socket], str]:
-    """Sockets at the addresses by which this node may be reached, and why there are none."""
+    """Return sockets that listen at this node's addresses, and the last error."""
     listeners, error = [], ""
     for address in [_LOOPBACK] if on_one_node else addresses():
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

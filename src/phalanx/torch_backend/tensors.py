@@ -1,4 +1,4 @@
-"""Where tensors lie while the engine works on them: in place, or in a contiguous copy."""
+"""Buffers of tensors for the engine: their own memory, or a contiguous copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.comm.dtypes import DTYPES, DType, opaque
 
 @cache
 def dtype_of(dtype: torch.dtype) -> DType:
-    """The engine's type of element; types that it cannot reduce, such as float8, can be moved."""
+    """Return the engine's dtype; types that it cannot reduce, such as float8, can be moved."""
     name = str(dtype).removeprefix("torch.")
     return DTYPES.get(name) or opaque(name, dtype.itemsize)
 
@@ -29,13 +29,13 @@ def is_usable_in_place(tensor: Tensor) -> bool:
 
 
 def is_plain(tensor: Tensor) -> bool:
-    """A tensor as most are: strided, on the CPU, in place."""
+    """Return whether `tensor` needs no staging: strided, on the CPU, usable in place."""
     return tensor.is_cpu and tensor.layout is torch.strided and is_usable_in_place(tensor)
 
 
 def buffer_of(tensor: Tensor) -> Buffer:
-    """The memory of a contiguous tensor. Raises TypeError when it has none: a fake tensor, or a
-    wrapper such as DTensor."""
+    """Return the memory of a contiguous tensor. Raises TypeError when it has none, as a fake tensor
+    or a wrapper such as DTensor."""
     address, count = tensor.data_ptr(), tensor.numel()
     if not address and count:
         raise TypeError(f"a {type(tensor).__name__} has no memory of its own; pass a plain tensor")
@@ -43,8 +43,8 @@ def buffer_of(tensor: Tensor) -> Buffer:
 
 
 class TensorStaging:
-    """The buffers of one call. A tensor that does not lie in place gets a copy: `load` fills those
-    that are read, `store` brings back those that are written."""
+    """Buffers of one call. Tensors that are not usable in place are staged through a copy: `load`
+    fills the inputs, `store` copies the outputs back."""
 
     def __init__(self) -> None:
         self._scales: list[tuple[Tensor, float | Tensor]] = []
@@ -61,17 +61,17 @@ class TensorStaging:
         return self._buffer(tensor, is_read=True, is_written=True)
 
     def scaled_input(self, tensor: Tensor, factor: float | Tensor) -> Buffer:
-        """Read, and multiplied before the call; the tensor itself keeps its values."""
+        """Return an input multiplied by `factor`; the tensor itself keeps its values."""
         copy = self._allocate_copy(tensor)
         self._loads.append((tensor, copy, factor))
         return buffer_of(copy)
 
     def scale(self, tensor: Tensor, factor: float | Tensor) -> None:
-        """Multiply the tensor itself before the call, in its turn."""
+        """Multiply the tensor in place at `load`, just before the call."""
         self._scales.append((tensor, factor))
 
     def wrap(self, call: Callable[[], object]) -> Callable[[], object]:
-        """`call` with the copies before and after it."""
+        """Return `call` with the copies before and after it."""
         if not (self._scales or self._loads or self._stores):
             return call
 
@@ -108,7 +108,7 @@ class TensorStaging:
         return buffer_of(copy)
 
     def sync_stream(self) -> None:
-        """For GPU tensors: make the current stream wait for `store`."""
+        """Make the current stream wait for `store`, for GPU tensors."""
 
     def _is_usable_in_place(self, tensor: Tensor) -> bool:
         return is_usable_in_place(tensor)

@@ -1,4 +1,4 @@
-"""torch.compile and this package: none of its functions is a part of anybody's model."""
+"""Exclusion of this package from torch.compile."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 
 def exclude_from_dynamo(package: str) -> None:
-    """Have the compiler skip all functions of `package` that are loaded by now, and what they call.
+    """Have Dynamo skip all loaded functions of `package`, and the functions that they call.
 
-    PyTorch's own backends are C++, which the compiler never sees. What compiled code calls in
-    Python it follows: from DDP's forward pass into a broadcast, in which it fails.
+    PyTorch's own backends are C++, which Dynamo never traces. It would trace this one from DDP's
+    forward pass into a broadcast, and fail there.
     """
     compiler: Any = torch._C._dynamo.eval_frame
     try:
@@ -25,7 +25,7 @@ def exclude_from_dynamo(package: str) -> None:
                 for code in _codes_of(vars(module).values(), package):
                     compiler.set_code_exec_strategy(code, strategy)
     except AttributeError:
-        return  # another version of PyTorch; what is not compiled works all the same
+        return  # another version of PyTorch; uncompiled programs still work
 
 
 def _codes_of(members: Iterable[object], package: str) -> Iterator[CodeType]:

@@ -17,14 +17,14 @@ from phalanx.torch_backend.errors import to_torch_error
 
 
 def to_seconds(timeout: timedelta | None) -> float | None:
-    """PyTorch says "no timeout of its own" with zero, or with a negative time."""
+    """Return seconds; None for PyTorch's "default timeout", which is zero or negative."""
     if timeout is None or timeout <= timedelta(0):
         return None
     return timeout.total_seconds()
 
 
 def gpus_of(results: Sequence[Tensor]) -> list[int | str | torch.device]:
-    """A future with GPUs makes whoever waits for it wait for their streams."""
+    """Return the GPUs of `results`: waiting on a future with GPUs waits for their streams."""
     return list({tensor.device for tensor in results if tensor.device.type != "cpu"})
 
 
@@ -60,10 +60,10 @@ class CompletedWork(Work):
 
 
 class PendingWork(Work):
-    """Not over yet: an outcome that another thread sets, and those who wait for it."""
+    """Base of works that another thread completes."""
 
     def __init__(self, results: list[Tensor], text: str) -> None:
-        """results: what the future ends with; text: names the call in messages."""
+        """results: value of the future; text: name of the call in error messages."""
         super().__init__()
         self._results, self._text = results, text
         self._error: BaseException | None = None
@@ -74,7 +74,7 @@ class PendingWork(Work):
         self._promise: Future[Any] | None = None
         self._future: Future[Any] | None = None
         self.sync_stream: Callable[[], None] | None = None
-        """On GPU tensors: makes the current stream wait too."""
+        """For GPU tensors: makes the current stream wait for the copy back."""
         self.on_end: Callable[[], None] | None = None
         """Ends the event of a profiler."""
 
@@ -103,7 +103,10 @@ class PendingWork(Work):
         self.wait()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        """Raises: what went wrong, or DistBackendError when it takes longer than `timeout`."""
+        """Block until completion.
+
+        Raises: the error of the call, or DistBackendError when it takes longer than `timeout`.
+        """
         if not self._is_done:
             self._wait_until_done(to_seconds(timeout))
         if self._error is not None:
@@ -113,8 +116,10 @@ class PendingWork(Work):
         return True
 
     def get_future(self) -> Future[Any]:
-        """A future that fails as those of C++ do: an exception that Python sets is a value there,
-        which DDP's reducer would take for tensors."""
+        """Return a future that fails as those of C++ do.
+
+        An exception that Python sets is a value there, which DDP's reducer would take for tensors.
+        """
         with self._guard:
             if self._future is None:
                 self._promise = Future(devices=gpus_of(self._results))
@@ -150,7 +155,7 @@ class PendingWork(Work):
 
 
 class QueuedWork(PendingWork):
-    """A collective in the queue of its group."""
+    """Work of a collective in the queue of its group."""
 
     def __init__(
         self, call: Callable[[], object], results: list[Tensor], text: str, queue: CollectiveQueue
@@ -163,17 +168,19 @@ class QueuedWork(PendingWork):
         assert self._call is not None
         try:
             self._call()
-        except BaseException as error:  # noqa: BLE001  it is raised where the work is awaited
+        except BaseException as error:  # noqa: BLE001  raised by `wait`
             self._error = to_torch_error(error)
-        self._call = None  # it holds on to tensors that may not be results
+        self._call = None  # free the tensors that it holds
 
     def get_future(self) -> Future[Any]:
         self.run_until_done()
         return super().get_future()
 
     def run_until_done(self) -> None:
-        """A callback of an earlier collective may wait for this one, as those of PowerSGD do. It
-        is on the only thread that could run it: do so now, after what comes before it."""
+        """On the worker thread, run the queue up to this collective.
+
+        Callbacks of an earlier collective may wait for this one, as those of PowerSGD do, on the
+        only thread that could run it."""
         if self._queue.is_worker():
             run_until(lambda: self._is_done)
 
@@ -189,7 +196,7 @@ class QueuedWork(PendingWork):
 
 
 class CoalescedWork(PendingWork):
-    """Several works as one, for coalesced calls."""
+    """One work for several, of coalesced calls."""
 
     def __init__(self, works: Sequence[Work], results: list[Tensor], text: str) -> None:
         super().__init__(results, text)
@@ -217,8 +224,10 @@ class CoalescedWork(PendingWork):
 
 
 def patch_future_wait() -> None:
-    """Have a future that is awaited in a callback of a collective, on the only thread that could
-    run what comes after it, run that first."""
+    """Patch `Future.wait` to run the queue first when called on a queue's worker thread.
+
+    A callback of a collective may wait for a later one, which only this thread could run.
+    """
     futures: Any = torch._C.Future
     original = futures.wait
     if getattr(original, "patched_by_phalanx", False):
