@@ -20,7 +20,11 @@ from typing import Any
 import msgspec
 
 from phalanx.records.files import write_atomically
-from phalanx.report.collectives.comparison import Subject, path_comparisons, subjects
+from phalanx.report.collectives.comparison import (
+    CollectiveResults,
+    collective_results,
+    path_comparisons,
+)
 from phalanx.report.collectives.finding_sentences import compared
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.format import duration, size
@@ -43,44 +47,44 @@ def measure() -> Path:
     return folder
 
 
-def report(subject: Subject) -> None:
-    print(f"\n{subject.measure.mpi}, {subject.ranks} ranks")
-    for duel in path_comparisons(subject):
+def report(results: CollectiveResults) -> None:
+    print(f"\n{results.measure.mpi}, {results.ranks} ranks")
+    for pair in path_comparisons(results):
         print(
-            f"{size(duel.num_bytes):>10}  {duel.ours.label:14} {duration(duel.ours.median_s):>8}"
-            f"  {compared(duel)} ({duration(duel.theirs.median_s)})"
+            f"{size(pair.num_bytes):>10}  {pair.ours.label:14} {duration(pair.ours.median_s):>8}"
+            f"  {compared(pair)} ({duration(pair.theirs.median_s)})"
         )
 
 
-def as_result(subject: Subject) -> dict[str, Any]:
+def as_result(results: CollectiveResults) -> dict[str, Any]:
     """One run with its raw times, to a tenth of a nanosecond."""
-    bench = subject.measure.bench
+    bench = results.measure.bench
     assert bench is not None, "it has points"
     seconds: dict[str, dict[int, list[float]]] = {}
-    for point in subject.points:
+    for point in results.points:
         times_s = [round(value, 10) for value in point.times_s]
         seconds.setdefault(point.label, {})[point.num_bytes] = times_s
     return {
         "command": bench.command,
         "environment": msgspec.to_builtins(bench.environment),
-        "ranks": subject.ranks,
-        "copy_bytes_per_s": subject.measure.machine.copy,
-        "flag_round_trip_s": subject.measure.machine.round_trip_s,
-        "wrong": sum(point.wrong for point in subject.points),
+        "ranks": results.ranks,
+        "copy_bytes_per_s": results.measure.machine.copy,
+        "flag_round_trip_s": results.measure.machine.round_trip_s,
+        "wrong": sum(point.wrong for point in results.points),
         "seconds": seconds,
     }
 
 
 def main(folder: Path | None) -> None:
     command = "python benchmarks/all_reduce.py" if folder is None else FROM_FOLDER
-    found = subjects(read_benches(folder or measure()))
-    found = tuple(subject for subject in found if subject.collective == "all_reduce")
-    for subject in found:
-        report(subject)
+    found = collective_results(read_benches(folder or measure()))
+    found = tuple(results for results in found if results.collective == "all_reduce")
+    for results in found:
+        report(results)
     document = {
         "command": command,
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "runs": [as_result(subject) for subject in found],
+        "runs": [as_result(results) for results in found],
     }
     write_atomically(RESULTS, json.dumps(document).encode())
     print(f"\nraw times: {RESULTS}")

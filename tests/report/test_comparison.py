@@ -12,7 +12,7 @@ from phalanx.report.comparison import (
     layout_of,
     main_batch,
     sequential_reference,
-    subject_labels,
+    workload_labels,
 )
 from phalanx.report.folder import read_folder
 from phalanx.report.measures import EpochMeasure, RunMeasure
@@ -110,9 +110,9 @@ def test_a_batch_of_each_rank_is_compared_with_the_sequential_program_at_that_ba
 
 def test_labels_say_what_differs_and_nothing_else(full: Path) -> None:
     found = read_folder(full).cells
-    assert set(subject_labels(cell.subject for cell in found).values()) == {"mlp", "cnn", "rnn"}
-    subject = found[0].subject
-    assert list(subject_labels([subject, replace(subject, epochs=1)]).values()) == [
+    assert set(workload_labels(cell.workload for cell in found).values()) == {"mlp", "cnn", "rnn"}
+    workload = found[0].workload
+    assert list(workload_labels([workload, replace(workload, epochs=1)]).values()) == [
         "mlp · 5 epochs",
         "mlp · 1 epochs",
     ]
@@ -162,5 +162,5 @@ def test_what_tells_cells_apart_is_in_their_names() -> None:
     cells = compare([plain, topk, fewer])
     labels = [cell.layout.phrase for cell in cells]
     assert labels[1] == "MPI (compress topk, link 100Mbit/s) on 2 ranks"
-    subjects = subject_labels(cell.subject for cell in cells)
-    assert list(subjects.values()) == ["mlp", "mlp · train samples 600"]
+    workloads = workload_labels(cell.workload for cell in cells)
+    assert list(workloads.values()) == ["mlp", "mlp · train samples 600"]

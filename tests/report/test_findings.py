@@ -27,7 +27,7 @@ from phalanx.report.page import key_figure
 from phalanx.report.parallelism.page import key_figures
 from phalanx.report.parallelism.rank_details import RunDetail
 from phalanx.report.parallelism.study_data import ModelData, ParallelCell
-from phalanx.report.sections import SubjectData
+from phalanx.report.sections import WorkloadData
 from tests.report.made_study import Job, make_study
 from tests.report.test_comparison import cells, compare, measured
 
@@ -89,7 +89,7 @@ def test_the_best_of_many_equals_is_no_key_figure(seed: int) -> None:
     single = min(found, key=lambda cell: cell.epoch_s).speed_up_interval
     assert single is not None
     assert single.verdict(1) == "higher"
-    figure = key_figure(SubjectData(label="m", cells=found, every_batch=found, runs=()))
+    figure = key_figure(WorkloadData(label="m", cells=found, every_batch=found, runs=()))
     assert figure is not None
     split = [ParallelCell(cell=c, detail=RunDetail(name="", ranks=[])) for c in found]
     (parallel,) = key_figures(ModelData(label="m", cells=tuple(split)))

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from phalanx.report.comparison import layout_of, subject_labels, subject_of
+from phalanx.report.comparison import layout_of, workload_labels, workload_of
 from phalanx.report.schemes import (
     exchanges_within,
     group_of,
@@ -57,12 +57,12 @@ def test_runs_of_one_strategy_are_told_apart() -> None:
     assert layout_of(ring).phrase == "the ring all-reduce on 4 ranks"
 
 
-def test_sizes_of_a_model_make_another_subject() -> None:
+def test_sizes_of_a_model_make_another_workload() -> None:
     run = run_of(Job("mlp", "mpi", ranks=4), "s")
     wide = msgspec.structs.replace(
         run, setting=msgspec.structs.replace(run.setting, options={"width": 512})
     )
-    labels = subject_labels([subject_of(run), subject_of(wide)])
+    labels = workload_labels([workload_of(run), workload_of(wide)])
     assert list(labels.values()) == ["mlp", "mlp \N{MIDDLE DOT} width 512"]
 
 

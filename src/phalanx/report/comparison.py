@@ -13,8 +13,8 @@ from phalanx.report.options import (
     Options,
     layout_options,
     named_with_options,
-    subject_options,
     varying_words,
+    workload_options,
 )
 from phalanx.report.schemes import scheme_of, spoken
 from phalanx.report.statistics import Interval, Times, ratio_of_times
@@ -23,8 +23,8 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """A training apart from its layout. Only cells of one subject are compared in one chart."""
+class Workload:
+    """A training apart from its layout. Only cells of one workload are compared in one chart."""
 
     model: str
     sizes: str  # those of the model that were chosen, e.g. "width 512"
@@ -93,9 +93,9 @@ class SeedSpread:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """The completed runs of one subject in one layout, one for each seed."""
+    """The completed runs of one workload in one layout, one for each seed."""
 
-    subject: Subject
+    workload: Workload
     layout: ParallelLayout
     runs: tuple[RunMeasure, ...]
     cores: int  # that the process could use
@@ -138,19 +138,19 @@ def counted(number: int, noun: str) -> str:
 
 def compare(runs: Iterable[RunMeasure]) -> tuple[Cell, ...]:
     """Group the completed runs, in their order, and give every cell its speed-up."""
-    groups: dict[tuple[Subject, ParallelLayout], list[RunMeasure]] = {}
+    groups: dict[tuple[Workload, ParallelLayout], list[RunMeasure]] = {}
     for measure in runs:
         if measure.run and measure.status == "completed" and measure.epoch_s:
-            key = (subject_of(measure.run), layout_of(measure.run))
+            key = (workload_of(measure.run), layout_of(measure.run))
             groups.setdefault(key, []).append(measure)
-    cells = [_cell(subject, layout, group) for (subject, layout), group in groups.items()]
+    cells = [_cell(workload, layout, group) for (workload, layout), group in groups.items()]
     return tuple(_with_speed_up(cell, cells) for cell in cells)
 
 
-def subject_of(run: Run) -> Subject:
+def workload_of(run: Run) -> Workload:
     setting = run.setting
     given = run.config.get("lr")
-    return Subject(
+    return Workload(
         model=setting.model,
         sizes=_sizes(setting),
         dataset=setting.dataset,
@@ -158,7 +158,7 @@ def subject_of(run: Run) -> Subject:
         optimizer=setting.optimizer,
         learning_rate=float(given) if isinstance(given, int | float) else setting.learning_rate,
         dtype=setting.dtype,
-        others=subject_options(run),
+        others=workload_options(run),
     )
 
 
@@ -184,20 +184,20 @@ def layout_of(run: Run) -> ParallelLayout:
 
 
 def sequential_reference(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
-    """The sequential program with one thread, same subject and batch: the T(1) of `cell`."""
+    """The sequential program with one thread, same workload and batch: the T(1) of `cell`."""
     for other in cells:
         layout = other.layout
         if layout.strategy == "sequential" and layout.threads == 1:
             same_batch = layout.batch_size == cell.layout.batch_size
-            if same_batch and other.subject == cell.subject:
+            if same_batch and other.workload == cell.workload:
                 return other
     return None
 
 
-def subject_labels(subjects: Iterable[Subject]) -> dict[Subject, str]:
+def workload_labels(workloads: Iterable[Workload]) -> dict[Workload, str]:
     """A name for each: the model, and whatever else they differ in."""
-    distinct = list(dict.fromkeys(subjects))
-    names = [field.name for field in fields(Subject) if field.name != "others"]
+    distinct = list(dict.fromkeys(workloads))
+    names = [field.name for field in fields(Workload) if field.name != "others"]
     varying = [name for name in names if len({getattr(s, name) for s in distinct}) > 1]
     words = {
         "sizes": "{}",
@@ -208,18 +208,18 @@ def subject_labels(subjects: Iterable[Subject]) -> dict[Subject, str]:
         "dtype": "{}",
     }
     return {
-        subject: " · ".join(
+        workload: " · ".join(
             [
-                subject.model,
+                workload.model,
                 *(
                     words[n].format(value)
                     for n in varying
-                    if n in words and (value := getattr(subject, n))
+                    if n in words and (value := getattr(workload, n))
                 ),
-                *varying_words(subject.others, [other.others for other in distinct]),
+                *varying_words(workload.others, [other.others for other in distinct]),
             ]
         )
-        for subject in distinct
+        for workload in distinct
     }
 
 
@@ -229,7 +229,7 @@ def main_batch(cells: Sequence[Cell]) -> int:
     return min(sizes, key=lambda size: (-sizes.count(size), size))
 
 
-def _cell(subject: Subject, layout: ParallelLayout, runs: Sequence[RunMeasure]) -> Cell:
+def _cell(workload: Workload, layout: ParallelLayout, runs: Sequence[RunMeasure]) -> Cell:
     times_s = tuple(
         epoch.epoch_s
         for measure in runs
@@ -239,7 +239,7 @@ def _cell(subject: Subject, layout: ParallelLayout, runs: Sequence[RunMeasure]) 
     shares = [r.communication_share for r in runs if r.communication_share is not None]
     samples = runs[0].trained[-1].samples
     return Cell(
-        subject=subject,
+        workload=workload,
         layout=layout,
         runs=tuple(runs),
         cores=min(r.run.environment.cores for r in runs if r.run),

@@ -39,7 +39,7 @@ class Content:
     tables: Sequence[Table]
     command: str
     environment: Table
-    num_subjects: int
+    num_panels: int
 
     @property
     def panels(self) -> list[Panel]:

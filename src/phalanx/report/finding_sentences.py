@@ -1,4 +1,4 @@
-"""One sentence a question, about the configurations of one subject. Pure.
+"""One sentence a question, about the configurations of one workload. Pure.
 
 Each function returns None where the records have no data for its sentence.
 """
@@ -155,7 +155,7 @@ def accuracy_against_sequential(cells: Sequence[Cell]) -> str | None:
         return None
     base = reference.accuracy
     start = (
-        f"After {counted(reference.subject.epochs, 'epoch')} the sequential program "
+        f"After {counted(reference.workload.epochs, 'epoch')} the sequential program "
         f"reaches {percent(base.mean, 2)}"
     )
     if base.seeds > 1:

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import (
     Cell,
-    Subject,
+    Workload,
     counted,
     main_batch,
     sequential_reference,
     speed_up,
-    subject_labels,
+    workload_labels,
 )
 from phalanx.report.disturbance import disturbance_topic, with_disturbance
 from phalanx.report.finding_sentences import (
@@ -39,11 +39,11 @@ ERRORS_SHOWN = 5
 
 def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
-    by_subject = scaling_cells(measures.cells)
-    labels = subject_labels(by_subject)
+    by_workload = scaling_cells(measures.cells)
+    labels = workload_labels(by_workload)
     topics = []
     for title, rule, make_sentence in _QUESTIONS:
-        found = [(labels[s].upper(), make_sentence(cells)) for s, cells in by_subject.items()]
+        found = [(labels[s].upper(), make_sentence(cells)) for s, cells in by_workload.items()]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
     topics.append(disturbance_topic(measures.runs))
@@ -101,20 +101,20 @@ def not_completed_topic(measures: StudyMeasures) -> Topic:
 
 def headline(measures: StudyMeasures) -> str:
     """The one sentence that the page begins with."""
-    by_subject = scaling_cells(measures.cells)
-    if not by_subject:
+    by_workload = scaling_cells(measures.cells)
+    if not by_workload:
         return "No run of this study was completed yet"
-    labels = subject_labels(by_subject)
-    return with_disturbance(_fastest(by_subject, labels), measures.runs)
+    labels = workload_labels(by_workload)
+    return with_disturbance(_fastest(by_workload, labels), measures.runs)
 
 
-def _fastest(by_subject: Mapping[Subject, list[Cell]], labels: Mapping[Subject, str]) -> str:
-    """The largest speed-up whose interval carries it, over all configurations of all subjects."""
-    cells = [cell for group in by_subject.values() for cell in group]
+def _fastest(by_workload: Mapping[Workload, list[Cell]], labels: Mapping[Workload, str]) -> str:
+    """The largest speed-up whose interval carries it, over all configurations of all workloads."""
+    cells = [cell for group in by_workload.values() for cell in group]
     known = [cell for cell in cells if cell.speed_up is not None]
     if not known:
         cell = min(cells, key=lambda cell: cell.epoch_s)
-        label = labels[cell.subject].upper()
+        label = labels[cell.workload].upper()
         return f"An epoch of the {label} takes {seconds(cell.epoch_s)}, {cell.layout.phrase}"
     told = []
     for cell in known:
@@ -127,18 +127,18 @@ def _fastest(by_subject: Mapping[Subject, list[Cell]], labels: Mapping[Subject, 
         return "Nothing tried here is seen to beat the sequential program with one thread"
     interval, cell = max(told, key=lambda pair: pair[0].estimate)
     gain = f"{ratio(interval)} as fast as one sequential thread"
-    label = labels[cell.subject].upper()
+    label = labels[cell.workload].upper()
     return sentence(f"{cell.layout.phrase} trains the {label} {gain}").rstrip(".")
 
 
-def scaling_cells(cells: Sequence[Cell]) -> dict[Subject, list[Cell]]:
-    """The cells of each subject at the batch size that most of them share."""
-    by_subject: dict[Subject, list[Cell]] = {}
+def scaling_cells(cells: Sequence[Cell]) -> dict[Workload, list[Cell]]:
+    """The cells of each workload at the batch size that most of them share."""
+    by_workload: dict[Workload, list[Cell]] = {}
     for cell in cells:
-        by_subject.setdefault(cell.subject, []).append(cell)
+        by_workload.setdefault(cell.workload, []).append(cell)
     return {
-        subject: [cell for cell in group if cell.layout.batch_size == main_batch(group)]
-        for subject, group in by_subject.items()
+        workload: [cell for cell in group if cell.layout.batch_size == main_batch(group)]
+        for workload, group in by_workload.items()
     }
 
 

@@ -19,7 +19,7 @@ IN_THE_SETTING = frozenset(
         *MODEL_SIZES,
     }
 )
-"""Options that have a field of their own in `Subject` or `Layout`; and the seed."""
+"""Options that have a field of their own in `Workload` or `ParallelLayout`; and the seed."""
 
 SPLITTING = frozenset(
     {
@@ -41,8 +41,8 @@ IN_THE_SCHEME = frozenset(
 """Those that the scheme's name tells."""
 
 
-def subject_options(run: Run) -> Options:
-    """Return the deciding options besides the fields of a subject, with recorded defaults."""
+def workload_options(run: Run) -> Options:
+    """Return the deciding options besides the fields of a workload, with recorded defaults."""
     return _sorted({n: v for n, v in _all(run).items() if n not in SPLITTING})
 
 

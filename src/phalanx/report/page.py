@@ -35,7 +35,7 @@ from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH
 from phalanx.report.parallelism.page import KIND as PARALLELISM
 from phalanx.report.parallelism.page import parallelism_content
 from phalanx.report.published.beside import beside_published
-from phalanx.report.sections import SubjectData, leading_row, sections, subject_data
+from phalanx.report.sections import WorkloadData, leading_row, sections, workload_data
 from phalanx.report.tables import (
     baselines,
     configurations,
@@ -106,7 +106,7 @@ def render(content: Content) -> str:
 
 def study_content(measures: StudyMeasures) -> Content:
     """Return the content of the page of a study or of a run."""
-    drawn_from = subject_data(measures)
+    drawn_from = workload_data(measures)
     leading = leading_row(drawn_from)
     known = [measure.run.environment for measure in measures.runs if measure.run]
     return Content(
@@ -122,7 +122,7 @@ def study_content(measures: StudyMeasures) -> Content:
         sections=sections(drawn_from, without=leading[0] if leading else None),
         tables=_tables(measures),
         environment=environments(known),
-        num_subjects=len(drawn_from),
+        num_panels=len(drawn_from),
     )
 
 
@@ -135,15 +135,15 @@ def _lead(measures: StudyMeasures, where: str) -> str:
     return f"{', '.join(parts)}."
 
 
-def key_figure(subject: SubjectData) -> KeyFigure | None:
-    """The fastest configuration of a subject, and what it gains where that can be told of the
+def key_figure(workload: WorkloadData) -> KeyFigure | None:
+    """The fastest configuration of a workload, and what it gains where that can be told of the
     fastest of so many."""
-    if not subject.cells:
+    if not workload.cells:
         return None
-    best = min(subject.cells, key=lambda cell: cell.epoch_s)
+    best = min(workload.cells, key=lambda cell: cell.epoch_s)
     accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
-    reference = sequential_reference(best, subject.cells)
-    others = len(subject.cells) - 1
+    reference = sequential_reference(best, workload.cells)
+    others = len(workload.cells) - 1
     interval = speed_up(reference, best, comparisons=others) if reference else None
     if interval is None or interval.verdict(1) != "higher":
         value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
@@ -151,7 +151,7 @@ def key_figure(subject: SubjectData) -> KeyFigure | None:
     else:
         value, meaning = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
         rate = f"{span(interval)}; {seconds(best.epoch_s)} an epoch"
-    return KeyFigure(label=subject.label, value=value, meaning=meaning, beside=rate + accuracy)
+    return KeyFigure(label=workload.label, value=value, meaning=meaning, beside=rate + accuracy)
 
 
 def page_data(figures: list[Figure]) -> dict[str, Any]:

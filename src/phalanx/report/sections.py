@@ -12,14 +12,14 @@ from phalanx.report.charts.overlap import hidden_and_exposed
 from phalanx.report.charts.ranks import rank_accuracy, rank_loss
 from phalanx.report.charts.scaling import communication_share, efficiency, epoch_time, speed_up
 from phalanx.report.charts.steps import step_parts
-from phalanx.report.comparison import Cell, Subject, main_batch, subject_labels, subject_of
+from phalanx.report.comparison import Cell, Workload, main_batch, workload_labels, workload_of
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.measures import RunMeasure
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One chart of a row: the same question, for one subject."""
+    """One chart of a row: the same question, for one workload."""
 
     label: str
     figure: Figure
@@ -27,7 +27,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One question, drawn for every subject."""
+    """One question, drawn for every workload."""
 
     title: str
     caption: str
@@ -47,8 +47,8 @@ class Section:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubjectData:
-    """Cells and runs that the charts of one subject are drawn from."""
+class WorkloadData:
+    """Cells and runs that the charts of one workload are drawn from."""
 
     label: str
     cells: tuple[Cell, ...]  # at the batch size that most of them share
@@ -56,7 +56,7 @@ class SubjectData:
     runs: tuple[RunMeasure, ...]  # at that batch size, also those that did not come to their end
 
 
-Draw = Callable[[SubjectData, str], Figure | None]
+Draw = Callable[[WorkloadData, str], Figure | None]
 
 LEADING: tuple[tuple[str, Draw], ...] = (
     ("speed-up", lambda m, name: speed_up(m.cells, name)),
@@ -109,42 +109,42 @@ SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
 )
 
 
-def leading_row(subjects: Sequence[SubjectData]) -> tuple[str, Row] | None:
+def leading_row(workloads: Sequence[WorkloadData]) -> tuple[str, Row] | None:
     """The chart for the first screen, with its name: the first of LEADING that can be drawn."""
     for name, draw in LEADING:
-        if row := _row(name, draw, subjects):
+        if row := _row(name, draw, workloads):
             return name, row
     return None
 
 
-def sections(subjects: Sequence[SubjectData], *, without: str | None) -> tuple[Section, ...]:
+def sections(workloads: Sequence[WorkloadData], *, without: str | None) -> tuple[Section, ...]:
     """All charts that the records allow, but the one called `without`."""
     made = []
     for name, title, charts in SECTIONS:
-        drawn = [_row(chart, draw, subjects) for chart, draw in charts if chart != without]
+        drawn = [_row(chart, draw, workloads) for chart, draw in charts if chart != without]
         rows = tuple(row for row in drawn if row)
         if rows:
             made.append(Section(name=name, title=title, rows=rows))
     return tuple(made)
 
 
-def subject_data(measures: StudyMeasures) -> tuple[SubjectData, ...]:
-    """One for each subject, in the order of the plan."""
-    runs: dict[Subject, list[RunMeasure]] = {}
+def workload_data(measures: StudyMeasures) -> tuple[WorkloadData, ...]:
+    """One for each workload, in the order of the plan."""
+    runs: dict[Workload, list[RunMeasure]] = {}
     for measure in measures.runs:
         if measure.run and measure.trained:
-            runs.setdefault(subject_of(measure.run), []).append(measure)
-    labels = subject_labels(runs)
-    return tuple(_subject_data(labels[s].upper(), s, group, measures) for s, group in runs.items())
+            runs.setdefault(workload_of(measure.run), []).append(measure)
+    labels = workload_labels(runs)
+    return tuple(_workload_data(labels[s].upper(), s, group, measures) for s, group in runs.items())
 
 
-def _subject_data(
-    label: str, subject: Subject, runs: Sequence[RunMeasure], measures: StudyMeasures
-) -> SubjectData:
-    cells = tuple(cell for cell in measures.cells if cell.subject == subject)
+def _workload_data(
+    label: str, workload: Workload, runs: Sequence[RunMeasure], measures: StudyMeasures
+) -> WorkloadData:
+    cells = tuple(cell for cell in measures.cells if cell.workload == workload)
     batch = main_batch(cells) if cells else None
     others = {r.name for cell in cells if cell.layout.batch_size != batch for r in cell.runs}
-    return SubjectData(
+    return WorkloadData(
         label=label,
         cells=tuple(cell for cell in cells if cell.layout.batch_size == batch),
         every_batch=cells,
@@ -152,12 +152,12 @@ def _subject_data(
     )
 
 
-def _row(chart: str, draw: Draw, subjects: Sequence[SubjectData]) -> Row | None:
+def _row(chart: str, draw: Draw, workloads: Sequence[WorkloadData]) -> Row | None:
     panels = []
-    for number, subject in enumerate(subjects, 1):
+    for number, workload in enumerate(workloads, 1):
         # Names of elements and files are ours; labels come from records and may hold anything.
-        if drawn := draw(subject, f"{chart}-{number}"):
-            panels.append(Panel(label=subject.label, figure=drawn))
+        if drawn := draw(workload, f"{chart}-{number}"):
+            panels.append(Panel(label=workload.label, figure=drawn))
     if not panels:
         return None
     first = panels[0].figure

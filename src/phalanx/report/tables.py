@@ -9,7 +9,7 @@ from statistics import fmean
 from phalanx.records.divergence import loss_text
 from phalanx.records.schema import Environment
 from phalanx.report.charts.figure import Figure
-from phalanx.report.comparison import Cell, ParallelLayout, SeedSpread, layout_of, subject_labels
+from phalanx.report.comparison import Cell, ParallelLayout, SeedSpread, layout_of, workload_labels
 from phalanx.report.format import UNKNOWN, fixed, grouped, joined, percent, span
 from phalanx.report.measures import RunMeasure
 
@@ -38,7 +38,7 @@ class Table:
 
 def baselines(cells: Sequence[Cell]) -> Table:
     """The sequential program with different numbers of threads."""
-    labels = subject_labels(cell.subject for cell in cells)
+    labels = workload_labels(cell.workload for cell in cells)
     alone = [cell for cell in _by_batch(cells) if cell.layout.strategy == "sequential"]
     return make_table(
         "Sequential baselines",
@@ -46,7 +46,7 @@ def baselines(cells: Sequence[Cell]) -> Table:
         "model|batch#|threads#|epoch (s)#|images/s#|speed-up#|efficiency#|accuracy#",
         [
             (
-                labels[cell.subject],
+                labels[cell.workload],
                 cell.layout.batch_label,
                 str(cell.layout.threads),
                 fixed(cell.epoch_s),
@@ -62,7 +62,7 @@ def baselines(cells: Sequence[Cell]) -> Table:
 
 def configurations(cells: Sequence[Cell]) -> Table:
     """Every configuration over its seeds."""
-    labels = subject_labels(cell.subject for cell in cells)
+    labels = workload_labels(cell.workload for cell in cells)
     return make_table(
         "Configurations",
         "Completed runs that differ only in their seed, together. Times are medians over epochs "
@@ -73,7 +73,7 @@ def configurations(cells: Sequence[Cell]) -> Table:
         "|images/s#"
         "|speed-up#|efficiency#|comm.#|accuracy#|over seeds#",
         [
-            (labels[cell.subject], *_layout(cell.layout), *_measures(cell))
+            (labels[cell.workload], *_layout(cell.layout), *_measures(cell))
             for cell in _by_batch(cells)
         ],
     )
@@ -111,7 +111,7 @@ def environments(known: Sequence[Environment]) -> Table:
 def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
     """Return the records each chart was drawn from.
 
-    figures: with the label of their subject.
+    figures: with the label of their workload.
     """
     return make_table(
         "Sources",
@@ -180,10 +180,10 @@ def _seeds(accuracy: SeedSpread | None) -> str:
 
 
 def _by_batch(cells: Sequence[Cell]) -> list[Cell]:
-    """Subject after subject, in each batch after batch, in these the order of the plan."""
-    subjects = list(dict.fromkeys(cell.subject for cell in cells))
-    key = {subject: number for number, subject in enumerate(subjects)}
-    return sorted(cells, key=lambda cell: (key[cell.subject], cell.layout.batch_size))
+    """Workload after workload, in each batch after batch, in these the order of the plan."""
+    workloads = list(dict.fromkeys(cell.workload for cell in cells))
+    key = {workload: number for number, workload in enumerate(workloads)}
+    return sorted(cells, key=lambda cell: (key[cell.workload], cell.layout.batch_size))
 
 
 def _execution(measure: RunMeasure) -> tuple[str, ...]:

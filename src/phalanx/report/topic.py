@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
-    label: str  # of the subject; empty when it is about the whole study
+    label: str  # of the workload; empty when it is about the whole study
     text: str
 
 

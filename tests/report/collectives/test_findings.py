@@ -3,7 +3,12 @@
 from pathlib import Path
 
 from phalanx.records.schema import Outcome
-from phalanx.report.collectives.comparison import Subject, path_comparisons, reigns, subjects
+from phalanx.report.collectives.comparison import (
+    CollectiveResults,
+    collective_results,
+    path_comparisons,
+    reigns,
+)
 from phalanx.report.collectives.finding_sentences import (
     best_against_rest,
     crossings,
@@ -15,15 +20,20 @@ from phalanx.report.collectives.folder import read_benches
 from tests.report.collectives.made_bench import MEDIANS, make_bench
 
 
-def only_subject(folder: Path) -> Subject:
-    (subject,) = subjects(read_benches(folder))
-    return subject
+def only_results(folder: Path) -> CollectiveResults:
+    (results,) = collective_results(read_benches(folder))
+    return results
 
 
 def test_ours_against_the_fastest_of_the_others(tmp_path: Path) -> None:
-    subject = only_subject(make_bench(tmp_path / "b"))
-    assert [round(duel.gain, 2) for duel in path_comparisons(subject)] == [0.8, 8.0, 5.0, 5.0]
-    assert best_against_rest(subject) == (
+    results = only_results(make_bench(tmp_path / "b"))
+    assert [round(comparison.gain, 2) for comparison in path_comparisons(results)] == [
+        0.8,
+        8.0,
+        5.0,
+        5.0,
+    ]
+    assert best_against_rest(results) == (
         "At 4 B phalanx window takes 500 ns, not told from Open MPI (400 ns); "
         "at 64 KB phalanx window takes 1.00 µs, 8.0 times (4.9 to 13.1) as fast as "
         "Open MPI (8.00 µs); "
@@ -35,43 +45,43 @@ def test_ours_against_the_fastest_of_the_others(tmp_path: Path) -> None:
 
 
 def test_who_wins_where(tmp_path: Path) -> None:
-    subject = only_subject(make_bench(tmp_path / "b"))
-    assert reigns(subject) == [(None, 4, 4), ("phalanx window", 2**16, 2**24)]
-    assert crossings(subject) == (
+    results = only_results(make_bench(tmp_path / "b"))
+    assert reigns(results) == [(None, 4, 4), ("phalanx window", 2**16, 2**24)]
+    assert crossings(results) == (
         "The fastest is phalanx window from 64 KB to 16 MB; at 4 B it cannot be told."
     )
     slow = {**MEDIANS, "window": (4e-6, 1e-6, 12e-6, 400e-6)}
-    subject = only_subject(make_bench(tmp_path / "slow", medians=slow))
-    assert crossings(subject) == (
+    results = only_results(make_bench(tmp_path / "slow", medians=slow))
+    assert crossings(results) == (
         "The fastest is Open MPI at 4 B and phalanx window from 64 KB to 16 MB."
     )
 
 
 def test_paths_of_one_speed_are_not_ranked(tmp_path: Path) -> None:
     medians = {"phalanx": (1e-3,) * 4, "torch": (1.02e-3,) * 4, "gloo": (1.01e-3,) * 4}
-    subject = only_subject(make_bench(tmp_path / "b", medians=medians))
-    assert crossings(subject) == "Which path is the fastest can be told at no size."
-    text = private_tensors(subject)
+    results = only_results(make_bench(tmp_path / "b", medians=medians))
+    assert crossings(results) == "Which path is the fastest can be told at no size."
+    text = private_tensors(results)
     assert text is not None
     assert text.startswith("On backend mpi dist.all_reduce is not told from Gloo at 4 B, where ")
 
 
 def test_one_winner(tmp_path: Path) -> None:
     medians = {"phalanx": (1e-6,) * 4, "gloo": (1e-3,) * 4}
-    subject = only_subject(make_bench(tmp_path / "b", medians=medians))
-    assert crossings(subject) == "Phalanx is the fastest at every size."
+    results = only_results(make_bench(tmp_path / "b", medians=medians))
+    assert crossings(results) == "Phalanx is the fastest at every size."
 
 
 def test_one_path_has_nobody_to_win_against(tmp_path: Path) -> None:
-    subject = only_subject(make_bench(tmp_path / "b", medians={"gloo": (1e-3,) * 4}))
-    assert crossings(subject) is None
-    assert best_against_rest(subject) is None
-    assert headline([subject]) == "All-reduce of 16 MB on 2 ranks: 1.00 ms with Gloo"
+    results = only_results(make_bench(tmp_path / "b", medians={"gloo": (1e-3,) * 4}))
+    assert crossings(results) is None
+    assert best_against_rest(results) is None
+    assert headline([results]) == "All-reduce of 16 MB on 2 ranks: 1.00 ms with Gloo"
 
 
 def test_unmodified_scripts(tmp_path: Path) -> None:
-    subject = only_subject(make_bench(tmp_path / "b"))
-    assert private_tensors(subject) == (
+    results = only_results(make_bench(tmp_path / "b"))
+    assert private_tensors(results) == (
         "On backend mpi dist.all_reduce is 8.9 times (5.4 to 14.5) as fast as Gloo at 16 MB, where "
         "it gains least, and 50.0 times (30.6 to 81.8) as fast as Gloo at 64 KB, where it gains "
         "most."
@@ -79,7 +89,7 @@ def test_unmodified_scripts(tmp_path: Path) -> None:
 
 
 def test_distance_from_the_floor(tmp_path: Path) -> None:
-    text = distance_from_floor(only_subject(make_bench(tmp_path / "b")))
+    text = distance_from_floor(only_results(make_bench(tmp_path / "b")))
     assert text == (
         "From 1 MB up phalanx window takes 1.10 to 2.38 times the floor "
         "(the most at 16 MB: 42 % of the floor's speed)."
@@ -87,8 +97,8 @@ def test_distance_from_the_floor(tmp_path: Path) -> None:
 
 
 def test_headline(tmp_path: Path) -> None:
-    subject = only_subject(make_bench(tmp_path / "b"))
-    assert headline([subject]) == (
+    results = only_results(make_bench(tmp_path / "b"))
+    assert headline([results]) == (
         "All-reduce of 1 MB on 2 ranks: phalanx window is 5.0 times (3.4 to 7.4) as "
         "fast as Open MPI"
     )
@@ -99,7 +109,7 @@ def test_of_several_libraries_the_hardest_rival_is_in_the_headline(tmp_path: Pat
     make_bench(tmp_path / "openmpi")
     faster = {**MEDIANS, "mpi": (1e-6, 2e-6, 24e-6, 1e-3)}
     make_bench(tmp_path / "impi", medians=faster, mpi="Intel MPI 2021.18")
-    found = subjects(read_benches(tmp_path))
+    found = collective_results(read_benches(tmp_path))
     assert [s.title for s in found] == [
         "All-reduce, Intel MPI 2021.18",
         "All-reduce, Open MPI 5.0.11",
@@ -113,7 +123,7 @@ def test_right_and_wrong_results(tmp_path: Path) -> None:
         ("wrong", {"gloo": 7}, "Gloo of 16 MB: 7 wrong elements."),
     ):
         measures = read_benches(make_bench(tmp_path / name, wrong=wrong))
-        topics = {t.title: t for t in findings(subjects(measures), measures)}
+        topics = {t.title: t for t in findings(collective_results(measures), measures)}
         assert [s.text for s in topics["Correctness"].sentences] == [text]
 
 
@@ -122,7 +132,7 @@ def test_what_is_missing_and_what_failed_is_said(tmp_path: Path) -> None:
     measures = read_benches(
         make_bench(tmp_path / "b", obstacles={"nccl": "there is no GPU"}, outcome=failed)
     )
-    topics = {t.title: t for t in findings(subjects(measures), measures)}
+    topics = {t.title: t for t in findings(collective_results(measures), measures)}
     assert [(s.label, s.text) for s in topics["Not measured"].sentences] == [
         ("nccl", "All-reduce: there is no GPU.")
     ]
@@ -130,12 +140,12 @@ def test_what_is_missing_and_what_failed_is_said(tmp_path: Path) -> None:
 
 
 def test_a_barrier_has_no_sizes_to_speak_of(tmp_path: Path) -> None:
-    subject = only_subject(make_bench(tmp_path / "b", collectives=("barrier",)))
-    assert best_against_rest(subject) == (
+    results = only_results(make_bench(tmp_path / "b", collectives=("barrier",)))
+    assert best_against_rest(results) == (
         "Phalanx window takes 500 ns, not told from Open MPI (400 ns)."
     )
-    assert crossings(subject) is None
-    assert distance_from_floor(subject) == "Phalanx window takes 2.50 times the floor."
+    assert crossings(results) is None
+    assert distance_from_floor(results) == "Phalanx window takes 2.50 times the floor."
 
 
 def test_all_libraries_together(tmp_path: Path) -> None:
@@ -145,7 +155,7 @@ def test_all_libraries_together(tmp_path: Path) -> None:
         tmp_path / "impi", medians=faster, mpi="Intel MPI 2021.18", obstacles={"nccl": "no GPU"}
     )
     measures = read_benches(tmp_path)
-    topics = {t.title: t for t in findings(subjects(measures), measures)}
+    topics = {t.title: t for t in findings(collective_results(measures), measures)}
     (sentence,) = topics["All libraries together"].sentences
     assert sentence.label == "All-reduce, 2 ranks"
     assert sentence.text == (
@@ -159,14 +169,14 @@ def test_all_libraries_together(tmp_path: Path) -> None:
 
 def test_one_library_is_not_compared_with_itself(tmp_path: Path) -> None:
     measures = read_benches(make_bench(tmp_path / "b"))
-    titles = {topic.title for topic in findings(subjects(measures), measures)}
+    titles = {topic.title for topic in findings(collective_results(measures), measures)}
     assert "All libraries together" not in titles
 
 
 def test_a_machine_that_was_not_quiet(tmp_path: Path) -> None:
     def told(folder: Path) -> list[str]:
         measures = read_benches(folder)
-        topics = {t.title: t for t in findings(subjects(measures), measures)}
+        topics = {t.title: t for t in findings(collective_results(measures), measures)}
         return [s.text for s in topics["Disturbance"].sentences] if "Disturbance" in topics else []
 
     assert told(make_bench(tmp_path / "quiet", preempted=10)) == []
@@ -177,7 +187,7 @@ def test_a_machine_that_was_not_quiet(tmp_path: Path) -> None:
 
 def test_calls_that_are_seen_to_be_slower_are_said_to_be(tmp_path: Path) -> None:
     slow = {**MEDIANS, "window": (4e-6, 64e-6, 600e-6, 20e-3)}
-    subject = only_subject(make_bench(tmp_path / "b", medians=slow))
-    text = best_against_rest(subject)
+    results = only_results(make_bench(tmp_path / "b", medians=slow))
+    text = best_against_rest(results)
     assert text is not None
     assert "slower than Open MPI, which is 10.0 times (6.1 to 16.4) as fast" in text

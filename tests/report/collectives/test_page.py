@@ -57,4 +57,9 @@ def test_results_for_other_programs(tmp_path: Path) -> None:
     read = json.loads(json.dumps(as_json(measure)))
     row = next(r for r in read["rows"] if (r["path"], r["bytes"]) == ("window", 2**20))
     assert row["median_s"] == pytest.approx(MEDIANS["window"][2])
-    assert [round(duel["gain"], 2) for duel in read["against_the_rest"]] == [0.8, 8.0, 5.0, 5.0]
+    assert [round(comparison["gain"], 2) for comparison in read["against_the_rest"]] == [
+        0.8,
+        8.0,
+        5.0,
+        5.0,
+    ]

@@ -16,7 +16,7 @@ HEIGHT_PIXELS = 250
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One chart of one subject."""
+    """One chart of one workload."""
 
     name: str  # names the element of the page and the saved files
     title: str

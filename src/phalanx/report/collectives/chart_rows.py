@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from phalanx.report.charts.figure import Row
 from phalanx.report.collectives.bandwidth import bus_bandwidth
-from phalanx.report.collectives.comparison import Subject
+from phalanx.report.collectives.comparison import CollectiveResults
 from phalanx.report.collectives.measures import CollectivePoint
 from phalanx.report.collectives.tables import GIGABYTE, in_order
 from phalanx.report.format import size
 
 
-def rows_of(subject: Subject) -> list[Row]:
+def rows_of(results: CollectiveResults) -> list[Row]:
     """A row for each path and size."""
-    return [_row(subject, point) for n in subject.sizes for point in in_order(subject, n)]
+    return [_row(results, point) for n in results.sizes for point in in_order(results, n)]
 
 
-def _row(subject: Subject, point: CollectivePoint) -> Row:
-    best = next((p for p in subject.at(point.num_bytes) if p.is_ours), None)
+def _row(results: CollectiveResults, point: CollectivePoint) -> Row:
+    best = next((p for p in results.at(point.num_bytes) if p.is_ours), None)
     floor_s = point.floor.seconds if point.floor else None
     return {
         "path": point.label,

@@ -9,7 +9,7 @@ import altair as alt
 from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
 from phalanx.report.charts.theme import faded_unless, highlight
 from phalanx.report.collectives.chart_rows import rows_of
-from phalanx.report.collectives.comparison import Subject, first_collective
+from phalanx.report.collectives.comparison import CollectiveResults, first_collective
 from phalanx.report.collectives.tables import GIGABYTE
 from phalanx.report.collectives.theme import (
     log_scale,
@@ -27,9 +27,9 @@ SOURCE = "calls events of all ranks: times_s, the slowest rank of each call"
 FLOOR_SOURCE = f"{SOURCE}; traffic and round_trips events"
 
 
-def call_time(subject: Subject, name: str) -> Figure | None:
-    rows = rows_of(subject)
-    if subject.sizes == (0,):
+def call_time(results: CollectiveResults, name: str) -> Figure | None:
+    rows = rows_of(results)
+    if results.sizes == (0,):
         return figure(
             _bars(rows),
             rows,
@@ -37,7 +37,7 @@ def call_time(subject: Subject, name: str) -> Figure | None:
             title="Time of a call",
             caption="Median over calls, each as long as its slowest rank.",
             source=SOURCE,
-            runs=[subject.measure.name],
+            runs=[results.measure.name],
         )
     y = alt.Y(
         "median_us:Q",
@@ -53,14 +53,14 @@ def call_time(subject: Subject, name: str) -> Figure | None:
         caption="Median over calls, each as long as its slowest rank; the bar runs from the "
         "shortest to the 99th percentile, the dashed line is the floor of this machine.",
         source=FLOOR_SOURCE,
-        runs=[subject.measure.name],
+        runs=[results.measure.name],
         height_pixels=330,
     )
 
 
-def bandwidth(subject: Subject, name: str) -> Figure | None:
-    rows = rows_of(subject)
-    if len(subject.sizes) < 2:
+def bandwidth(results: CollectiveResults, name: str) -> Figure | None:
+    rows = rows_of(results)
+    if len(results.sizes) < 2:
         return None
     y = alt.Y("busbw:Q", title="bus bandwidth (GB/s)", scale=alt.Scale(zero=True))
     return figure(
@@ -72,14 +72,14 @@ def bandwidth(subject: Subject, name: str) -> Figure | None:
         caption="As nccl-tests defines it, from the median; the dashed line is the floor of this "
         "machine turned into a bandwidth.",
         source=FLOOR_SOURCE,
-        runs=[subject.measure.name],
+        runs=[results.measure.name],
         height_pixels=330,
     )
 
 
-def times_slower(subject: Subject, name: str) -> Figure | None:
-    rows = [row for row in rows_of(subject) if row["slower"] is not None and not row["ours"]]
-    if not rows or subject.sizes == (0,):
+def times_slower(results: CollectiveResults, name: str) -> Figure | None:
+    rows = [row for row in rows_of(results) if row["slower"] is not None and not row["ours"]]
+    if not rows or results.sizes == (0,):
         return None
     picked = highlight("path", "path_picked")
     x = alt.X("size:O", title="size", sort=None, axis=alt.Axis(labelAngle=-45))
@@ -102,20 +102,20 @@ def times_slower(subject: Subject, name: str) -> Figure | None:
     one = alt.Chart(table()).mark_rule(color="var(--axis)").encode(y=alt.datum(1))
     return figure(
         alt.layer(bars.add_params(picked), one),
-        rows_of(subject),
+        rows_of(results),
         name=name,
         title="Against Phalanx",
         caption="Median of each rival ÷ median of Phalanx' fastest path at the same size in the "
         "same run, logarithmic; above the line Phalanx is faster.",
         source=SOURCE,
-        runs=[subject.measure.name],
+        runs=[results.measure.name],
         height_pixels=330,
     )
 
 
-def times_floor(subject: Subject, name: str) -> Figure | None:
-    rows = [row for row in rows_of(subject) if row["times_floor"] is not None]
-    if len(subject.sizes) < 2 or not rows:
+def times_floor(results: CollectiveResults, name: str) -> Figure | None:
+    rows = [row for row in rows_of(results) if row["times_floor"] is not None]
+    if len(results.sizes) < 2 or not rows:
         return None
     y = alt.Y(
         "times_floor:Q",
@@ -126,21 +126,21 @@ def times_floor(subject: Subject, name: str) -> Figure | None:
     one = alt.Chart(table()).mark_rule(color="var(--ideal)", strokeDash=[4, 4])
     return figure(
         alt.layer(one.encode(y=alt.datum(1)), _lines(rows, y)),
-        rows_of(subject),
+        rows_of(results),
         name=name,
         title="Distance from the floor",
         caption="Median ÷ the time in which this machine's memory could move the bytes that must "
         "move and its flags go there and back.",
         source=FLOOR_SOURCE,
-        runs=[subject.measure.name],
+        runs=[results.measure.name],
         height_pixels=330,
     )
 
 
-def memory(subject: Subject, name: str) -> Figure | None:
+def memory(results: CollectiveResults, name: str) -> Figure | None:
     """Draw the machine's own bandwidth, which paths are compared with; once for each run."""
-    machine = subject.measure.machine
-    if len(machine.copy) < 2 or subject.collective != first_collective(subject.measure):
+    machine = results.measure.machine
+    if len(machine.copy) < 2 or results.collective != first_collective(results.measure):
         return None
     rows: list[Row] = [
         {"pass": kernel, "bytes": working_set, "size": size(working_set), "rate": rate / GIGABYTE}
@@ -170,7 +170,7 @@ def memory(subject: Subject, name: str) -> Figure | None:
         caption="Bytes read and written, every rank on memory of its own, all at once; the floor "
         "is computed from copying.",
         source="traffic events of all ranks: traffic_bytes, times_s",
-        runs=[subject.measure.name],
+        runs=[results.measure.name],
         height_pixels=330,
     )
 

@@ -24,7 +24,7 @@ SPOKEN: dict[Collective, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class CollectiveResults:
     """One collective of one run: the points that charts, tables and sentences compare."""
 
     label: str
@@ -77,7 +77,7 @@ class PathComparison:
         return self.theirs.median_s / self.ours.median_s
 
 
-def subjects(measures: Sequence[BenchMeasure]) -> tuple[Subject, ...]:
+def collective_results(measures: Sequence[BenchMeasure]) -> tuple[CollectiveResults, ...]:
     """In the order of the collectives, and of the measurements within each."""
     found = [
         (collective, measure, points)
@@ -87,7 +87,7 @@ def subjects(measures: Sequence[BenchMeasure]) -> tuple[Subject, ...]:
     ]
     runs = [measure for _, measure, _ in found]
     return tuple(
-        Subject(
+        CollectiveResults(
             label=_label(collective, measure, runs),
             measure=measure,
             collective=collective,
@@ -103,11 +103,11 @@ def first_collective(measure: BenchMeasure) -> Collective | None:
     return next((collective for collective in SPOKEN if collective in found), None)
 
 
-def path_comparisons(subject: Subject) -> tuple[PathComparison, ...]:
+def path_comparisons(results: CollectiveResults) -> tuple[PathComparison, ...]:
     """Return the comparisons by increasing size, where both sides were measured."""
     made = []
-    for num_bytes in subject.sizes:
-        points = subject.at(num_bytes)
+    for num_bytes in results.sizes:
+        points = results.at(num_bytes)
         ours = next((point for point in points if point.is_ours), None)
         theirs = next((point for point in points if not point.is_ours), None)
         if ours and theirs:
@@ -138,10 +138,10 @@ def fastest(points: Sequence[CollectivePoint]) -> CollectivePoint | None:
     return first if told else None
 
 
-def reigns(subject: Subject) -> list[tuple[str | None, int, int]]:
+def reigns(results: CollectiveResults) -> list[tuple[str | None, int, int]]:
     """(label of the fastest path, or None where that cannot be told, first size, last size), by
     increasing size."""
-    found = [(fastest(subject.at(num_bytes)), num_bytes) for num_bytes in subject.sizes]
+    found = [(fastest(results.at(num_bytes)), num_bytes) for num_bytes in results.sizes]
     winners = [(point.label if point else None, num_bytes) for point, num_bytes in found]
     made = []
     for label, group in groupby(winners, key=lambda winner: winner[0]):

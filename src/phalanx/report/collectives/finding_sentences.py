@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.report.collectives.comparison import (
+    CollectiveResults,
     PathComparison,
-    Subject,
     path_comparisons,
     reigns,
     speed_ratio,
@@ -24,29 +24,29 @@ FLOOR_FROM_BYTES = 2**20
 HEADLINE_BYTES = 2**20
 
 
-def best_against_rest(subject: Subject) -> str | None:
-    told = _told(path_comparisons(subject))
+def best_against_rest(results: CollectiveResults) -> str | None:
+    told = _told(path_comparisons(results))
     if not told:
         return None
     parts = [
-        f"{at_size(duel.num_bytes)}{duel.ours.label} takes {duration(duel.ours.median_s)}, "
-        f"{compared(duel, comparisons=len(told))} ({duration(duel.theirs.median_s)})"
-        for duel in told
+        f"{at_size(pair.num_bytes)}{pair.ours.label} takes {duration(pair.ours.median_s)}, "
+        f"{compared(pair, comparisons=len(told))} ({duration(pair.theirs.median_s)})"
+        for pair in told
     ]
     return sentence("; ".join(parts))
 
 
-def headline_comparison(subject: Subject) -> PathComparison | None:
-    """The duel at 1 MB, or at the size nearest to it."""
+def headline_comparison(results: CollectiveResults) -> PathComparison | None:
+    """The comparison at 1 MB, or at the size nearest to it."""
     return min(
-        path_comparisons(subject), key=lambda d: abs(d.num_bytes - HEADLINE_BYTES), default=None
+        path_comparisons(results), key=lambda d: abs(d.num_bytes - HEADLINE_BYTES), default=None
     )
 
 
-def compared(duel: PathComparison, *, comparisons: int = 1) -> str:
+def compared(comparison: PathComparison, *, comparisons: int = 1) -> str:
     """5.1 times (4.6 to 5.7) as fast as Open MPI, or that it cannot be told."""
-    theirs = duel.theirs.label
-    interval = speed_ratio(duel.ours, duel.theirs, comparisons=comparisons)
+    theirs = comparison.theirs.label
+    interval = speed_ratio(comparison.ours, comparison.theirs, comparisons=comparisons)
     if interval is None:
         return f"not told from {theirs} by so few calls"
     match interval.verdict(1):
@@ -64,11 +64,11 @@ def ratio_words(interval: Interval) -> str:
     return f"{interval.estimate:.{digits}f} times ({low} to {high})"
 
 
-def crossings(subject: Subject) -> str | None:
+def crossings(results: CollectiveResults) -> str | None:
     """Return the fastest path for each range of sizes."""
-    if subject.sizes == (0,) or len({point.path for point in subject.points}) < 2:
+    if results.sizes == (0,) or len({point.path for point in results.points}) < 2:
         return None
-    parts = reigns(subject)
+    parts = reigns(results)
     if len(parts) == 1:
         label = parts[0][0]
         every = f"{label} is the fastest at every size"
@@ -79,18 +79,18 @@ def crossings(subject: Subject) -> str | None:
     return sentence(f"{text}; {joined(unknown)} it cannot be told" if unknown else text)
 
 
-def private_tensors(subject: Subject) -> str | None:
+def private_tensors(results: CollectiveResults) -> str | None:
     """torch.distributed on our backend against its others, tensors where PyTorch put them."""
-    ours = {p.num_bytes: p for p in subject.points if p.path == "torch"}
-    gloo = {p.num_bytes: p for p in subject.points if p.path == "gloo"}
+    ours = {p.num_bytes: p for p in results.points if p.path == "torch"}
+    gloo = {p.num_bytes: p for p in results.points if p.path == "gloo"}
     both = sorted(set(ours) & set(gloo))
     found = sorted(
         (PathComparison(num_bytes=n, ours=ours[n], theirs=gloo[n]) for n in both), key=_gain
     )
     if not found:
         return None
-    least, most = (compared(duel, comparisons=len(found)) for duel in (found[0], found[-1]))
-    text = f"on backend mpi dist.{subject.collective} is {least}"
+    least, most = (compared(pair, comparisons=len(found)) for pair in (found[0], found[-1]))
+    text = f"on backend mpi dist.{results.collective} is {least}"
     if len(found) == 1:
         return sentence(text)
     return sentence(
@@ -99,10 +99,10 @@ def private_tensors(subject: Subject) -> str | None:
     )
 
 
-def distance_from_floor(subject: Subject) -> str | None:
+def distance_from_floor(results: CollectiveResults) -> str | None:
     """The fastest path, of Phalanx if it has one, against what memory and flags allow."""
-    sizes = [n for n in subject.sizes if n >= FLOOR_FROM_BYTES] or subject.sizes[-1:]
-    best = [_fastest_of_ours(subject, n) for n in sizes]
+    sizes = [n for n in results.sizes if n >= FLOOR_FROM_BYTES] or results.sizes[-1:]
+    best = [_fastest_of_ours(results, n) for n in sizes]
     found = [(point.times_floor, point) for point in best if point.times_floor is not None]
     if not found:
         return None
@@ -121,8 +121,8 @@ def distance_from_floor(subject: Subject) -> str | None:
     )
 
 
-def _fastest_of_ours(subject: Subject, num_bytes: int) -> CollectivePoint:
-    points = subject.at(num_bytes)
+def _fastest_of_ours(results: CollectiveResults, num_bytes: int) -> CollectivePoint:
+    points = results.at(num_bytes)
     return next((point for point in points if point.is_ours), points[0])
 
 
@@ -131,11 +131,11 @@ def _told(found: Sequence[PathComparison]) -> list[PathComparison]:
     if not found:
         return []
     ends = {found[0].num_bytes, found[-1].num_bytes}
-    return [duel for duel in found if duel.num_bytes in ends or duel.num_bytes in TOLD_SIZES]
+    return [pair for pair in found if pair.num_bytes in ends or pair.num_bytes in TOLD_SIZES]
 
 
-def _gain(duel: PathComparison) -> float:
-    return duel.gain
+def _gain(comparison: PathComparison) -> float:
+    return comparison.gain
 
 
 def _ratio(pair: tuple[float, CollectivePoint]) -> float:

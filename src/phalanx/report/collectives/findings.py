@@ -8,8 +8,8 @@ from phalanx.records.collectives import Collective
 from phalanx.report.collectives.comparison import (
     FAR,
     SPOKEN,
+    CollectiveResults,
     PathComparison,
-    Subject,
     path_comparisons,
 )
 from phalanx.report.collectives.finding_sentences import (
@@ -30,45 +30,50 @@ from phalanx.report.topic import Sentence, Topic
 QUIET_PER_S = 300  # a quiet machine of two cores showed 210 to 240, a busy one 350 to 1,200
 
 
-def findings(subjects: Sequence[Subject], measures: Sequence[BenchMeasure]) -> tuple[Topic, ...]:
+def findings(
+    all_results: Sequence[CollectiveResults], measures: Sequence[BenchMeasure]
+) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
-    topics = [_all_libraries(subjects)]
+    topics = [_all_libraries(all_results)]
     for title, rule, make_sentence in _QUESTIONS:
-        found = [(subject.title, make_sentence(subject)) for subject in subjects]
+        found = [(results.title, make_sentence(results)) for results in all_results]
         sentences = tuple(Sentence(label=label, text=text) for label, text in found if text)
         topics.append(Topic(title=title, rule=rule, sentences=sentences))
-    topics += [_correctness(subjects), _disturbance(measures)]
+    topics += [_correctness(all_results), _disturbance(measures)]
     topics += [_missing(measures), _not_completed(measures)]
     return tuple(topic for topic in topics if topic.sentences)
 
 
-def headline(subjects: Sequence[Subject]) -> str:
+def headline(all_results: Sequence[CollectiveResults]) -> str:
     """The one sentence that the page begins with: ours against the best of all others."""
     found = [
-        (subject, duel) for subject in subjects for duel in [headline_comparison(subject)] if duel
+        (results, comparison)
+        for results in all_results
+        for comparison in [headline_comparison(results)]
+        if comparison
     ]
     if not found:
-        return "Nothing to compare was measured yet" if not subjects else _alone(subjects[0])
+        return "Nothing to compare was measured yet" if not all_results else _alone(all_results[0])
     # Of several MPI libraries the hardest rival stands in the headline.
-    first = subjects[0].collective
+    first = all_results[0].collective
     rivals = [pair for pair in found if pair[0].collective == first] or found[:1]
-    subject, duel = min(rivals, key=lambda pair: pair[1].gain)
-    what, told = SPOKEN[subject.collective], compared(duel, comparisons=len(rivals))
-    if duel.num_bytes:
-        what = f"{what} of {size(duel.num_bytes)}"
-    return sentence(f"{what} {subject.where}: {duel.ours.label} is {told}").rstrip(".")
+    results, comparison = min(rivals, key=lambda pair: pair[1].gain)
+    what, told = SPOKEN[results.collective], compared(comparison, comparisons=len(rivals))
+    if comparison.num_bytes:
+        what = f"{what} of {size(comparison.num_bytes)}"
+    return sentence(f"{what} {results.where}: {comparison.ours.label} is {told}").rstrip(".")
 
 
-def _correctness(subjects: Sequence[Subject]) -> Topic:
+def _correctness(all_results: Sequence[CollectiveResults]) -> Topic:
     """Report wrong results, or that there were none."""
-    points = [(subject, point) for subject in subjects for point in subject.points]
+    points = [(results, point) for results in all_results for point in results.points]
     calls = sum(len(point.times_s) for _, point in points)
     told = [
         Sentence(
-            label=subject.title,
+            label=results.title,
             text=sentence(f"{p.label}{of_size(p.num_bytes)}: {p.wrong:,} wrong elements"),
         )
-        for subject, p in points
+        for results, p in points
         if p.wrong
     ]
     if not told and calls:
@@ -121,21 +126,21 @@ def _missing(measures: Sequence[BenchMeasure]) -> Topic:
     )
 
 
-def _all_libraries(subjects: Sequence[Subject]) -> Topic:
+def _all_libraries(all_results: Sequence[CollectiveResults]) -> Topic:
     """Where several MPIs were measured: the smallest lead over any library at each size."""
-    groups: dict[tuple[Collective, int], list[Subject]] = {}
-    for subject in subjects:
-        groups.setdefault((subject.collective, subject.ranks), []).append(subject)
+    groups: dict[tuple[Collective, int], list[CollectiveResults]] = {}
+    for results in all_results:
+        groups.setdefault((results.collective, results.ranks), []).append(results)
     told = []
     for (collective, ranks), group in groups.items():
-        if len({subject.measure.mpi for subject in group}) > 1:
-            found = [duel for subject in group for duel in path_comparisons(subject)]
-            sizes = sorted({duel.num_bytes for duel in found})
+        if len({results.measure.mpi for results in group}) > 1:
+            found = [comparison for results in group for comparison in path_comparisons(results)]
+            sizes = sorted({comparison.num_bytes for comparison in found})
             hardest = [min((d for d in found if d.num_bytes == n), key=_gain) for n in sizes]
             label = f"{sentence(SPOKEN[collective]).rstrip('.')}, {ranks} ranks"
             parts = [
-                f"{at_size(duel.num_bytes)}{compared(duel, comparisons=len(hardest))}"
-                for duel in hardest
+                f"{at_size(comparison.num_bytes)}{compared(comparison, comparisons=len(hardest))}"
+                for comparison in hardest
             ]
             told.append(Sentence(label=label, text=sentence("; ".join(parts))))
     return Topic(
@@ -145,8 +150,8 @@ def _all_libraries(subjects: Sequence[Subject]) -> Topic:
     )
 
 
-def _gain(duel: PathComparison) -> float:
-    return duel.gain
+def _gain(comparison: PathComparison) -> float:
+    return comparison.gain
 
 
 def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
@@ -162,13 +167,13 @@ def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
     )
 
 
-def _alone(subject: Subject) -> str:
-    fastest = subject.at(subject.sizes[-1])[0]
-    what = f"{SPOKEN[subject.collective]}{of_size(fastest.num_bytes)} {subject.where}"
+def _alone(results: CollectiveResults) -> str:
+    fastest = results.at(results.sizes[-1])[0]
+    what = f"{SPOKEN[results.collective]}{of_size(fastest.num_bytes)} {results.where}"
     return sentence(f"{what}: {duration(fastest.median_s)} with {fastest.label}").rstrip(".")
 
 
-_QUESTIONS: tuple[tuple[str, str, Callable[[Subject], str | None]], ...] = (
+_QUESTIONS: tuple[tuple[str, str, Callable[[CollectiveResults], str | None]], ...] = (
     (
         "Phalanx against the rest",
         "The fastest path of Phalanx and the fastest of the others at each size, by their medians "

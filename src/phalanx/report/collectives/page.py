@@ -13,19 +13,24 @@ from phalanx.report.collectives.charts import (
     times_floor,
     times_slower,
 )
-from phalanx.report.collectives.comparison import SPOKEN, Subject, path_comparisons, subjects
+from phalanx.report.collectives.comparison import (
+    SPOKEN,
+    CollectiveResults,
+    collective_results,
+    path_comparisons,
+)
 from phalanx.report.collectives.finding_sentences import headline_comparison
 from phalanx.report.collectives.findings import findings, headline
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.collectives.measures import BenchMeasure
-from phalanx.report.collectives.tables import machine_tables, results, runs_table
+from phalanx.report.collectives.tables import machine_tables, result_tables, runs_table
 from phalanx.report.comparison import counted
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.format import duration, joined, size
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments
 
-Draw = Callable[[Subject, str], Figure | None]
+Draw = Callable[[CollectiveResults, str], Figure | None]
 
 LEADING: tuple[str, Draw] = ("time", call_time)
 SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
@@ -45,7 +50,7 @@ SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
 def collectives_content(folder: Path) -> Content:
     """Raises: UserError when the records cannot be read."""
     measures = read_benches(folder)
-    drawn_from = subjects(measures)
+    drawn_from = collective_results(measures)
     benches = [measure.bench for measure in measures if measure.bench]
     return Content(
         title=measures[0].name if len(measures) == 1 else folder.name,
@@ -58,26 +63,26 @@ def collectives_content(folder: Path) -> Content:
         leading=_row(*LEADING, drawn_from),
         topics=findings(drawn_from, measures),
         sections=tuple(_sections(drawn_from)),
-        tables=[*results(drawn_from), *machine_tables(measures), runs_table(measures)],
+        tables=[*result_tables(drawn_from), *machine_tables(measures), runs_table(measures)],
         environment=environments([bench.environment for bench in benches]),
-        num_subjects=len(drawn_from),
+        num_panels=len(drawn_from),
     )
 
 
-def key_figure(subject: Subject) -> KeyFigure | None:
+def key_figure(results: CollectiveResults) -> KeyFigure | None:
     """Ours against the best of the others, at 1 MB or near it."""
-    duel = headline_comparison(subject)
-    if duel is None:
+    comparison = headline_comparison(results)
+    if comparison is None:
         return None
-    where = f" at {size(duel.num_bytes)}" if duel.num_bytes else ""
-    least = min(path_comparisons(subject), key=lambda d: d.gain)
-    beside = f"{duration(duel.ours.median_s)} against {duration(duel.theirs.median_s)}"
-    if len(subject.sizes) > 1:
+    where = f" at {size(comparison.num_bytes)}" if comparison.num_bytes else ""
+    least = min(path_comparisons(results), key=lambda d: d.gain)
+    beside = f"{duration(comparison.ours.median_s)} against {duration(comparison.theirs.median_s)}"
+    if len(results.sizes) > 1:
         beside += f"; at least {least.gain:.1f}\N{MULTIPLICATION SIGN} ({size(least.num_bytes)})"
     return KeyFigure(
-        label=subject.title,
-        value=f"{duel.gain:.1f}\N{MULTIPLICATION SIGN}",
-        meaning=f"as fast as {duel.theirs.label}{where}",
+        label=results.title,
+        value=f"{comparison.gain:.1f}\N{MULTIPLICATION SIGN}",
+        meaning=f"as fast as {comparison.theirs.label}{where}",
         beside=beside,
     )
 
@@ -93,7 +98,7 @@ def _lead(measures: Sequence[BenchMeasure]) -> str:
     return f"{what}, {types}, {ranks}, {libraries}; {calls:,} timed calls; {where}."
 
 
-def _sections(drawn_from: Sequence[Subject]) -> list[Section]:
+def _sections(drawn_from: Sequence[CollectiveResults]) -> list[Section]:
     made = []
     for name, title, charts in SECTIONS:
         rows = tuple(row for chart in charts if (row := _row(*chart, drawn_from)))
@@ -102,11 +107,11 @@ def _sections(drawn_from: Sequence[Subject]) -> list[Section]:
     return made
 
 
-def _row(chart: str, draw: Draw, drawn_from: Sequence[Subject]) -> Row | None:
+def _row(chart: str, draw: Draw, drawn_from: Sequence[CollectiveResults]) -> Row | None:
     panels = []
-    for number, subject in enumerate(drawn_from, 1):
-        if drawn := draw(subject, f"{chart}-{number}"):
-            panels.append(Panel(label=subject.title, figure=drawn))
+    for number, results in enumerate(drawn_from, 1):
+        if drawn := draw(results, f"{chart}-{number}"):
+            panels.append(Panel(label=results.title, figure=drawn))
     if not panels:
         return None
     first = panels[0].figure

@@ -10,7 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.report.collectives.comparison import SPOKEN, Subject, path_comparisons, subjects
+from phalanx.report.collectives.comparison import (
+    SPOKEN,
+    CollectiveResults,
+    collective_results,
+    path_comparisons,
+)
 from phalanx.report.collectives.findings import findings
 from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
 from phalanx.report.collectives.tables import COLUMNS, in_order, row
@@ -24,12 +29,12 @@ ONLY_WHEN_WIDE = frozenset({"count#", "type", "op"})
 
 def show(measure: BenchMeasure, console: Console) -> None:
     """Print the tables of all collectives and the findings."""
-    drawn_from = subjects([measure])
-    titles = {subject.title for subject in drawn_from}
+    drawn_from = collective_results([measure])
+    titles = {results.title for results in drawn_from}
     wide = console.width >= WIDE_COLUMNS
-    for subject in drawn_from:
-        console.print(Text(title(subject), style="bold"))
-        console.print(table_of(subject, wide=wide))
+    for results in drawn_from:
+        console.print(Text(title(results), style="bold"))
+        console.print(table_of(results, wide=wide))
     console.print(machine_line(measure), markup=False)
     for topic in findings(drawn_from, [measure]):
         console.print(Text(f"{topic.title}", style="bold"))
@@ -39,19 +44,19 @@ def show(measure: BenchMeasure, console: Console) -> None:
             console.print(f"  {label + ': ' if label else ''}{sentence.text}", markup=False)
 
 
-def title(subject: Subject) -> str:
-    setting = subject.measure.bench.setting if subject.measure.bench else None
-    words = [subject.label, counted(subject.ranks, "rank")]
-    if setting and subject.collective != "barrier":
+def title(results: CollectiveResults) -> str:
+    setting = results.measure.bench.setting if results.measure.bench else None
+    words = [results.label, counted(results.ranks, "rank")]
+    if setting and results.collective != "barrier":
         words.append(setting.dtype)
-    if setting and subject.collective in ("all_reduce", "reduce_scatter"):
+    if setting and results.collective in ("all_reduce", "reduce_scatter"):
         words.append(setting.op)
-    number = subject.points[0].calls_a_time
+    number = results.points[0].calls_a_time
     times = "times" if number == 1 else f"mean times of {number} calls"
     return f"{' · '.join(words)}   ({times} in µs, bandwidths in GB/s)"
 
 
-def table_of(subject: Subject, *, wide: bool) -> Table:
+def table_of(results: CollectiveResults, *, wide: bool) -> Table:
     """In the columns of nccl-tests; sizes are set apart."""
     names = COLUMNS.split("|")
     shown = [i for i, name in enumerate(names) if wide or name not in ONLY_WHEN_WIDE]
@@ -60,11 +65,11 @@ def table_of(subject: Subject, *, wide: bool) -> Table:
         name = names[i].removesuffix("#").removesuffix(" µs")
         numeric = names[i].endswith("#") or name == "size"
         table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
-    for num_bytes in subject.sizes:
-        points = in_order(subject, num_bytes)
+    for num_bytes in results.sizes:
+        points = in_order(results, num_bytes)
         fastest = min(points, key=lambda point: point.median_s)
         for point in points:
-            cells = row(subject, point)
+            cells = row(results, point)
             table.add_row(
                 *(Text(cells[i], style=_style(names[i], point, fastest)) for i in shown),
                 end_section=point is points[-1] and len(points) > 1,
@@ -86,7 +91,9 @@ def machine_line(measure: BenchMeasure) -> str:
     return f"this machine: {'; '.join(parts)}"
 
 
-def finding_lines(drawn_from: Sequence[Subject], measures: Sequence[BenchMeasure]) -> list[str]:
+def finding_lines(
+    drawn_from: Sequence[CollectiveResults], measures: Sequence[BenchMeasure]
+) -> list[str]:
     """Every finding as a line that begins with what it is about."""
     return [
         f"{topic.title}: {sentence.label + ': ' if sentence.label else ''}{sentence.text}"
@@ -97,22 +104,22 @@ def finding_lines(drawn_from: Sequence[Subject], measures: Sequence[BenchMeasure
 
 def as_json(measure: BenchMeasure) -> dict[str, Any]:
     """Everything that the tables show, unrounded, for other programs."""
-    drawn_from = subjects([measure])
+    drawn_from = collective_results([measure])
     return {
         "bench": measure.name,
         "mpi": measure.mpi,
         "status": measure.status,
-        "rows": [_row(point) for subject in drawn_from for point in subject.points],
+        "rows": [_row(point) for results in drawn_from for point in results.points],
         "against_the_rest": [
             {
-                "collective": subject.collective,
-                "bytes": duel.num_bytes,
-                "ours": duel.ours.label,
-                "theirs": duel.theirs.label,
-                "gain": duel.gain,
+                "collective": results.collective,
+                "bytes": comparison.num_bytes,
+                "ours": comparison.ours.label,
+                "theirs": comparison.theirs.label,
+                "gain": comparison.gain,
             }
-            for subject in drawn_from
-            for duel in path_comparisons(subject)
+            for results in drawn_from
+            for comparison in path_comparisons(results)
         ],
         "machine": {
             "copy_bytes_per_s": {str(n): rate for n, rate in measure.machine.copy.items()},

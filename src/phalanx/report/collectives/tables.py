@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.report.collectives.comparison import SPOKEN, Subject
+from phalanx.report.collectives.comparison import SPOKEN, CollectiveResults
 from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
 from phalanx.report.format import UNKNOWN, duration, joined, microseconds, size
 from phalanx.report.tables import Table, make_table
@@ -13,31 +13,31 @@ COLUMNS = "size|count#|type|op|path|min µs#|median µs#|p99 µs#|algbw#|busbw#|
 GIGABYTE = 1e9  # of bandwidths, as in nccl-tests
 
 
-def results(subjects: Sequence[Subject]) -> list[Table]:
-    """A table for each subject, in the columns of nccl-tests."""
+def result_tables(all_results: Sequence[CollectiveResults]) -> list[Table]:
+    """Return a table for each collective of a run, in the columns of nccl-tests."""
     return [
         make_table(
-            subject.title,
-            f"{subject.timing}: its slowest rank's. Bandwidths in GB/s of 10⁹ bytes, from the "
-            f"median, as nccl-tests defines them. {subject.points[0].ranks} ranks.",
+            results.title,
+            f"{results.timing}: its slowest rank's. Bandwidths in GB/s of 10⁹ bytes, from the "
+            f"median, as nccl-tests defines them. {results.points[0].ranks} ranks.",
             COLUMNS,
-            [row(subject, point) for n in subject.sizes for point in in_order(subject, n)],
+            [row(results, point) for n in results.sizes for point in in_order(results, n)],
         )
-        for subject in subjects
+        for results in all_results
     ]
 
 
-def in_order(subject: Subject, num_bytes: int) -> list[CollectivePoint]:
+def in_order(results: CollectiveResults, num_bytes: int) -> list[CollectivePoint]:
     """The paths at a size, in the order in which they were asked for."""
-    asked = subject.measure.bench.setting.paths if subject.measure.bench else []
+    asked = results.measure.bench.setting.paths if results.measure.bench else []
     return sorted(
-        subject.at(num_bytes), key=lambda p: asked.index(p.path) if p.path in asked else len(asked)
+        results.at(num_bytes), key=lambda p: asked.index(p.path) if p.path in asked else len(asked)
     )
 
 
-def row(subject: Subject, point: CollectivePoint) -> tuple[str, ...]:
+def row(results: CollectiveResults, point: CollectivePoint) -> tuple[str, ...]:
     """The cells of COLUMNS."""
-    setting = subject.measure.bench.setting if subject.measure.bench else None
+    setting = results.measure.bench.setting if results.measure.bench else None
     reduces = point.collective in ("all_reduce", "reduce_scatter")
     return (
         size(point.num_bytes) if point.num_bytes else UNKNOWN,

@@ -51,7 +51,7 @@ def content_of(data: CompressionStudyData) -> Content:
             if table.rows
         ],
         environment=environments(known),
-        num_subjects=2,
+        num_panels=2,
     )
 
 
@@ -121,10 +121,10 @@ def _lead(data: CompressionStudyData, where: str) -> str:
     measures = data.measures
     completed = sum(measure.status == "completed" for measure in measures.runs)
     parts = [f"{completed} of {len(measures.runs)} runs completed"]
-    subjects = {
+    workloads = {
         f"{s.model} on {s.dataset}, {s.ranks} ranks" for m in measures.runs if (s := m.setting)
     }
-    parts += sorted(subjects)
+    parts += sorted(workloads)
     whole = data.sent_bytes(NONE)
     parts += [f"{amount(whole)} a step without compression"] if whole else []
     parts += [where] if where else []

@@ -66,7 +66,7 @@ def io_content(folder: Path) -> Content:
         sections=sections(measure),
         tables=[*ways(measure), *written([measure]), *storage([measure])],
         environment=environments([bench.environment]),
-        num_subjects=PANELS_BESIDE,
+        num_panels=PANELS_BESIDE,
     )
 
 

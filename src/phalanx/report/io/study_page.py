@@ -63,7 +63,7 @@ def io_study_content(folder: Path) -> Content:
             *storage(study.runs),
         ],
         environment=environments(known),
-        num_subjects=PANELS_BESIDE,
+        num_panels=PANELS_BESIDE,
     )
 
 

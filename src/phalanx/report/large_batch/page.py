@@ -57,7 +57,7 @@ def content_of(data: LargeBatchStudyData) -> Content:
             if table.rows
         ],
         environment=environments(known),
-        num_subjects=2,
+        num_panels=2,
     )
 
 
@@ -134,7 +134,7 @@ def _lead(data: LargeBatchStudyData, where: str) -> str:
     diverged = sum(len(cell.diverged) for cell in data.cells)
     parts = [f"{completed} of {len(measures.runs)} runs completed"]
     parts += [f"{diverged} diverged"] if diverged else []
-    subjects = {(s.model, s.dataset) for m in measures.runs if (s := m.setting)}
-    parts += [f"{model} on {dataset}" for model, dataset in sorted(subjects)]
+    workloads = {(s.model, s.dataset) for m in measures.runs if (s := m.setting)}
+    parts += [f"{model} on {dataset}" for model, dataset in sorted(workloads)]
     parts += [where] if where else []
     return f"{', '.join(parts)}."

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import groupby
 
-from phalanx.report.collectives.comparison import Subject as Algorithms
-from phalanx.report.collectives.comparison import is_faster, speed_ratio
+from phalanx.report.collectives.comparison import CollectiveResults, is_faster, speed_ratio
 from phalanx.report.collectives.finding_sentences import crossings, ratio_words
 from phalanx.report.collectives.measures import CollectivePoint
 from phalanx.report.comparability import comparability_topic
@@ -119,10 +118,10 @@ def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
 
 def _algorithms(data: ParallelismStudyData) -> Topic:
     told = []
-    for subject in data.algorithms:
-        for text in (crossings(subject), against_naive(subject)):
+    for results in data.algorithms:
+        for text in (crossings(results), against_naive(results)):
             if text:
-                told.append(Sentence(label=f"{subject.ranks} ranks", text=text))
+                told.append(Sentence(label=f"{results.ranks} ranks", text=text))
     told += [
         Sentence(label=bench.name, text=f"{bench.status}: {bench.error or UNKNOWN}")
         for bench in data.benches
@@ -136,13 +135,13 @@ def _algorithms(data: ParallelismStudyData) -> Topic:
     )
 
 
-def against_naive(subject: Algorithms) -> str | None:
+def against_naive(results: CollectiveResults) -> str | None:
     """From which size on each algorithm is seen to be faster than the naive one, at every measured
     size."""
-    naive = {p.num_bytes: p for p in subject.points if p.path == "naive"}
+    naive = {p.num_bytes: p for p in results.points if p.path == "naive"}
     parts = []
-    for path in dict.fromkeys(p.path for p in subject.points if p.path != "naive"):
-        own = {p.num_bytes: p for p in subject.points if p.path == path and p.num_bytes in naive}
+    for path in dict.fromkeys(p.path for p in results.points if p.path != "naive"):
+        own = {p.num_bytes: p for p in results.points if p.path == path and p.num_bytes in naive}
         sizes = sorted(own)
         if not sizes:
             continue

@@ -68,7 +68,7 @@ def content_of(data: ParallelismStudyData) -> Content:
             executions(measures.runs),
         ],
         environment=environments(known),
-        num_subjects=PANELS_BESIDE,
+        num_panels=PANELS_BESIDE,
     )
 
 
@@ -183,8 +183,8 @@ def _scratch(data: ParallelismStudyData) -> list[Row | None]:
 
 def _algorithms(data: ParallelismStudyData) -> list[Row | None]:
     drawn = (
-        (f"{subject.title}, {subject.ranks} ranks", call_time(subject, f"algorithms-{number}"))
-        for number, subject in enumerate(data.algorithms, 1)
+        (f"{results.title}, {results.ranks} ranks", call_time(results, f"algorithms-{number}"))
+        for number, results in enumerate(data.algorithms, 1)
     )
     return [_row(drawn)]
 

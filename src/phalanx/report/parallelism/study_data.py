@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.records.files import rank_file, read_events
-from phalanx.report.collectives.comparison import Subject as Algorithms
-from phalanx.report.collectives.comparison import subjects
+from phalanx.report.collectives.comparison import CollectiveResults, collective_results
 from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
-from phalanx.report.comparison import Cell, Subject, subject_labels
+from phalanx.report.comparison import Cell, Workload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.parallelism.rank_details import RunDetail, detail_rank
@@ -77,7 +76,7 @@ class ParallelismStudyData:
     models: tuple[ModelData, ...]
     scratch: tuple[ParallelCell, ...]
     benches: tuple[BenchMeasure, ...]
-    algorithms: tuple[Algorithms, ...]
+    algorithms: tuple[CollectiveResults, ...]
 
 
 def read_study_data(folder: Path) -> ParallelismStudyData:
@@ -109,33 +108,33 @@ def make_study_data(
 ) -> ParallelismStudyData:
     cells = [_cell(cell, details) for cell in measures.cells]
     trained = [cell for cell in cells if not is_scratch(cell.cell)]
-    labels = _labels([cell.cell.subject for cell in trained])
+    labels = _labels([cell.cell.workload for cell in trained])
     return ParallelismStudyData(
         measures=measures,
         models=tuple(
             ModelData(
-                label=labels[subject].upper(),
-                cells=tuple(cell for cell in trained if cell.cell.subject == subject),
+                label=labels[workload].upper(),
+                cells=tuple(cell for cell in trained if cell.cell.workload == workload),
             )
-            for subject in dict.fromkeys(cell.cell.subject for cell in trained)
+            for workload in dict.fromkeys(cell.cell.workload for cell in trained)
         ),
         scratch=tuple(cell for cell in cells if is_scratch(cell.cell)),
         benches=tuple(benches),
-        algorithms=subjects(benches),
+        algorithms=collective_results(benches),
     )
 
 
-def _labels(found: Sequence[Subject]) -> dict[Subject, str]:
-    """The model's name, with what tells subjects of one model apart."""
-    by_model: dict[str, list[Subject]] = {}
-    for subject in found:
-        by_model.setdefault(subject.model, []).append(subject)
-    return {s: label for group in by_model.values() for s, label in subject_labels(group).items()}
+def _labels(found: Sequence[Workload]) -> dict[Workload, str]:
+    """The model's name, with what tells workloads of one model apart."""
+    by_model: dict[str, list[Workload]] = {}
+    for workload in found:
+        by_model.setdefault(workload.model, []).append(workload)
+    return {s: label for group in by_model.values() for s, label in workload_labels(group).items()}
 
 
 def is_scratch(cell: Cell) -> bool:
     """Return whether the cell is the network from scratch, which runs without PyTorch."""
-    return cell.subject.model == SCRATCH_MODEL
+    return cell.workload.model == SCRATCH_MODEL
 
 
 def runs_of(cells: Iterable[ParallelCell]) -> list[RunMeasure]:

@@ -40,11 +40,11 @@ def published() -> tuple[Published, ...]:
 
 def beside_published(cells: Sequence[Cell]) -> Table:
     """Every configuration of a study of such images, then what others have published."""
-    own = [cell for cell in cells if cell.subject.dataset in DATASETS]
+    own = [cell for cell in cells if cell.workload.dataset in DATASETS]
     rows = [
         (
             "this study",
-            cell.subject.model,
+            cell.workload.model,
             cell.layout.phrase,
             fixed(MNIST_SAMPLES / cell.images_per_s),
             speed_up_words(cell),
