@@ -73,7 +73,7 @@ class DataMovementMixin(ProcessGroupMPIBase):
         tensors = single_list(outputs, self, "all_gather")
         check_one_per_rank([*tensors[: self.size() - 1], tensor], self, "all_gather")
         check_one_per_rank(tensors, self, "all_gather")
-        self._same_count(tensors[self.rank()], tensor, "all_gather", "output of this rank")
+        self._check_same_count(tensors[self.rank()], tensor, "all_gather", "output of this rank")
         staging = self._stage(tensor)
         call = partial(
             self._engine.all_gather,
@@ -95,7 +95,7 @@ class DataMovementMixin(ProcessGroupMPIBase):
         name = "all_gather_single"
         single_tensor([input], self, name)
         single_tensor([output], self, name)
-        self._same_dtype(output, input, name)
+        self._check_same_dtype(output, input, name)
         count = input.numel()
         if output.numel() != count * self.size():
             raise ValueError(
@@ -103,10 +103,10 @@ class DataMovementMixin(ProcessGroupMPIBase):
                 f"times the {count} of the input"
             )
         staging = self._stage(input)
-        whole = staging.output(output)
+        full = staging.output(output)
         call = partial(
             self._engine.all_gather,
-            [whole.part(r * count, (r + 1) * count) for r in range(self.size())],
+            [full.part(r * count, (r + 1) * count) for r in range(self.size())],
             staging.input(input),
             timeout_s=self._timeout_s(opts.timeout),
         )
@@ -163,7 +163,7 @@ class DataMovementMixin(ProcessGroupMPIBase):
         staging = self._stage(tensor)
         tensors: list[Tensor] = []
         if self.rank() == root:
-            tensors = self._one_each(outputs, tensor, "gather")
+            tensors = self._checked_list(outputs, tensor, "gather")
         call = partial(
             self._engine.gather,
             [staging.output(each) for each in tensors] if self.rank() == root else None,
@@ -190,7 +190,7 @@ class DataMovementMixin(ProcessGroupMPIBase):
         staging = self._stage(tensor)
         sent: list[Tensor] = []
         if self.rank() == root:
-            sent = self._one_each(inputs, tensor, "scatter")
+            sent = self._checked_list(inputs, tensor, "scatter")
         call = partial(
             self._engine.scatter,
             staging.output(tensor),
@@ -210,15 +210,15 @@ class DataMovementMixin(ProcessGroupMPIBase):
         timeout: timedelta | None = None,
     ) -> Work:
         opts = make_options(AllToAllOptions, opts, timeout=timeout)
-        own = inputs[self.rank()] if self.rank() < len(inputs) else None
+        local = inputs[self.rank()] if self.rank() < len(inputs) else None
         sent = single_list([inputs], self, "all_to_all")
         check_one_per_rank(sent, self, "all_to_all")
         received = single_list([outputs], self, "all_to_all")
         check_one_per_rank(received, self, "all_to_all")
-        assert own is not None
-        self._same_dtype(received[0], own, "all_to_all")
-        self._same_count(received[self.rank()], own, "all_to_all", "output of this rank")
-        staging = self._stage(own)
+        assert local is not None
+        self._check_same_dtype(received[0], local, "all_to_all")
+        self._check_same_count(received[self.rank()], local, "all_to_all", "output of this rank")
+        staging = self._stage(local)
         call = partial(
             self._engine.all_to_all,
             [staging.output(each) for each in received],
@@ -247,14 +247,14 @@ class DataMovementMixin(ProcessGroupMPIBase):
         name = "all_to_all_single"
         single_tensor([input], self, name)
         single_tensor([output], self, name)
-        self._same_dtype(output, input, name)
+        self._check_same_dtype(output, input, name)
         received = splits_in_elements(output_split_sizes or [], output, self, name, "output")
         sent = splits_in_elements(input_split_sizes or [], input, self, name, "input")
         staging = self._stage(input)
         call = partial(
             self._engine.all_to_all,
-            _cut(staging.output(output), received),
-            _cut(staging.input(input), sent),
+            _split(staging.output(output), received),
+            _split(staging.input(input), sent),
             timeout_s=self._timeout_s(opts.timeout),
         )
         return self._run(
@@ -268,29 +268,29 @@ class DataMovementMixin(ProcessGroupMPIBase):
 
     alltoall_base = all_to_all_single
 
-    def _one_each(
-        self, lists: list[list[Tensor]] | list[Tensor], own: Tensor, name: str
+    def _checked_list(
+        self, lists: list[list[Tensor]] | list[Tensor], local: Tensor, name: str
     ) -> list[Tensor]:
         tensors = single_list(lists, self, name)
         check_one_per_rank(tensors, self, name)
-        self._same_dtype(tensors[0], own, name)
-        self._same_count(tensors[self.rank()], own, name, "tensor for this rank")
+        self._check_same_dtype(tensors[0], local, name)
+        self._check_same_count(tensors[self.rank()], local, name, "tensor for this rank")
         return tensors
 
-    def _same_dtype(self, one: Tensor, other: Tensor, name: str) -> None:
+    def _check_same_dtype(self, one: Tensor, other: Tensor, name: str) -> None:
         if one.dtype != other.dtype:
             raise TypeError(
                 f"{self._label(name)}: tensors of several dtypes: {one.dtype}, {other.dtype}"
             )
 
-    def _same_count(self, one: Tensor, own: Tensor, name: str, what: str) -> None:
-        if one.numel() != own.numel():
+    def _check_same_count(self, one: Tensor, local: Tensor, name: str, what: str) -> None:
+        if one.numel() != local.numel():
             raise ValueError(
                 f"{self._label(name)}: the {what} has {one.numel()} elements (shape "
-                f"{tuple(one.shape)}), its own tensor {own.numel()} (shape {tuple(own.shape)})"
+                f"{tuple(one.shape)}), its own tensor {local.numel()} (shape {tuple(local.shape)})"
             )
 
 
-def _cut(buffer: Buffer, counts: Sequence[int]) -> list[Buffer]:
+def _split(buffer: Buffer, counts: Sequence[int]) -> list[Buffer]:
     stops = list(accumulate(counts))
     return [buffer.part(stop - n, stop) for stop, n in zip(stops, counts, strict=True)]

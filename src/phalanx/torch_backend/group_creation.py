@@ -91,12 +91,12 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         else:
             _check_init_arguments((arguments["group_rank"], arguments["group_size"]), world)
     if other_backends:
-        own = [device for device in devices if device not in other_backends]
+        mpi_devices = [device for device in devices if device not in other_backends]
         options = replace(
             options, other_backends=_make_other_backends(helper, arguments, other_backends)
         )
         # mpi first: PyTorch makes no more backends once it has a complete process group.
-        ordered = {**dict.fromkeys(own, "mpi"), **other_backends}
+        ordered = {**dict.fromkeys(mpi_devices, "mpi"), **other_backends}
         arguments["backend"] = ",".join(f"{d}:{b}" for d, b in ordered.items())
     options = replace(options, store=arguments["store"])
     token = _GROUP_OPTIONS.set(options)

@@ -158,12 +158,12 @@ class ReductionsMixin(ProcessGroupMPIBase):
     ) -> Work:
         opts = make_options(ReduceScatterOptions, opts, op=op, timeout=timeout)
         output = single_tensor(outputs, self, "reduce_scatter")
-        parts = single_list(inputs, self, "reduce_scatter")
-        check_one_per_rank(parts, self, "reduce_scatter")
+        chunks = single_list(inputs, self, "reduce_scatter")
+        check_one_per_rank(chunks, self, "reduce_scatter")
         reduction, staging = self._reduction(output, opts, "reduce_scatter")
-        buffers = self._parts(parts, reduction, opts, staging)
+        buffers = self._input_buffers(chunks, reduction, opts, staging)
         return self._scatter_reduced(
-            "reduce_scatter", output, parts, buffers, reduction, opts, staging
+            "reduce_scatter", output, chunks, buffers, reduction, opts, staging
         )
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
@@ -176,10 +176,10 @@ class ReductionsMixin(ProcessGroupMPIBase):
                 f"times the {output.numel()} of the output"
             )
         reduction, staging = self._reduction(output, opts, name)
-        (whole,) = self._parts([input], reduction, opts, staging)
+        (full,) = self._input_buffers([input], reduction, opts, staging)
         count = output.numel()
-        parts = [whole.part(r * count, (r + 1) * count) for r in range(self.size())]
-        return self._scatter_reduced(name, output, [input], parts, reduction, opts, staging)
+        chunks = [full.part(r * count, (r + 1) * count) for r in range(self.size())]
+        return self._scatter_reduced(name, output, [input], chunks, reduction, opts, staging)
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -204,7 +204,7 @@ class ReductionsMixin(ProcessGroupMPIBase):
         except TypeError as error:
             raise TypeError(f"{self._label(name)}: {error}") from None
 
-    def _parts(
+    def _input_buffers(
         self, tensors: Sequence[Tensor], reduction: Reduction, opts: Any, staging: TensorStaging
     ) -> list[Buffer]:
         if not reduction.scales:
@@ -217,7 +217,7 @@ class ReductionsMixin(ProcessGroupMPIBase):
         name: str,
         output: Tensor,
         inputs: list[Tensor],
-        parts: list[Buffer],
+        chunks: list[Buffer],
         reduction: Reduction,
         opts: Any,
         staging: TensorStaging,
@@ -225,7 +225,7 @@ class ReductionsMixin(ProcessGroupMPIBase):
         call = partial(
             self._engine.reduce_scatter,
             staging.output(check_strided(output, self, "reduce_scatter")),
-            parts,
+            chunks,
             reduction.op,
             divisor=self.size() if reduction.is_average else 1.0,
             timeout_s=self._timeout_s(opts.timeout),

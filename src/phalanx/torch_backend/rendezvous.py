@@ -140,10 +140,10 @@ def caller_locals(function: str) -> Mapping[str, Any]:
     return frame.f_locals if frame is not None else {}
 
 
-def _exchange_addresses(rdzv: Rendezvous, own: Address, timeout: timedelta) -> list[Address]:
+def _exchange_addresses(rdzv: Rendezvous, local: Address, timeout: timedelta) -> list[Address]:
     store, rank, size = rdzv.store, rdzv.rank, rdzv.size
     keys = [f"address of rank {peer}" for peer in range(size)]
-    store.set(keys[rank], json.dumps(asdict(own)))
+    store.set(keys[rank], json.dumps(asdict(local)))
     addresses = []
     for peer, key in enumerate(keys):
         try:

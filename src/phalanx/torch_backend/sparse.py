@@ -19,39 +19,39 @@ def sum_sparse(tensor: Tensor, engine: Group, timeout_s: float | None) -> None:
 
     Raises: ValueError, on every rank, where the shapes differ.
     """
-    own = tensor.detach().coalesce()
-    shape = [own.sparse_dim(), own.dense_dim(), *own.shape]
-    mine = torch.tensor([own._nnz(), *shape] + [0] * (MAX_DIMS - len(shape)))
-    layouts = _gathered(mine, [mine.shape] * engine.size, engine, timeout_s)
+    local = tensor.detach().coalesce()
+    shape = [local.sparse_dim(), local.dense_dim(), *local.shape]
+    local_layout = torch.tensor([local._nnz(), *shape] + [0] * (MAX_DIMS - len(shape)))
+    layouts = _gathered(local_layout, [local_layout.shape] * engine.size, engine, timeout_s)
     for rank, layout in enumerate(layouts):
-        if not torch.equal(layout[1:], mine[1:]):
+        if not torch.equal(layout[1:], local_layout[1:]):
             theirs = tuple(layout[3 : 3 + int(layout[1]) + int(layout[2])].tolist())
             raise ValueError(
                 f"sparse tensors of different shapes: {theirs} on rank {rank}, "
-                f"{tuple(own.shape)} on rank {engine.rank}"
+                f"{tuple(local.shape)} on rank {engine.rank}"
             )
     counts = [int(layout[0]) for layout in layouts]
-    values, indices = own.values(), own.indices()
+    values, indices = local.values(), local.indices()
     all_indices = _gathered(indices, [(len(indices), n) for n in counts], engine, timeout_s)
     all_values = _gathered(values, [(n, *values.shape[1:]) for n in counts], engine, timeout_s)
     total = torch.sparse_coo_tensor(
-        torch.cat(all_indices, 1), torch.cat(all_values), own.shape, check_invariants=False
+        torch.cat(all_indices, 1), torch.cat(all_values), local.shape, check_invariants=False
     )
     with torch.no_grad():
         tensor.copy_(total.coalesce())
 
 
 def _gathered(
-    own: Tensor,
+    local: Tensor,
     shapes: Sequence[tuple[int, ...]],
     engine: Group,
     timeout_s: float | None,
 ) -> list[Tensor]:
     """All-gather one tensor per rank, of `shapes`."""
-    outputs = [torch.empty(shape, dtype=own.dtype) for shape in shapes]
+    outputs = [torch.empty(shape, dtype=local.dtype) for shape in shapes]
     engine.all_gather(
         [buffer_of(output) for output in outputs],
-        buffer_of(own.contiguous()),
+        buffer_of(local.contiguous()),
         timeout_s=timeout_s,
     )
     return outputs
