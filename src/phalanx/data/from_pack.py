@@ -19,9 +19,9 @@ from phalanx.data.packed.pack import Pack
 from phalanx.data.prefetch import ReaderKind, Readers, make_readers
 from phalanx.data.sampler import GlobalBatches
 from phalanx.data.source import IGNORED, Loaded
-from phalanx.data.stage_plan import Unit
-from phalanx.data.staged import StagedView
-from phalanx.data.staging import Stager
+from phalanx.data.staging.stage_plan import StageUnit
+from phalanx.data.staging.staged_view import StagedView
+from phalanx.data.staging.stager import Stager
 from phalanx.data.traced import traced
 from phalanx.errors import UserError
 from phalanx.records.spans import SpanRecorder
@@ -179,10 +179,10 @@ class FromPack:
         starts = self._packs[split].first_samples.tolist()
         return [start for start in starts if start < number] + [number]
 
-    def units(self) -> list[Unit]:
+    def units(self) -> list[StageUnit]:
         """The shards that are read: for training, then for validation."""
         return [
-            Unit(split=split, files=tuple(shard.files))
+            StageUnit(split=split, files=tuple(shard.files))
             for split, pack in self._packs.items()
             for shard in pack.shards[: len(self.first_samples(split)) - 1]
         ]

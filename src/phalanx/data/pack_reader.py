@@ -12,7 +12,7 @@ from phalanx.data.augment import augmented
 from phalanx.data.packed.buffer_pool import BufferPool
 from phalanx.data.packed.pack import Pack
 from phalanx.data.sample_cache import Rows, SampleCache
-from phalanx.data.staged import StagedView
+from phalanx.data.staging.staged_view import StagedView
 from phalanx.errors import UserError
 
 INPUTS, TARGETS = "inputs", "targets"
@@ -112,7 +112,7 @@ class SplitReader:
         except UserError:
             # A shard that was staged may have gone since it was looked for: once more, from the
             # pack itself, whose own faults are then told.
-            if self._staged is None or not self._staged.leave(self._pack):
+            if self._staged is None or not self._staged.reset(self._pack):
                 raise
             return self._pack.read(INPUTS, samples), self._pack.read(TARGETS, samples)
 

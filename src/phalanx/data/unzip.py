@@ -10,7 +10,7 @@ from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular
 
 GZIP_MAGIC = b"\x1f\x8b"
-_PIECE_BYTES = 2**20
+_CHUNK_BYTES = 2**20
 
 
 def read_unzipped(path: Path, *, limit_bytes: int | None = None) -> bytes:
@@ -63,10 +63,10 @@ def _count(path: Path, limit_bytes: int) -> int:
     try:
         with gzip.open(path) as file:
             while found < limit_bytes:
-                piece = file.read(min(_PIECE_BYTES, limit_bytes - found))
-                if not piece:
+                chunk = file.read(min(_CHUNK_BYTES, limit_bytes - found))
+                if not chunk:
                     break
-                found += len(piece)
+                found += len(chunk)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path} is truncated or damaged: {error}") from error
     return found

@@ -16,9 +16,9 @@ from phalanx.data.in_memory import InMemory
 from phalanx.data.pack_reader import INPUTS, Preparation
 from phalanx.data.packed.pack import Pack
 from phalanx.data.source import Source
-from phalanx.data.stage_folder import StageFolder, stage_path
-from phalanx.data.stage_plan import Needs
-from phalanx.data.staging import Stager
+from phalanx.data.staging.stage_folder import StageFolder, stage_path
+from phalanx.data.staging.stage_plan import ReadSchedule
+from phalanx.data.staging.stager import Stager
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.config import TrainConfig
 
@@ -83,7 +83,7 @@ def _stager(
     source: FromPack,
     path: Path,
 ) -> Stager:
-    needs = Needs(
+    schedule = ReadSchedule(
         first_samples=source.first_samples(TRAIN),
         num_validation_shards=len(source.first_samples(VALIDATION)) - 1,
         window=config.shuffle_shards,
@@ -94,8 +94,8 @@ def _stager(
         described.folder,
         StageFolder(path, described.fingerprint, keep=config.keep_staged),
         source.units(),
-        lambda: needs.ahead(*source.place),
-        most_bytes=None if config.stage_mb is None else config.stage_mb * 1e6,
+        lambda: schedule.ahead(*source.place),
+        max_bytes=None if config.stage_mb is None else config.stage_mb * 1e6,
         group=strategy.one_of_each_node(),
     )
 

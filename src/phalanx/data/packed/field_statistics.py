@@ -18,7 +18,7 @@ Numbers = NDArray[np.float64]
 
 MAX_SAMPLED_BYTES = 64 * 2**20
 MAX_SAMPLES = 20_000
-PIECE_BYTES = 2**20
+CHUNK_BYTES = 2**20
 
 
 def measure_fields(folder: Path, names: Collection[str]) -> list[Field]:
@@ -58,11 +58,11 @@ def _axes(field: Field) -> tuple[int, ...]:
 def _moments(values: NDArray[Any], axes: tuple[int, ...]) -> tuple[Numbers, Numbers]:
     """Return mean and deviation in float64, chunk by chunk, the mean first, so that a large mean
     costs no precision."""
-    num_pieces = -(-values.nbytes // PIECE_BYTES)
-    pieces = np.array_split(values, max(1, min(len(values), num_pieces)))
+    num_chunks = -(-values.nbytes // CHUNK_BYTES)
+    chunks = np.array_split(values, max(1, min(len(values), num_chunks)))
     num_values = math.prod(values.shape[axis] for axis in axes)
-    mean = sum(_sum(piece, axes) for piece in pieces) / num_values
-    squares = sum(_sum((piece - mean) ** 2, axes) for piece in pieces)
+    mean = sum(_sum(chunk, axes) for chunk in chunks) / num_values
+    squares = sum(_sum((chunk - mean) ** 2, axes) for chunk in chunks)
     return np.atleast_1d(np.squeeze(mean)), np.atleast_1d(np.squeeze(squares / num_values)) ** 0.5
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from phalanx.data.packed.index import File
 
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 class HashedFile:
@@ -17,7 +17,7 @@ class HashedFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = path.open("w+b", buffering=_PIECE_BYTES)
+        self._file = path.open("w+b", buffering=_CHUNK_BYTES)
         self._hash = hashlib.sha256()
         self.size_bytes = 0
 
@@ -33,8 +33,8 @@ class HashedFile:
         self._file.write(content)
         self._file.seek(0)
         self._hash = hashlib.sha256()
-        while piece := self._file.read(_PIECE_BYTES):
-            self._hash.update(piece)
+        while chunk := self._file.read(_CHUNK_BYTES):
+            self._hash.update(chunk)
 
     def finish(self) -> File:
         """Flush and fsync the file; return its name, size and SHA-256."""

@@ -17,7 +17,7 @@ from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular
 
-PIECE_BYTES = 4 * 2**20
+CHUNK_BYTES = 4 * 2**20
 
 OnRead = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
@@ -75,10 +75,10 @@ def _fault(path: Path, expected_bytes: int, sha256: str, on_read: OnRead) -> str
     try:
         check_regular(path)
         with path.open("rb") as file:
-            while piece := file.read(PIECE_BYTES):
-                digest.update(piece)
-                found += len(piece)
-                on_read(len(piece))
+            while chunk := file.read(CHUNK_BYTES):
+                digest.update(chunk)
+                found += len(chunk)
+                on_read(len(chunk))
     except FileNotFoundError:
         return "is missing"
     except OSError as error:

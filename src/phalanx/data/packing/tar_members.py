@@ -13,7 +13,7 @@ from typing import IO, NamedTuple
 from phalanx.data.packed.tar_headers import BLOCK_BYTES
 from phalanx.errors import UserError
 
-_PIECE_BYTES = 2**20
+_CHUNK_BYTES = 2**20
 
 
 class Member(NamedTuple):
@@ -87,11 +87,11 @@ def _next_archive(path: Path, file: IO[bytes], end: int) -> int | None:
             "copy it again, or write it again whole"
         )
     start = end + BLOCK_BYTES
-    while piece := file.read(_PIECE_BYTES):
-        rest = piece.lstrip(b"\0")
+    while chunk := file.read(_CHUNK_BYTES):
+        rest = chunk.lstrip(b"\0")
         if rest:
-            return start + (len(piece) - len(rest)) // BLOCK_BYTES * BLOCK_BYTES
-        start += len(piece)
+            return start + (len(chunk) - len(rest)) // BLOCK_BYTES * BLOCK_BYTES
+        start += len(chunk)
     return None
 
 

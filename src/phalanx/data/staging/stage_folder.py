@@ -1,4 +1,4 @@
-"""The folder on a node's disk into which shards are brought: one run's own, gone with it."""
+"""Folder on a node's local disk for staged shards: private to one run, removed at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from phalanx.data.stage_plan import Unit
+from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.errors import UserError
 
 PREFIX = "phalanx-stage-"
@@ -17,8 +17,8 @@ LOCK, KEPT = ".lock", ".kept"
 
 
 class StageFolder:
-    """A folder that is locked for as long as the run lasts. What runs that were killed have left
-    beside it is removed first; what a run on the same data has kept becomes this run's."""
+    """A folder that is locked while the run lasts. Leftovers of killed runs beside it are removed
+    first; shards that an earlier run on the same data has kept are reused."""
 
     def __init__(self, path: Path, fingerprint: str, *, keep: bool) -> None:
         """path: see `stage_path`. fingerprint: of the data.
@@ -26,26 +26,26 @@ class StageFolder:
         Raises: UserError when the folder cannot be written.
         """
         self.path, self._keep = path, keep
-        self._kept = path.parent / f"{PREFIX}{fingerprint}"
+        self._kept_path = path.parent / f"{PREFIX}{fingerprint}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             _remove_leftovers(path.parent)
-            if not _renamed(self._kept, path):
+            if not _try_rename(self._kept_path, path):
                 path.mkdir(exist_ok=True)
-            self._lock = _locked(path)
+            self._lock = _try_lock(path)
             (path / KEPT).unlink(missing_ok=True)
         except OSError as error:
             raise UserError(
                 f"--stage {path.parent} cannot be written: {error.strerror or error}"
             ) from error
 
-    def place(self, unit: Unit) -> Path:
-        """Where its files go."""
+    def folder_of(self, unit: StageUnit) -> Path:
+        """Return the folder of its files, created if missing."""
         folder = self.path / unit.split
         folder.mkdir(exist_ok=True)
         return folder
 
-    def holds(self, unit: Unit) -> bool:
+    def holds(self, unit: StageUnit) -> bool:
         """Return whether its files exist with the right size and SHA-256. Cost: they are read."""
         folder = self.path / unit.split
         with suppress(OSError):
@@ -58,27 +58,27 @@ class StageFolder:
             return True
         return False
 
-    def remove(self, unit: Unit) -> None:
+    def remove(self, unit: StageUnit) -> None:
         for file in unit.files:
             (self.path / unit.split / file.name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove it, or leave it to the next run on the same data."""
+        """Remove the folder, or keep it for the next run on the same data."""
         with suppress(OSError):
             if self._keep:
                 (self.path / KEPT).touch()
-            if not self._keep or not _renamed(self.path, self._kept):
+            if not self._keep or not _try_rename(self.path, self._kept_path):
                 shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is not None:
             self._lock.close()
 
 
 def stage_path(folder: Path, fingerprint: str, run: str, node: int) -> Path:
-    """A name that no other run has, nor another node where they share the disk."""
+    """Return a path unique to the run and node, in case nodes share the disk."""
     return folder / f"{PREFIX}{fingerprint}-{run}-{node}"
 
 
-def _renamed(old: Path, new: Path) -> bool:
+def _try_rename(old: Path, new: Path) -> bool:
     """Rename a folder; return False when it does not exist or the name is taken."""
     try:
         old.rename(new)
@@ -92,14 +92,14 @@ def _remove_leftovers(folder: Path) -> None:
     for path in folder.glob(f"{PREFIX}*"):
         if (path / KEPT).exists() or not (path / LOCK).exists():
             continue
-        lock = _locked(path)
+        lock = _try_lock(path)
         if lock is not None:
             shutil.rmtree(path, ignore_errors=True)
             lock.close()
 
 
-def _locked(path: Path) -> IO[bytes] | None:
-    """A lock on the folder that ends with this process; None: another process has it."""
+def _try_lock(path: Path) -> IO[bytes] | None:
+    """Lock the folder until this process ends; None: another process holds the lock."""
     lock = (path / LOCK).open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -12,7 +12,7 @@ from phalanx.data.packed.index import File
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
+class StageUnit:
     """A shard of a split."""
 
     split: str
@@ -23,22 +23,22 @@ class Unit:
         return sum(file.bytes for file in self.files)
 
 
-class Move(NamedTuple):
-    """One unit to bring, and those that make room for it."""
+class StageMove(NamedTuple):
+    """One unit to stage, and the units to evict for it."""
 
     unit: int
     evict: list[int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Needs:
+class ReadSchedule:
     """Reading schedule of a run: the windows of an epoch's order, then the validation data.
 
     Units are numbered: shards for training, then those for validation.
     """
 
     first_samples: Sequence[int]
-    """Of each shard for training, and in the end their number."""
+    """Number of the first sample of each training shard, then the number of samples."""
     num_validation_shards: int
     window: int | None
     """Shards in a window of the shuffle; None: all at once."""
@@ -46,8 +46,8 @@ class Needs:
     epochs: int
 
     def ahead(self, epoch: int, sample: int) -> list[list[int]]:
-        """Units of the window that is read now, and of those that follow until the end of the next
-        epoch. sample: so many of the epoch have been given out."""
+        """Return the units of the current window and of all later ones until the end of the next
+        epoch. sample: number of samples of the epoch already read."""
         windows = self._of_epoch(epoch)
         now = self._window_at(windows, sample)
         later = self._of_epoch(epoch + 1) if epoch + 1 < self.epochs else []
@@ -72,31 +72,31 @@ def next_move(
     windows: Sequence[Sequence[int]],
     held: Collection[int],
     sizes: Sequence[int],
-    most_bytes: float | None,
+    max_bytes: float | None,
     *,
     given_up: Collection[int] = (),
-) -> Move | None:
-    """The unit that is needed first and is not there, where it fits when those go that are needed
-    later than it, the last of them first; None: nothing is to be done.
+) -> StageMove | None:
+    """Return the missing unit that is needed first and fits after evicting units that are needed
+    later than it, the latest first; None: nothing to do.
 
     windows: units in the order in which they are needed, from now on. sizes: in bytes, of every
-    unit. given_up: not to be brought. Source: Belady 1966, doi:10.1147/sj.52.0078.
+    unit. given_up: units not to stage. Source: Belady 1966, doi:10.1147/sj.52.0078.
     """
     next_use: dict[int, int] = {}
     for number, units in enumerate(windows):
         for unit in units:
             next_use.setdefault(unit, number)
     missing = [u for u in next_use if u not in held and u not in given_up]
-    free = float("inf") if most_bytes is None else most_bytes - sum(sizes[u] for u in held)
+    free = float("inf") if max_bytes is None else max_bytes - sum(sizes[u] for u in held)
     never = len(windows)
     latest_first = sorted(held, key=lambda unit: (-next_use.get(unit, never), unit))
     for unit in missing:
-        room, evict = free, []
+        available, evict = free, []
         for other in latest_first:
-            if room >= sizes[unit] or next_use.get(other, never) <= next_use[unit]:
+            if available >= sizes[unit] or next_use.get(other, never) <= next_use[unit]:
                 break
             evict.append(other)
-            room += sizes[other]
-        if room >= sizes[unit]:
-            return Move(unit, evict)
+            available += sizes[other]
+        if available >= sizes[unit]:
+            return StageMove(unit, evict)
     return None

@@ -12,10 +12,10 @@ import pytest
 
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
-from phalanx.data.stage_folder import KEPT, LOCK, PREFIX, StageFolder, stage_path
-from phalanx.data.stage_plan import Unit
-from phalanx.data.staged import StagedView
-from phalanx.data.staging import Stager
+from phalanx.data.staging.stage_folder import KEPT, LOCK, PREFIX, StageFolder, stage_path
+from phalanx.data.staging.stage_plan import StageUnit
+from phalanx.data.staging.staged_view import StagedView
+from phalanx.data.staging.stager import Stager
 from tests.conftest import Ranks
 from tests.data.packs import make_pack
 
@@ -27,13 +27,13 @@ def pack(tmp_path: Path) -> Path:
     return make_pack(tmp_path / "numbers")
 
 
-def units_of(pack: Path) -> list[Unit]:
+def units_of(pack: Path) -> list[StageUnit]:
     shards = read_index(pack / "train").shards
-    return [Unit(split="train", files=tuple(shard.files)) for shard in shards]
+    return [StageUnit(split="train", files=tuple(shard.files)) for shard in shards]
 
 
 def stager(
-    pack: Path, folder: Path, *, keep: bool = False, most_bytes: float | None = None
+    pack: Path, folder: Path, *, keep: bool = False, max_bytes: float | None = None
 ) -> tuple[Stager, Path]:
     """One that brings all shards, in their order; and where to."""
     path = stage_path(folder, PRINT, f"host-{os.getpid()}", 0)
@@ -44,7 +44,7 @@ def stager(
             StageFolder(path, PRINT, keep=keep),
             units,
             lambda: [[number] for number in range(len(units))],
-            most_bytes=most_bytes,
+            max_bytes=max_bytes,
         ),
         path,
     )
@@ -100,7 +100,7 @@ def test_what_is_kept_serves_the_next_run(pack: Path, tmp_path: Path) -> None:
 
 def test_it_stays_within_its_room(pack: Path, tmp_path: Path) -> None:
     sizes = [unit.bytes for unit in units_of(pack)]
-    bringing, path = stager(pack, tmp_path / "stage", most_bytes=sum(sizes[:3]) + 10)
+    bringing, path = stager(pack, tmp_path / "stage", max_bytes=sum(sizes[:3]) + 10)
     wait_for(lambda: len(files_of(path)) == 9)
     time.sleep(0.2)
     assert files_of(path) == {file.name for unit in units_of(pack)[:3] for file in unit.files}
@@ -176,5 +176,5 @@ def test_every_byte_is_read_once_in_the_job_and_reaches_all_nodes(
     ranks: Ranks, programs: Callable[[str], Path], pack: Path, tmp_path: Path, small_disk: Path
 ) -> None:
     """Three nodes, one of which has a full disk; the main thread trains meanwhile."""
-    output = ranks.mpi(3, programs("staging.py"), str(pack), str(tmp_path), str(small_disk))
+    output = ranks.mpi(3, programs("stager.py"), str(pack), str(tmp_path), str(small_disk))
     assert output.count("is done") == 3

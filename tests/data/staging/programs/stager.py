@@ -11,13 +11,15 @@ import numpy as np
 
 from phalanx.comm.world import World
 from phalanx.data.packed.pack import Pack
-from phalanx.data.stage_folder import StageFolder, stage_path
-from phalanx.data.stage_plan import Unit
-from phalanx.data.staging import Stager
+from phalanx.data.staging.stage_folder import StageFolder, stage_path
+from phalanx.data.staging.stage_plan import StageUnit
+from phalanx.data.staging.stager import Stager
 
 
-def bring(world: World, pack: Path, disk: Path, most_bytes: float | None) -> None:
-    units = [Unit(split="train", files=tuple(shard.files)) for shard in Pack(pack / "train").shards]
+def bring(world: World, pack: Path, disk: Path, max_bytes: float | None) -> None:
+    units = [
+        StageUnit(split="train", files=tuple(shard.files)) for shard in Pack(pack / "train").shards
+    ]
     path = stage_path(disk, "print", "run", world.rank)
     group = world.group.subgroup(range(world.size), name="stagers")
     place = [0]
@@ -26,7 +28,7 @@ def bring(world: World, pack: Path, disk: Path, most_bytes: float | None) -> Non
         StageFolder(path, "print", keep=False),
         units,
         lambda: [[unit] for unit in range(place[0], len(units))],
-        most_bytes=most_bytes,
+        max_bytes=max_bytes,
         group=group,
     )
     told: list[str] = []
@@ -38,7 +40,7 @@ def bring(world: World, pack: Path, disk: Path, most_bytes: float | None) -> Non
         world.all_reduce(summed)
         total += summed[0]
         names = {entry.name for entry in path.glob("train/shard*")}
-        assert most_bytes is None or len(names) <= 3 * 3, names
+        assert max_bytes is None or len(names) <= 3 * 3, names
         staged |= names
         told += stager.notices()
         is_done = len(staged) == 3 * len(units) or any("No space" in text for text in told)
@@ -47,7 +49,7 @@ def bring(world: World, pack: Path, disk: Path, most_bytes: float | None) -> Non
         flags = np.array([float(is_done), float(is_there)])
         world.all_reduce(flags)
         is_over = flags[0] == world.size
-        if most_bytes and flags[1] == world.size:  # not before all have seen what there is room for
+        if max_bytes and flags[1] == world.size:  # not before all have seen what there is room for
             place[0] = min(place[0] + 1, len(units) - 1)
         assert time.monotonic() < deadline, (world.rank, sorted(staged), told)
         time.sleep(0.002)
