@@ -15,10 +15,10 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.call import Call
 from phalanx.comm.collectives import direct, halving, naive, ring, segments, tree
 from phalanx.comm.collectives.direct import shares_of
-from phalanx.comm.collectives.moves import OnMessages, moved_by
+from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.comm.dtypes import FLOAT32, ReduceOp
 from phalanx.comm.layout import starts_of
-from phalanx.comm.traffic import Count, Moved, Traffic
+from phalanx.comm.traffic import Count, Traffic, TrafficCounter
 from phalanx.comm.transport import Transport
 from tests.comm.collectives.threads import run
 from tests.conftest import Ranks
@@ -27,10 +27,10 @@ ITEMSIZE = 4
 COUNTS = st.lists(st.integers(0, 9), min_size=1, max_size=6)
 
 
-def moved(size: int, program: Callable[[Transport], None]) -> list[Moved]:
+def moved(size: int, program: Callable[[Transport], None]) -> list[Traffic]:
     """By each rank, as its messages say."""
     return [
-        Moved(sum(t.sent), sum(t.received), sum(1 for num_bytes in t.sent if num_bytes))
+        Traffic(sum(t.sent), sum(t.received), sum(1 for num_bytes in t.sent if num_bytes))
         for t in run(size, program)
     ]
 
@@ -50,7 +50,7 @@ def test_all_reduce_moves_what_the_formula_says(size: int, count: int) -> None:
     def program(transport: Transport) -> None:
         direct.all_reduce(transport, zeros(count), ReduceOp.SUM, 1.0)
 
-    expected = [traffic.all_reduced(count, ITEMSIZE, rank, size) for rank in range(size)]
+    expected = [traffic.all_reduce_traffic(count, ITEMSIZE, rank, size) for rank in range(size)]
     assert moved(size, program) == expected
 
 
@@ -67,7 +67,7 @@ ALGORITHMS = {
 @settings(deadline=None, max_examples=30)
 @given(size=st.integers(1, 9), count=st.integers(0, 60), segment=st.integers(4, 100))
 def test_every_algorithm_moves_what_its_formula_says(
-    name: OnMessages, size: int, count: int, segment: int
+    name: P2PAlgorithm, size: int, count: int, segment: int
 ) -> None:
     def program(transport: Transport) -> None:
         ALGORITHMS[name](transport, zeros(count), ReduceOp.SUM, 1.0)
@@ -75,12 +75,12 @@ def test_every_algorithm_moves_what_its_formula_says(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENT_BYTES", segment)
         patch.setattr(direct, "SEGMENT_BYTES", 3 * segment)
-        expected = [moved_by(name, count, ITEMSIZE, rank, size) for rank in range(size)]
+        expected = [expected_traffic(name, count, ITEMSIZE, rank, size) for rank in range(size)]
         assert moved(size, program) == expected
 
 
 def test_every_algorithm_has_a_formula() -> None:
-    assert tuple(ALGORITHMS) == get_args(OnMessages)
+    assert tuple(ALGORITHMS) == get_args(P2PAlgorithm)
 
 
 @settings(deadline=None, max_examples=30)
@@ -96,8 +96,8 @@ def test_reduce_scatter_and_all_gather(counts: list[int]) -> None:
         direct.all_gather(transport, parts_of(counts), zeros(counts[transport.rank]))
 
     ranks = range(size)
-    assert moved(size, scattering) == [traffic.reduce_scattered(num_bytes, r) for r in ranks]
-    assert moved(size, gathering) == [traffic.all_gathered(num_bytes, r) for r in ranks]
+    assert moved(size, scattering) == [traffic.reduce_scatter_traffic(num_bytes, r) for r in ranks]
+    assert moved(size, gathering) == [traffic.all_gather_traffic(num_bytes, r) for r in ranks]
 
 
 @settings(deadline=None, max_examples=30)
@@ -113,7 +113,7 @@ def test_reduce_to_one(size: int, count: int, data: st.DataObject) -> None:
         direct.gather(transport, shares if transport.rank == root else None, own, root=root)
 
     assert moved(size, program) == [
-        traffic.reduced(count, ITEMSIZE, rank, size, root) for rank in range(size)
+        traffic.reduce_traffic(count, ITEMSIZE, rank, size, root) for rank in range(size)
     ]
 
 
@@ -132,8 +132,8 @@ def test_from_and_to_one(counts: list[int], data: st.DataObject) -> None:
         direct.scatter(transport, zeros(counts[transport.rank]), parts, root=root)
 
     ranks = range(size)
-    assert moved(size, gathering) == [traffic.gathered(num_bytes, r, root) for r in ranks]
-    assert moved(size, scattering) == [traffic.scattered(num_bytes, r, root) for r in ranks]
+    assert moved(size, gathering) == [traffic.gather_traffic(num_bytes, r, root) for r in ranks]
+    assert moved(size, scattering) == [traffic.scatter_traffic(num_bytes, r, root) for r in ranks]
 
 
 @settings(deadline=None, max_examples=30)
@@ -148,7 +148,7 @@ def test_all_to_all(size: int, base: int) -> None:
         direct.all_to_all(transport, outputs, [zeros(count(rank, peer)) for peer in range(size)])
 
     expected = [
-        traffic.exchanged(
+        traffic.all_to_all_traffic(
             [ITEMSIZE * count(rank, peer) for peer in range(size)],
             [ITEMSIZE * count(peer, rank) for peer in range(size)],
             rank,
@@ -162,7 +162,7 @@ def test_all_to_all(size: int, base: int) -> None:
 def test_broadcast(size: int) -> None:
     for root in range(size):
         assert moved(size, lambda t, root=root: tree.broadcast(t, zeros(5), root=root)) == [
-            traffic.broadcasted(20, rank, size, root) for rank in range(size)
+            traffic.broadcast_traffic(20, rank, size, root) for rank in range(size)
         ]
 
 
@@ -170,7 +170,7 @@ def test_broadcast(size: int) -> None:
 def test_a_share_of_any_length(size: int, own: int, others: int) -> None:
     """A share owner takes it from all others and hands it to them, and the other way around."""
     others = 0 if size == 1 else others
-    by_share = traffic.reduced_by_share(own + others, own, size)
+    by_share = traffic.sharded_all_reduce_traffic(own + others, own, size)
     assert by_share.sent_bytes == by_share.received_bytes == others + (size - 1) * own
 
 
@@ -183,20 +183,20 @@ def test_what_a_rank_hands_in() -> None:
         Call("scatter", FLOAT32, root=0, expected=(5, None, None)): 0,
         Call("barrier"): 0,
     }
-    assert {call: traffic.handed_in(call, rank=1) for call in calls} == calls
+    assert {call: traffic.payload_bytes(call, rank=1) for call in calls} == calls
 
 
 def test_a_difference_holds_what_came_between() -> None:
-    counted = Traffic()
-    counted.collective("all_reduce", 100, Moved(10, 20, 1))
+    counted = TrafficCounter()
+    counted.collective("all_reduce", 100, Traffic(10, 20, 1))
     counted.begin("send", 3)
     before = counted.snapshot()
-    counted.collective("all_reduce", 200, Moved(30, 40, 2))
+    counted.collective("all_reduce", 200, Traffic(30, 40, 2))
     counted.begin("receive", 5)
-    assert counted - before == Traffic(
+    assert counted - before == TrafficCounter(
         30, 40, 2, {"all_reduce": Count(1, 200), "receive": Count(1, 5)}
     )
-    assert before == Traffic(10, 20, 1, {"all_reduce": Count(1, 100), "send": Count(1, 3)})
+    assert before == TrafficCounter(10, 20, 1, {"all_reduce": Count(1, 100), "send": Count(1, 3)})
 
 
 @pytest.mark.mpi

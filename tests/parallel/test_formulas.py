@@ -2,20 +2,21 @@
 
 import pytest
 
-from phalanx.comm.collectives.moves import OnMessages, moved_by
+from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.comm.update import UpdateRule
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
 
 
 @pytest.mark.parametrize("name", ["naive", "direct", "ring", "halving"])
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_an_all_reduce_sends_what_its_formula_says(name: OnMessages, size: int) -> None:
+def test_an_all_reduce_sends_what_its_formula_says(name: P2PAlgorithm, size: int) -> None:
     count = 4096
     for rank in range(size):
         text = all_reduce_formula(name, rank, size, 4).replace(" · ", "*").replace("−", "-")
         text = text.replace("2(", "2*(").replace("4Ψ", "4*n")
         assert (
-            eval(text, {"p": size, "n": count}) == moved_by(name, count, 4, rank, size).sent_bytes
+            eval(text, {"p": size, "n": count})
+            == expected_traffic(name, count, 4, rank, size).sent_bytes
         )
 
 

@@ -9,7 +9,7 @@ from phalanx.comm.call import Call
 from phalanx.comm.errors import MismatchError, PeerDiedError, WaitTimeoutError
 from phalanx.comm.flight_recorder import NETWORK, collective_detail
 from phalanx.comm.route import CollectiveRoute
-from phalanx.comm.traffic import handed_in
+from phalanx.comm.traffic import payload_bytes
 from phalanx.records.spans import SpanRecorder, now_ns
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class CollectiveCall:
             self._began_ns,
             now_ns(),
             collective_detail(
-                group.name, group.members, group.sequence, handed_in(call, group.rank)
+                group.name, group.members, group.sequence, payload_bytes(call, group.rank)
             ),
         )
 

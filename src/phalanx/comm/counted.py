@@ -8,13 +8,13 @@ from phalanx.comm import traffic as formulas
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.shm import ShmGroup
-from phalanx.comm.traffic import Traffic
+from phalanx.comm.traffic import TrafficCounter
 
 
 class CountedShmGroup:
     """The same calls as those of `Group`, which documents them."""
 
-    def __init__(self, shm: ShmGroup, traffic: Traffic) -> None:
+    def __init__(self, shm: ShmGroup, traffic: TrafficCounter) -> None:
         self._shm, self._traffic = shm, traffic
         self.rank, self.size = shm.rank, shm.size
 
@@ -31,7 +31,7 @@ class CountedShmGroup:
     ) -> None:
         self._shm.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
         self._traffic.add(
-            formulas.all_reduced(buffer.count, buffer.dtype.itemsize, self.rank, self.size)
+            formulas.all_reduce_traffic(buffer.count, buffer.dtype.itemsize, self.rank, self.size)
         )
 
     def reduce(
@@ -45,18 +45,18 @@ class CountedShmGroup:
     ) -> None:
         self._shm.reduce(buffer, op, root=root, divisor=divisor, timeout_s=timeout_s)
         self._traffic.add(
-            formulas.reduced(buffer.count, buffer.dtype.itemsize, self.rank, self.size, root)
+            formulas.reduce_traffic(buffer.count, buffer.dtype.itemsize, self.rank, self.size, root)
         )
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
         self._shm.broadcast(buffer, root=root, timeout_s=timeout_s)
-        self._traffic.add(formulas.broadcasted(buffer.num_bytes, self.rank, self.size, root))
+        self._traffic.add(formulas.broadcast_traffic(buffer.num_bytes, self.rank, self.size, root))
 
     def all_gather(
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
         self._shm.all_gather(outputs, part, timeout_s=timeout_s)
-        self._traffic.add(formulas.all_gathered(_bytes_of(outputs), self.rank))
+        self._traffic.add(formulas.all_gather_traffic(_bytes_of(outputs), self.rank))
 
     def reduce_scatter(
         self,
@@ -68,7 +68,7 @@ class CountedShmGroup:
         timeout_s: float | None = None,
     ) -> None:
         self._shm.reduce_scatter(output, parts, op, divisor=divisor, timeout_s=timeout_s)
-        self._traffic.add(formulas.reduce_scattered(_bytes_of(parts), self.rank))
+        self._traffic.add(formulas.reduce_scatter_traffic(_bytes_of(parts), self.rank))
 
     def all_to_all(
         self,
@@ -78,7 +78,9 @@ class CountedShmGroup:
         timeout_s: float | None = None,
     ) -> None:
         self._shm.all_to_all(outputs, parts, timeout_s=timeout_s)
-        self._traffic.add(formulas.exchanged(_bytes_of(parts), _bytes_of(outputs), self.rank))
+        self._traffic.add(
+            formulas.all_to_all_traffic(_bytes_of(parts), _bytes_of(outputs), self.rank)
+        )
 
     def gather(
         self,
@@ -90,7 +92,7 @@ class CountedShmGroup:
     ) -> None:
         self._shm.gather(outputs, part, root=root, timeout_s=timeout_s)
         parts = [part.num_bytes] * self.size if outputs is None else _bytes_of(outputs)
-        self._traffic.add(formulas.gathered(parts, self.rank, root))
+        self._traffic.add(formulas.gather_traffic(parts, self.rank, root))
 
     def scatter(
         self,
@@ -102,10 +104,12 @@ class CountedShmGroup:
     ) -> None:
         self._shm.scatter(output, parts, root=root, timeout_s=timeout_s)
         given = [output.num_bytes] * self.size if parts is None else _bytes_of(parts)
-        self._traffic.add(formulas.scattered(given, self.rank, root))
+        self._traffic.add(formulas.scatter_traffic(given, self.rank, root))
 
 
-def counted(shm: ShmGroup | None, traffic: Traffic | None) -> ShmGroup | CountedShmGroup | None:
+def counted(
+    shm: ShmGroup | None, traffic: TrafficCounter | None
+) -> ShmGroup | CountedShmGroup | None:
     """`shm`, counting where that is asked for."""
     return shm if shm is None or traffic is None else CountedShmGroup(shm, traffic)
 

@@ -19,7 +19,7 @@ from phalanx.comm.collectives.shared import SharedParts, sum_in_order
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in, share_of
 from phalanx.comm.parts import Parts
-from phalanx.comm.traffic import Moved, reduced_by_share
+from phalanx.comm.traffic import Traffic, sharded_all_reduce_traffic
 from phalanx.comm.update import STATES, UpdateRule, apply_formula
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
@@ -35,7 +35,7 @@ class FusedStep(ABC):
     """(sizes[i],) each; zeros at first. In C each begins on a cache line."""
     states: dict[str, list[Array]]
     """The same of each quantity that the optimizer keeps, by torch.optim's names."""
-    moved: Moved
+    traffic_per_call: Traffic
     """What this rank sends (gradients of others' shares, parameters of its own) and receives in a
     step. It is added to `world.traffic`, if there is one, in every step."""
 
@@ -51,12 +51,12 @@ class FusedStep(ABC):
     @property
     def sent_bytes_per_call(self) -> int:
         """Bytes that this rank sends in a step."""
-        return self.moved.sent_bytes
+        return self.traffic_per_call.sent_bytes
 
     @property
     def received_bytes_per_call(self) -> int:
         """Bytes that this rank receives in a step."""
-        return self.moved.received_bytes
+        return self.traffic_per_call.received_bytes
 
     @abstractmethod
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
@@ -81,7 +81,7 @@ class FusedStep(ABC):
 
     def _count(self) -> None:
         if (traffic := self._world.traffic) is not None:
-            traffic.collective("fused_step", self.num_bytes, self.moved)
+            traffic.collective("fused_step", self.num_bytes, self.traffic_per_call)
 
     def _divide(self, vectors: Sequence[Array]) -> None:
         """vectors: parameters and states, (starts[-1],) each."""
@@ -113,7 +113,9 @@ class KernelStep(FusedStep):
     ) -> None:
         super().__init__(world, rule, sizes, dtype)
         self._parts = parts
-        self.moved = reduced_by_share(self.num_bytes, parts.share_bytes, world.size)
+        self.traffic_per_call = sharded_all_reduce_traffic(
+            self.num_bytes, parts.share_bytes, world.size
+        )
         self._divide(parts.vectors)
 
     @classmethod
@@ -158,7 +160,7 @@ class ArrayStep(FusedStep):
         num_elements = self._starts[-1]
         own = share_of(world.rank, world.size, num_elements)
         own_bytes = self.dtype.itemsize * elements_in(own, self._starts[:-1], sizes)
-        self.moved = reduced_by_share(self.num_bytes, own_bytes, world.size)
+        self.traffic_per_call = sharded_all_reduce_traffic(self.num_bytes, own_bytes, world.size)
         num_vectors = 1 + len(STATES[self._formula])
         num_shared = num_vectors * num_elements if world.local_rank == 0 else 0
         policy, timeout_s = world.policy, world.timeout_s

@@ -33,7 +33,7 @@ from phalanx.comm.settings import CHECK
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.shm_setup import join_all, join_intra_node
 from phalanx.comm.single_rank import SingleRank
-from phalanx.comm.traffic import Traffic, handed_in
+from phalanx.comm.traffic import TrafficCounter, payload_bytes
 from phalanx.comm.transport import Members
 from phalanx.comm.wait import WaitPolicy
 from phalanx.records.last import GroupCalls
@@ -67,7 +67,7 @@ class GroupBase:
         timeout_s: float,
         check: bool | None = None,
         asked: Asked | None = None,
-        traffic: Traffic | None = None,
+        traffic: TrafficCounter | None = None,
         parent: FailureDetector | None = None,
         link_emulator: LinkEmulator | None = None,
         recorder: FlightRecorder | None = None,
@@ -156,13 +156,13 @@ class GroupBase:
         self._fast = self._fastest()
 
     @property
-    def traffic(self) -> Traffic | None:
+    def traffic(self) -> TrafficCounter | None:
         """Where this rank counts what it sends and receives here, and in subgroups made from now
         on; None: nothing is counted, which is faster."""
         return self._traffic
 
     @traffic.setter
-    def traffic(self, traffic: Traffic | None) -> None:
+    def traffic(self, traffic: TrafficCounter | None) -> None:
         self._traffic = self._transport.traffic = traffic
         self._p2p.intra_node = counted(self._intra_node, traffic)
         self._shared = counted(self._shm, traffic)
@@ -316,7 +316,7 @@ class GroupBase:
 
     def _count(self, call: Call) -> None:
         if self._traffic is not None and call.dtype is not None:
-            self._traffic.begin(call.name, handed_in(call, self.rank))
+            self._traffic.begin(call.name, payload_bytes(call, self.rank))
 
     def _request(self, tag: int) -> MessageRequest:
         self._in_flight.sweep()

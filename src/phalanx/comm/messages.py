@@ -16,7 +16,7 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import NETWORK
 from phalanx.comm.in_flight import CANCEL_S, InFlight, Unfinished
 from phalanx.comm.link_emulator import LinkEmulator
-from phalanx.comm.traffic import Moved, Traffic
+from phalanx.comm.traffic import Traffic, TrafficCounter
 from phalanx.comm.transport import Messages, Scratch
 from phalanx.comm.wait import WaitTimeoutError, wait_until
 from phalanx.records.spans import Detail, SpanRecorder, now_ns
@@ -50,7 +50,7 @@ class MessageTransport:
         self.size: int = communicator.Get_size()
         self.tag = 0
         self.timeout_s: float | None = None
-        self.traffic: Traffic | None = None
+        self.traffic: TrafficCounter | None = None
         self._scratch = Scratch()
         self._started: list[MessageExchange] = []
         self.in_flight = InFlight()
@@ -111,7 +111,7 @@ class MessageExchange:
         ring_for(self._transport.detector, self._messages[1], at_least=EAGER_BYTES)
 
     @property
-    def moved(self) -> Moved:
+    def moved(self) -> Traffic:
         return _moved(*self._messages)
 
 
@@ -236,11 +236,11 @@ class MessageRequest:
         communicator: Any,
         tag: int,
         in_flight: InFlight,
-        traffic: Traffic | None = None,
+        traffic: TrafficCounter | None = None,
         link_emulator: LinkEmulator | None = None,
     ) -> None:
         self._detector, self._communicator, self._tag = detector, communicator, tag
-        self._traffic, self._moved = traffic, Moved(0, 0, 0)
+        self._traffic, self._moved = traffic, Traffic(0, 0, 0)
         self._pending, self._in_flight = Pending(detector, link_emulator), in_flight
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
@@ -266,7 +266,7 @@ class MessageRequest:
         """Begin to receive. The first chunk of a long message from any source fixes the source."""
         self._whom = "any rank" if source is None else f"rank {self._detector.text_of(source)}"
         self._activity = f"receive from {self._whom}, tag {self._tag},"
-        self._moved = Moved(0, buffer.num_bytes, 0)
+        self._moved = Traffic(0, buffer.num_bytes, 0)
         tag = FIRST_USER_TAG + self._tag
         if source is None:
             first, *self._later = pieces_of(buffer)
@@ -385,10 +385,10 @@ def pieces_of(buffer: Buffer) -> Sequence[Buffer]:
     ]
 
 
-def _moved(sends: Messages, receives: Messages) -> Moved:
+def _moved(sends: Messages, receives: Messages) -> Traffic:
     given = [buffer.num_bytes for buffer, _ in sends if buffer.count]
     taken = [buffer.num_bytes for buffer, _ in receives]
-    return Moved(sum(given), sum(taken), len(given))
+    return Traffic(sum(given), sum(taken), len(given))
 
 
 def memory_of(buffer: Buffer) -> Any:

@@ -12,12 +12,17 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.moves import OnMessages, moved_by
+from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.comm.collectives.shared import SharedParts, sum_in_order
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.layout import chunks, share_of, starts_of
 from phalanx.comm.parts import Parts
-from phalanx.comm.traffic import Moved, all_reduced, reduced_by_share, together
+from phalanx.comm.traffic import (
+    Traffic,
+    all_reduce_traffic,
+    sharded_all_reduce_traffic,
+    sum_traffic,
+)
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
 
@@ -35,7 +40,7 @@ class AllReducer(ABC):
     """(n,): the sums, the same bytes on every rank; valid until the next round."""
     is_finite: bool | None = None
     """Whether all of `total` is, where that was found in the same pass; None: not looked at."""
-    moved: Moved
+    traffic_per_call: Traffic
     """What this rank sends and receives in a round. It is added to `world.traffic`, if there is
     one, in every round."""
 
@@ -47,12 +52,12 @@ class AllReducer(ABC):
     @property
     def sent_bytes_per_call(self) -> int:
         """Bytes that this rank sends in a round."""
-        return self.moved.sent_bytes
+        return self.traffic_per_call.sent_bytes
 
     @property
     def received_bytes_per_call(self) -> int:
         """Bytes that this rank receives in a round."""
-        return self.moved.received_bytes
+        return self.traffic_per_call.received_bytes
 
     def all_reduce(self, parts: Sequence[NDArray[Any]]) -> None:
         """Put into `total` the sum over all ranks of the vector that `parts` make up. Collective.
@@ -100,7 +105,9 @@ class SharedReducer(AllReducer):
         super().__init__(sizes, dtype)
         self._world, self._parts = world, parts
         self.total = parts.vectors[0]
-        self.moved = reduced_by_share(self.num_bytes, parts.share_bytes, world.size)
+        self.traffic_per_call = sharded_all_reduce_traffic(
+            self.num_bytes, parts.share_bytes, world.size
+        )
 
     @classmethod
     def join(cls, world: World, sizes: Sequence[int], dtype: DTypeLike) -> SharedReducer | None:
@@ -128,7 +135,7 @@ class SharedReducer(AllReducer):
 
     def _count(self) -> None:
         if (traffic := self._world.traffic) is not None:
-            traffic.collective("all_reduce", self.num_bytes, self.moved)
+            traffic.collective("all_reduce", self.num_bytes, self.traffic_per_call)
 
 
 class WindowReducer(AllReducer):
@@ -146,7 +153,9 @@ class WindowReducer(AllReducer):
         self.total = self._sums.arrays[0]
         self._parts = SharedParts(self._given, sizes)
         own = len(share_of(world.rank, world.size, num_elements))
-        self.moved = reduced_by_share(self.num_bytes, own * self.dtype.itemsize, world.size)
+        self.traffic_per_call = sharded_all_reduce_traffic(
+            self.num_bytes, own * self.dtype.itemsize, world.size
+        )
 
     def hand_over(self, part: int, address: int) -> None:
         self._parts.hand_over(part, self._array(part, address))
@@ -156,7 +165,7 @@ class WindowReducer(AllReducer):
             lambda where, terms: sum_in_order(terms, self.total[where]), "the all-reduce"
         )
         if (traffic := self._world.traffic) is not None:
-            traffic.collective("all_reduce", self.num_bytes, self.moved)
+            traffic.collective("all_reduce", self.num_bytes, self.traffic_per_call)
 
     def close(self) -> None:
         del self.total, self._parts
@@ -176,8 +185,8 @@ class LibraryReducer(AllReducer):
         self.total = np.zeros(sum(sizes), dtype)
         self._buckets = list(chunks(sum(sizes), BUCKET_BYTES // self.total.itemsize))
         counts = [bucket.stop - bucket.start for bucket in self._buckets]
-        self.moved = together(
-            [all_reduced(n, self.total.itemsize, world.rank, world.size) for n in counts]
+        self.traffic_per_call = sum_traffic(
+            [all_reduce_traffic(n, self.total.itemsize, world.rank, world.size) for n in counts]
         )
 
     def hand_over(self, part: int, address: int) -> None:
@@ -195,7 +204,7 @@ class MessageReducer(AllReducer):
     """All-reduce by a point-to-point algorithm, all parts as one vector: any number of nodes."""
 
     def __init__(
-        self, world: World, sizes: Sequence[int], dtype: DTypeLike, algorithm: OnMessages
+        self, world: World, sizes: Sequence[int], dtype: DTypeLike, algorithm: P2PAlgorithm
     ) -> None:
         super().__init__(sizes, dtype)
         self._world, self._algorithm = world, algorithm
@@ -204,7 +213,9 @@ class MessageReducer(AllReducer):
         self.total = np.zeros(sum(sizes), dtype)
         self._buffer = Buffer.of(self.total)
         itemsize = self.dtype.itemsize
-        self.moved = moved_by(algorithm, self.total.size, itemsize, world.rank, world.size)
+        self.traffic_per_call = expected_traffic(
+            algorithm, self.total.size, itemsize, world.rank, world.size
+        )
 
     def hand_over(self, part: int, address: int) -> None:
         self.total[self._places[part]] = self._array(part, address)

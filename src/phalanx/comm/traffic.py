@@ -19,7 +19,7 @@ from phalanx.comm.layout import share_of
 COUNT = "PHALANX_COUNT"  # "1": the world's group counts from its beginning on
 
 
-class Moved(NamedTuple):
+class Traffic(NamedTuple):
     """Bytes and messages that one rank sends and receives in one collective."""
 
     sent_bytes: int
@@ -35,7 +35,7 @@ class Count:
 
 
 @dataclass
-class Traffic:
+class TrafficCounter:
     """Counter of what a rank has sent and received, in all groups that it was given to.
 
     Barriers, notices and the comparison of calls (`PHALANX_CHECK`) are not counted.
@@ -52,32 +52,32 @@ class Traffic:
         default_factory=threading.Lock, init=False, repr=False, compare=False
     )
 
-    def add(self, moved: Moved) -> None:
-        """Something has been sent, received, or both."""
+    def add(self, traffic: Traffic) -> None:
+        """Count what has been sent or received."""
         with self._guard:
-            self.sent_bytes += moved.sent_bytes
-            self.received_bytes += moved.received_bytes
-            self.messages += moved.messages
+            self.sent_bytes += traffic.sent_bytes
+            self.received_bytes += traffic.received_bytes
+            self.messages += traffic.messages
 
     def begin(self, name: str, num_bytes: int) -> None:
-        """A collective begins, on buffers of so many bytes."""
+        """Count a collective that begins, on buffers of `num_bytes`."""
         with self._guard:
             count = self.payload.setdefault(name, Count())
             count.calls += 1
             count.bytes += num_bytes
 
-    def collective(self, name: str, num_bytes: int, moved: Moved) -> None:
-        """A whole one, for those that are no call of a group."""
+    def collective(self, name: str, num_bytes: int, traffic: Traffic) -> None:
+        """Count a whole collective that is no call of a `Group`."""
         self.begin(name, num_bytes)
-        self.add(moved)
+        self.add(traffic)
 
-    def snapshot(self) -> Traffic:
-        """As it is now; this one counts on."""
+    def snapshot(self) -> TrafficCounter:
+        """Return a copy of the current counts; this counter continues."""
         with self._guard:
             payload = {name: Count(c.calls, c.bytes) for name, c in self.payload.items()}
-            return Traffic(self.sent_bytes, self.received_bytes, self.messages, payload)
+            return TrafficCounter(self.sent_bytes, self.received_bytes, self.messages, payload)
 
-    def __sub__(self, earlier: Traffic) -> Traffic:
+    def __sub__(self, earlier: TrafficCounter) -> TrafficCounter:
         """Return the traffic since `earlier`, a snapshot of this one. Collectives without a call in
         between are left out."""
         nothing = Count()
@@ -86,7 +86,7 @@ class Traffic:
             before = earlier.payload.get(name, nothing)
             if count.calls > before.calls:
                 payload[name] = Count(count.calls - before.calls, count.bytes - before.bytes)
-        return Traffic(
+        return TrafficCounter(
             self.sent_bytes - earlier.sent_bytes,
             self.received_bytes - earlier.received_bytes,
             self.messages - earlier.messages,
@@ -94,8 +94,8 @@ class Traffic:
         )
 
 
-def handed_in(call: Call, rank: int) -> int:
-    """Bytes of the buffers that `rank` hands to a collective."""
+def payload_bytes(call: Call, rank: int) -> int:
+    """Return the bytes of the buffers that `rank` passes to a collective."""
     if call.dtype is None:
         return 0
     counts: Sequence[int | None] = call.counts or call.sent
@@ -104,68 +104,71 @@ def handed_in(call: Call, rank: int) -> int:
     return call.dtype.itemsize * sum(count for count in counts if count is not None)
 
 
-def all_reduced(count: int, itemsize: int, rank: int, size: int) -> Moved:
-    """In two rounds, each rank the owner of its share. count: elements of the vector."""
+def all_reduce_traffic(count: int, itemsize: int, rank: int, size: int) -> Traffic:
+    """Return the traffic of an all-reduce as reduce-scatter and all-gather of equal shares.
+
+    count: elements of the vector.
+    """
     shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
-    return together([reduce_scattered(shares, rank), all_gathered(shares, rank)])
+    return sum_traffic([reduce_scatter_traffic(shares, rank), all_gather_traffic(shares, rank)])
 
 
-def reduced_by_share(num_bytes: int, own_bytes: int, size: int) -> Moved:
-    """The same of a vector that is cut in another way, of which this rank owns `own_bytes`."""
+def sharded_all_reduce_traffic(num_bytes: int, own_bytes: int, size: int) -> Traffic:
+    """Return the same of a vector cut into unequal shares, of which this rank owns `own_bytes`."""
     moved_bytes = num_bytes - own_bytes + (size - 1) * own_bytes
     rounds = (num_bytes > own_bytes) + (own_bytes > 0)
-    return Moved(moved_bytes, moved_bytes, rounds * (size - 1))
+    return Traffic(moved_bytes, moved_bytes, rounds * (size - 1))
 
 
-def reduced(count: int, itemsize: int, rank: int, size: int, root: int) -> Moved:
-    """The same; the shares' results go to `root` alone."""
+def reduce_traffic(count: int, itemsize: int, rank: int, size: int, root: int) -> Traffic:
+    """Return the traffic of a reduce: reduce-scatter, then gather of the shares to `root`."""
     shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
-    return together([reduce_scattered(shares, rank), gathered(shares, rank, root)])
+    return sum_traffic([reduce_scatter_traffic(shares, rank), gather_traffic(shares, rank, root)])
 
 
-def reduce_scattered(parts: Sequence[int], rank: int) -> Moved:
+def reduce_scatter_traffic(parts: Sequence[int], rank: int) -> Traffic:
     """parts: bytes of each rank's part."""
     others = _without(parts, rank)
-    return Moved(sum(others), len(others) * parts[rank], _not_empty(others))
+    return Traffic(sum(others), len(others) * parts[rank], _not_empty(others))
 
 
-def all_gathered(parts: Sequence[int], rank: int) -> Moved:
+def all_gather_traffic(parts: Sequence[int], rank: int) -> Traffic:
     """parts: bytes of each rank's part."""
     others = _without(parts, rank)
-    return Moved(len(others) * parts[rank], sum(others), len(others) if parts[rank] else 0)
+    return Traffic(len(others) * parts[rank], sum(others), len(others) if parts[rank] else 0)
 
 
-def broadcasted(num_bytes: int, rank: int, size: int, root: int) -> Moved:
-    """Everybody takes it from the root. A tree on messages has others hand it on."""
+def broadcast_traffic(num_bytes: int, rank: int, size: int, root: int) -> Traffic:
+    """Return the traffic of a flat broadcast: all take it from the root (a tree forwards it)."""
     if rank != root:
-        return Moved(0, num_bytes, 0)
-    return Moved((size - 1) * num_bytes, 0, size - 1 if num_bytes else 0)
+        return Traffic(0, num_bytes, 0)
+    return Traffic((size - 1) * num_bytes, 0, size - 1 if num_bytes else 0)
 
 
-def exchanged(sent: Sequence[int], received: Sequence[int], rank: int) -> Moved:
-    """All to all. Bytes for each rank, and from each."""
+def all_to_all_traffic(sent: Sequence[int], received: Sequence[int], rank: int) -> Traffic:
+    """Return the traffic of an all-to-all. sent, received: bytes to and from each rank."""
     others = _without(sent, rank)
-    return Moved(sum(others), sum(_without(received, rank)), _not_empty(others))
+    return Traffic(sum(others), sum(_without(received, rank)), _not_empty(others))
 
 
-def gathered(parts: Sequence[int], rank: int, root: int) -> Moved:
+def gather_traffic(parts: Sequence[int], rank: int, root: int) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
     if rank == root:
-        return Moved(0, sum(_without(parts, root)), 0)
-    return Moved(parts[rank], 0, 1 if parts[rank] else 0)
+        return Traffic(0, sum(_without(parts, root)), 0)
+    return Traffic(parts[rank], 0, 1 if parts[rank] else 0)
 
 
-def scattered(parts: Sequence[int], rank: int, root: int) -> Moved:
+def scatter_traffic(parts: Sequence[int], rank: int, root: int) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
     if rank != root:
-        return Moved(0, parts[rank], 0)
+        return Traffic(0, parts[rank], 0)
     others = _without(parts, root)
-    return Moved(sum(others), 0, _not_empty(others))
+    return Traffic(sum(others), 0, _not_empty(others))
 
 
-def together(moves: Sequence[Moved]) -> Moved:
-    """One after the other."""
-    return Moved(*map(sum, zip(Moved(0, 0, 0), *moves, strict=True)))
+def sum_traffic(moves: Sequence[Traffic]) -> Traffic:
+    """Return the total traffic of several collectives."""
+    return Traffic(*map(sum, zip(Traffic(0, 0, 0), *moves, strict=True)))
 
 
 def _without(parts: Sequence[int], rank: int) -> list[int]:

@@ -27,7 +27,7 @@ from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.mpi import is_stand_in
 from phalanx.comm.set_up import SetUp, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
-from phalanx.comm.traffic import COUNT, Traffic
+from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect, how_to_start
@@ -107,7 +107,7 @@ class World:
             timeout_s=timeout_s,
             check=settings.check,
             asked=settings.all_reduce,
-            traffic=Traffic() if os.environ.get(COUNT, "0") not in ("", "0") else None,
+            traffic=TrafficCounter() if os.environ.get(COUNT, "0") not in ("", "0") else None,
             link_emulator=self._link_emulator,
             recorder=self.recorder,
             still_open=self._still_open,
@@ -145,7 +145,7 @@ class World:
         return self.local_size == self.size
 
     @property
-    def traffic(self) -> Traffic | None:
+    def traffic(self) -> TrafficCounter | None:
         """Counter of sent and received bytes; None where nothing is counted (`Group.traffic`)."""
         return self.group.traffic
 

@@ -14,16 +14,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from phalanx.comm.traffic import (
-    Moved,
-    all_gathered,
-    all_reduced,
-    broadcasted,
-    reduce_scattered,
-    together,
+    Traffic,
+    all_gather_traffic,
+    all_reduce_traffic,
+    broadcast_traffic,
+    reduce_scatter_traffic,
+    sum_traffic,
 )
 from phalanx.parallel.mesh import Mesh
 
-NOTHING = Moved(0, 0, 0)
+NOTHING = Traffic(0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,17 +81,17 @@ def kept_formula(mesh: Mesh, itemsize: int, quantities: int) -> str:
 
 def replicas_moved(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int
-) -> Moved:
+) -> Traffic:
     """Return the traffic of a step's gradient all-reduce over axis dp, where nothing is sharded."""
     if mesh.dp == 1 or mesh.shard > 1:
         return NOTHING
     values = sum(p.values(mesh.tp) for unit in units for p in unit)
-    return all_reduced(values, itemsize, place["dp"], mesh.dp)
+    return all_reduce_traffic(values, itemsize, place["dp"], mesh.dp)
 
 
 def shards_moved(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int, *, gathers: int
-) -> Moved:
+) -> Traffic:
     """Return the traffic of a step over axis shard, and over axis dp beside it.
 
     Over axis shard: `gathers` all-gathers of parameters, and the reduce-scatter of gradients; then
@@ -103,11 +103,11 @@ def shards_moved(
     for unit in units:
         values = sum(p.shard_values(mesh.tp, mesh.shard) for p in unit)
         parts = [values * itemsize] * mesh.shard
-        moves += [all_gathered(parts, place["shard"])] * gathers
-        moves.append(reduce_scattered(parts, place["shard"]))
+        moves += [all_gather_traffic(parts, place["shard"])] * gathers
+        moves.append(reduce_scatter_traffic(parts, place["shard"]))
         if mesh.dp > 1:
-            moves.append(all_reduced(values, itemsize, place["dp"], mesh.dp))
-    return together(moves)
+            moves.append(all_reduce_traffic(values, itemsize, place["dp"], mesh.dp))
+    return sum_traffic(moves)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +134,7 @@ def layers_moved(
     itemsize: int,
     *,
     sequence_parallel: bool,
-) -> Moved:
+) -> Traffic:
     """Return the traffic of a step over axis tp.
 
     Of the MLP one all-reduce forward; of a block of the GPT two forward and two backward, or, with
@@ -148,9 +148,12 @@ def layers_moved(
     blocks = sum(name.startswith("block") for name in layers)
     moves = []
     for piece in pieces:
-        reduced = all_reduced(piece.values, itemsize, place["tp"], mesh.tp)
+        reduced = all_reduce_traffic(piece.values, itemsize, place["tp"], mesh.tp)
         parts = [piece.values // mesh.tp * itemsize] * mesh.tp
-        gathered, scattered = all_gathered(parts, place["tp"]), reduce_scattered(parts, place["tp"])
+        gathered, scattered = (
+            all_gather_traffic(parts, place["tp"]),
+            reduce_scatter_traffic(parts, place["tp"]),
+        )
         if not sequence_parallel:
             moves += [reduced] * (4 * blocks + ("hidden2" in layers))
         else:
@@ -158,8 +161,8 @@ def layers_moved(
             moves += [gathered] * (("embedding" in layers) + ("head" in layers))
     if sequence_parallel:
         norms = 2 * blocks + ("norm" in layers)
-        moves += [all_reduced(pieces[0].width, itemsize, place["tp"], mesh.tp)] * (2 * norms)
-    return together(moves)
+        moves += [all_reduce_traffic(pieces[0].width, itemsize, place["tp"], mesh.tp)] * (2 * norms)
+    return sum_traffic(moves)
 
 
 def traffic_formula(
@@ -195,7 +198,7 @@ def dealt(sizes: Sequence[int], ranks: int) -> list[int]:
     return owners
 
 
-def stage_one_moved(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Moved:
+def stage_one_moved(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Traffic:
     """Return the traffic of an all-reduce of the gradients and each owner's broadcast of its
     parameters.
 
@@ -204,7 +207,7 @@ def stage_one_moved(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) 
     sizes: values of each parameter.
     """
     handed_on = [
-        broadcasted(size * itemsize, rank, ranks, owner)
+        broadcast_traffic(size * itemsize, rank, ranks, owner)
         for size, owner in zip(sizes, dealt(sizes, ranks), strict=True)
     ]
-    return together([all_reduced(sum(sizes), itemsize, rank, ranks), *handed_on])
+    return sum_traffic([all_reduce_traffic(sum(sizes), itemsize, rank, ranks), *handed_on])

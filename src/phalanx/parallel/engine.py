@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch.distributed as dist
 
 from phalanx.comm.flight_recorder import FlightRecorder
-from phalanx.comm.traffic import Traffic
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
 from phalanx.parallel.over_mpi import OverMPI
 from phalanx.torch_backend.store import open_store
@@ -30,7 +30,7 @@ class OnTorch(OverMPI):
         Raises: RuntimeError when torch.distributed has a default group already.
         """
         super().__init__(world)
-        self._traffic: Traffic | None = None
+        self._traffic: TrafficCounter | None = None
         timeout = timedelta(seconds=world.timeout_s)
         if backend == "mpi":
             dist.init_process_group("mpi", timeout=timeout)
@@ -57,10 +57,10 @@ class OnTorch(OverMPI):
         super().close()
 
 
-def _count() -> Traffic:
+def _count() -> TrafficCounter:
     """Count what backend mpi sends from now on, in this group and in groups made of it."""
     group: Any = dist.group.WORLD
     if group.traffic is None:
-        group.traffic = Traffic()
-    traffic: Traffic = group.traffic
+        group.traffic = TrafficCounter()
+    traffic: TrafficCounter = group.traffic
     return traffic

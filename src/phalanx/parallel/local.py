@@ -187,7 +187,7 @@ class Local(OverMPI):
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size, whole = self._shared.itemsize, self._shared.nbytes
         outer = whole if self._outer_momentum else 0
-        sent, received, _ = self._reducer.moved if self._reducer else (0, 0, 0)
+        sent, received, _ = self._reducer.traffic_per_call if self._reducer else (0, 0, 0)
         state_bytes, formula = data_parallel_state(self._rule, size, whole)
         return ExpectedCosts(
             sent_bytes=sent / self._period,

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
 from phalanx.comm.collectives.library import is_native
-from phalanx.comm.collectives.moves import moved_by_choice
 from phalanx.comm.dtypes import DType
 from phalanx.comm.reducer import Method, obstacle_to_sharing
 from phalanx.comm.select import Choice, Topology, choose_all_reduce
-from phalanx.comm.traffic import Moved, together
+from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.parallel.bucketed_reducer import BucketedGradReducer
@@ -93,23 +93,23 @@ def expected_step_traffic(
     plan: Sequence[Sequence[int]],
     compressor: Compressor,
     method: Method,
-) -> Moved | None:
+) -> Traffic | None:
     """Return this rank's traffic for all buckets of `plan`; None where there is no formula."""
-    moves: list[Moved] = []
+    moves: list[Traffic] = []
     dtype = dtype_of(parameters[0].dtype)
     for numbers in plan:
         shapes = [parameters[number].shape for number in numbers]
         if not isinstance(compressor, Uncompressed):
             num_bytes = compressor.sent_bytes(shapes, world.rank, world.size)
-            moves.append(Moved(num_bytes, num_bytes, 0))
+            moves.append(Traffic(num_bytes, num_bytes, 0))
             continue
         count = sum(shape.numel() for shape in shapes)
         algorithm = choose_algorithm(world, count, dtype, method).algorithm
-        moved = moved_by_choice(algorithm, count, dtype.itemsize, world.rank, world.size)
+        moved = expected_traffic_if_known(algorithm, count, dtype.itemsize, world.rank, world.size)
         if moved is None:
             return None
         moves.append(moved)
-    return together(moves)
+    return sum_traffic(moves)
 
 
 def _check(world: World, method: Method) -> None:

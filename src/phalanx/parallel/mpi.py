@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.layout import starts_of
 from phalanx.comm.reducer import AllReducer, Method, make_reducer
-from phalanx.comm.traffic import Moved
+from phalanx.comm.traffic import Traffic
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -178,14 +178,14 @@ class MPI(OverMPI):
             state_formula=state_formula,
         )
 
-    def _moved(self) -> tuple[Moved | None, str]:
+    def _moved(self) -> tuple[Traffic | None, str]:
         """Return the traffic of a step; before the first, with the buckets as they most likely will
         be."""
         size = self._parameters[0].element_size()
         if self._bucketed_reducer is None:
             assert self._reducer is not None, "prepare() comes first"
             formula = all_reduce_formula(self._reducer.name, self.rank, self.size, size)
-            return (self._reducer.moved if self.size > 1 else Moved(0, 0, 0)), formula
+            return (self._reducer.traffic_per_call if self.size > 1 else Traffic(0, 0, 0)), formula
         plan = self._bucketed_reducer.plan()
         args = (self._world, self._parameters, plan, self._compressor, self._method)
         assert self.collective is not None, "set where the reducer is made"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.traffic import Moved, together
+from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.models.options import ModelName, ModelOptions
@@ -267,7 +267,7 @@ class OnMesh(OnTorch):
             state_formula=kept_formula(mesh, itemsize, quantities),
         )
 
-    def _moved(self, pieces: Sequence[int]) -> Moved:
+    def _moved(self, pieces: Sequence[int]) -> Traffic:
         """Return the traffic of a step, without that between stages. pieces: samples of each
         micro-batch."""
         mesh, place, itemsize = self._mesh, self.coordinates, self._itemsize
@@ -281,7 +281,7 @@ class OnMesh(OnTorch):
             sequence_parallel=self._sequence_parallel and self._name == "gpt",
         )
         sharded = shards_moved(self._units, mesh, place, itemsize, gathers=gathers)
-        return together([layers, sharded, replicas_moved(self._units, mesh, place, itemsize)])
+        return sum_traffic([layers, sharded, replicas_moved(self._units, mesh, place, itemsize)])
 
     def _activations(self, samples: int) -> Activations:
         width = self._options.width or 0

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.traffic import Moved, all_gathered, all_reduced
+from phalanx.comm.traffic import Traffic, all_gather_traffic, all_reduce_traffic
 from phalanx.records.schema import ExpectedCosts
 from phalanx.scratch.config import ScratchConfig
 from phalanx.scratch.cut import Cut, cuts
@@ -26,9 +26,9 @@ def expected_of(config: ScratchConfig, rank: int, *, batch_size: int) -> Expecte
     parameters, ranks = num_parameters(config.sizes), config.ranks
     match config.scheme:
         case "alone":
-            return _expected(Moved(0, 0, 0), "0", *_kept(itemsize, parameters, 3, "Ψ"))
+            return _expected(Traffic(0, 0, 0), "0", *_kept(itemsize, parameters, 3, "Ψ"))
         case "library":
-            moved = all_reduced(parameters, itemsize, rank, ranks)
+            moved = all_reduce_traffic(parameters, itemsize, rank, ranks)
             formula = f"2(p−1)/p · {itemsize}Ψ"
             return _expected(moved, formula, *_kept(itemsize, parameters, 3, "Ψ"))
         case "ring":
@@ -50,7 +50,7 @@ def num_parameters(sizes: Sequence[int]) -> int:
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(sizes))
 
 
-def ring_moved(count: int, itemsize: int, rank: int, size: int) -> Moved:
+def ring_moved(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     """Return the traffic of `rank` in `schemes.ring.ring_all_reduce`.
 
     In each of its two phases a rank sends all chunks but one, and receives all but one.
@@ -61,34 +61,34 @@ def ring_moved(count: int, itemsize: int, rank: int, size: int) -> Moved:
         return itemsize * (2 * count - chunks[first % size] - chunks[second % size])
 
     sent, received = without(rank + 1, rank + 2), without(rank, rank + 1)
-    return Moved(sent, received, 2 * (size - 1)) if size > 1 else Moved(0, 0, 0)
+    return Traffic(sent, received, 2 * (size - 1)) if size > 1 else Traffic(0, 0, 0)
 
 
-def tensor_moved(layers: Sequence[Cut], batch_size: int, itemsize: int, rank: int) -> Moved:
+def tensor_moved(layers: Sequence[Cut], batch_size: int, itemsize: int, rank: int) -> Traffic:
     """Each pair of layers sums batch × outputs forward and, unless it is the first, batch × inputs
     backward. A last layer without partner sums batch × outputs forward and collects the shares of
     batch × inputs backward."""
-    total = Moved(0, 0, 0)
+    total = Traffic(0, 0, 0)
     for number, cut in enumerate(layers):
         ranks = cut.ranks
         if cut.kind != "columns":
-            total = _sum(total, all_reduced(batch_size * cut.outputs, itemsize, rank, ranks))
+            total = _sum(total, all_reduce_traffic(batch_size * cut.outputs, itemsize, rank, ranks))
         if number == 0:
             continue
         if cut.kind == "columns":
-            total = _sum(total, all_reduced(batch_size * cut.inputs, itemsize, rank, ranks))
+            total = _sum(total, all_reduce_traffic(batch_size * cut.inputs, itemsize, rank, ranks))
         elif cut.kind == "rows of whole inputs":
             shares = [batch_size * len(cut.rows(peer)) * itemsize for peer in range(ranks)]
-            total = _sum(total, all_gathered(shares, rank))
+            total = _sum(total, all_gather_traffic(shares, rank))
     return total
 
 
 def _server(parameters: int, itemsize: int, rank: int, ranks: int, servers: int) -> ExpectedCosts:
     if rank >= servers:
-        moved = Moved(itemsize * parameters, itemsize * parameters, servers)
+        moved = Traffic(itemsize * parameters, itemsize * parameters, servers)
         return _expected(moved, f"{itemsize}Ψ", *_kept(itemsize, parameters, 2, "Ψ"))
     part, workers = len(share_of(rank, servers, parameters)), ranks - servers
-    moved = Moved(workers * part * itemsize, workers * part * itemsize, workers)
+    moved = Traffic(workers * part * itemsize, workers * part * itemsize, workers)
     kept = _kept(itemsize, part, 3, "Ψ/s" if servers > 1 else "Ψ")
     return _expected(moved, f"(p−s) · {itemsize}Ψ/s", *kept)
 
@@ -111,7 +111,7 @@ def _kept(itemsize: int, parameters: int, copies: int, what: str) -> tuple[int, 
     return copies * itemsize * parameters, f"{copies * itemsize}{what}"
 
 
-def _expected(moved: Moved, formula: str, state_bytes: int, state_formula: str) -> ExpectedCosts:
+def _expected(moved: Traffic, formula: str, state_bytes: int, state_formula: str) -> ExpectedCosts:
     return ExpectedCosts(
         sent_bytes=moved.sent_bytes,
         received_bytes=moved.received_bytes,
@@ -121,5 +121,5 @@ def _expected(moved: Moved, formula: str, state_bytes: int, state_formula: str) 
     )
 
 
-def _sum(first: Moved, second: Moved) -> Moved:
-    return Moved(*(a + b for a, b in zip(first, second, strict=True)))
+def _sum(first: Traffic, second: Traffic) -> Traffic:
+    return Traffic(*(a + b for a, b in zip(first, second, strict=True)))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.comm.traffic import Traffic
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
 from phalanx.records.schema import EpochEvent, EvaluationEvent, StepEvent
@@ -33,7 +33,9 @@ class Work:
     seed: int
     writer: EventWriter
     began_at: float  # time.perf_counter() that events count from
-    traffic: Traffic = field(default_factory=Traffic)  # counts what this rank sends and receives
+    traffic: TrafficCounter = field(
+        default_factory=TrafficCounter
+    )  # counts what this rank sends and receives
 
 
 class Laps:
@@ -56,7 +58,7 @@ class Laps:
         return self.ended - began - (self._waited - waited)
 
 
-def handed_in(moved: Traffic) -> int:
+def handed_in(moved: TrafficCounter) -> int:
     """Bytes of the buffers that this rank gave away or into collectives."""
     return sum(count.bytes for name, count in moved.payload.items() if name != "receive")
 

@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Backend
 from torch.distributed import DistBackendError, Work
 
 from phalanx.comm.group import Group
-from phalanx.comm.traffic import Traffic
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.torch_backend.arguments import check_rank
 from phalanx.torch_backend.collective_queue import CollectiveQueue
 from phalanx.torch_backend.ddp import DDPBuckets
@@ -238,14 +238,14 @@ class ProcessGroupMPIBase(ProcessGroup):
         pass
 
     @property
-    def traffic(self) -> Traffic | None:
+    def traffic(self) -> TrafficCounter | None:
         """Counters of the bytes that this rank sends and receives; None (default): not counted.
 
         Groups created later share the counters of the default group."""
         return self._engine.traffic
 
     @traffic.setter
-    def traffic(self, traffic: Traffic | None) -> None:
+    def traffic(self, traffic: TrafficCounter | None) -> None:
         self._engine.traffic = traffic
 
     def _get_sequence_number_for_group(self) -> int:

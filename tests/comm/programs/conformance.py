@@ -4,7 +4,7 @@ from typing import get_args
 
 import numpy as np
 
-from phalanx.comm.collectives.moves import OnMessages
+from phalanx.comm.collectives.expected_traffic import P2PAlgorithm
 from phalanx.comm.reducer import make_reducer
 from phalanx.comm.world import World
 
@@ -63,7 +63,7 @@ def check_the_rest(world: World) -> None:
 
 def main() -> None:
     world = World.create(timeout_s=30)
-    for method in ("auto", *get_args(OnMessages), "library"):
+    for method in ("auto", *get_args(P2PAlgorithm), "library"):
         for dtype in ("float32", "float64"):
             for layout in LAYOUTS:
                 check_all_reduce(world, method, layout, dtype)

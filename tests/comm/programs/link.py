@@ -12,7 +12,7 @@ from mpi4py.MPI import COMM_WORLD
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
-from phalanx.comm.traffic import Traffic
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
 
 LATENCY_S, BANDWIDTH = 20e-3, 10e6
@@ -65,7 +65,7 @@ def main() -> None:
     # Long ones go in pieces: the second round's latency passes while the first is under way.
     count = 300_000 * size  # shares of 1.2 MB
     values = np.arange(count, dtype=np.float32) % 1000 + rank
-    traffic = group.traffic = Traffic()
+    traffic = group.traffic = TrafficCounter()
     floor_s = LATENCY_S + 2 * values.nbytes / BANDWIDTH * (size - 1) / size
     assert taken_s(lambda: group.all_reduce(Buffer.of(values))) >= floor_s
     assert (values == size * (np.arange(count) % 1000) + size * (size - 1) / 2).all()
@@ -82,7 +82,7 @@ def main() -> None:
     assert not got.any()
 
     # Groups of the world go by the same way out, and count what they send.
-    traffic = group.traffic = Traffic()
+    traffic = group.traffic = TrafficCounter()
     pair = group.subgroup(range(size), name="again")
     pair.all_reduce(Buffer.of(np.ones(6, np.float32)))
     assert traffic.sent_bytes == (size - 1) * 24

@@ -11,12 +11,12 @@ from mpi4py import MPI
 
 from phalanx.comm import traffic as formulas
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.moves import OnMessages, moved_by
+from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.comm.fused import make_fused_step
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.comm.reducer import Method, WindowReducer, make_reducer
-from phalanx.comm.traffic import Count, Moved, Traffic, together
+from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 
@@ -30,22 +30,22 @@ def zeros(count: int) -> Buffer:
 
 
 def check(
-    group: Group, name: str, num_bytes: int, call: Callable[[], object], moved: Moved
+    group: Group, name: str, num_bytes: int, call: Callable[[], object], moved: Traffic
 ) -> None:
     assert group.traffic is not None
     before = group.traffic.snapshot()
     call()
     counted = group.traffic - before
-    expected = Traffic(*moved, {name: Count(1, num_bytes)})
+    expected = TrafficCounter(*moved, {name: Count(1, num_bytes)})
     assert counted == expected, f"{name} in {group.name}: {counted}, not {expected}"
 
 
 def check_all_reduce(group: Group, algorithm: str | None, count: int) -> None:
     rank, size = group.rank, group.size
-    if algorithm in get_args(OnMessages):
-        moved = moved_by(algorithm, count, ITEMSIZE, rank, size)
+    if algorithm in get_args(P2PAlgorithm):
+        moved = expected_traffic(algorithm, count, ITEMSIZE, rank, size)
     else:
-        moved = formulas.all_reduced(count, ITEMSIZE, rank, size)
+        moved = formulas.all_reduce_traffic(count, ITEMSIZE, rank, size)
     buffer = zeros(count)
     check(
         group,
@@ -69,14 +69,14 @@ def check_movement(group: Group, base: int) -> None:
         "all_gather",
         num_bytes[rank],
         lambda: group.all_gather(taken, own),
-        formulas.all_gathered(num_bytes, rank),
+        formulas.all_gather_traffic(num_bytes, rank),
     )
     check(
         group,
         "reduce_scatter",
         sum(num_bytes),
         lambda: group.reduce_scatter(own, given),
-        formulas.reduce_scattered(num_bytes, rank),
+        formulas.reduce_scatter_traffic(num_bytes, rank),
     )
     mine = [zeros(counts[rank]) for _ in range(size)]
     check(
@@ -84,7 +84,7 @@ def check_movement(group: Group, base: int) -> None:
         "all_to_all",
         sum(num_bytes),
         lambda: group.all_to_all(mine, given),
-        formulas.exchanged(num_bytes, [num_bytes[rank]] * size, rank),
+        formulas.all_to_all_traffic(num_bytes, [num_bytes[rank]] * size, rank),
     )
     for root in range(size):
         at_root = rank == root
@@ -95,7 +95,7 @@ def check_movement(group: Group, base: int) -> None:
             lambda at_root=at_root, root=root: group.gather(
                 taken if at_root else None, own, root=root
             ),
-            formulas.gathered(num_bytes, rank, root),
+            formulas.gather_traffic(num_bytes, rank, root),
         )
         check(
             group,
@@ -104,7 +104,7 @@ def check_movement(group: Group, base: int) -> None:
             lambda at_root=at_root, root=root: group.scatter(
                 own, given if at_root else None, root=root
             ),
-            formulas.scattered(num_bytes, rank, root),
+            formulas.scatter_traffic(num_bytes, rank, root),
         )
 
 
@@ -119,20 +119,20 @@ def check_memory(group: Group) -> None:
                 "reduce",
                 ITEMSIZE * count,
                 lambda root=root, buffer=buffer: group.reduce(buffer, root=root),
-                formulas.reduced(count, ITEMSIZE, group.rank, group.size, root),
+                formulas.reduce_traffic(count, ITEMSIZE, group.rank, group.size, root),
             )
             check(
                 group,
                 "broadcast",
                 ITEMSIZE * count,
                 lambda root=root, buffer=buffer: group.broadcast(buffer, root=root),
-                formulas.broadcasted(ITEMSIZE * count, group.rank, group.size, root),
+                formulas.broadcast_traffic(ITEMSIZE * count, group.rank, group.size, root),
             )
 
 
 def check_messages(group: Group) -> None:
     for count in COUNTS:
-        for algorithm in (*get_args(OnMessages), "library"):
+        for algorithm in (*get_args(P2PAlgorithm), "library"):
             check_all_reduce(group, algorithm, count)
 
 
@@ -147,7 +147,7 @@ def check_sends(group: Group) -> None:
         request.wait()
         assert request.test()
     num_sent, num_received = 4 * (10 + rank), 4 * (10 + (rank - 1) % size)
-    assert group.traffic - before == Traffic(
+    assert group.traffic - before == TrafficCounter(
         num_sent, num_received, 1, {"send": Count(1, num_sent), "receive": Count(1, num_received)}
     )
 
@@ -164,7 +164,9 @@ def check_vectors(world: World) -> None:
         before = world.traffic.snapshot()
         reducer.all_reduce(parts)
         counted = world.traffic - before
-        assert counted == Traffic(*reducer.moved, {"all_reduce": Count(1, num_bytes)}), reducer
+        assert counted == TrafficCounter(
+            *reducer.traffic_per_call, {"all_reduce": Count(1, num_bytes)}
+        ), reducer
         if reducer.name != "halving":  # where ranks are no power of two some send more
             moved = reducer.sent_bytes_per_call, reducer.received_bytes_per_call
             check_sum(world, *moved, num_bytes)
@@ -175,7 +177,7 @@ def check_vectors(world: World) -> None:
     before = world.traffic.snapshot()
     fused.step_at([part.ctypes.data for part in parts], 0.1, 1)
     counted = world.traffic - before
-    assert counted == Traffic(*fused.moved, {"fused_step": Count(1, num_bytes)})
+    assert counted == TrafficCounter(*fused.traffic_per_call, {"fused_step": Count(1, num_bytes)})
     check_sum(world, fused.sent_bytes_per_call, fused.received_bytes_per_call, num_bytes)
     world.barrier()
     fused.close()
@@ -192,7 +194,7 @@ def check_inheritance(world: World) -> None:
     """Groups made from one that counts count in the same place; those that exist do not."""
     half = [rank for rank in range(world.size) if rank % 2 == world.rank % 2]
     before = world.group.subgroup(half, name="before", tag=world.rank % 2)
-    world.group.traffic = counted = Traffic()
+    world.group.traffic = counted = TrafficCounter()
     after = world.group.subgroup(half, name="after", tag=world.rank % 2)
     assert before.traffic is None
     assert after.traffic is counted is world.traffic
@@ -214,7 +216,7 @@ def on_network(world: World, nodes: list[int]) -> Group:
         nodes=tuple(nodes),
         policy=world.policy,
         timeout_s=30,
-        traffic=Traffic(),
+        traffic=TrafficCounter(),
     )
 
 
@@ -226,11 +228,13 @@ def check_lanes(world: World) -> None:
     group.all_reduce(buffer, algorithm="lanes")
     slices = [ITEMSIZE * len(share_of(lane, 2, count)) for lane in range(2)]
     lane = rank % 2
-    on_node = together(
-        [formulas.reduce_scattered(slices, lane), formulas.all_gathered(slices, lane)]
+    on_node = sum_traffic(
+        [formulas.reduce_scatter_traffic(slices, lane), formulas.all_gather_traffic(slices, lane)]
     )
-    across = formulas.all_reduced(slices[lane] // ITEMSIZE, ITEMSIZE, rank // 2, 2)
-    expected = Traffic(*together([on_node, across]), {"all_reduce": Count(1, ITEMSIZE * count)})
+    across = formulas.all_reduce_traffic(slices[lane] // ITEMSIZE, ITEMSIZE, rank // 2, 2)
+    expected = TrafficCounter(
+        *sum_traffic([on_node, across]), {"all_reduce": Count(1, ITEMSIZE * count)}
+    )
     assert group.traffic == expected, (group.traffic, expected)
     group.close()
 
@@ -258,7 +262,7 @@ def main() -> None:
     world.close()
     os.environ["PHALANX_COUNT"] = "1"
     world = World.create(timeout_s=30)
-    assert world.traffic == Traffic()
+    assert world.traffic == TrafficCounter()
     world.close()
     print(f"\nrank {world.rank} of {world.size} is done", flush=True)
 

@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from phalanx.comm.traffic import all_gathered, exchanged
+from phalanx.comm.traffic import all_gather_traffic, all_to_all_traffic
 from phalanx.parallel.compression.compressor import AsyncRounds, BlockingRounds
 
 Result = TypeVar("Result")
@@ -39,14 +39,14 @@ class ThreadBackend:
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
         for output, (theirs,) in zip(outputs, self._all([part.clone()]), strict=True):
             output.copy_(theirs)
-        self.sent_bytes += all_gathered([o.nbytes for o in outputs], self.rank).sent_bytes
+        self.sent_bytes += all_gather_traffic([o.nbytes for o in outputs], self.rank).sent_bytes
 
     def all_to_all(self, outputs: Sequence[Tensor], parts: Sequence[Tensor]) -> None:
         everybody = self._all([part.clone() for part in parts])
         for output, theirs in zip(outputs, everybody, strict=True):
             output.copy_(theirs[self.rank])
         sent, expected = [p.nbytes for p in parts], [o.nbytes for o in outputs]
-        self.sent_bytes += exchanged(sent, expected, self.rank).sent_bytes
+        self.sent_bytes += all_to_all_traffic(sent, expected, self.rank).sent_bytes
 
     def rounds(self, num_bytes: int) -> AbstractContextManager[AsyncRounds]:  # noqa: ARG002
         return nullcontext(BlockingRounds(self))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
-from phalanx.comm.traffic import Traffic
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.parallel.compression.compressor import Compressor, ReduceBackend, Uncompressed
@@ -111,7 +111,7 @@ def trained(
     spans = strategy.spans = SpanRecorder()
     net = model(RANK)
     strategy.prepare(net, RULE)
-    traffic = world.group.traffic = Traffic()
+    traffic = world.group.traffic = TrafficCounter()
     if strategy._bucketed_reducer is not None:
         strategy._bucketed_reducer._group.traffic = traffic
     for step in range(STEPS):

@@ -13,7 +13,7 @@ import numpy as np
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
-from phalanx.comm.traffic import Moved
+from phalanx.comm.traffic import Traffic
 from phalanx.comm.world import World
 from phalanx.records.files import EventWriter
 from phalanx.scratch.batches import batches
@@ -53,7 +53,7 @@ def samples() -> Samples:
     return Samples(rows, "float64")
 
 
-def run(config: ScratchConfig, group: Group | None) -> tuple[np.ndarray, np.ndarray, Moved]:
+def run(config: ScratchConfig, group: Group | None) -> tuple[np.ndarray, np.ndarray, Traffic]:
     """All parameters, this rank's sums of losses, hits and samples, and the bytes it has moved."""
     work = Work(
         scheme=build_scheme(config, group),
@@ -75,7 +75,7 @@ def run(config: ScratchConfig, group: Group | None) -> tuple[np.ndarray, np.ndar
         *(trained.samples, trained.loss_sum, trained.correct),
         *(evaluation.samples, evaluation.loss_sum, evaluation.correct),
     ]
-    bytes_moved = Moved(moved.sent_bytes, moved.received_bytes, moved.messages)
+    bytes_moved = Traffic(moved.sent_bytes, moved.received_bytes, moved.messages)
     return work.scheme.whole(), np.array(counted), bytes_moved
 
 

@@ -11,7 +11,7 @@ from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
 from phalanx.comm.mpi import is_stand_in
-from phalanx.comm.traffic import all_reduced
+from phalanx.comm.traffic import all_reduce_traffic
 
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
 
@@ -58,7 +58,7 @@ def all_reduce(transport: MessageTransport, buffer: Buffer, op: ReduceOp, diviso
         transport.finish(LibraryCall(request, part))
     if transport.traffic is not None:  # MPI does not say what it sent
         transport.traffic.add(
-            all_reduced(buffer.count, buffer.dtype.itemsize, transport.rank, transport.size)
+            all_reduce_traffic(buffer.count, buffer.dtype.itemsize, transport.rank, transport.size)
         )
     settle(buffer, buffer, op, divisor)
 

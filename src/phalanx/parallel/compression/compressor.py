@@ -9,7 +9,7 @@ from typing import Protocol
 
 from torch import Size, Tensor
 
-from phalanx.comm.traffic import all_reduced
+from phalanx.comm.traffic import all_reduce_traffic
 
 
 class AsyncRounds(Protocol):
@@ -132,7 +132,7 @@ class Uncompressed(Compressor):
         backend.all_reduce(values)
 
     def sent_bytes(self, shapes: Sequence[Size], rank: int, num_ranks: int) -> int:
-        return all_reduced(count_of(shapes), 4, rank, num_ranks).sent_bytes
+        return all_reduce_traffic(count_of(shapes), 4, rank, num_ranks).sent_bytes
 
 
 def _nothing() -> None:

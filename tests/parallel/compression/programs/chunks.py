@@ -8,7 +8,7 @@ from torch import Size, Tensor
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
-from phalanx.comm.traffic import Traffic
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
 from phalanx.parallel.compression.backends import GroupBackend
 from phalanx.parallel.compression.chunks import ShardChunks
@@ -23,7 +23,7 @@ NAMES = ("fp16", "bf16", "int8")
 
 def sums(world: World, name: str) -> list[Tensor]:
     """Of two steps, which the ranks have counted as the compressor says."""
-    traffic = world.group.traffic = Traffic()
+    traffic = world.group.traffic = TrafficCounter()
     compressor, found = make_compressor(name), []
     for step in range(2):
         generator = torch.Generator().manual_seed(10 * step + RANK)

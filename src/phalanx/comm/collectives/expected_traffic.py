@@ -11,43 +11,47 @@ from typing import Literal
 from phalanx.comm.collectives import direct, halving, naive, segments, tree
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.select import Algorithm
-from phalanx.comm.traffic import Moved, all_gathered, all_reduced, together
+from phalanx.comm.traffic import Traffic, all_gather_traffic, all_reduce_traffic, sum_traffic
 
-OnMessages = Literal["naive", "direct", "ring", "tree", "halving"]
+P2PAlgorithm = Literal["naive", "direct", "ring", "tree", "halving"]
 
 
-def moved_by(algorithm: OnMessages, count: int, itemsize: int, rank: int, size: int) -> Moved:
+def expected_traffic(
+    algorithm: P2PAlgorithm, count: int, itemsize: int, rank: int, size: int
+) -> Traffic:
     """Return the traffic of `rank` of `size` ranks, for `count` elements of `itemsize` bytes."""
     return _FORMULAS[algorithm](count, itemsize, rank, size)
 
 
-def moved_by_choice(
+def expected_traffic_if_known(
     algorithm: Algorithm, count: int, itemsize: int, rank: int, size: int
-) -> Moved | None:
+) -> Traffic | None:
     """Return the traffic of any algorithm that may be selected; None where no formula exists."""
     match algorithm:
         case "shared" | "library":
-            return all_reduced(count, itemsize, rank, size)
+            return all_reduce_traffic(count, itemsize, rank, size)
         case "short":
-            return all_gathered([count * itemsize] * size, rank)
+            return all_gather_traffic([count * itemsize] * size, rank)
         case "lanes":
             return None
         case _:
-            return moved_by(algorithm, count, itemsize, rank, size)
+            return expected_traffic(algorithm, count, itemsize, rank, size)
 
 
-def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Moved:
+def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     peers = size - 1 if rank == naive.ROOT else 1
-    return Moved(peers * count * itemsize, peers * count * itemsize, peers if count else 0)
+    return Traffic(peers * count * itemsize, peers * count * itemsize, peers if count else 0)
 
 
-def _by_direct(count: int, itemsize: int, rank: int, size: int) -> Moved:
+def _by_direct(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     """Between nodes the same bytes go in up to `direct.MOST_PIECES` times as many messages."""
     cuts = chunks(count, max(1, direct.SEGMENT_BYTES // itemsize))
-    return together([all_reduced(cut.stop - cut.start, itemsize, rank, size) for cut in cuts])
+    return sum_traffic(
+        [all_reduce_traffic(cut.stop - cut.start, itemsize, rank, size) for cut in cuts]
+    )
 
 
-def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Moved:
+def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     """Around it twice: all shares but one, each time another one."""
     shares = [len(share_of(peer, size, count)) * itemsize for peer in range(size)]
     everything = sum(shares)
@@ -55,33 +59,33 @@ def _by_ring(count: int, itemsize: int, rank: int, size: int) -> Moved:
     received = 2 * everything - shares[(rank - 1) % size] - shares[rank]
     cut = [_segments(share, itemsize) for share in shares]
     handed_on = sum(1 for share in shares if share) - (shares[(rank + 1) % size] > 0)
-    return Moved(sent, received, sum(cut) - cut[rank] + handed_on)
+    return Traffic(sent, received, sum(cut) - cut[rank] + handed_on)
 
 
-def _by_tree(count: int, itemsize: int, rank: int, size: int) -> Moved:
+def _by_tree(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     """To the parent and from it, from each child and to it."""
     num_bytes = count * itemsize
     neighbours = len(tree.children_of(rank, size)) + (tree.parent_of(rank) is not None)
     messages = neighbours * _segments(num_bytes, itemsize)
-    return Moved(neighbours * num_bytes, neighbours * num_bytes, messages)
+    return Traffic(neighbours * num_bytes, neighbours * num_bytes, messages)
 
 
-def _by_halving(count: int, itemsize: int, rank: int, size: int) -> Moved:
+def _by_halving(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     workers = halving.workers_of(size)
     num_bytes = count * itemsize
     if rank not in workers:
-        return Moved(num_bytes, num_bytes, _segments(num_bytes, itemsize))
+        return Traffic(num_bytes, num_bytes, _segments(num_bytes, itemsize))
     position = workers.index(rank)
     shares = [share_of(peer, len(workers), count) for peer in range(len(workers))]
     moves = []
     for step in halving.halving_steps(position, len(workers)):
         given = _elements(shares, step.given) * itemsize
         kept = _elements(shares, step.kept) * itemsize
-        moves.append(Moved(given, kept, _segments(given, itemsize)))
-        moves.append(Moved(kept, given, 1 if kept else 0))
+        moves.append(Traffic(given, kept, _segments(given, itemsize)))
+        moves.append(Traffic(kept, given, 1 if kept else 0))
     if rank > 0 and rank - 1 not in workers:
-        moves.append(Moved(num_bytes, num_bytes, 1 if num_bytes else 0))
-    return together(moves)
+        moves.append(Traffic(num_bytes, num_bytes, 1 if num_bytes else 0))
+    return sum_traffic(moves)
 
 
 def _elements(shares: list[range], numbers: range) -> int:
@@ -94,7 +98,7 @@ def _segments(num_bytes: int, itemsize: int) -> int:
     return -(-num_bytes // largest)
 
 
-_FORMULAS: Mapping[OnMessages, Callable[[int, int, int, int], Moved]] = {
+_FORMULAS: Mapping[P2PAlgorithm, Callable[[int, int, int, int], Traffic]] = {
     "naive": _by_naive,
     "direct": _by_direct,
     "ring": _by_ring,
