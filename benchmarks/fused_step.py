@@ -36,8 +36,8 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from phalanx.comm.fused import make_fused_step
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.reducer import make_reducer
-from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -71,7 +71,7 @@ class Way(ABC):
 class Fused(Way):
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        rule = UpdateRule(name="adam", learning_rate=LEARNING_RATE)
+        rule = OptimizerConfig(name="adam", learning_rate=LEARNING_RATE)
         self.fused = make_fused_step(world, rule, SIZES, "float32")
         self.steps = 0
 

@@ -35,7 +35,7 @@ import msgspec
 import torch
 
 from phalanx.comm.fused import KernelStep
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -52,7 +52,7 @@ from phalanx.train.environment import describe_environment
 RESULTS = Path(__file__).parent / "results" / "gradient_check.json"
 STEPS: dict[ModelName, int] = {"mlp": 400, "cnn": 50}
 TURN = 10
-RULE = UpdateRule(name="sgd", learning_rate=0.01)
+RULE = OptimizerConfig(name="sgd", learning_rate=0.01)
 Times = dict[str, list[float]]
 
 

@@ -33,7 +33,7 @@ import msgspec
 import torch
 
 from phalanx.comm.link import Link
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -70,7 +70,7 @@ def batch(size: str, rank: int) -> Batch:
 
 def strategy_on(link: Link | None, size: str, overlap: str) -> MPI:
     strategy = MPI(World.create(timeout_s=60, link=link), overlap=overlap)
-    strategy.prepare(model(size), UpdateRule(name="sgd", learning_rate=1e-3))
+    strategy.prepare(model(size), OptimizerConfig(name="sgd", learning_rate=1e-3))
     return strategy
 
 

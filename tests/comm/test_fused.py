@@ -10,21 +10,21 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES
-from phalanx.comm.update import STATES, Formula, UpdateRule, apply_formula
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, OptimizerKind, apply_update
 
 RULES = [
-    UpdateRule(name="sgd", learning_rate=0.1),
-    UpdateRule(name="sgd", learning_rate=0.1, weight_decay=0.01),
-    UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.01),
-    UpdateRule(name="adam", learning_rate=1e-3),
-    UpdateRule(name="adam", learning_rate=1e-3, weight_decay=0.01),
-    UpdateRule(name="adamw", learning_rate=1e-3, weight_decay=0.01),
-    UpdateRule(name="adamw", learning_rate=1e-2, betas=(0.8, 0.95), epsilon=1e-6),
+    OptimizerConfig(name="sgd", learning_rate=0.1),
+    OptimizerConfig(name="sgd", learning_rate=0.1, weight_decay=0.01),
+    OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9, weight_decay=0.01),
+    OptimizerConfig(name="adam", learning_rate=1e-3),
+    OptimizerConfig(name="adam", learning_rate=1e-3, weight_decay=0.01),
+    OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.01),
+    OptimizerConfig(name="adamw", learning_rate=1e-2, betas=(0.8, 0.95), epsilon=1e-6),
 ]
 NAMES = [f"{r.name}-{r.momentum}-{r.weight_decay}-{r.betas}" for r in RULES]
 
 
-def torch_of(rule: UpdateRule, parameter: torch.Tensor) -> Optimizer:
+def torch_of(rule: OptimizerConfig, parameter: torch.Tensor) -> Optimizer:
     rate, decay = rule.learning_rate, rule.weight_decay
     if rule.name == "sgd":
         return SGD([parameter], lr=rate, momentum=rule.momentum, weight_decay=decay)
@@ -47,7 +47,7 @@ def apply_in_c(formula, coefficients, parameters, states, gradients) -> None:
 
 
 WAYS = [
-    pytest.param(apply_formula, id="arrays"),
+    pytest.param(apply_update, id="arrays"),
     pytest.param(
         apply_in_c,
         id="C",
@@ -56,32 +56,32 @@ WAYS = [
 ]
 
 
-def slice_of(formula: Formula, count: int, dtype: str, seed: int) -> list[NDArray]:
+def slice_of(formula: OptimizerKind, count: int, dtype: str, seed: int) -> list[NDArray]:
     """Parameters, gradients and states, the second of which is not negative."""
     rng = np.random.default_rng(seed)
-    arrays = [rng.standard_normal(count) for _ in range(2 + len(STATES[formula]))]
+    arrays = [rng.standard_normal(count) for _ in range(2 + len(STATE_NAMES[formula]))]
     return [(abs(a) if k == 3 else a).astype(dtype) for k, a in enumerate(arrays)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("rule", RULES, ids=NAMES)
 @pytest.mark.parametrize("way", WAYS)
-def test_fifty_steps_are_those_of_torch(way, rule: UpdateRule, dtype: str) -> None:
+def test_fifty_steps_are_those_of_torch(way, rule: OptimizerConfig, dtype: str) -> None:
     rng = np.random.default_rng(0)
     parameters = rng.standard_normal(1003).astype(dtype)
-    states = [np.zeros_like(parameters) for _ in STATES[rule.formula]]
+    states = [np.zeros_like(parameters) for _ in STATE_NAMES[rule.kind]]
     theirs = torch.from_numpy(parameters.copy()).requires_grad_()
     optimizer = torch_of(rule, theirs)
     for step in range(1, 51):
         rate = rule.learning_rate / step
         gradients = rng.standard_normal(1003).astype(dtype)
-        way(rule.formula, rule.coefficients(rate, step), parameters, states, gradients)
+        way(rule.kind, rule.coefficients(rate, step), parameters, states, gradients)
         optimizer.param_groups[0]["lr"] = rate
         theirs.grad = torch.from_numpy(gradients)
         optimizer.step()
     tolerance = {"float32": 2e-5, "float64": 1e-13}[dtype]
     np.testing.assert_allclose(parameters, theirs.detach().numpy(), rtol=0, atol=tolerance)
-    for name, state in zip(STATES[rule.formula], states, strict=True):
+    for name, state in zip(STATE_NAMES[rule.kind], states, strict=True):
         found = optimizer.state[theirs][name].numpy()
         np.testing.assert_allclose(state, found, rtol=0, atol=tolerance)
 
@@ -94,14 +94,14 @@ def test_fifty_steps_are_those_of_torch(way, rule: UpdateRule, dtype: str) -> No
     step=st.integers(1, 10_000),
 )
 def test_c_and_arrays_give_the_same_bits(
-    rule: UpdateRule, dtype: str, count: int, step: int
+    rule: OptimizerConfig, dtype: str, count: int, step: int
 ) -> None:
     coefficients = rule.coefficients(rule.learning_rate, step)
     found = []
-    for way in (apply_formula, apply_in_c):
-        parameters, gradients, *states = slice_of(rule.formula, count, dtype, step)
+    for way in (apply_update, apply_in_c):
+        parameters, gradients, *states = slice_of(rule.kind, count, dtype, step)
         given = gradients.copy()
-        way(rule.formula, coefficients, parameters, states, gradients)
+        way(rule.kind, coefficients, parameters, states, gradients)
         assert np.array_equal(gradients, given), "the gradients were changed"
         found.append([array.tobytes() for array in (parameters, *states)])
     assert found[0] == found[1]

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
 from phalanx.parallel.sequential import Sequential
@@ -10,7 +10,7 @@ from phalanx.parallel.strategy import Batch
 from phalanx.train.config import TrainConfig
 from phalanx.train.meaning import check_meaning
 
-RULE = UpdateRule(name="sgd", learning_rate=0.1)
+RULE = OptimizerConfig(name="sgd", learning_rate=0.1)
 
 
 def stepped(dtype: torch.dtype | None) -> tuple[float, nn.Module]:

@@ -3,7 +3,7 @@
 import pytest
 
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
 
 
@@ -28,12 +28,12 @@ def test_others_than_powers_of_two_are_said_in_words() -> None:
 @pytest.mark.parametrize(
     ("rule", "text", "times"),
     [
-        (UpdateRule(name="adam", learning_rate=1.0), "4Ψ + 4Ψ + 8Ψ", 4),
-        (UpdateRule(name="sgd", learning_rate=1.0, momentum=0.9), "4Ψ + 4Ψ + 4Ψ", 3),
-        (UpdateRule(name="sgd", learning_rate=1.0), "4Ψ + 4Ψ", 2),
+        (OptimizerConfig(name="adam", learning_rate=1.0), "4Ψ + 4Ψ + 8Ψ", 4),
+        (OptimizerConfig(name="sgd", learning_rate=1.0, momentum=0.9), "4Ψ + 4Ψ + 4Ψ", 3),
+        (OptimizerConfig(name="sgd", learning_rate=1.0), "4Ψ + 4Ψ", 2),
     ],
 )
 def test_state_is_parameters_gradients_and_what_the_optimizer_keeps(
-    rule: UpdateRule, text: str, times: int
+    rule: OptimizerConfig, text: str, times: int
 ) -> None:
     assert data_parallel_state(rule, 4, 400) == (times * 400, text)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from phalanx.comm import kernels
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
 from phalanx.parallel.gradients import (
     BadGradients,
@@ -21,7 +21,7 @@ from phalanx.parallel.gradients import (
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import IGNORED, Batch, cross_entropy_sum
 
-SGD = UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9)
+SGD = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9)
 NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
 FINE = BadGradients(-1, 0, 1.5)
 

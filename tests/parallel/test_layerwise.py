@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.layerwise import LAMB, LARS
 from phalanx.parallel.optimizer import torch_optimizer
 
@@ -38,8 +38,8 @@ def lamb(x: Array, gradients: list[Array], rates: list[float], decay: float) -> 
     return x
 
 
-def rule(name: Any, decay: float) -> UpdateRule:
-    return UpdateRule(
+def rule(name: Any, decay: float) -> OptimizerConfig:
+    return OptimizerConfig(
         name=name,
         learning_rate=1.0,
         momentum=0.9,
@@ -86,7 +86,7 @@ def test_the_state_has_the_names_that_checkpoints_and_formulas_know(name: str) -
     for parameter in parameters:
         state = optimizer.state[parameter]
         of_each = {key for key, value in state.items() if value.dim() > 0}
-        assert of_each == set(STATES[rule(name, 0.0).formula])
+        assert of_each == set(STATE_NAMES[rule(name, 0.0).kind])
         assert set(state) - of_each <= {"step"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
 from phalanx.parallel.sequential import Sequential
 from tests.conftest import Ranks
@@ -27,4 +27,4 @@ def test_frozen_layers_and_batch_norm(ranks: Ranks, programs: Callable[[str], Pa
 def test_a_model_that_is_all_frozen_is_refused() -> None:
     model = nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(UserError, match="no parameter that requires a gradient"):
-        Sequential().prepare(model, UpdateRule(name="sgd", learning_rate=0.1))
+        Sequential().prepare(model, OptimizerConfig(name="sgd", learning_rate=0.1))

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.data.dataset import load_dataset
 from phalanx.data.in_memory import InMemory
 from phalanx.data.sampler import epoch_order
@@ -30,7 +30,7 @@ def test_training_data_against_a_count_by_hand(size: int, asked: int) -> None:
     counted = []
     for rank in range(size):
         strategy = Sequential()
-        strategy.prepare(model.train(), UpdateRule(name="sgd", learning_rate=0.1))
+        strategy.prepare(model.train(), OptimizerConfig(name="sgd", learning_rate=0.1))
         strategy.data_rank, strategy.data_size = rank, size
         counted.append(evaluate_on_training_data(strategy, InMemory(data), 0, asked, began_at=0.0))
         assert model.training, "left as it was"

@@ -18,9 +18,9 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.shared import SharedParts, sum_in_order
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in, share_of
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
 from phalanx.comm.parts import Parts
 from phalanx.comm.traffic import Traffic, sharded_all_reduce_traffic
-from phalanx.comm.update import STATES, UpdateRule, apply_formula
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
 
@@ -40,12 +40,12 @@ class FusedStep(ABC):
     step. It is added to `world.traffic`, if there is one, in every step."""
 
     def __init__(
-        self, world: World, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike
+        self, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
     ) -> None:
         """dtype: float32 or float64."""
         self.rule, self.sizes, self.dtype = rule, tuple(sizes), np.dtype(dtype)
         self._world, self.num_bytes = world, sum(sizes) * self.dtype.itemsize
-        self._formula = rule.formula
+        self._kind = rule.kind
         self._starts = aligned_starts_of(sizes, CACHE_LINE_BYTES // self.dtype.itemsize)
 
     @property
@@ -93,7 +93,7 @@ class FusedStep(ABC):
             for vector in vectors
         ]
         self.parameters = parts[0]
-        self.states = dict(zip(STATES[self._formula], parts[1:], strict=True))
+        self.states = dict(zip(STATE_NAMES[self._kind], parts[1:], strict=True))
 
 
 class KernelStep(FusedStep):
@@ -107,7 +107,7 @@ class KernelStep(FusedStep):
         self,
         world: World,
         parts: Parts,
-        rule: UpdateRule,
+        rule: OptimizerConfig,
         sizes: Sequence[int],
         dtype: DTypeLike,
     ) -> None:
@@ -120,7 +120,7 @@ class KernelStep(FusedStep):
 
     @classmethod
     def join(
-        cls, world: World, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike
+        cls, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
     ) -> KernelStep | None:
         """None, on all ranks, where they have no such memory or no kernels. Collective."""
         starts = aligned_starts_of(sizes, CACHE_LINE_BYTES // np.dtype(dtype).itemsize)
@@ -130,14 +130,14 @@ class KernelStep(FusedStep):
             dtype,
             starts=starts[:-1],
             num_elements=starts[-1],
-            num_vectors=1 + len(STATES[rule.formula]),
+            num_vectors=1 + len(STATE_NAMES[rule.kind]),
             guarded=cls.guarded,
         )
         return None if parts is None else cls(world, parts, rule, sizes, dtype)
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         coefficients = self.rule.coefficients(learning_rate, step)
-        used_s = self._parts.fused_step(self._formula, coefficients, addresses)
+        used_s = self._parts.fused_step(self._kind, coefficients, addresses)
         if used_s is not None:
             self._count()
         return used_s
@@ -154,14 +154,14 @@ class ArrayStep(FusedStep):
     name = "fused arrays"
 
     def __init__(
-        self, world: World, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike
+        self, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
     ) -> None:
         super().__init__(world, rule, sizes, dtype)
         num_elements = self._starts[-1]
         own = share_of(world.rank, world.size, num_elements)
         own_bytes = self.dtype.itemsize * elements_in(own, self._starts[:-1], sizes)
         self.traffic_per_call = sharded_all_reduce_traffic(self.num_bytes, own_bytes, world.size)
-        num_vectors = 1 + len(STATES[self._formula])
+        num_vectors = 1 + len(STATE_NAMES[self._kind])
         num_shared = num_vectors * num_elements if world.local_rank == 0 else 0
         policy, timeout_s = world.policy, world.timeout_s
         self._given = Window(world.node, num_elements, dtype, policy=policy, timeout_s=timeout_s)
@@ -187,7 +187,7 @@ class ArrayStep(FusedStep):
             gradients = np.empty_like(terms[0])
             sum_in_order(terms, gradients)
             parameters, *states = [vector[where] for vector in self._vectors]
-            apply_formula(self._formula, coefficients, parameters, states, gradients)
+            apply_update(self._kind, coefficients, parameters, states, gradients)
 
         dtype = DTYPES[self.dtype.name]
         gradients = [
@@ -214,7 +214,7 @@ class ArrayStep(FusedStep):
 
 
 def make_fused_step(
-    world: World, rule: UpdateRule, sizes: Sequence[int], dtype: DTypeLike
+    world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
 ) -> FusedStep:
     """For parameters of `sizes` elements on the ranks of one node. Collective."""
     assert world.on_one_node, "parameters are shared within a node"

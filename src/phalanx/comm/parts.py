@@ -154,9 +154,9 @@ class Parts:
         coefficients: Sequence[float],
         addresses: Sequence[int] | None = None,
     ) -> float | None:
-        """End the round: the parts are gradients, by whose sums over the ranks the parameters,
-        which are the first of `vectors`, and their states, the others, are updated. `update.py`
-        says how.
+        """End the round by an optimizer step on the sums of the gradients over the ranks.
+
+        The parameters are the first of `vectors`, their states the others (`optimizer_update.py`).
 
         Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n (n/p of it twice
                  where parts are guarded), and reads and writes its share of parameters and states.

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 
 
 def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
@@ -23,11 +23,11 @@ def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
             return f"2(p−1)/p · {whole}"
 
 
-def data_parallel_state(rule: UpdateRule, itemsize: int, num_bytes: int) -> tuple[int, str]:
+def data_parallel_state(rule: OptimizerConfig, itemsize: int, num_bytes: int) -> tuple[int, str]:
     """Return the bytes of unsharded parameters, gradients and optimizer state, and their formula.
 
     num_bytes: of the parameters, whose values have `itemsize` bytes each.
     """
-    quantities = len(STATES[rule.formula])
+    quantities = len(STATE_NAMES[rule.kind])
     formula = " + ".join(f"{n * itemsize}Ψ" for n in (1, 1, quantities) if n)
     return (2 + quantities) * num_bytes, formula

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.clock import machine
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
@@ -47,7 +47,7 @@ class Gloo(Strategy):
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
         )
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         super().prepare(model, rule)
         self._rule = rule
         self._computed_at = 0.0

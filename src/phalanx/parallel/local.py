@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.reducer import AllReducer, make_reducer
-from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.gradients import told_of_one
@@ -75,7 +75,7 @@ class Local(OverMPI):
         self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
         self._reducer: AllReducer | None = None
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
@@ -152,7 +152,7 @@ class Local(OverMPI):
 
     def rank_local_state(self) -> RankLocalState | None:
         """Return this rank's optimizer state, and the outer momentum."""
-        if not (STATES[self._rule.formula] or self._outer_momentum):
+        if not (STATE_NAMES[self._rule.kind] or self._outer_momentum):
             return None
         tensors = {
             f"inner:{name}:{quantity}": value

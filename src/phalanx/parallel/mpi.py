@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.comm.layout import starts_of
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.reducer import AllReducer, Method, make_reducer
 from phalanx.comm.traffic import Traffic
-from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.bucketed_reducer import BucketedGradReducer
@@ -69,7 +69,7 @@ class MPI(OverMPI):
         self._reducer: AllReducer | None = None
         self._bucketed_reducer: BucketedGradReducer | None = None
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: UserError when the ranks cannot sum in the way that is asked for."""
         super().prepare(model, rule)
         self._rule = rule

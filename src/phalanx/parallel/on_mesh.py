@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from phalanx.comm.layout import share_of
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.traffic import Traffic, sum_traffic
-from phalanx.comm.update import STATES, UpdateRule
 from phalanx.comm.world import World
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.costs import (
@@ -84,7 +84,7 @@ class OnMesh(OnTorch):
 
     # -- what each axis does to the model ----------------------------------------------------
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         for tensor in (*model.parameters(), *model.buffers()):
             self._broadcast(tensor)
         names = list(trained_parameters(model))  # of the full model
@@ -252,7 +252,7 @@ class OnMesh(OnTorch):
         share = len(share_of(self.data_rank, self.data_size, global_batch_size))
         parts = [len(share_of(n, self.num_accumulated, share)) for n in range(self.num_accumulated)]
         moved, mesh = self._moved([max(1, part) for part in parts]), self._mesh
-        itemsize, quantities = self._itemsize, len(STATES[self._rule.formula])
+        itemsize, quantities = self._itemsize, len(STATE_NAMES[self._rule.kind])
         return ExpectedCosts(
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.parallel.layerwise import LAMB, LARS, Squares, as_they_are
 
 
 def torch_optimizer(
-    rule: UpdateRule, parameters: Iterable[nn.Parameter], *, squares: Squares = as_they_are
+    rule: OptimizerConfig, parameters: Iterable[nn.Parameter], *, squares: Squares = as_they_are
 ) -> Optimizer:
     """Return PyTorch's optimizer where it has one, fused: one kernel over all parameters, two to
     three times faster than its default.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
@@ -19,7 +19,7 @@ class Sequential(Strategy):
         self.rank, self.size, self.local_rank = 0, 1, 0
         self.data_rank, self.data_size = 0, 1
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         super().prepare(model, rule)
         self._rule = rule
         self.optimizer = torch_optimizer(rule, self._parameters)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
-from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.gradients import REMEDIES, bad_among, square_of, told_of_one
@@ -91,7 +91,7 @@ class Server(OverMPI):
         self._staleness: Counter[int] = Counter()
         self._peers: Group | None = None
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
@@ -153,7 +153,7 @@ class Server(OverMPI):
 
     # What a server does.
 
-    def _prepare_server(self, rule: UpdateRule) -> None:
+    def _prepare_server(self, rule: OptimizerConfig) -> None:
         own = self._shares[self.rank]
         self._share = ServerShard(self._weights, own, rule)
         slots = self._workers if self._mode == "synchronous" else 1
@@ -240,7 +240,7 @@ class Server(OverMPI):
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size, whole = self._weights.itemsize, self._weights.nbytes
-        quantities = len(STATES[self._rule.formula])
+        quantities = len(STATE_NAMES[self._rule.kind])
         if self.role == "worker":
             return ExpectedCosts(
                 sent_bytes=whole + HEADER_BYTES * self._servers,

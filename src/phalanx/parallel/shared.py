@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from phalanx.comm.fused import FusedStep, make_fused_step
-from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.formulas import all_reduce_formula
@@ -46,7 +46,7 @@ class Shared(OverMPI):
         self._step: FusedStep | None = None
         self.coordinates = {"dp": self.rank}
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._broadcast_untrained()
@@ -107,7 +107,7 @@ class Shared(OverMPI):
         1/p."""
         assert self._step is not None, "prepare() comes first"
         step, size = self._step, self._step.dtype.itemsize
-        quantities = len(STATES[step.rule.formula])
+        quantities = len(STATE_NAMES[step.rule.kind])
         return ExpectedCosts(
             sent_bytes=step.sent_bytes_per_call,
             received_bytes=step.received_bytes_per_call,

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
 from phalanx.parallel.gradients import (
     REMEDIES,
@@ -105,7 +105,7 @@ class Strategy(ABC):
     """There once `prepare` has been called. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:  # noqa: ARG002
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:  # noqa: ARG002
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
 
         Strategies call this first, and go on from there.

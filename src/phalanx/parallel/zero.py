@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.parallel.costs import dealt, stage_one_moved
 from phalanx.parallel.engine import Backend, OnTorch
@@ -36,7 +36,7 @@ class ZeroOne(OnTorch):
         super().__init__(world, backend=backend)
         self.coordinates = {"dp": world.rank}
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         super().prepare(model, rule)
         self._rule, self._computed_at = rule, 0.0
         self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
@@ -83,7 +83,7 @@ class ZeroOne(OnTorch):
         moved = stage_one_moved(sizes, self.rank, self.size, itemsize)
         owners = dealt(sizes, self.size)
         own = sum(n for n, owner in zip(sizes, owners, strict=True) if owner == self.rank)
-        state = len(STATES[self._rule.formula]) * itemsize
+        state = len(STATE_NAMES[self._rule.kind]) * itemsize
         return ExpectedCosts(
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,

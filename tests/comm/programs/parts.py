@@ -9,15 +9,15 @@ import numpy as np
 
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.fused import ArrayStep, FusedStep, KernelStep, make_fused_step
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
 from phalanx.comm.reducer import SharedReducer, WindowReducer
-from phalanx.comm.update import STATES, UpdateRule, apply_formula
 from phalanx.comm.world import World
 
 RULES = [
-    UpdateRule(name="sgd", learning_rate=0.1, weight_decay=0.01),
-    UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9),
-    UpdateRule(name="adam", learning_rate=1e-3),
-    UpdateRule(name="adamw", learning_rate=1e-3, weight_decay=0.01),
+    OptimizerConfig(name="sgd", learning_rate=0.1, weight_decay=0.01),
+    OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9),
+    OptimizerConfig(name="adam", learning_rate=1e-3),
+    OptimizerConfig(name="adamw", learning_rate=1e-3, weight_decay=0.01),
 ]
 LAYOUTS = 12
 
@@ -93,7 +93,9 @@ def spoiled_at(sizes: list[int], seed: int) -> tuple[int, int] | None:
     return part, int(rng.integers(sizes[part]))
 
 
-def check_steps(world: World, way: str, rule: UpdateRule, sizes: list[int], dtype: str) -> None:
+def check_steps(
+    world: World, way: str, rule: OptimizerConfig, sizes: list[int], dtype: str
+) -> None:
     fused = make_fused_step(world, rule, sizes, dtype)
     assert isinstance(fused, KernelStep if way == "C" else ArrayStep)
     begun = values(99, sizes, dtype, 0)
@@ -101,7 +103,7 @@ def check_steps(world: World, way: str, rule: UpdateRule, sizes: list[int], dtyp
         for shared, value in zip(fused.parameters, begun, strict=True):
             shared[:] = value
     world.barrier()
-    kept = [[np.zeros_like(p) for _ in STATES[rule.formula]] for p in begun]
+    kept = [[np.zeros_like(p) for _ in STATE_NAMES[rule.kind]] for p in begun]
     for step in range(1, 4):
         check_refused(world, fused, sizes, dtype, step)
         parts = values(world.rank, sizes, dtype, step)
@@ -110,10 +112,10 @@ def check_steps(world: World, way: str, rule: UpdateRule, sizes: list[int], dtyp
         coefficients = rule.coefficients(0.01 * step, step)
         sums = in_rank_order(world, sizes, dtype, step)
         for parameter, states, gradient in zip(begun, kept, sums, strict=True):
-            apply_formula(rule.formula, coefficients, parameter, states, gradient)
+            apply_update(rule.kind, coefficients, parameter, states, gradient)
     for number, (parameter, states) in enumerate(zip(begun, kept, strict=True)):
         assert fused.parameters[number].tobytes() == parameter.tobytes(), (rule, sizes, dtype)
-        for name, state in zip(STATES[rule.formula], states, strict=True):
+        for name, state in zip(STATE_NAMES[rule.kind], states, strict=True):
             assert fused.states[name][number].tobytes() == state.tobytes(), (rule, sizes, dtype)
     world.barrier()
     fused.close()
@@ -138,7 +140,7 @@ def check_refused(world: World, fused: FusedStep, sizes: list[int], dtype: str, 
         for number in np.random.default_rng([world.rank, step]).permutation(len(parts)):
             fused._parts.hand_over(int(number), addresses[number])
         coefficients = fused.rule.coefficients(0.01 * step, step)
-        assert fused._parts.fused_step(fused.rule.formula, coefficients) is None
+        assert fused._parts.fused_step(fused.rule.kind, coefficients) is None
     assert before == [array.tobytes() for vector in vectors for array in vector]
     world.barrier()
 

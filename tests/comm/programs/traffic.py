@@ -15,9 +15,9 @@ from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_tra
 from phalanx.comm.fused import make_fused_step
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.reducer import Method, WindowReducer, make_reducer
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
-from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 
 COUNTS = [0, 1, 3, 1000, 400_001]
@@ -172,7 +172,7 @@ def check_vectors(world: World) -> None:
             check_sum(world, *moved, num_bytes)
         world.barrier()
         reducer.close()
-    rule = UpdateRule(name="sgd", learning_rate=0.1)
+    rule = OptimizerConfig(name="sgd", learning_rate=0.1)
     fused = make_fused_step(world, rule, LAYOUT, "float32")
     before = world.traffic.snapshot()
     fused.step_at([part.ctypes.data for part in parts], 0.1, 1)

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.traffic import TrafficCounter
-from phalanx.comm.update import UpdateRule
 from phalanx.comm.world import World
 from phalanx.parallel.compression.compressor import Compressor, ReduceBackend, Uncompressed
 from phalanx.parallel.mpi import MPI, Overlap
@@ -23,7 +23,7 @@ from phalanx.records.spans import SpanRecorder
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
 FAST = Link(latency_s=100e-6)
-RULE = UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9)
+RULE = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9)
 GLOBAL_BATCH, STEPS = 10, 4  # 10 samples: uneven over 3 and 4 ranks
 
 

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from on_mesh import Case, cases, compare
 from torch import Tensor
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.models.options import ModelOptions, completed
 from phalanx.parallel.gloo import Gloo
@@ -38,26 +38,29 @@ BAD_STEP = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Learning:
-    rule: UpdateRule
+    rule: OptimizerConfig
     clip_norm: float | None = None
     label_smoothing: float = 0.0
     has_bad_step: bool = False
 
 
 LARS = Learning(
-    rule=UpdateRule(
+    rule=OptimizerConfig(
         name="lars", learning_rate=0.5, momentum=0.9, weight_decay=0.01, trust_coefficient=0.05
     ),
     label_smoothing=0.1,
 )
 LAMB = Learning(
-    rule=UpdateRule(name="lamb", learning_rate=0.02, weight_decay=0.01, epsilon=1e-6), clip_norm=0.3
+    rule=OptimizerConfig(name="lamb", learning_rate=0.02, weight_decay=0.01, epsilon=1e-6),
+    clip_norm=0.3,
 )
 CLIPPED = Learning(
-    rule=UpdateRule(name="sgd", learning_rate=0.5, momentum=0.9), clip_norm=0.3, has_bad_step=True
+    rule=OptimizerConfig(name="sgd", learning_rate=0.5, momentum=0.9),
+    clip_norm=0.3,
+    has_bad_step=True,
 )
 SMOOTHED = Learning(
-    rule=UpdateRule(name="adam", learning_rate=0.01), label_smoothing=0.1, has_bad_step=True
+    rule=OptimizerConfig(name="adam", learning_rate=0.01), label_smoothing=0.1, has_bad_step=True
 )
 ALL = {"lars": LARS, "lamb": LAMB, "clipped": CLIPPED, "smoothed": SMOOTHED}
 

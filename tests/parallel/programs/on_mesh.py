@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelName, ModelOptions, completed
@@ -24,8 +24,8 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import IGNORED, Batch, Strategy
 
 SIZES = [11, 11, 7, 2] * 5  # two samples: fewer than ranks
-ADAM = UpdateRule(name="adam", learning_rate=1e-2, weight_decay=0.01)
-SGD = UpdateRule(name="sgd", learning_rate=0.05, momentum=0.9)
+ADAM = OptimizerConfig(name="adam", learning_rate=1e-2, weight_decay=0.01)
+SGD = OptimizerConfig(name="sgd", learning_rate=0.05, momentum=0.9)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ def meshes(ranks: int) -> Iterator[Mesh]:
                 yield Mesh(dp=dp, shard=shard, tp=ranks // (dp * shard))
 
 
-def trained(strategy: Strategy, case: Case, rule: UpdateRule, seed: int) -> dict[str, Tensor]:
+def trained(strategy: Strategy, case: Case, rule: OptimizerConfig, seed: int) -> dict[str, Tensor]:
     strategy.prepare(case.build(seed), rule)
     for step in range(len(SIZES)):
         batch = case.batch(step, strategy.data_rank, strategy.data_size)

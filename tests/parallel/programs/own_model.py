@@ -10,7 +10,7 @@ from datetime import timedelta
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.models.options import ModelOptions, completed
 from phalanx.parallel.gloo import Gloo
@@ -25,7 +25,7 @@ from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.parallel.zero import ZeroOne
 from phalanx.torch_backend.store import open_store
 
-RULE = UpdateRule(name="adamw", learning_rate=0.01, weight_decay=0.5)
+RULE = OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.5)
 STEPS, PER_RANK = 6, 5
 NESTEROV = {"outer_optimizer": "nesterov", "outer_lr": 0.7, "outer_momentum": 0.9}
 

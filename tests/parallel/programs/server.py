@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.parallel.server import Mode, Server
 from phalanx.parallel.strategy import Batch, UpdateTimes
@@ -65,7 +65,7 @@ def train(world: World, mode: Mode, staleness: int, servers: int, is_slow: bool)
     strategy = Timed(world, servers=servers, mode=mode, staleness=staleness)
     torch.manual_seed(strategy.rank)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
-    strategy.prepare(model, UpdateRule(name="adam", learning_rate=0.01))
+    strategy.prepare(model, OptimizerConfig(name="adam", learning_rate=0.01))
     strategy.barrier()
     if strategy.role == "server":
         strategy.serve(STEPS)
@@ -132,7 +132,7 @@ def leads() -> None:
 def late() -> None:
     world = World.create(timeout_s=30)
     strategy = Timed(world, servers=1, mode="bounded", staleness=0)
-    strategy.prepare(nn.Linear(6, 3).double(), UpdateRule(name="sgd", learning_rate=0.01))
+    strategy.prepare(nn.Linear(6, 3).double(), OptimizerConfig(name="sgd", learning_rate=0.01))
     strategy.barrier()
     world.group.timeout_s = 1
     try:

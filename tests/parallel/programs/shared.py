@@ -12,14 +12,14 @@ import time
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.wait import WaitTimeoutError
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Batch
 
-ADAM = UpdateRule(name="adam", learning_rate=0.1)
+ADAM = OptimizerConfig(name="adam", learning_rate=0.1)
 
 
 class Model(nn.Module):

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.serving.server_shard import ServerShard
 from phalanx.parallel.vector import as_one_vector, views_of
 
 RULES = {
-    "adam": UpdateRule(name="adam", learning_rate=0.01),
-    "adamw": UpdateRule(name="adamw", learning_rate=0.01, weight_decay=0.1),
-    "sgd": UpdateRule(name="sgd", learning_rate=0.01, momentum=0.9),
-    "plain": UpdateRule(name="sgd", learning_rate=0.01),
+    "adam": OptimizerConfig(name="adam", learning_rate=0.01),
+    "adamw": OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1),
+    "sgd": OptimizerConfig(name="sgd", learning_rate=0.01, momentum=0.9),
+    "plain": OptimizerConfig(name="sgd", learning_rate=0.01),
 }
 SIZES = ((3, 5), (7,), (2, 2, 2))
 CUT = range(4, 19)  # begins and ends within a parameter
@@ -30,7 +30,7 @@ def gradients(step: int, like: Tensor) -> Tensor:
     return torch.rand(len(like), generator=torch.Generator().manual_seed(step), dtype=like.dtype)
 
 
-def by_torch(rule: UpdateRule, steps: range, optimizer=None, of=None):
+def by_torch(rule: OptimizerConfig, steps: range, optimizer=None, of=None):
     """Parameters and optimizer after `steps` updates of all parameters."""
     of = of or parameters()
     vector = as_one_vector(of)
@@ -44,7 +44,7 @@ def by_torch(rule: UpdateRule, steps: range, optimizer=None, of=None):
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
-def test_a_share_goes_on_from_a_state_and_gives_it_back(rule: UpdateRule) -> None:
+def test_a_share_goes_on_from_a_state_and_gives_it_back(rule: OptimizerConfig) -> None:
     truth, whole, expected = by_torch(rule, range(6))
     mine, begun, vector = by_torch(rule, range(3))
     shares = [ServerShard(vector, own, rule) for own in (range(4), CUT, range(19, 30))]

@@ -19,7 +19,7 @@ import torch
 from on_mesh import ADAM, Case, compare
 from safetensors.torch import load_file
 
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelOptions, completed
@@ -43,7 +43,7 @@ GPT = Case(
     shape=DataShape(inputs=(12,), num_classes=13),
 )
 MLP = Case(model="mlp", options=ModelOptions(width=26), shape=DataShape(inputs=(1, 5, 5)))
-PLAIN = UpdateRule(name="sgd", learning_rate=0.05)  # an optimizer without state
+PLAIN = OptimizerConfig(name="sgd", learning_rate=0.05)  # an optimizer without state
 LAYOUTS = ["dp=2,tp=2", "pp=2,dp=2", "zero", "tp=4", "shard=2,tp=2", "shard=4", "dp=4"]
 STEPS = 2  # before the checkpoint, and after it
 
@@ -110,7 +110,7 @@ def same_files(found: Path, expected: Path, tolerance: float) -> None:
             assert (mine[key] - tensor).abs().max() <= tolerance, f"{found}: {key}"
 
 
-def cross(folder: Path, case: Case, rule: UpdateRule, layouts: list[str], rank: int) -> None:
+def cross(folder: Path, case: Case, rule: OptimizerConfig, layouts: list[str], rank: int) -> None:
     alone = make("sequential", case)
     alone.prepare(case.build(3), rule)
     train(alone, case, 0)

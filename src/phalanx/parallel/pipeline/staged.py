@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
@@ -126,7 +126,7 @@ class Staged(OnMesh):
         tokens, *others = end.shape
         return Boundary((tokens // self._mesh.tp, *others), end.dtype)
 
-    def prepare(self, model: nn.Module, rule: UpdateRule) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: UserError for batch norm, whose statistics would be of one micro-batch's rank."""
         if running_statistics(model):
             raise UserError(
@@ -134,7 +134,7 @@ class Staged(OnMesh):
                 "them (LayerNorm, GroupNorm), or another strategy"
             )
         super().prepare(model, rule)
-        self._quantities = len(STATES[rule.formula])
+        self._quantities = len(STATE_NAMES[rule.kind])
         self._pipeline.rehearse()
         self.clear_gradients()
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.comm.update import STATES, UpdateRule
+from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.vector import views_of
 
@@ -20,11 +20,11 @@ class ServerShard:
     numbers that an optimizer of the parameters would make.
     """
 
-    def __init__(self, vector: Tensor, own: range, rule: UpdateRule) -> None:
+    def __init__(self, vector: Tensor, own: range, rule: OptimizerConfig) -> None:
         """vector: (n,), which is updated in place."""
         self.own = own
         self.values = nn.Parameter(vector[own.start : own.stop], requires_grad=False)
-        self.quantities = STATES[rule.formula]
+        self.quantities = STATE_NAMES[rule.kind]
         """Names of what the optimizer keeps for every value."""
         self._optimizer = torch_optimizer(rule, [self.values])
         self._counts_steps = rule.name != "sgd"

@@ -10,7 +10,7 @@ import torch
 from pipelines import BATCH, TOLERANCE, Truth, adam, batch, batches, gpt, mlp, sgd
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.update import UpdateRule
+from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
@@ -21,8 +21,8 @@ from phalanx.parallel.pipeline.staged import RECORDED_STEPS, Staged
 from phalanx.parallel.strategy import IGNORED, Batch
 
 RULES = {
-    adam: UpdateRule(name="adam", learning_rate=0.01),
-    sgd: UpdateRule(name="sgd", learning_rate=0.1, momentum=0.9),
+    adam: OptimizerConfig(name="adam", learning_rate=0.01),
+    sgd: OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9),
 }
 
 

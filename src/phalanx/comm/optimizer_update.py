@@ -19,9 +19,9 @@ Array = NDArray[Any]
 OptimizerName = Literal["adam", "adamw", "sgd", "lars", "lamb"]
 
 
-class Formula(IntEnum):
-    """The numbers are those of the C kernels. The last two, whose steps depend on the norms of
-    whole layers, are no formulas of a slice: `parallel/layerwise.py` makes them."""
+class OptimizerKind(IntEnum):
+    """Optimizer variant; the numbers are those of the C kernels. The steps of the last two depend
+    on norms of whole layers: `parallel/layerwise.py` computes them."""
 
     SGD = 0
     SGD_MOMENTUM = 1
@@ -31,21 +31,21 @@ class Formula(IntEnum):
     LAMB = 5
 
 
-STATES = {
-    Formula.SGD: (),
-    Formula.SGD_MOMENTUM: ("momentum_buffer",),
-    Formula.ADAM: ("exp_avg", "exp_avg_sq"),
-    Formula.ADAMW: ("exp_avg", "exp_avg_sq"),
-    Formula.LARS: ("momentum_buffer",),
-    Formula.LAMB: ("exp_avg", "exp_avg_sq"),
+STATE_NAMES = {
+    OptimizerKind.SGD: (),
+    OptimizerKind.SGD_MOMENTUM: ("momentum_buffer",),
+    OptimizerKind.ADAM: ("exp_avg", "exp_avg_sq"),
+    OptimizerKind.ADAMW: ("exp_avg", "exp_avg_sq"),
+    OptimizerKind.LARS: ("momentum_buffer",),
+    OptimizerKind.LAMB: ("exp_avg", "exp_avg_sq"),
 }
-"""Of each value of the parameters, by the names that torch.optim gives them."""
+"""State tensors of each parameter, by the names of torch.optim."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class UpdateRule:
-    """An optimizer and its constants. Momentum is of `sgd` and `lars`, whose is the trust
-    coefficient as well; betas and epsilon are of the others.
+class OptimizerConfig:
+    """An optimizer and its hyperparameters. `sgd` and `lars` use the momentum, `lars` also the
+    trust coefficient; the others use betas and epsilon.
 
     Adam: Kingma & Ba 2015, arXiv:1412.6980; AdamW: Loshchilov & Hutter 2019, arXiv:1711.05101.
     """
@@ -59,10 +59,10 @@ class UpdateRule:
     trust_coefficient: float = 1e-3
 
     @property
-    def formula(self) -> Formula:
+    def kind(self) -> OptimizerKind:
         if self.name == "sgd":
-            return Formula.SGD_MOMENTUM if self.momentum else Formula.SGD
-        return Formula[self.name.upper()]
+            return OptimizerKind.SGD_MOMENTUM if self.momentum else OptimizerKind.SGD
+        return OptimizerKind[self.name.upper()]
 
     @property
     def is_layerwise(self) -> bool:
@@ -71,7 +71,7 @@ class UpdateRule:
 
     def coefficients(self, learning_rate: float, step: int) -> tuple[float, ...]:
         """Return the coefficients of the formula in update number `step`, counted from 1."""
-        assert not self.is_layerwise, "no formula of a slice"
+        assert not self.is_layerwise, "the step depends on whole layers"
         if self.name == "sgd":
             return (learning_rate, self.weight_decay, self.momentum)
         beta1, beta2 = self.betas
@@ -87,25 +87,25 @@ class UpdateRule:
         )
 
 
-def apply_formula(
-    formula: Formula,
+def apply_update(
+    kind: OptimizerKind,
     coefficients: Sequence[float],
     parameters: Array,
     states: Sequence[Array],
     gradients: Array,
 ) -> None:
     """Update parameters and states, (n,) of float32 or float64, in place."""
-    if formula in (Formula.SGD, Formula.SGD_MOMENTUM):
+    if kind in (OptimizerKind.SGD, OptimizerKind.SGD_MOMENTUM):
         rate, decay, momentum = coefficients
         change = gradients + decay * parameters
-        if formula is Formula.SGD_MOMENTUM:
+        if kind is OptimizerKind.SGD_MOMENTUM:
             np.add(momentum * states[0], change, out=states[0])
             change = states[0]
         parameters -= rate * change
         return
     step, decay, new1, old2, new2, root, epsilon = coefficients
     first, second = states
-    if formula is Formula.ADAM:
+    if kind is OptimizerKind.ADAM:
         gradients = gradients + decay * parameters
     else:
         parameters *= decay
