@@ -24,8 +24,8 @@ import msgspec
 
 from phalanx.launch.cores import usable_cores
 from phalanx.records.files import read_study, write_atomically, write_study
+from phalanx.report.large_batch.accuracy_comparison import furthest_by_remedy
 from phalanx.report.large_batch.findings import findings, headline
-from phalanx.report.large_batch.holding import furthest_by_remedy
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, read_study_data
 from phalanx.report.page import write_report
 from phalanx.train.environment import describe_environment

@@ -40,9 +40,9 @@ from phalanx.scratch.batches import epoch_order
 from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import NUM_PIXELS, ScratchConfig
 from phalanx.scratch.images import Samples
-from phalanx.scratch.loop import Work, train_epoch
+from phalanx.scratch.loop import LoopContext, train_epoch
 from phalanx.scratch.network import multilayer
-from phalanx.scratch.ranks import OneProcess
+from phalanx.scratch.world import OneProcess
 
 SAMPLES, ROUNDS = 16_384, 20
 CONFIG = ScratchConfig(scheme="alone", ranks=1, dataset="digits", lr=0.01)
@@ -52,9 +52,9 @@ Epoch = Callable[[int], NDArray[Any]]  # trains, and returns all parameters
 
 
 def scratch(rows: NDArray[np.uint8], folder: Path) -> Epoch:
-    work = Work(
+    context = LoopContext(
         scheme=build_scheme(CONFIG, None),
-        ranks=OneProcess(),
+        world=OneProcess(),
         train=Samples(rows, CONFIG.dtype),
         validation=Samples(rows[:1], CONFIG.dtype),
         batch_size=CONFIG.batch_size,
@@ -64,8 +64,8 @@ def scratch(rows: NDArray[np.uint8], folder: Path) -> Epoch:
     )
 
     def epoch(number: int) -> NDArray[Any]:
-        train_epoch(work, number)
-        return work.scheme.whole()
+        train_epoch(context, number)
+        return context.scheme.full_parameters()
 
     return epoch
 

@@ -3,7 +3,7 @@
     python examples/01_alone.py
 
 All that follows is measured by this: 02 to 05 split the same work over ranks, and must end with
-the same numbers. Grown up: src/phalanx/scratch/schemes/alone.py.
+the same numbers. Grown up: src/phalanx/scratch/schemes/single_process.py.
 """
 
 import numpy as np

@@ -11,7 +11,7 @@ from phalanx.scratch.initial import initial_bias, initial_weight
 from phalanx.scratch.loss import SoftmaxCrossEntropy
 from phalanx.scratch.modules import Linear, Module, ReLU, Sigmoid
 from phalanx.scratch.momentum import Momentum
-from phalanx.scratch.network import Sequential, multilayer
+from phalanx.scratch.network import FeedForwardNetwork, multilayer
 
 Values = NDArray[np.float64]
 
@@ -91,7 +91,7 @@ def test_the_whole_network_takes_gradients_back(activation: str) -> None:
     np.testing.assert_allclose(gradients, differences(network.parameters, loss), atol=1e-8)
 
 
-def as_torch(network: Sequential, activation: type[nn.Module]) -> nn.Sequential:
+def as_torch(network: FeedForwardNetwork, activation: type[nn.Module]) -> nn.Sequential:
     """The same network with the same parameters."""
     layers: list[nn.Module] = []
     for module in network.modules:
@@ -119,14 +119,14 @@ def test_twenty_steps_are_those_of_pytorch(activation: str, other: type[nn.Modul
     theirs = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for step in range(20):
         inputs, targets = random(BATCH, INPUTS, seed=step), labels()
-        judged = network.forward(inputs, targets)
+        result = network.forward(inputs, targets)
         network.backward(BATCH)
         theirs.zero_grad()
         outputs = model(torch.from_numpy(inputs))
         loss = F.cross_entropy(outputs, torch.from_numpy(targets))
         loss.backward()
-        assert judged.loss_sum / BATCH == pytest.approx(loss.item(), abs=1e-12)
-        assert judged.correct == int((outputs.argmax(1) == torch.from_numpy(targets)).sum())
+        assert result.loss_sum / BATCH == pytest.approx(loss.item(), abs=1e-12)
+        assert result.correct == int((outputs.argmax(1) == torch.from_numpy(targets)).sum())
         gradients = [parameter.grad for parameter in model.parameters()]
         np.testing.assert_allclose(network.gradients, flat(gradients), atol=1e-12)  # type: ignore[arg-type]
         ours.step(network.gradients)
@@ -138,8 +138,8 @@ def test_softmax_of_huge_and_tiny_rows_in_one_batch() -> None:
     """The maximum of a whole batch would turn the second row into 0 ÷ 0."""
     criterion = SoftmaxCrossEntropy()
     outputs = np.array([[1e4, 0.0, -1e4], [-1e4, -1e4 + 1, -1e4]], np.float32)
-    judged = criterion.forward(outputs, np.array([0, 1]))
-    np.testing.assert_allclose(judged.losses, [0.0, np.log(2 / np.e + 1)], atol=1e-6)
+    result = criterion.forward(outputs, np.array([0, 1]))
+    np.testing.assert_allclose(result.losses, [0.0, np.log(2 / np.e + 1)], atol=1e-6)
     assert np.isfinite(criterion.backward(2)).all()
 
 
@@ -153,9 +153,9 @@ def test_a_rank_without_samples_has_gradients_of_zero() -> None:
     network.forward(np.zeros((2, INPUTS), np.float32), np.array([0, 1]))
     network.backward(2)
     assert network.gradients.any()
-    judged = network.forward(np.zeros((0, INPUTS), np.float32), np.zeros(0, np.int64))
+    result = network.forward(np.zeros((0, INPUTS), np.float32), np.zeros(0, np.int64))
     network.backward(2)
-    assert judged.loss_sum == 0
+    assert result.loss_sum == 0
     assert not network.gradients.any()
 
 

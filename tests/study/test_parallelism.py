@@ -8,7 +8,7 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
 from phalanx.report.options import SPLITTING
-from phalanx.study.parallelism import ParallelismConfig, Plan, default_folder, layouts, plan
+from phalanx.study.parallelism import ParallelismConfig, StudyPlan, default_folder, layouts, plan
 from phalanx.study.planned import TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.study.scratch import plan_scratch, scratch_layouts
@@ -21,7 +21,7 @@ SHAPES: dict[ModelName, DataShape] = {
 }
 
 
-def planned(**options: Any) -> Plan:
+def planned(**options: Any) -> StudyPlan:
     return plan(ParallelismConfig(**options), SHAPES)
 
 

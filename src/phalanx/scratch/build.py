@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from phalanx.comm.group import Group
 from phalanx.scratch.config import ScratchConfig
-from phalanx.scratch.cut import cuts
 from phalanx.scratch.momentum import Momentum
-from phalanx.scratch.network import Sequential, multilayer
-from phalanx.scratch.schemes.alone import Alone
+from phalanx.scratch.network import FeedForwardNetwork, multilayer
+from phalanx.scratch.partition import partition_layers
 from phalanx.scratch.schemes.library import Library
 from phalanx.scratch.schemes.ring import Ring
 from phalanx.scratch.schemes.scheme import Scheme
-from phalanx.scratch.schemes.server import Server, Worker
-from phalanx.scratch.schemes.tensor import Exchange, Tensor, tensor_network
+from phalanx.scratch.schemes.server import ParameterServer, Worker
+from phalanx.scratch.schemes.single_process import SingleProcess
+from phalanx.scratch.schemes.tensor import Tensor, TensorCommunicator, tensor_network
 
 
 def build_scheme(config: ScratchConfig, group: Group | None) -> Scheme:
@@ -22,7 +22,7 @@ def build_scheme(config: ScratchConfig, group: Group | None) -> Scheme:
     network = multilayer(config.sizes, config.activation, seed=config.seed, dtype=config.dtype)
     match config.scheme:
         case "alone":
-            return Alone(network, _optimizer(config, network))
+            return SingleProcess(network, _optimizer(config, network))
         case "library":
             return Library(network, _optimizer(config, network), _given(group))
         case "ring":
@@ -32,18 +32,20 @@ def build_scheme(config: ScratchConfig, group: Group | None) -> Scheme:
 
 
 def _tensor(config: ScratchConfig, group: Group) -> Tensor:
-    layers, exchange = cuts(config.sizes, group.size), Exchange(group)
+    layers, communicator = partition_layers(config.sizes, group.size), TensorCommunicator(group)
     network = tensor_network(
-        layers, config.activation, exchange, seed=config.seed, dtype=config.dtype
+        layers, config.activation, communicator, seed=config.seed, dtype=config.dtype
     )
-    return Tensor(network, _optimizer(config, network), exchange, layers)
+    return Tensor(network, _optimizer(config, network), communicator, layers)
 
 
-def _worker_or_server(config: ScratchConfig, network: Sequential, group: Group) -> Worker | Server:
+def _worker_or_server(
+    config: ScratchConfig, network: FeedForwardNetwork, group: Group
+) -> Worker | ParameterServer:
     assert config.servers is not None, "complete() comes first"
     if group.rank >= config.servers:
         return Worker(network, group, servers=config.servers)
-    return Server(
+    return ParameterServer(
         network.parameters,
         group,
         servers=config.servers,
@@ -52,7 +54,7 @@ def _worker_or_server(config: ScratchConfig, network: Sequential, group: Group) 
     )
 
 
-def _optimizer(config: ScratchConfig, network: Sequential) -> Momentum:
+def _optimizer(config: ScratchConfig, network: FeedForwardNetwork) -> Momentum:
     return Momentum(network.parameters, lr=config.lr, momentum=config.momentum)
 
 

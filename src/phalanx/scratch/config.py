@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from phalanx.errors import UserError
 from phalanx.launch.allocation import most_local_ranks, slots_per_node
 from phalanx.launch.cores import usable_cores
-from phalanx.scratch.cut import cuts
+from phalanx.scratch.partition import partition_layers
 
 if TYPE_CHECKING:
     from phalanx.data.catalog import Choice
@@ -169,7 +169,7 @@ def _split(config: ScratchConfig) -> ScratchConfig:
                 f"use --ranks {servers + 1} or more, or fewer --servers"
             )
     if config.scheme == "tensor":
-        cuts(config.sizes, ranks)
+        partition_layers(config.sizes, ranks)
     elif config.batch_size < workers:
         raise UserError(
             f"a global batch of {config.batch_size} cannot be split over {workers} workers: "

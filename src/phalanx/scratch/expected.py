@@ -13,7 +13,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Traffic, all_gather_traffic, all_reduce_traffic
 from phalanx.records.schema import ExpectedCosts
 from phalanx.scratch.config import ScratchConfig
-from phalanx.scratch.cut import Cut, cuts
+from phalanx.scratch.partition import LayerPartition, partition_layers
 
 
 def expected_of(config: ScratchConfig, rank: int, *, batch_size: int) -> ExpectedCosts:
@@ -38,7 +38,7 @@ def expected_of(config: ScratchConfig, rank: int, *, batch_size: int) -> Expecte
         case "server":
             return _server(parameters, itemsize, rank, ranks, config.servers or 1)
         case "tensor":
-            layers = cuts(config.sizes, ranks)
+            layers = partition_layers(config.sizes, ranks)
             moved = tensor_moved(layers, batch_size, itemsize, rank)
             held = sum(cut.size(rank) for cut in layers)
             formula = f"2(p−1)/p · {itemsize}B · {_widths(layers)}, B the batch"
@@ -64,7 +64,9 @@ def ring_moved(count: int, itemsize: int, rank: int, size: int) -> Traffic:
     return Traffic(sent, received, 2 * (size - 1)) if size > 1 else Traffic(0, 0, 0)
 
 
-def tensor_moved(layers: Sequence[Cut], batch_size: int, itemsize: int, rank: int) -> Traffic:
+def tensor_moved(
+    layers: Sequence[LayerPartition], batch_size: int, itemsize: int, rank: int
+) -> Traffic:
     """Each pair of layers sums batch × outputs forward and, unless it is the first, batch × inputs
     backward. A last layer without partner sums batch × outputs forward and collects the shares of
     batch × inputs backward."""
@@ -93,7 +95,7 @@ def _server(parameters: int, itemsize: int, rank: int, ranks: int, servers: int)
     return _expected(moved, f"(p−s) · {itemsize}Ψ/s", *kept)
 
 
-def _widths(layers: Sequence[Cut]) -> str:
+def _widths(layers: Sequence[LayerPartition]) -> str:
     """Return the elements sent for each sample as a formula: "(10 + 64)"."""
     widths = []
     for number, cut in enumerate(layers):

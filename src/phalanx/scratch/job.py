@@ -29,7 +29,7 @@ from phalanx.records.launcher_log import LAUNCHER_LOG
 from phalanx.records.running import begin_run
 from phalanx.records.schema import Setting
 from phalanx.scratch.config import ScratchConfig, choose_data
-from phalanx.scratch.progress import Progress
+from phalanx.scratch.progress import ScratchProgress
 
 RUNS = Path("runs") / "scratch"
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.scratch")
@@ -67,7 +67,7 @@ def run_scratch(
         with job_folder() as images:
             write_samples(config, images)
             ranks = rank_command(config, [*program, str(folder), str(images)], mpi)
-            progress = Progress(console, folder, config, label)
+            progress = ScratchProgress(console, folder, config, label)
             silent_s, has_launcher = 2 * config.timeout_s, mpi is not None
             with Job.start([ranks], folder / LAUNCHER_LOG) as job, progress:
                 ending = watch(job, progress.update, silent_s=silent_s, has_launcher=has_launcher)

@@ -15,18 +15,18 @@ from phalanx.records.schema import EpochEvent, EvaluationEvent, StepEvent
 from phalanx.records.totals import RankTotals
 from phalanx.scratch.batches import batches, epoch_order, num_batches
 from phalanx.scratch.images import Samples
-from phalanx.scratch.ranks import Ranks
 from phalanx.scratch.schemes.scheme import Scheme
+from phalanx.scratch.world import WorldProtocol
 
 EVALUATION_BATCH_SIZE = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class LoopContext:
     """All that a rank holds while it trains."""
 
     scheme: Scheme
-    ranks: Ranks
+    world: WorldProtocol
     train: Samples
     validation: Samples
     batch_size: int  # global
@@ -64,7 +64,7 @@ def handed_in(moved: TrafficCounter) -> int:
 
 
 @dataclass
-class Trained:
+class EpochCounts:
     """Counts of this rank in an epoch."""
 
     samples: int = 0
@@ -79,23 +79,23 @@ class Trained:
         self.communication_s += step.communication_s
 
 
-def run_epoch(work: Work, epoch: int) -> RankTotals:
+def run_epoch(context: LoopContext, epoch: int) -> RankTotals:
     """Train on every sample once and evaluate. Collective; the ranks start and end together."""
-    before = work.traffic.snapshot()
-    work.ranks.barrier("epoch's beginning")
+    before = context.traffic.snapshot()
+    context.world.barrier("epoch's beginning")
     began, used_before = time.perf_counter(), ProcessorTime.now()
-    trained = train_epoch(work, epoch)
-    work.ranks.barrier("epoch's end")
+    counts = train_epoch(context, epoch)
+    context.world.barrier("epoch's end")
     ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
-    moved = work.traffic - before
-    work.writer.add(
+    moved = context.traffic - before
+    context.writer.add(
         EpochEvent(
-            at_s=ended - work.began_at,
+            at_s=ended - context.began_at,
             epoch=epoch,
             train_s=ended - began,
-            samples=trained.samples,
-            loss_sum=trained.loss_sum,
-            correct=trained.correct,
+            samples=counts.samples,
+            loss_sum=counts.loss_sum,
+            correct=counts.correct,
             communicated_bytes=handed_in(moved),
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,
@@ -103,38 +103,38 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
             system_s=used.system_s,
         )
     )
-    evaluation = evaluate(work, epoch)
-    work.writer.add(evaluation)
+    evaluation = evaluate(context, epoch)
+    context.writer.add(evaluation)
     return RankTotals(
         train_s=ended - began,
-        communication_s=trained.communication_s,
-        samples=trained.samples,
-        loss_sum=trained.loss_sum,
-        correct=trained.correct,
-        targets=trained.samples,
+        communication_s=counts.communication_s,
+        samples=counts.samples,
+        loss_sum=counts.loss_sum,
+        correct=counts.correct,
+        targets=counts.samples,
         validation_targets=evaluation.samples,
         validation_loss_sum=evaluation.loss_sum,
         validation_correct=evaluation.correct,
     )
 
 
-def train_epoch(work: Work, epoch: int) -> Trained:
+def train_epoch(context: LoopContext, epoch: int) -> EpochCounts:
     """One update for each global batch of the epoch."""
-    order = epoch_order(len(work.train), seed=work.seed, epoch=epoch)
-    step = epoch * num_batches(len(order), work.batch_size)
-    trained = Trained()
+    order = epoch_order(len(context.train), seed=context.seed, epoch=epoch)
+    step = epoch * num_batches(len(order), context.batch_size)
+    counts = EpochCounts()
     ready_at = time.perf_counter()
-    for batch in batches(len(order), work.batch_size):
+    for batch in batches(len(order), context.batch_size):
         indices = order[batch.start : batch.stop]
-        event, correct, ready_at = train_step(work, indices, epoch, step, ready_at)
-        work.writer.add(event)
-        trained.add(event, correct)
+        event, correct, ready_at = train_step(context, indices, epoch, step, ready_at)
+        context.writer.add(event)
+        counts.add(event, correct)
         step += 1
-    return trained
+    return counts
 
 
 def train_step(
-    work: Work, batch: NDArray[np.int64], epoch: int, step: int, began: float
+    context: LoopContext, batch: NDArray[np.int64], epoch: int, step: int, began: float
 ) -> tuple[StepEvent, int, float]:
     """One step of the optimizer, by the mean loss over the global batch.
 
@@ -142,11 +142,11 @@ def train_step(
     began: `time.perf_counter()` at which the previous step ended.
     Returns: the record, this rank's hits, and when the step ended.
     """
-    scheme, laps = work.scheme, Laps(began, work.scheme)
-    mine = scheme.computes(range(len(batch)))
-    inputs, labels = work.train.take(batch[mine.start : mine.stop])
+    scheme, laps = context.scheme, Laps(began, context.scheme)
+    mine = scheme.local_batch(range(len(batch)))
+    inputs, labels = context.train.take(batch[mine.start : mine.stop])
     data_s = laps.next()
-    judged = scheme.forward(inputs, labels).part(scheme.counts(range(len(batch))))
+    result = scheme.forward(inputs, labels).part(scheme.reported(range(len(batch))))
     forward_s = laps.next()
     scheme.backward(len(batch))
     backward_s = laps.next()
@@ -157,34 +157,34 @@ def train_step(
     scheme.distribute()
     distribute_s = laps.next()
     event = StepEvent(
-        at_s=laps.ended - work.began_at,
+        at_s=laps.ended - context.began_at,
         epoch=epoch,
         step=step,
-        samples=len(judged.losses),
-        loss_sum=judged.loss_sum,
+        samples=len(result.losses),
+        loss_sum=result.loss_sum,
         data_s=data_s,
         forward_s=forward_s,
         backward_s=backward_s,
         communication_s=laps.waited_s + combine_s + distribute_s,
         optimizer_s=optimizer_s,
     )
-    return event, judged.correct, laps.ended
+    return event, result.correct, laps.ended
 
 
-def evaluate(work: Work, epoch: int) -> EvaluationEvent:
+def evaluate(context: LoopContext, epoch: int) -> EvaluationEvent:
     """This rank's part of the validation samples, each of which one rank reports."""
     began = time.perf_counter()
     samples, loss_sum, correct = 0, 0.0, 0
-    for batch in batches(len(work.validation), EVALUATION_BATCH_SIZE):
-        mine = work.scheme.computes(batch)
-        inputs, labels = work.validation.take(np.arange(mine.start, mine.stop))
-        judged = work.scheme.forward(inputs, labels).part(work.scheme.counts(batch))
-        samples += len(judged.losses)
-        loss_sum += judged.loss_sum
-        correct += judged.correct
+    for batch in batches(len(context.validation), EVALUATION_BATCH_SIZE):
+        mine = context.scheme.local_batch(batch)
+        inputs, labels = context.validation.take(np.arange(mine.start, mine.stop))
+        result = context.scheme.forward(inputs, labels).part(context.scheme.reported(batch))
+        samples += len(result.losses)
+        loss_sum += result.loss_sum
+        correct += result.correct
     ended = time.perf_counter()
     return EvaluationEvent(
-        at_s=ended - work.began_at,
+        at_s=ended - context.began_at,
         epoch=epoch,
         evaluation_s=ended - began,
         samples=samples,

@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 from phalanx.scratch.arrays import Array, Labels
 
 
-class Judged(NamedTuple):
+class BatchResult(NamedTuple):
     """Loss and correctness of each sample."""
 
     losses: Array  # (n,)
     hits: NDArray[np.bool_]  # (n,): whether the highest output is the label's
 
-    def part(self, samples: slice) -> Judged:
-        return Judged(self.losses[samples], self.hits[samples])
+    def part(self, samples: slice) -> BatchResult:
+        return BatchResult(self.losses[samples], self.hits[samples])
 
     @property
     def loss_sum(self) -> float:
@@ -35,7 +35,7 @@ class SoftmaxCrossEntropy:
         self._probabilities: Array = np.empty((0, 0))
         self._of_labels: tuple[NDArray[Any], Labels] = (np.empty(0, np.int64), np.empty(0, int))
 
-    def forward(self, outputs: Array, labels: Labels) -> Judged:
+    def forward(self, outputs: Array, labels: Labels) -> BatchResult:
         """outputs: (n, classes), written over; labels: (n,)."""
         hits = outputs.argmax(1) == labels
         # Row by row: the softmax is the same, e to the power of the largest is 1, and nothing
@@ -49,7 +49,7 @@ class SoftmaxCrossEntropy:
         losses -= chosen
         outputs /= sums[:, None]
         self._probabilities, self._of_labels = outputs, of_labels
-        return Judged(losses, hits)
+        return BatchResult(losses, hits)
 
     def backward(self, global_batch_size: int) -> Array:
         """Return the gradient of the mean loss by the outputs: (softmax - one-hot) ÷ size.

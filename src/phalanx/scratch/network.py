@@ -11,13 +11,13 @@ from numpy.typing import DTypeLike
 
 from phalanx.scratch.arrays import Array, Labels
 from phalanx.scratch.initial import initial_bias, initial_weight
-from phalanx.scratch.loss import Judged, SoftmaxCrossEntropy
+from phalanx.scratch.loss import BatchResult, SoftmaxCrossEntropy
 from phalanx.scratch.modules import Linear, Module, Parameter, ReLU, Sigmoid
 
 Activation = Literal["sigmoid", "relu"]
 
 
-class Sequential:
+class FeedForwardNetwork:
     """Modules one after the other, and the loss at the end.
 
     `parameters` (n,) and `gradients` (n,) hold those of all modules, which see their own part of
@@ -33,7 +33,7 @@ class Sequential:
         self.gradients: Array = np.zeros(size, dtype)
         gather(owned, self.parameters, self.gradients)
 
-    def forward(self, inputs: Array, labels: Labels) -> Judged:
+    def forward(self, inputs: Array, labels: Labels) -> BatchResult:
         """inputs: (n, width), not changed; labels: (n,); n may be 0."""
         outputs = inputs
         for module in self.modules:
@@ -59,17 +59,17 @@ def gather(owned: Sequence[Parameter], values: Array, gradients: Array) -> None:
 
 def multilayer(
     sizes: Sequence[int], activation: Activation, *, seed: int, dtype: DTypeLike
-) -> Sequential:
+) -> FeedForwardNetwork:
     """Linear layers from sizes[0] inputs to sizes[-1] outputs, an activation between each two."""
     modules: list[Module] = []
     for number, (inputs, outputs) in enumerate(itertools.pairwise(sizes)):
         if number > 0:
             modules.append(activation_of(activation, inputs, dtype))
-        modules.append(whole_layer(number, inputs, outputs, seed=seed, dtype=dtype))
-    return Sequential(modules, dtype)
+        modules.append(full_layer(number, inputs, outputs, seed=seed, dtype=dtype))
+    return FeedForwardNetwork(modules, dtype)
 
 
-def whole_layer(number: int, inputs: int, outputs: int, *, seed: int, dtype: DTypeLike) -> Linear:
+def full_layer(number: int, inputs: int, outputs: int, *, seed: int, dtype: DTypeLike) -> Linear:
     name = name_of(number)
     weight = initial_weight(inputs, outputs, seed=seed, name=name)
     bias = initial_bias(inputs, outputs, seed=seed, name=name)

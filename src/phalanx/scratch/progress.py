@@ -17,7 +17,7 @@ BAR_WIDTH = 20
 HEADER = "  epoch    loss   train  validation   images/s  waiting  seconds"
 
 
-class Progress:
+class ScratchProgress:
     """Drawn from the records of rank 0 while they grow; there, servers count their steps too."""
 
     def __init__(
@@ -30,7 +30,7 @@ class Progress:
         self._accuracy: float | None = None
         self._live = Live(self._line(), console=console, transient=True, auto_refresh=False)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ScratchProgress:
         if self._console.is_terminal:
             self._live.start()
         return self

@@ -20,27 +20,27 @@ from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import ScratchConfig
 from phalanx.scratch.expected import expected_of, num_parameters
 from phalanx.scratch.images import forget_images, map_images
-from phalanx.scratch.loop import Work, run_epoch
-from phalanx.scratch.ranks import OneProcess, Ranks
+from phalanx.scratch.loop import LoopContext, run_epoch
+from phalanx.scratch.world import OneProcess, WorldProtocol
 
 
 def train(folder: Path, images: Path, launched: Launched | None) -> None:
     """Train by the options in the folder's record, on the samples in `images`."""
     began_at = time.perf_counter() - process_age_s()
     config = ScratchConfig.from_record(read_run(folder).config)
-    ranks = _join(config, launched)
-    writer = EventWriter(rank_file(folder, ranks.rank))
+    world = _join(config, launched)
+    writer = EventWriter(rank_file(folder, world.rank))
     try:
-        work = _prepare(config, ranks, images, writer, began_at)
-        _epochs(config, work)
-        _finish(work)
+        context = _prepare(config, world, images, writer, began_at)
+        _epochs(config, context)
+        _finish(context)
     finally:
         writer.close()
-    ranks.barrier("run's end")
-    ranks.close()
+    world.barrier("run's end")
+    world.close()
 
 
-def _join(config: ScratchConfig, launched: Launched | None) -> Ranks:
+def _join(config: ScratchConfig, launched: Launched | None) -> WorldProtocol:
     if config.scheme == "alone":
         return OneProcess()
     from phalanx.comm.join_world import join_world  # not needed by one process
@@ -53,13 +53,13 @@ def _join(config: ScratchConfig, launched: Launched | None) -> Ranks:
 
 
 def _prepare(
-    config: ScratchConfig, ranks: Ranks, images: Path, writer: EventWriter, began_at: float
-) -> Work:
+    config: ScratchConfig, world: WorldProtocol, images: Path, writer: EventWriter, began_at: float
+) -> LoopContext:
     train, validation = map_images(images, config.dtype)
-    scheme = build_scheme(config, ranks.group)
-    work = Work(
+    scheme = build_scheme(config, world.group)
+    context = LoopContext(
         scheme=scheme,
-        ranks=ranks,
+        world=world,
         train=train,
         validation=validation,
         batch_size=config.batch_size,
@@ -67,56 +67,56 @@ def _prepare(
         writer=writer,
         began_at=began_at,
     )
-    ranks.barrier("samples mapped")
-    if ranks.rank == 0:
+    world.barrier("samples mapped")
+    if world.rank == 0:
         forget_images(images)
-    if ranks.group is not None:
-        ranks.group.traffic = work.traffic
+    if world.group is not None:
+        world.group.traffic = context.traffic
     now = time.perf_counter()
     writer.add(
         StartedEvent(
             at_s=now - began_at,
-            rank=ranks.rank,
+            rank=world.rank,
             hostname=socket.gethostname(),
             process_id=os.getpid(),
-            local_rank=ranks.local_rank,
+            local_rank=world.local_rank,
             threads=config.threads,
             startup_s=now - began_at,
             parameters=num_parameters(config.sizes),
             train_samples=len(train),
             validation_samples=len(validation),
             role=scheme.role,
-            expected=expected_of(config, ranks.rank, batch_size=min(config.batch_size, len(train))),
+            expected=expected_of(config, world.rank, batch_size=min(config.batch_size, len(train))),
         )
     )
     writer.flush()
-    return work
+    return context
 
 
-def _epochs(config: ScratchConfig, work: Work) -> None:
+def _epochs(config: ScratchConfig, context: LoopContext) -> None:
     """Rank 0 sums up after each."""
     trained_s = 0.0
     for epoch in range(config.epochs):
-        totals = run_epoch(work, epoch)
-        rows = work.ranks.gather(np.array(totals.values()))
+        totals = run_epoch(context, epoch)
+        rows = context.world.gather(np.array(totals.values()))
         if rows is not None:
             summary = summarize(
                 [RankTotals.from_values(row) for row in rows.tolist()],
                 epoch=epoch,
                 trained_s=trained_s,
-                at_s=time.perf_counter() - work.began_at,
+                at_s=time.perf_counter() - context.began_at,
             )
             trained_s = summary.trained_s
-            work.writer.add(summary)
-        work.writer.flush()
+            context.writer.add(summary)
+        context.writer.flush()
 
 
-def _finish(work: Work) -> None:
+def _finish(context: LoopContext) -> None:
     """The last line: that this rank came to the end, and with which parameters."""
-    parameters = work.scheme.whole()
-    work.writer.add(
+    parameters = context.scheme.full_parameters()
+    context.writer.add(
         FinishedEvent(
-            at_s=time.perf_counter() - work.began_at,
+            at_s=time.perf_counter() - context.began_at,
             parameters_sha256=hashlib.sha256(parameters.data).hexdigest(),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )

@@ -129,16 +129,16 @@ class ParallelismConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StudyPlan:
     runs: tuple[PlannedRun, ...]
     left_out: dict[str, str]
     """Names of runs that cannot be, and why."""
 
-    def __add__(self, later: Plan) -> Plan:
-        return Plan(runs=self.runs + later.runs, left_out={**self.left_out, **later.left_out})
+    def __add__(self, later: StudyPlan) -> StudyPlan:
+        return StudyPlan(runs=self.runs + later.runs, left_out={**self.left_out, **later.left_out})
 
 
-def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> Plan:
+def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyPlan:
     """Every run of the study, in the order in which they are made: those of one model and number
     of ranks one after the other, so that a machine that slows down slows all that are compared.
 
@@ -161,7 +161,7 @@ def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> Plan:
     if not runs:
         reason = next(iter(left_out.values()), "no scheme suits these models and ranks")
         raise UserError(f"there is nothing to run: {reason}")
-    return Plan(runs=tuple(runs), left_out=left_out)
+    return StudyPlan(runs=tuple(runs), left_out=left_out)
 
 
 def layouts(study: ParallelismConfig, model: ModelName) -> Iterator[tuple[SchemeName, int]]:

@@ -43,7 +43,7 @@ CHAINS: tuple[ModelName, ...] = ("mlp", "gpt")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scheme:
+class StudyScheme:
     options: Mapping[str, object]  # of `TrainConfig`
     is_leading: bool = False
     """Compared at every number of ranks; the others, in a quick study, at the largest alone."""
@@ -53,51 +53,51 @@ class Scheme:
     """Models that it is tried on when none of the schemes is asked for by name."""
 
 
-def _mpi(method: str) -> Scheme:
-    return Scheme(options={"strategy": "mpi", "all_reduce": method})
+def _mpi(method: str) -> StudyScheme:
+    return StudyScheme(options={"strategy": "mpi", "all_reduce": method})
 
 
-def _server(mode: str, **more: object) -> Scheme:
-    return Scheme(options={"strategy": "server", "server_mode": mode, **more})
+def _server(mode: str, **more: object) -> StudyScheme:
+    return StudyScheme(options={"strategy": "server", "server_mode": mode, **more})
 
 
-def _zero(stage: int, *, is_leading: bool = False, **more: object) -> Scheme:
+def _zero(stage: int, *, is_leading: bool = False, **more: object) -> StudyScheme:
     options = {"strategy": "zero", "zero_stage": stage, **more}
-    return Scheme(options=options, is_leading=is_leading)
+    return StudyScheme(options=options, is_leading=is_leading)
 
 
-def _pipeline(schedule: str, *, is_leading: bool = False) -> Scheme:
+def _pipeline(schedule: str, *, is_leading: bool = False) -> StudyScheme:
     options = {"strategy": "pipeline", "pipeline_schedule": schedule}
-    return Scheme(options=options, is_leading=is_leading, leads_for=("gpt",))
+    return StudyScheme(options=options, is_leading=is_leading, leads_for=("gpt",))
 
 
-def _mesh(axes: str, *, leads_for: tuple[ModelName, ...]) -> Scheme:
-    return Scheme(options={"mesh": axes}, ranks=4, leads_for=leads_for)
+def _mesh(axes: str, *, leads_for: tuple[ModelName, ...]) -> StudyScheme:
+    return StudyScheme(options={"mesh": axes}, ranks=4, leads_for=leads_for)
 
 
-SCHEMES: Mapping[SchemeName, Scheme] = {
-    "sequential": Scheme(options={"strategy": "sequential"}, ranks=1, leads_for=(*CHAINS, "cnn",
-                         "rnn", "resnet"), is_leading=True),
-    "mpi": Scheme(options={"strategy": "mpi"}, is_leading=True, leads_for=(*CHAINS, "cnn", "rnn",
-                  "resnet")),
+SCHEMES: Mapping[SchemeName, StudyScheme] = {
+    "sequential": StudyScheme(options={"strategy": "sequential"}, ranks=1, is_leading=True,
+                              leads_for=(*CHAINS, "cnn", "rnn", "resnet")),
+    "mpi": StudyScheme(options={"strategy": "mpi"}, is_leading=True,
+                       leads_for=(*CHAINS, "cnn", "rnn", "resnet")),
     "library": _mpi("library"),
     "ring": _mpi("ring"),
     "tree": _mpi("tree"),
     "halving": _mpi("halving"),
     "naive": _mpi("naive"),
-    "shared": Scheme(options={"strategy": "shared"}, is_leading=True),
-    "gloo": Scheme(options={"strategy": "gloo"}, is_leading=True),
+    "shared": StudyScheme(options={"strategy": "shared"}, is_leading=True),
+    "gloo": StudyScheme(options={"strategy": "gloo"}, is_leading=True),
     "server": _server("synchronous"),
     "server-asynchronous": _server("asynchronous"),
     "server-bounded": _server("bounded", staleness=2),
     "two-servers": _server("synchronous", servers=2),
-    "local": Scheme(options={"strategy": "local"}, is_leading=True),
-    "local-nesterov": Scheme(options={"strategy": "local", "outer_optimizer": "nesterov"}),
+    "local": StudyScheme(options={"strategy": "local"}, is_leading=True),
+    "local-nesterov": StudyScheme(options={"strategy": "local", "outer_optimizer": "nesterov"}),
     "zero-1": _zero(1),
     "zero-2": _zero(2),
     "zero-3": _zero(3, is_leading=True),
     "zero-3-gloo": _zero(3, backend="gloo"),
-    "tensor": Scheme(options={"strategy": "tensor"}, is_leading=True, leads_for=CHAINS),
+    "tensor": StudyScheme(options={"strategy": "tensor"}, is_leading=True, leads_for=CHAINS),
     "gpipe": _pipeline("gpipe"),
     "1f1b": _pipeline("1f1b", is_leading=True),
     "interleaved": _pipeline("interleaved"),

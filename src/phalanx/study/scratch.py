@@ -11,7 +11,7 @@ from rich.console import Console
 from phalanx.errors import UserError
 from phalanx.scratch.config import SchemeName, ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
-from phalanx.study.parallelism import ParallelismConfig, Plan
+from phalanx.study.parallelism import ParallelismConfig, StudyPlan
 from phalanx.study.planned import command_words
 
 BATCH_SIZE = 128
@@ -48,7 +48,7 @@ class ScratchRun:
         )
 
 
-def plan_scratch(study: ParallelismConfig) -> Plan:
+def plan_scratch(study: ParallelismConfig) -> StudyPlan:
     """One process, then more and more workers, each with every scheme and width."""
     runs: list[ScratchRun] = []
     left_out: dict[str, str] = {}
@@ -72,7 +72,7 @@ def plan_scratch(study: ParallelismConfig) -> Plan:
             left_out[name] = str(error).splitlines()[0]
             continue
         runs.append(ScratchRun(name=name, config=config))
-    return Plan(runs=tuple(runs), left_out=left_out)
+    return StudyPlan(runs=tuple(runs), left_out=left_out)
 
 
 def scratch_layouts(study: ParallelismConfig) -> Iterator[tuple[SchemeName, int, int]]:

@@ -11,9 +11,9 @@ from rich.console import Console
 
 from phalanx.records.files import rank_file, read_run, write_run
 from phalanx.records.schema import Outcome
+from phalanx.report.large_batch.accuracy_comparison import compare_to_baseline, furthest_by_remedy
 from phalanx.report.large_batch.charts import batch_rows, loss_rows
 from phalanx.report.large_batch.findings import findings, headline
-from phalanx.report.large_batch.holding import furthest_by_remedy, held
 from phalanx.report.large_batch.page import content_of
 from phalanx.report.large_batch.study_data import LargeBatchStudyData, read_study_data
 from phalanx.report.large_batch.summary import show
@@ -77,7 +77,7 @@ def test_a_remedy_is_held_to_itself(made: LargeBatchStudyData) -> None:
     lars = made.cell("LARS", 4096)
     assert lars is not None and lars.accuracy is not None
     assert lars.accuracy.mean > made.baseline.accuracy.high, "better than the base recipe"
-    results = {h.cell.batch_size: h for h in held(made, "LARS")}
+    results = {h.cell.batch_size: h for h in compare_to_baseline(made, "LARS")}
     assert (results[1024].verdict, results[4096].verdict) == ("holds", "is below")
     assert [cell.remedy for cell in furthest_by_remedy(made) if cell.batch_size == 4096] == ["LAMB"]
 
@@ -145,7 +145,7 @@ def test_one_bad_seed_of_the_baseline_makes_nothing_hold(tmp_path: Path) -> None
     runs = (replace(plain.runs[0], epochs=(*plain.runs[0].epochs[:-1], bad)), *plain.runs[1:])
     cells = tuple(replace(c, runs=runs) if c is plain else c for c in made.cells)
     results = [h for r in ("plain", "linear", "linear, warm-up")
-               for h in held(replace(made, cells=cells), r)]  # fmt: skip
+               for h in compare_to_baseline(replace(made, cells=cells), r)]  # fmt: skip
     assert results
     assert not any(result.verdict == "holds" for result in results)
 

@@ -15,10 +15,10 @@ from phalanx.scratch.rank import run_rank
 folder = Path(sys.argv[1])
 
 
-def raising(work, batch, epoch, step, began, original=loop.train_step):  # type: ignore[no-untyped-def]
-    if step == 2 and work.ranks.rank == int(os.environ["ODD_RANK"]):
+def raising(context, batch, epoch, step, began, original=loop.train_step):  # type: ignore[no-untyped-def]
+    if step == 2 and context.world.rank == int(os.environ["ODD_RANK"]):
         raise ZeroDivisionError("a fault made for a test")
-    return original(work, batch, epoch, step, began)
+    return original(context, batch, epoch, step, began)
 
 
 if os.environ["ODD"] == "raise":

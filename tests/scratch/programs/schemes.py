@@ -21,9 +21,9 @@ from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import NUM_PIXELS, ScratchConfig, complete
 from phalanx.scratch.expected import expected_of
 from phalanx.scratch.images import Samples
-from phalanx.scratch.loop import Work, evaluate, train_epoch
-from phalanx.scratch.ranks import OneProcess
+from phalanx.scratch.loop import LoopContext, evaluate, train_epoch
 from phalanx.scratch.schemes.ring import ring_all_reduce
+from phalanx.scratch.world import OneProcess
 
 BATCH = 21
 SAMPLES = 19 * BATCH + 3  # the last batch has fewer samples than eight ranks
@@ -55,9 +55,9 @@ def samples() -> Samples:
 
 def run(config: ScratchConfig, group: Group | None) -> tuple[np.ndarray, np.ndarray, Traffic]:
     """All parameters, this rank's sums of losses, hits and samples, and the bytes it has moved."""
-    work = Work(
+    context = LoopContext(
         scheme=build_scheme(config, group),
-        ranks=OneProcess(),
+        world=OneProcess(),
         train=samples(),
         validation=samples(),
         batch_size=config.batch_size,
@@ -66,17 +66,17 @@ def run(config: ScratchConfig, group: Group | None) -> tuple[np.ndarray, np.ndar
         began_at=0.0,
     )
     if group is not None:
-        group.traffic = work.traffic
-    trained = train_epoch(work, 0)
-    moved = work.traffic.snapshot()
-    evaluation = evaluate(work, 0)
-    assert work.scheme.waited_s >= 0
+        group.traffic = context.traffic
+    trained = train_epoch(context, 0)
+    moved = context.traffic.snapshot()
+    evaluation = evaluate(context, 0)
+    assert context.scheme.waited_s >= 0
     counted = [
         *(trained.samples, trained.loss_sum, trained.correct),
         *(evaluation.samples, evaluation.loss_sum, evaluation.correct),
     ]
     bytes_moved = Traffic(moved.sent_bytes, moved.received_bytes, moved.messages)
-    return work.scheme.whole(), np.array(counted), bytes_moved
+    return context.scheme.full_parameters(), np.array(counted), bytes_moved
 
 
 def formula(config: ScratchConfig, rank: int) -> tuple[float, float]:

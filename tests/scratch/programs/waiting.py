@@ -15,7 +15,7 @@ world = World.create(timeout_s=60)
 for name in ("library", "ring", "server", "tensor"):
     config = complete(ScratchConfig(scheme=name, ranks=world.size, dataset="digits"))  # type: ignore[arg-type]
     scheme = build_scheme(config, world.group)
-    mine = scheme.computes(range(BATCH))
+    mine = scheme.local_batch(range(BATCH))
     inputs, labels = np.ones((len(mine), NUM_PIXELS), np.float32), np.zeros(len(mine), np.int64)
     world.barrier()
     if world.rank == world.size - 1:

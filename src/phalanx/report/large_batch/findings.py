@@ -11,17 +11,17 @@ from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import SeedSpread, counted
 from phalanx.report.findings import not_completed_topic
 from phalanx.report.format import joined, percent, points, points_with_span, seconds
-from phalanx.report.large_batch.charts import mean_loss
-from phalanx.report.large_batch.holding import (
+from phalanx.report.large_batch.accuracy_comparison import (
     MARGIN,
-    Held,
+    AccuracyComparison,
     base_of,
     carried_least,
+    compare_to_baseline,
     furthest,
     furthest_by_remedy,
-    held,
     larger_cells,
 )
+from phalanx.report.large_batch.charts import mean_loss
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, Reached
 from phalanx.report.statistics import paired_difference
 from phalanx.report.topic import Sentence, Topic
@@ -45,7 +45,7 @@ def headline(data: LargeBatchStudyData) -> str:
             f"{joined(_capital(same))} {verb} the accuracy of {whose} optimizer at {small}, to "
             f"{MARGIN * 100:g} points, up to batch {best.batch_size:,}"
         )
-    results = [h for r in data.remedies for h in held(data, r, comparisons=number)]
+    results = [h for r in data.remedies for h in compare_to_baseline(data, r, comparisons=number)]
     if any(result.verdict in ("cannot be told", "holds") for result in results):
         return f"No remedy is seen to hold the accuracy of {small} up to a larger one"
     return f"No remedy holds the accuracy of {small} at a larger one"
@@ -104,7 +104,7 @@ def _holds(data: LargeBatchStudyData) -> list[Sentence]:
         return []
     sentences = [Sentence(label=baseline.label, text=f"{_spread(baseline.accuracy)}.")]
     for remedy in data.remedies:
-        results = held(data, remedy)
+        results = compare_to_baseline(data, remedy)
         told = [f"batch {r.cell.batch_size:,} {_verdict(r)}" for r in results]
         if not told:
             continue
@@ -116,7 +116,7 @@ def _holds(data: LargeBatchStudyData) -> list[Sentence]:
     return sentences
 
 
-def _verdict(result: Held) -> str:
+def _verdict(result: AccuracyComparison) -> str:
     """holds it, by +0.01 points (-0.05 to +0.07)."""
     lost = _lost(result.cell)
     if result.verdict == "diverged":

@@ -9,6 +9,7 @@ from pathlib import Path
 from phalanx.report.charts.figure import Figure
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.format import percent
+from phalanx.report.large_batch.accuracy_comparison import MARGIN, furthest_by_remedy
 from phalanx.report.large_batch.charts import (
     accuracy_by_batch,
     gap_by_batch,
@@ -16,7 +17,6 @@ from phalanx.report.large_batch.charts import (
     training_loss,
 )
 from phalanx.report.large_batch.findings import findings, headline
-from phalanx.report.large_batch.holding import MARGIN, furthest_by_remedy
 from phalanx.report.large_batch.study_data import KIND, LargeBatchStudyData, read_study_data
 from phalanx.report.large_batch.tables import remedies, times
 from phalanx.report.sections import Panel, Row, Section

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from phalanx.report.format import UNKNOWN, fixed, percent, points
-from phalanx.report.large_batch.holding import base_of
+from phalanx.report.large_batch.accuracy_comparison import base_of
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData
 from phalanx.report.tables import Table, make_table
 

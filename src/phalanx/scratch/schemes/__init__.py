@@ -1,4 +1,4 @@
 """Schemes to split the work of a step among ranks, one a file.
 
-Each describes its difference from `alone.py`.
+Each describes its difference from `single_process.py`.
 """

@@ -7,16 +7,16 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.scratch.momentum import Momentum
-from phalanx.scratch.network import Sequential
-from phalanx.scratch.schemes.alone import Alone
+from phalanx.scratch.network import FeedForwardNetwork
+from phalanx.scratch.schemes.single_process import SingleProcess
 
 
-class Library(Alone):
-    def __init__(self, network: Sequential, optimizer: Momentum, group: Group) -> None:
+class Library(SingleProcess):
+    def __init__(self, network: FeedForwardNetwork, optimizer: Momentum, group: Group) -> None:
         super().__init__(network, optimizer)
         self.group = group
 
-    def computes(self, batch: range) -> range:
+    def local_batch(self, batch: range) -> range:
         share = share_of(self.group.rank, self.group.size, len(batch))
         return batch[share.start : share.stop]
 

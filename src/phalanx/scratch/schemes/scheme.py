@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from phalanx.scratch.arrays import Array, Labels
-from phalanx.scratch.loss import Judged
+from phalanx.scratch.loss import BatchResult
 
 Role = Literal["worker", "server"]
 
@@ -17,13 +17,13 @@ class Scheme(Protocol):
     def waited_s(self) -> float:
         """Seconds of `forward` and `backward` that were spent waiting for others, so far."""
 
-    def computes(self, batch: range) -> range:
+    def local_batch(self, batch: range) -> range:
         """The samples of a global batch that go through this rank's network."""
 
-    def counts(self, batch: range) -> slice:
+    def reported(self, batch: range) -> slice:
         """Return the samples that this rank reports: over all ranks each sample once."""
 
-    def forward(self, inputs: Array, labels: Labels) -> Judged:
+    def forward(self, inputs: Array, labels: Labels) -> BatchResult:
         """Compute the loss of this rank's samples; there may be none."""
 
     def backward(self, global_batch_size: int) -> None:
@@ -38,5 +38,5 @@ class Scheme(Protocol):
     def distribute(self) -> None:
         """Bring the new parameters to those who need them."""
 
-    def whole(self) -> Array:
+    def full_parameters(self) -> Array:
         """(n,) all parameters, in the order of one process. Collective."""

@@ -18,9 +18,9 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.scratch.arrays import Array, Labels
-from phalanx.scratch.loss import Judged
+from phalanx.scratch.loss import BatchResult
 from phalanx.scratch.momentum import Momentum
-from phalanx.scratch.network import Sequential
+from phalanx.scratch.network import FeedForwardNetwork
 from phalanx.scratch.schemes.scheme import Role
 
 
@@ -35,22 +35,22 @@ class Worker:
 
     role: Role = "worker"
 
-    def __init__(self, network: Sequential, group: Group, *, servers: int) -> None:
+    def __init__(self, network: FeedForwardNetwork, group: Group, *, servers: int) -> None:
         self.network, self.group, self.servers = network, group, servers
 
     @property
     def waited_s(self) -> float:
         return 0.0
 
-    def computes(self, batch: range) -> range:
+    def local_batch(self, batch: range) -> range:
         workers = self.group.size - self.servers
         share = share_of(self.group.rank - self.servers, workers, len(batch))
         return batch[share.start : share.stop]
 
-    def counts(self, batch: range) -> slice:  # noqa: ARG002  # all of what it computes
+    def reported(self, batch: range) -> slice:  # noqa: ARG002  # all of what it computes
         return slice(None)
 
-    def forward(self, inputs: Array, labels: Labels) -> Judged:
+    def forward(self, inputs: Array, labels: Labels) -> BatchResult:
         return self.network.forward(inputs, labels)
 
     def backward(self, global_batch_size: int) -> None:
@@ -79,7 +79,7 @@ class Worker:
         for request in arriving:
             request.wait()
 
-    def whole(self) -> Array:
+    def full_parameters(self) -> Array:
         self.group.broadcast(Buffer.of(self.network.parameters), root=self.servers)
         return self.network.parameters
 
@@ -87,7 +87,7 @@ class Worker:
         return part_of(vector, server, self.servers)
 
 
-class Server:
+class ParameterServer:
     """Has a part of the parameters and the optimizer of that part, and sees no samples."""
 
     role: Role = "server"
@@ -106,14 +106,14 @@ class Server:
     def waited_s(self) -> float:
         return 0.0
 
-    def computes(self, batch: range) -> range:
+    def local_batch(self, batch: range) -> range:
         return batch[:0]
 
-    def counts(self, batch: range) -> slice:  # noqa: ARG002  # none
+    def reported(self, batch: range) -> slice:  # noqa: ARG002  # none
         return slice(None)
 
-    def forward(self, inputs: Array, labels: Labels) -> Judged:  # noqa: ARG002  # there are none
-        return Judged(np.empty(0), np.empty(0, np.bool_))
+    def forward(self, inputs: Array, labels: Labels) -> BatchResult:  # noqa: ARG002  # there are none
+        return BatchResult(np.empty(0), np.empty(0, np.bool_))
 
     def backward(self, global_batch_size: int) -> None:
         """Workers have divided by the size already."""
@@ -135,7 +135,7 @@ class Server:
         for request in leaving:
             request.wait()
 
-    def whole(self) -> Array:
+    def full_parameters(self) -> Array:
         """Servers know their parts only: a worker tells."""
         parameters = np.empty(self.size, self.parameters.dtype)
         self.group.broadcast(Buffer.of(parameters), root=self.servers)

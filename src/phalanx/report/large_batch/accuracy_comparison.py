@@ -21,7 +21,7 @@ Verdict = Literal["holds", "is below", "diverged", "cannot be told"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class AccuracyComparison:
     """A cell beside what it is held to."""
 
     cell: BatchCell
@@ -45,7 +45,9 @@ def base_of(data: LargeBatchStudyData, cell: BatchCell) -> BatchCell | None:
     return plain if plain is not None and plain.optimizer == cell.optimizer else None
 
 
-def held(data: LargeBatchStudyData, remedy: str, *, comparisons: int | None = None) -> list[Held]:
+def compare_to_baseline(
+    data: LargeBatchStudyData, remedy: str, *, comparisons: int | None = None
+) -> list[AccuracyComparison]:
     """Every larger batch of the study with a remedy, the smallest first; of a batch of which no run
     came to a result, that it cannot be told.
 
@@ -57,7 +59,7 @@ def held(data: LargeBatchStudyData, remedy: str, *, comparisons: int | None = No
         return []
     cells = [larger.get(size) or without_runs(remedy, size) for size in data.batch_sizes[1:]]
     return [
-        Held(
+        AccuracyComparison(
             cell=cell,
             base=base,
             difference=paired_difference(
@@ -74,7 +76,7 @@ def larger_cells(data: LargeBatchStudyData) -> list[BatchCell]:
     return [cell for cell in data.cells if cell.batch_size > data.batch_sizes[0]]
 
 
-def furthest(results: Sequence[Held]) -> Held | None:
+def furthest(results: Sequence[AccuracyComparison]) -> AccuracyComparison | None:
     """The largest batch up to which every batch of the study holds."""
     last = None
     for result in results:
@@ -90,7 +92,7 @@ def furthest_by_remedy(data: LargeBatchStudyData) -> list[BatchCell]:
     Corrected for all comparisons together.
     """
     number = len(larger_cells(data))
-    found = [furthest(held(data, r, comparisons=number)) for r in data.remedies]
+    found = [furthest(compare_to_baseline(data, r, comparisons=number)) for r in data.remedies]
     return [result.cell for result in found if result is not None]
 
 

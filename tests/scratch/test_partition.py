@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.scratch.cut import cuts
+from phalanx.scratch.partition import partition_layers
 from phalanx.scratch.schemes.tensor import assemble
 
 
@@ -20,11 +20,11 @@ def test_layers_are_cut_in_pairs() -> None:
         (8, 8, 8, 8, 8): ["columns", "rows", "columns", "rows"],
     }
     for sizes, expected in kinds.items():
-        assert [cut.kind for cut in cuts(sizes, 2)] == expected
+        assert [cut.kind for cut in partition_layers(sizes, 2)] == expected
 
 
 def test_the_cut_of_a_pair() -> None:
-    first, second = cuts((784, 7, 10), 3)
+    first, second = partition_layers((784, 7, 10), 3)
     assert [list(first.columns(rank)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
     assert [list(second.rows(rank)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5, 6]]
     assert list(first.rows(1)) == list(range(784))
@@ -35,7 +35,7 @@ def test_the_cut_of_a_pair() -> None:
 
 @given(st.lists(st.integers(5, 12), min_size=2, max_size=6), st.integers(1, 5))
 def test_the_parts_make_up_the_whole(sizes: list[int], ranks: int) -> None:
-    layers = cuts(sizes, ranks)
+    layers = partition_layers(sizes, ranks)
     widths = list(itertools.pairwise(sizes))
     whole = np.arange(sum((inputs + 1) * outputs for inputs, outputs in widths), dtype=np.float64)
     held = []
@@ -56,5 +56,5 @@ def test_the_parts_make_up_the_whole(sizes: list[int], ranks: int) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 8])
 def test_every_rank_gets_something(ranks: int) -> None:
-    for cut in cuts((784, 8, 8, 8, 10), ranks):
+    for cut in partition_layers((784, 8, 8, 8, 10), ranks):
         assert all(len(cut.rows(rank)) and len(cut.columns(rank)) for rank in range(ranks))

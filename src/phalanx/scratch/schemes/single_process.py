@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from phalanx.scratch.arrays import Array, Labels
-from phalanx.scratch.loss import Judged
+from phalanx.scratch.loss import BatchResult
 from phalanx.scratch.momentum import Momentum
-from phalanx.scratch.network import Sequential
+from phalanx.scratch.network import FeedForwardNetwork
 from phalanx.scratch.schemes.scheme import Role
 
 
-class Alone:
+class SingleProcess:
     role: Role = "worker"
 
-    def __init__(self, network: Sequential, optimizer: Momentum) -> None:
+    def __init__(self, network: FeedForwardNetwork, optimizer: Momentum) -> None:
         """optimizer: of the network's parameters."""
         self.network, self.optimizer = network, optimizer
 
@@ -20,13 +20,13 @@ class Alone:
     def waited_s(self) -> float:
         return 0.0
 
-    def computes(self, batch: range) -> range:
+    def local_batch(self, batch: range) -> range:
         return batch
 
-    def counts(self, batch: range) -> slice:  # noqa: ARG002  # all of what it computes
+    def reported(self, batch: range) -> slice:  # noqa: ARG002  # all of what it computes
         return slice(None)
 
-    def forward(self, inputs: Array, labels: Labels) -> Judged:
+    def forward(self, inputs: Array, labels: Labels) -> BatchResult:
         return self.network.forward(inputs, labels)
 
     def backward(self, global_batch_size: int) -> None:
@@ -41,5 +41,5 @@ class Alone:
     def distribute(self) -> None:
         """Nobody else needs them."""
 
-    def whole(self) -> Array:
+    def full_parameters(self) -> Array:
         return self.network.parameters

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from phalanx.comm.group import Group
 
 
-class Ranks(Protocol):
+class WorldProtocol(Protocol):
     """Interface of `comm.world.World`, and of `OneProcess` where there is no MPI."""
 
     rank: int

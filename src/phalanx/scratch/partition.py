@@ -21,7 +21,7 @@ Kind = Literal["columns", "rows", "rows of whole inputs"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cut:
+class LayerPartition:
     """One layer, (inputs, outputs), among `ranks` ranks."""
 
     kind: Kind
@@ -51,13 +51,13 @@ class Cut:
         return self.outputs if self.kind == "columns" else self.inputs
 
 
-def cuts(sizes: Sequence[int], ranks: int) -> list[Cut]:
+def partition_layers(sizes: Sequence[int], ranks: int) -> list[LayerPartition]:
     """Cut a network of linear layers with sizes[0] inputs and sizes[-1] outputs.
 
     Raises: UserError when a rank would get nothing of a layer.
     """
     cut = [
-        Cut(kind=kind, inputs=inputs, outputs=outputs, ranks=ranks)
+        LayerPartition(kind=kind, inputs=inputs, outputs=outputs, ranks=ranks)
         for kind, (inputs, outputs) in zip(
             _kinds(len(sizes) - 1), itertools.pairwise(sizes), strict=True
         )
