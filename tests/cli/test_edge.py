@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.main import end_on_request, main
+from phalanx.cli.main import handle_termination_signals, main
 from tests.cli.conftest import PHALANX
 from tests.cli.forked import Done, Forked
 from tests.report.made_study import Job, make_run
@@ -173,7 +173,7 @@ def test_ctrl_c_is_answered_with_its_exit_code_alone(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("phalanx.cli.data.inventory", interrupted)
-    monkeypatch.setattr("phalanx.cli.main.end_on_request", lambda: None)
+    monkeypatch.setattr("phalanx.cli.main.handle_termination_signals", lambda: None)
     with pytest.raises(SystemExit) as caught:
         main(["data", "list"])
     assert caught.value.code == 130
@@ -205,7 +205,7 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
     before = {request: signal.getsignal(request) for request in requests}
     try:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        end_on_request()
+        handle_termination_signals()
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         for request in (signal.SIGTERM, signal.SIGQUIT):
             assert signal.getsignal(request) is signal.default_int_handler

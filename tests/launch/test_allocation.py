@@ -8,7 +8,7 @@ from phalanx.launch.allocation import (
     FORMER_HOST_FILE,
     HOST_FILE,
     describe_unread_host_file,
-    most_local_ranks,
+    max_local_ranks,
     slots_per_node,
 )
 
@@ -55,7 +55,7 @@ def test_slots(environ, slots, tmp_path: Path) -> None:
     ],
 )
 def test_the_fullest_node(ranks: int, slots: list[int], local: int) -> None:
-    assert most_local_ranks(ranks, slots) == local
+    assert max_local_ranks(ranks, slots) == local
 
 
 @pytest.mark.parametrize(

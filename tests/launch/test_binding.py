@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.launch import binding
 from phalanx.launch.binding import cores_of_rank, describe_binding
-from phalanx.launch.cores import Quota
+from phalanx.launch.cores import CpuQuota
 
 OMPI, SLURM = {"OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_ID": "0"}
 
@@ -59,7 +59,7 @@ def test_a_bound_rank_computes_on_its_own_cores(
     local_ranks: int,
     cores: int,
 ) -> None:
-    monkeypatch.setattr(binding, "own_cores", lambda: frozenset(range(own)))
-    monkeypatch.setattr(binding, "own_quota", lambda: quota and Quota(quota, "a"))
+    monkeypatch.setattr(binding, "bound_cores", lambda: frozenset(range(own)))
+    monkeypatch.setattr(binding, "cpu_quota", lambda: quota and CpuQuota(quota, "a"))
     environ = {"SLURM_CPUS_ON_NODE": str(offered), "SLURM_STEP_ID": "0"}
     assert cores_of_rank(local_ranks, environ) == cores

@@ -4,7 +4,7 @@ import pytest
 
 from phalanx.launch.cgroup import memory_limit_bytes
 from phalanx.launch.cores import (
-    Quota,
+    CpuQuota,
     affinity_cores,
     cgroup_quota,
     shared_cores,
@@ -74,10 +74,10 @@ def test_a_path_of_the_host_means_the_root_in_a_container(tmp_path):
         ([[0], [0, 1, 2, 3]], [None, None], 4),
         ([[0], [0]], [None, None], 1),
         # limited together, limited each, and one without a limit
-        ([[0, 1, 2, 3]] * 2, [Quota(1.5, "a"), Quota(1.5, "a")], 2),
-        ([[0, 1, 2, 3]] * 2, [Quota(1.5, "a"), Quota(1.5, "b")], 3),
-        ([[0, 1, 2, 3]] * 2, [Quota(0.1, "a"), None], 4),
-        ([[0]], [Quota(0.1, "a")], 1),
+        ([[0, 1, 2, 3]] * 2, [CpuQuota(1.5, "a"), CpuQuota(1.5, "a")], 2),
+        ([[0, 1, 2, 3]] * 2, [CpuQuota(1.5, "a"), CpuQuota(1.5, "b")], 3),
+        ([[0, 1, 2, 3]] * 2, [CpuQuota(0.1, "a"), None], 4),
+        ([[0]], [CpuQuota(0.1, "a")], 1),
     ],
 )
 def test_processes_of_one_machine_share_the_union_of_their_cores(affinities, quotas, cores):

@@ -15,7 +15,7 @@ import pytest
 
 from phalanx.launch.command import Command
 from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job, ending_step
+from phalanx.launch.job import Job, termination_step
 from phalanx.launch.leftovers import abandoned_segments
 from tests.launch.starting import local_ranks, mpi_ranks, processes, ranks_of, wait_until
 
@@ -55,7 +55,7 @@ def said(log: Path, word: str, times: int) -> bool:
     [(0.0, "ask"), (4.9, "ask"), (5.0, "kill ranks"), (6.4, "kill ranks"), (6.5, "kill all")],
 )
 def test_pressure_grows(elapsed_s, step):
-    assert ending_step(elapsed_s, grace_s=5.0) == step
+    assert termination_step(elapsed_s, grace_s=5.0) == step
 
 
 @pytest.mark.mpi

@@ -9,9 +9,9 @@ import pytest
 from phalanx.launch.leftovers import (
     SHARED_MEMORY,
     abandoned_segments,
+    leftovers_of,
     remove,
     segment_or_session,
-    traces,
 )
 
 NEEDS_SHARED_MEMORY = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="no /dev/shm")
@@ -51,6 +51,6 @@ def test_a_segment_in_use_is_seen_and_is_not_abandoned():
         assert segment in abandoned_segments()
         with segment.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
             assert segment not in abandoned_segments()
-            assert traces([os.getpid()], []) == {segment}
+            assert leftovers_of([os.getpid()], []) == {segment}
     finally:
         segment.unlink()

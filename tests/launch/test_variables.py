@@ -2,7 +2,13 @@
 
 import pytest
 
-from phalanx.launch.variables import MARK, SWITCH, first_host, is_users, set_variables
+from phalanx.launch.variables import (
+    ENABLE_VARIABLE,
+    MARKER_VARIABLE,
+    first_host,
+    is_users,
+    set_variables,
+)
 from tests.launch.test_detect import BARE, HYDRA, ONE_TASK, OPENMPI, PMI2, SRUN, TORCHRUN
 
 ONE_NODE = OPENMPI | {"OMPI_COMM_WORLD_LOCAL_SIZE": "4", "PMIX_NAMESPACE": "prterun-vm-7@1"}
@@ -94,7 +100,7 @@ def test_a_users_variables_are_told_from_our_own() -> None:
 
 
 def test_the_switch() -> None:
-    assert after(ONE_NODE | {SWITCH: "0"}) == {}
+    assert after(ONE_NODE | {ENABLE_VARIABLE: "0"}) == {}
 
 
 def test_a_child_of_a_rank_has_the_same_and_a_job_below_it_its_own() -> None:
@@ -116,4 +122,4 @@ def test_what_a_rank_has_changed_stays_in_its_children() -> None:
     rank |= {"RANK": "0", "WORLD_SIZE": "1"}  # a program of its own, for a child
     set_variables(rank)
     assert (rank["RANK"], rank["WORLD_SIZE"]) == ("0", "1")
-    assert rank.get(MARK) is None
+    assert rank.get(MARKER_VARIABLE) is None

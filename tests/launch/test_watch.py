@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.watch import START_S, Watched, watch
+from phalanx.launch.watch import START_S, JobEnd, watch
 
 
 class Clock:
@@ -59,7 +59,7 @@ def test_ranks_that_fall_silent_are_given_up(
         silent_s=silent_s,
         has_launcher=True,
     )
-    assert ending == Watched(None, None, ended_s - heard_until_s)
+    assert ending == JobEnd(None, None, ended_s - heard_until_s)
     assert clock.now == pytest.approx(ended_s, abs=1)
 
 
@@ -74,4 +74,4 @@ def test_torn_records_do_not_hide_how_it_ended(
 
     job = EndedAt(clock, at_s=5)
     ending = watch(job, update, silent_s=40, has_launcher=has_launcher)  # type: ignore[arg-type]
-    assert ending == Watched(1, rank, 40)
+    assert ending == JobEnd(1, rank, 40)

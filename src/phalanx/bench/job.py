@@ -20,7 +20,7 @@ from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.crowd import crowd
 from phalanx.bench.progress import BenchProgress
 from phalanx.errors import UserError
-from phalanx.launch.allocation import check_ranks, most_local_ranks, slots_per_node
+from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation, find_mpi
@@ -83,7 +83,7 @@ def run_bench(
 def rank_command(config: CollectivesConfig, mpi: MpiInstallation, words: Sequence[str]) -> Command:
     """The launcher that starts the ranks, with what each of them needs."""
     command = mpi_job(mpi, config.ranks, words, cores=usable_cores(), environ=os.environ)
-    local_ranks = most_local_ranks(config.ranks, slots_per_node(os.environ))
+    local_ranks = max_local_ranks(config.ranks, slots_per_node(os.environ))
     threads = str(max(1, usable_cores() // local_ranks))
     added = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if "GLOO_SOCKET_IFNAME" not in os.environ:

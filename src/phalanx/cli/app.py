@@ -8,8 +8,8 @@ from phalanx import __version__
 from phalanx.cli.config_file import read_config
 from phalanx.cli.lazy import add_command
 
-STUDY_HELP = "Measure on this machine what to choose, and draw it."
-BENCH_HELP = "Measure collectives and storage, against the others."
+STUDY_HELP = "Compare options by measuring them on this machine, and draw a report."
+BENCH_HELP = "Benchmark collectives and storage against other libraries."
 
 app = App(
     name="phalanx",

@@ -29,7 +29,7 @@ Json = Annotated[
 
 @contextmanager
 def printed_run(folder: Path, wanted: bool) -> Iterator[None]:
-    """Print the run that is made in the block, however it ends; not one that was refused."""
+    """Print the run of the block as JSON, also when it fails; not if its options were refused."""
     try:
         yield
     except (RunFailedError, KeyboardInterrupt):
@@ -46,7 +46,7 @@ def _print_run(folder: Path) -> None:
 
 
 def print_study(folder: Path, report: Path, wanted: bool) -> None:
-    """Print all runs of a study if that is wanted, those too that failed or were not made."""
+    """Print all runs of a study as JSON if `wanted`, also failed and missing ones."""
     if not wanted:
         return
     found = read_folder(folder)
@@ -82,7 +82,7 @@ def describe_run(measure: RunMeasure) -> dict[str, Any]:
 
 
 def _describe_epoch(epoch: EpochMeasure) -> dict[str, Any]:
-    """A loss that is not finite is None: JSON knows no NaN."""
+    """Return the epoch; losses that are not finite are None, since JSON has no NaN."""
     values = asdict(epoch)
     for name in ("train_loss", "validation_loss"):
         if values[name] is not None and values[name] >= UNBOUNDED:

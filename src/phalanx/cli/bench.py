@@ -20,7 +20,7 @@ from phalanx.report.collectives.summary import as_json, show
 from phalanx.report.page import write_report
 from phalanx.train.run import this_command
 
-app = App(name="bench", help="Measure collectives and storage, against the others.")
+app = App(name="bench", help="Benchmark collectives and storage against other libraries.")
 add_command(app, "io", "phalanx.cli.bench_io:io")
 
 

@@ -26,7 +26,7 @@ def io(
     json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
     print_profile: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
-    """Does the storage keep an accelerator busy, and in which format?
+    """Measure whether the storage keeps an accelerator busy, and in which format.
 
     Writes data of a training's shape, loads it ahead of an emulated accelerator, and measures
     samples/s, waits and utilisation, side by side with a plain read and PyTorch's DataLoader. Ends

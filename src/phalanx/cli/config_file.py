@@ -1,4 +1,4 @@
-"""Options of a command from a file: `--config run.toml`, or YAML. Words of the command line win."""
+"""Options from a file: `--config run.toml`, or YAML. The command line overrides them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _KINDS: dict[str, type[ConfigFromFile]] = {".toml": Toml, ".yaml": Yaml, ".yml":
 
 
 def read_config(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
-    """Add what stands in the file that `--config` names, if it is given.
+    """Add the options of the file named by `--config`, if any.
 
-    Raises: UserError when there is no such file, or it cannot be read as what its ending says.
+    Raises: UserError when there is no such file, or it cannot be read.
     """
     for argument in arguments:
         if argument.name == OPTION and argument.tokens:

@@ -1,4 +1,4 @@
-"""`phalanx data`: what data there is, how to get more, and how to pack it."""
+"""`phalanx data`: list, fetch, pack and verify data sets."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def list_holdings(*, data_root: Path | None = None) -> None:
 
 
 class _Bars:
-    """A bar for each file, and notes above them; on standard error, so that output stays clean."""
+    """A progress bar for each file and notes above them, on standard error."""
 
     def __init__(self) -> None:
         columns = (

@@ -94,7 +94,7 @@ def pack_data(
     overwrite
         Replace the pack that is there, once the new one is whole.
     """
-    warnings.filterwarnings("ignore", module=r"PIL\b")  # what is wrong with a file, we say
+    warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
     origin_options = OriginOptions(
         kind=kind,
         inputs=inputs,
@@ -252,7 +252,7 @@ class _Speed(ProgressColumn):
 
 
 def _bars() -> Progress:
-    """On standard error, so that output stays clean."""
+    """Return progress bars on standard error, so that standard output stays clean."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

@@ -11,7 +11,7 @@ EXTRA_OF = {
 
 
 def missing_extra(error: BaseException | None) -> UserError | None:
-    """Return what to tell the user where an import failed because an extra is not installed."""
+    """Return an error for the user if an import failed because an extra is not installed."""
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             package = error.name.partition(".")[0]

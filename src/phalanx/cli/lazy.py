@@ -1,4 +1,4 @@
-"""Commands whose modules are imported when they are called, and whose help is there before."""
+"""Commands whose modules are imported only when called, while `--help` works without."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from cyclopts import App
 
 
 def add_command(app: App, name: str, where: str, **options: Any) -> None:
-    """Register the function `module:function` as a command; so `--help` answers at once.
+    """Register the function `module:function` as a command.
 
-    Its docstring is read from the source: to import the module may take seconds.
+    Its help is read from the source, since importing the module may take seconds.
     """
     app.command(where, name=name, help=read_docstring(where), **options)
 

@@ -1,4 +1,4 @@
-"""`phalanx`: calls the function that the command line names, turns errors into a line."""
+"""Entry point of `phalanx`: runs the command, prints errors in one line."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from phalanx.launch.streams import prepare_streams
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
-LONGEST_SHOWN = 200
+MAX_SHOWN_CHARS = 200
 
 
 def main(words: Sequence[str] | None = None) -> None:
     """Entry point of the `phalanx` command; ends the process with its exit code."""
     prepare_streams()
-    end_on_request()
+    handle_termination_signals()
     try:
-        from phalanx.cli.app import app  # where Ctrl-C is answered: it imports for a second
+        from phalanx.cli.app import (
+            app,  # inside `try`: the import takes a second, and Ctrl-C may come
+        )
 
         app(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()
-    except SystemExit:  # with its code: also what becomes of Ctrl-C within a command
+    except SystemExit:  # with its exit code, also for Ctrl-C within a command
         _silence_streams()
         raise
     except BaseException as raised:
@@ -35,7 +37,7 @@ def main(words: Sequence[str] | None = None) -> None:
         exit_code = _exit_code(error)
         if exit_code is None:
             raise
-        message = one_sentence(error)
+        message = error_message(error)
         if message:
             with contextlib.suppress(OSError):
                 print(f"phalanx: {message}", file=sys.stderr)
@@ -43,22 +45,22 @@ def main(words: Sequence[str] | None = None) -> None:
         sys.exit(exit_code)
 
 
-def end_on_request() -> None:
-    """Treat a batch system's request to end, a closed terminal and Ctrl-\\ as Ctrl-C: ranks are
-    ended, records kept. A signal that is ignored (`nohup`) stays so."""
+def handle_termination_signals() -> None:
+    """Treat SIGTERM, SIGHUP and SIGQUIT as Ctrl-C: ranks are ended, records kept. A signal that is
+    ignored (`nohup`) stays ignored."""
     for request in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         if signal.getsignal(request) is not signal.SIG_IGN:
             signal.signal(request, signal.default_int_handler)
 
 
-def one_sentence(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return the message of an error for the terminal; empty after Ctrl-C or a closed pipe."""
     match error:
         case KeyboardInterrupt() | BrokenPipeError():
             return ""
         case UnicodeError():
             what = getattr(error, "object", "")
-            shown = f": {what!a}" if isinstance(what, str) and len(what) <= LONGEST_SHOWN else ""
+            shown = f": {what!a}" if isinstance(what, str) and len(what) <= MAX_SHOWN_CHARS else ""
             return f"a name or a file is not valid UTF-8{shown}"
         case OSError():
             why = error.strerror or str(error) or type(error).__name__
@@ -69,7 +71,7 @@ def one_sentence(error: BaseException) -> str:
 
 
 def _exit_code(error: BaseException) -> int | None:
-    """None where the error is a fault of ours, and its traceback is wanted."""
+    """Return the exit code; None for a bug of Phalanx, whose traceback is shown."""
     if was_interrupted(error):
         return EXIT_INTERRUPTED
     match error:
@@ -78,17 +80,17 @@ def _exit_code(error: BaseException) -> int | None:
         case UserError() | OSError() | UnicodeError():
             return EXIT_BAD_INPUT
         case _:
-            return EXIT_BAD_INPUT if _is_of_words(error) else None
+            return EXIT_BAD_INPUT if _is_usage_error(error) else None
 
 
-def _is_of_words(error: BaseException) -> bool:
+def _is_usage_error(error: BaseException) -> bool:
     from cyclopts import CycloptsError
 
     return isinstance(error, CycloptsError)
 
 
 def _silence_streams() -> None:
-    """Drop what is still to be printed where it cannot be: Python would try again at its end."""
+    """Drop unprinted output of a broken stream: Python would retry at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -41,7 +41,9 @@ from phalanx.train.run import RUNS, this_command
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
 
-app = App(name="study", help="Measure on this machine what to choose, and draw it.")
+app = App(
+    name="study", help="Compare options by measuring them on this machine, and draw a report."
+)
 add_command(app, "compression", "phalanx.cli.study_compression:compression")
 add_command(app, "io", "phalanx.cli.study_io:io")
 add_command(app, "large-batch", "phalanx.cli.study_large_batch:large_batch")
@@ -153,8 +155,8 @@ def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:
 
 
 def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console) -> int:
-    """The all-reduce algorithms on messages side by side, in a job of their own, unless they have
-    been measured with these options; returns how many jobs failed."""
+    """Measure the message-based all-reduce algorithms in one job, unless done with these options;
+    return the number of failed jobs."""
     folder = study / ALGORITHMS / f"ranks-{ranks}"
     config = CollectivesConfig(
         ranks=ranks, paths=MESSAGE_PATHS, sizes=MESSAGE_SIZES, seconds=time_s, output=folder

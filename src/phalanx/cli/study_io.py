@@ -32,7 +32,7 @@ def io(
         IoStudyConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = IoStudyConfig(),  # noqa: B008
 ) -> None:
-    """Where is training held up by its storage here, and which format, readers and depth to take?
+    """Find where storage limits training, and which format, readers and prefetch depth to use.
 
     Loads the data of a profile in every format with several numbers of readers and batches ahead,
     for accelerators from fast to slow. Throughput and utilisation are measured and drawn. The same
@@ -88,7 +88,7 @@ class IoRun:
         return sum(num_bytes_of(format_, shape) for format_ in self.config.formats)
 
     def check(self) -> None:
-        """Nothing that the options have not checked."""
+        """Check nothing: the options were checked before."""
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:  # noqa: ARG002
         console.print(f"{label}  {self.config.title}", markup=False)
@@ -97,13 +97,15 @@ class IoRun:
 
 
 def _config(options: dict[str, Any], data: Path) -> IoConfig:
-    """The data stays from one run to the next: they read the same."""
+    """Return the config of one run; runs share the data, so it is kept between them."""
     return IoConfig(**options, data_dir=data, keep=True)
 
 
 def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
-    """Every run that is not there yet; returns how many failed. The data that was not
-    there before is removed, however it ended."""
+    """Make every run that is not complete; return the number that failed.
+
+    Data written for them is removed at the end, also after an error.
+    """
     locations = {data_location(run.config, study): run.config.formats for run in planned}
     ours = {location: missing(location, formats, 1) for location, formats in locations.items()}
     failed = 0

@@ -18,7 +18,7 @@ from phalanx.train.run import complete, new_folder, this_command, title
 
 def trace(
     *,
-    steps: Annotated[int, Parameter(group="What is traced")] = 20,
+    steps: Annotated[int, Parameter(group="Tracing")] = 20,
     options: Options = OPTIONS,
 ) -> None:
     """Make a few steps of a training run and show what every rank does when.

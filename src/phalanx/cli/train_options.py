@@ -21,24 +21,24 @@ def _shown_as(title: str, place: int) -> Parameter:
     )
 
 
-Work = Annotated[WorkOptions, _shown_as("What is trained", 1)]
-Reading = Annotated[ReadingOptions, _shown_as("On what", 2)]
-Learning = Annotated[LearningOptions, _shown_as("How it learns", 3)]
-Split = Annotated[SplitOptions, _shown_as("How the work is split", 4)]
-Communication = Annotated[CommunicationOptions, _shown_as("What the ranks send", 5)]
-Keeping = Annotated[KeepingOptions, _shown_as("What is kept", 6)]
+Work = Annotated[WorkOptions, _shown_as("Model and run", 1)]
+Reading = Annotated[ReadingOptions, _shown_as("Data", 2)]
+Learning = Annotated[LearningOptions, _shown_as("Optimizer", 3)]
+Split = Annotated[SplitOptions, _shown_as("Parallelism", 4)]
+Communication = Annotated[CommunicationOptions, _shown_as("Communication", 5)]
+Keeping = Annotated[KeepingOptions, _shown_as("Checkpoints and records", 6)]
 
 
 CONFIG_HELP = (
     'File of options, one a line, in TOML (`model = "cnn"`) or YAML; words of the command line '
     "win over it."
 )
-OUTSIDE = Group("In and out", sort_key=7)
+CONFIG_FILE_GROUP = Group("Configuration file", sort_key=7)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """All of them."""
+    """All options of a training run."""
 
     work: Work = field(default_factory=WorkOptions)
     reading: Reading = field(default_factory=ReadingOptions)
@@ -48,15 +48,17 @@ class RunOptions:
     keeping: Keeping = field(default_factory=KeepingOptions)
 
     def config(self) -> TrainConfig:
-        """Raises: UserError for values that no run could use."""
+        """Return the options as one config. Raises: UserError for invalid values."""
         groups = vars(self).values()
         return TrainConfig(
             **{name: value for group in groups for name, value in vars(group).items()}
         )
 
 
-ConfigFile = Annotated[Path | None, Parameter(name="--config", help=CONFIG_HELP, group=OUTSIDE)]
+ConfigFile = Annotated[
+    Path | None, Parameter(name="--config", help=CONFIG_HELP, group=CONFIG_FILE_GROUP)
+]
 Options = Annotated[RunOptions, Parameter(name="*")]
-"""Of a command that makes a run, beside those that it has itself."""
+"""Options of every command that trains."""
 OPTIONS = RunOptions()
 """The defaults; frozen."""

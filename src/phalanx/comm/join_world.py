@@ -11,7 +11,7 @@ from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.launch.allocation import describe_unread_host_file
-from phalanx.launch.binding import describe_binding, offered_cores, own_cores
+from phalanx.launch.binding import bound_cores, describe_binding, launcher_cores
 from phalanx.launch.detect import detect, detect_mpi, how_to_start
 
 
@@ -56,8 +56,8 @@ def report_binding(world: World) -> None:
     """Print one line, on rank 0, when the launcher's binding leaves cores of its node idle."""
     if world.link is not None or detect_mpi(os.environ) is None:
         return
-    ranks = world.node.allgather(own_cores())
-    text = describe_binding(ranks, offered_cores(os.environ), world.library, os.environ)
+    ranks = world.node.allgather(bound_cores())
+    text = describe_binding(ranks, launcher_cores(os.environ), world.library, os.environ)
     if text is not None and world.rank == 0:
         print(f"phalanx: {text}", file=sys.stderr, flush=True)
 

@@ -18,10 +18,10 @@ from phalanx.comm.link import LINK, Link
 from phalanx.comm.select import VARIABLE, Asked, asked_for
 from phalanx.errors import UserError
 from phalanx.launch.cores import (
-    Quota,
+    CpuQuota,
     affinity,
+    cpu_quota,
     last_level_cache_bytes,
-    own_quota,
     shared_cores,
 )
 
@@ -37,7 +37,7 @@ class RankSettings:
     protocol: int | None
     """Of the memory that the C kernels share; None without kernels."""
     affinity: list[int]
-    quota: Quota | None
+    quota: CpuQuota | None
     cache_bytes: int
     link: str | None
     """As the environment has it, or as the program gave it."""
@@ -80,7 +80,7 @@ def read_settings(
         version=VERSION,
         protocol=getattr(module, "PROTOCOL", 0) if module is not None else None,
         affinity=affinity(),
-        quota=own_quota(),
+        quota=cpu_quota(),
         cache_bytes=last_level_cache_bytes(),
         link=(environ.get(LINK) or None) if link is None else str(link),
         all_reduce=environ.get(VARIABLE) or None,
@@ -113,7 +113,7 @@ def exchange(own: RankSettings, gather: Callable[[str], Sequence[str]]) -> list[
             "install the same one for all"
         )
     for text in texts:
-        text["quota"] = Quota(**text["quota"]) if text["quota"] else None
+        text["quota"] = CpuQuota(**text["quota"]) if text["quota"] else None
     return [RankSettings(**text) for text in texts]
 
 

@@ -13,7 +13,7 @@ from phalanx.doctor.software import check_python, check_report, check_torch
 
 
 def all_checks(ranks: int, runs: Path, data_root: Path | None) -> list[Check]:
-    """ranks: how many to start; runs: the folder that runs are written to."""
+    """Return all checks. ranks: number to start; runs: folder of the runs."""
     return [
         Check(name="Python", run=check_python),
         Check(name="PyTorch", run=check_torch, timeout_s=60.0),

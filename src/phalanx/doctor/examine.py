@@ -1,4 +1,4 @@
-"""Runs checks, one after the other, each within its time; a check that fails is a finding too."""
+"""Runs the checks one after the other, each with a timeout; a failed check is a finding."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A name for when nothing comes back, what to run, and how long it may take."""
+    """A check: its name, function and timeout."""
 
     name: str
     run: Callable[[], list[Finding]]
@@ -20,13 +20,13 @@ class Check:
 
 
 def examine(checks: Sequence[Check]) -> Iterator[Finding]:
-    """The findings of each check, as they come."""
+    """Yield the findings of each check as it completes."""
     for check in checks:
         yield from _findings(check)
 
 
 def _findings(check: Check) -> list[Finding]:
-    """In a thread of its own, which is left behind when it does not come back in time."""
+    """Run a check on a daemon thread, which is abandoned after the timeout."""
     found: list[Finding] = []
     thread = threading.Thread(target=lambda: found.extend(_guarded(check)), daemon=True)
     thread.start()

@@ -10,13 +10,13 @@ Status = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the examination."""
+    """One line of the output."""
 
     name: str
     status: Status
     detail: str
     mend: str | None = None
-    """The command that mends it, or what to do; None when there is nothing to mend."""
+    """The command or action that fixes it; None when there is nothing to fix."""
 
 
 def ok(name: str, detail: str) -> Finding:

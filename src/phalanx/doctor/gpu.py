@@ -1,4 +1,4 @@
-"""GPUs, as PyTorch sees them."""
+"""Check of the GPUs that PyTorch can use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_gpu() -> list[Finding]:
 
 
 def judge_gpu(names: list[str], cuda: str | None, *, has_driver: bool) -> Finding:
-    """names: devices that PyTorch can use; cuda: what it was built for, None for a CPU build."""
+    """Judge the GPUs. names: usable by PyTorch; cuda: version it was built for, None: CPU build."""
     if names:
         return ok("GPU", ", ".join(names))
     if has_driver and cuda is None:

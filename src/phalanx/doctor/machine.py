@@ -1,4 +1,4 @@
-"""Cores, shared memory, and the disk that runs are written to."""
+"""Checks of cores, shared memory and disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_cores(ranks: int) -> list[Finding]:
 
 
 def judge_cores(ranks: int, usable: int, affinity: int, present: int) -> Finding:
-    """usable: after the container's quota; affinity: that this process may be put on."""
+    """Judge the cores. usable: within the container's quota; affinity: allowed by the scheduler."""
     limits = []
     if affinity < present:
         limits.append(f"affinity leaves {affinity} of {present}")
@@ -63,7 +63,7 @@ def check_leftovers() -> list[Finding]:
 
 
 def judge_leftovers(segments: list[tuple[Path, int]]) -> Finding:
-    """segments: files that nobody uses any more, with their sizes in bytes."""
+    """Judge leftovers. segments: unused shared-memory files, with their sizes in bytes."""
     if not segments:
         return ok("leftovers", "no files of killed jobs")
     size = _size(sum(size_bytes for _, size_bytes in segments))
@@ -72,7 +72,7 @@ def judge_leftovers(segments: list[tuple[Path, int]]) -> Finding:
 
 
 def check_disk(folder: Path) -> list[Finding]:
-    """folder: where runs are going to be written; it need not exist yet."""
+    """Check the disk. folder: for the runs; it need not exist yet."""
     there = next(path for path in [folder.resolve(), *folder.resolve().parents] if path.is_dir())
     if not os.access(there, os.W_OK):
         mend = "change to a folder of your own, or use --run-dir"

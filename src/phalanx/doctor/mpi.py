@@ -1,4 +1,4 @@
-"""The MPI: which one it is, and whether ranks that it starts really find each other."""
+"""Checks of the installed MPI, and of ranks started with it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ANOTHER_MPI = (
 
 
 def check_mpi(ranks: int) -> list[Finding]:
-    """Finds the MPI and starts `ranks` ranks with it."""
+    """Find the MPI and start `ranks` ranks with it."""
     installation = find_mpi(os.environ)
     where = f"{_SOURCES[installation.source]}, {installation.mpiexec}"
     found = ok("MPI", f"{installation} {where}")
@@ -35,7 +35,7 @@ def check_mpi(ranks: int) -> list[Finding]:
 
 
 def run_probe(installation: MpiInstallation, ranks: int) -> tuple[int | None, str]:
-    """Exit code (None: did not end in time) and output of `ranks` ranks of the probe."""
+    """Return exit code (None: timeout) and output of the probe on `ranks` ranks."""
     program = [sys.executable, "-m", "phalanx.comm.probe"]
     command = mpi_job(installation, ranks, program, cores=usable_cores(), environ=os.environ)
     with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
@@ -108,7 +108,7 @@ def _judge_kernels(compiled: object) -> Finding:
 
 
 def parse_answers(output: str) -> list[dict[str, Any]]:
-    """JSON objects of the probe in `output`; launchers mix the lines of ranks, and their own."""
+    """Return the probe's JSON objects in `output`, in which launchers interleave lines."""
     decoder = json.JSONDecoder()
     answers: list[dict[str, Any]] = []
     position = output.find('{"world_size"')
@@ -123,7 +123,7 @@ def parse_answers(output: str) -> list[dict[str, Any]]:
 
 
 def reason(output: str) -> str:
-    """The first line that speaks of an error, else the last one that says anything."""
+    """Return the first line that mentions an error, else the last line with text."""
     lines = [words for line in output.splitlines() if (words := line.strip(" -=\t"))]
     errors = [line for line in lines if _ERROR_WORDS.search(line)]
     return (errors or lines[-1:] or ["no output"])[0]

@@ -1,4 +1,4 @@
-"""Findings as a table for people, and as JSON for programs."""
+"""Output of findings: a table or JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.text import Text
 
 from phalanx.doctor.finding import Finding, Status
 
-# Colour only underlines what the word says.
+# Colour repeats what the word says.
 _STYLES: dict[Status, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def show_table(findings: Sequence[Finding], console: Console) -> None:
-    """All findings, aligned; then each one that is not well, with what mends it."""
+    """Print all findings; then the warnings and problems again, with their fixes."""
     table = Table(box=None, show_header=False, pad_edge=False)
     for _ in ("name", "status"):
         table.add_column(no_wrap=True)
@@ -37,7 +37,7 @@ def show_table(findings: Sequence[Finding], console: Console) -> None:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """`2 problems, 1 warning`, or that all is well."""
+    """Return `2 problems, 1 warning`, or `all is well`."""
     counts = {word: sum(f.status == word for f in findings) for word in ("problem", "warning")}
     said = [f"{n} {word}{'s' if n > 1 else ''}" for word, n in counts.items() if n]
     return ", ".join(said) or "all is well"

@@ -1,4 +1,4 @@
-"""Python, PyTorch, and what the report is drawn with."""
+"""Checks of Python, PyTorch and the packages of the report."""
 
 from __future__ import annotations
 

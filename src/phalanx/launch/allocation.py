@@ -1,4 +1,4 @@
-"""The nodes over which a launcher spreads ranks of its own accord: those that were granted."""
+"""Nodes and slots of a batch allocation, over which launchers spread ranks."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 
 from phalanx.errors import UserError
 
-MOST_LOCAL_RANKS = 1024
+MAX_LOCAL_RANKS = 1024
 HOST_FILE = "PRTE_MCA_prte_default_hostfile"
 FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # of Open MPI 4, and of Kubernetes
 _HOST_FILES = (HOST_FILE, FORMER_HOST_FILE, "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 
 
 def slots_per_node(environ: Mapping[str, str]) -> list[int]:
-    """Ranks that are granted on each node of the allocation; empty where there is none."""
+    """Return the slots on each node of the allocation; empty without one."""
     return _of_slurm(environ) or _of_pbs(environ) or _of_lsf(environ) or _of_host_file(environ)
 
 
-def most_local_ranks(ranks: int, slots: Sequence[int]) -> int:
+def max_local_ranks(ranks: int, slots: Sequence[int]) -> int:
     """Return the number of `ranks` on the fullest node, when slots are filled node by node."""
     if not slots:
         return ranks
@@ -41,8 +41,10 @@ def _placed(ranks: int, slots: Sequence[int]) -> list[int]:
 def describe_unread_host_file(
     num_nodes: int, ranks: int, library: str, environ: Mapping[str, str]
 ) -> str | None:
-    """Return what is wrong where Open MPI 5 has put `ranks` on fewer nodes than the hostfile says
-    that it was given under the name of Open MPI 4, else None."""
+    """Return a warning if Open MPI 5 used fewer nodes than an Open MPI 4 hostfile names, else None.
+
+    Open MPI 5 ignores a hostfile in the variable of Open MPI 4.
+    """
     if not re.search(r"Open MPI v([5-9]|\d\d)", library) or HOST_FILE in environ:
         return None
     slots = _of_host_files([environ.get(FORMER_HOST_FILE)])
@@ -56,7 +58,7 @@ def describe_unread_host_file(
 
 
 def _of_slurm(environ: Mapping[str, str]) -> list[int]:
-    """SLURM_TASKS_PER_NODE, such as `4(x2),3`."""
+    """Parse SLURM_TASKS_PER_NODE, such as `4(x2),3`."""
     words = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
     slots = [int(count) for count, repeat in words for _ in range(int(repeat or 1))]
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES", "")
@@ -66,12 +68,12 @@ def _of_slurm(environ: Mapping[str, str]) -> list[int]:
 
 
 def _of_pbs(environ: Mapping[str, str]) -> list[int]:
-    """PBS_NODEFILE: a line a slot."""
+    """Count the lines of PBS_NODEFILE, one per slot."""
     return list(Counter(_lines(environ.get("PBS_NODEFILE"))).values())
 
 
 def _of_lsf(environ: Mapping[str, str]) -> list[int]:
-    """LSB_MCPU_HOSTS, such as `n0 4 n1 4`."""
+    """Parse LSB_MCPU_HOSTS, such as `n0 4 n1 4`."""
     return [int(word) for word in environ.get("LSB_MCPU_HOSTS", "").split() if word.isdecimal()]
 
 
@@ -80,7 +82,7 @@ def _of_host_file(environ: Mapping[str, str]) -> list[int]:
 
 
 def _of_host_files(names: Iterable[str | None]) -> list[int]:
-    """A line a node: `n0 slots=2`, `n0:2` or `n0`; a node may be named again."""
+    """Parse hostfiles: `n0 slots=2`, `n0:2` or `n0` per line; a node may appear again."""
     slots: Counter[str] = Counter()
     for name in names:
         for line in _lines(name):
@@ -90,7 +92,7 @@ def _of_host_files(names: Iterable[str | None]) -> list[int]:
 
 
 def _lines(name: str | None) -> list[str]:
-    """Without comments; none where the file cannot be read."""
+    """Return the lines without comments; none if the file cannot be read."""
     try:
         lines = Path(name).read_text().splitlines() if name else []
     except OSError:
@@ -99,6 +101,6 @@ def _lines(name: str | None) -> list[str]:
 
 
 def check_ranks(ranks: int, environ: Mapping[str, str]) -> None:
-    """Raises: UserError for a number of ranks that no node can be meant to run."""
-    if most_local_ranks(ranks, slots_per_node(environ)) > MOST_LOCAL_RANKS:
-        raise UserError(f"--ranks {ranks}: more than {MOST_LOCAL_RANKS} processes on a node")
+    """Raise UserError for more ranks on a node than any node can run."""
+    if max_local_ranks(ranks, slots_per_node(environ)) > MAX_LOCAL_RANKS:
+        raise UserError(f"--ranks {ranks}: more than {MAX_LOCAL_RANKS} processes on a node")

@@ -1,5 +1,4 @@
-"""Ranks that their launcher bound to fewer cores than it had: threads for them, and the flag that
-frees them."""
+"""Core binding of ranks by their launcher: threads per rank, and the flag that disables binding."""
 
 from __future__ import annotations
 
@@ -7,23 +6,23 @@ import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 
-from phalanx.launch.cores import own_quota
+from phalanx.launch.cores import cpu_quota
 from phalanx.launch.variables import launcher_process
 
-_FLAGS = {  # by what the library calls itself
+_FLAGS = {  # by the library's name
     "Open MPI": "mpiexec --bind-to none",
     "MPICH": "mpiexec -bind-to none",
     "Intel": "I_MPI_PIN=0",
 }
 
 
-def own_cores() -> frozenset[int]:
-    """Return the cores that this process may run on; empty where the system does not tell."""
+def bound_cores() -> frozenset[int]:
+    """Return the cores that this process is bound to; empty if the system does not report them."""
     return frozenset(_affinity(0))
 
 
-def offered_cores(environ: Mapping[str, str]) -> int:
-    """Return how many cores the launcher had for its ranks on this node; 0: it does not tell."""
+def launcher_cores(environ: Mapping[str, str]) -> int:
+    """Return the number of cores that the launcher has for its ranks on this node; 0: unknown."""
     if "SLURM_CPUS_ON_NODE" in environ and "SLURM_STEP_ID" in environ:
         text = environ["SLURM_CPUS_ON_NODE"]
         return int(text) if text.isdecimal() else 0
@@ -31,12 +30,11 @@ def offered_cores(environ: Mapping[str, str]) -> int:
 
 
 def cores_of_rank(local_ranks: int, environ: Mapping[str, str]) -> int:
-    """Return how many cores this rank, one of `local_ranks` of its node, should compute on; at
-    least 1.
+    """Return the number of cores for this rank, one of `local_ranks` on its node; at least 1.
 
-    The cores that it is bound to are its own already; those of the launcher are for all.
+    Cores that it is bound to are exclusive; those of the launcher are shared by all ranks.
     """
-    own, offered, quota = len(own_cores()), offered_cores(environ), own_quota()
+    own, offered, quota = len(bound_cores()), launcher_cores(environ), cpu_quota()
     own = own or os.cpu_count() or 1
     shared = [offered or own] + ([] if quota is None else [math.ceil(quota.cores)])
     return max(1, min(own, *(cores // local_ranks for cores in shared)))
@@ -45,9 +43,9 @@ def cores_of_rank(local_ranks: int, environ: Mapping[str, str]) -> int:
 def describe_binding(
     ranks: Sequence[Collection[int]], offered: int, library: str, environ: Mapping[str, str]
 ) -> str | None:
-    """Return a line for the user when binding leaves cores of the node idle, else None.
+    """Return a warning if binding leaves cores of the node idle, else None.
 
-    ranks: the cores of each rank of the node. offered: of the launcher, as `offered_cores`.
+    ranks: the cores of each rank of the node. offered: of the launcher, as `launcher_cores`.
     """
     used = len(set().union(*ranks))
     if used == 0 or used >= offered:

@@ -1,15 +1,15 @@
-"""The control groups of Linux that limit this process, as containers and batch systems set them."""
+"""Linux control groups that limit this process, as set by containers and batch systems."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-ROOT = Path("/sys/fs/cgroup")
-OWN = Path("/proc/self/cgroup")
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def group_folders(root: Path, own: Path, controller: str) -> list[Path]:
-    """Return the folder of this process's group and those above it: each one's limit holds.
+    """Return the folders of this process's group and its parents, whose limits all apply.
 
     root: of the hierarchy; own: the file that names the process's groups; controller: "" for
     version 2.
@@ -19,8 +19,8 @@ def group_folders(root: Path, own: Path, controller: str) -> list[Path]:
     return [folder, *(above for above in folder.parents if above.is_relative_to(root))]
 
 
-def memory_limit_bytes(root: Path = ROOT, own: Path = OWN) -> int | None:
-    """Return the least memory that a group of this process may use; None without a limit."""
+def memory_limit_bytes(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> int | None:
+    """Return the tightest memory limit of this process's groups; None without a limit."""
     files = [folder / "memory.max" for folder in group_folders(root, own, "")]
     old = group_folders(root / "memory", own, "memory")
     files += [folder / "memory.limit_in_bytes" for folder in old]
@@ -29,7 +29,7 @@ def memory_limit_bytes(root: Path = ROOT, own: Path = OWN) -> int | None:
 
 
 def _path(lines: list[str], controller: str) -> str:
-    """The process's group: version 2 has the line `0::/…`, version 1 `4:cpu,cpuacct:/…`."""
+    """Return the path of the group: version 2 has the line `0::/…`, version 1 `4:cpu,…:/…`."""
     for line in lines:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")

@@ -1,4 +1,4 @@
-"""The command that starts ranks, for each MPI, with what each of them needs."""
+"""The command line and environment that start ranks with each MPI."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phalanx.launch.allocation import FORMER_HOST_FILE, HOST_FILE, most_local_ranks, slots_per_node
+from phalanx.launch.allocation import FORMER_HOST_FILE, HOST_FILE, max_local_ranks, slots_per_node
 from phalanx.launch.installation import MpiInstallation, Vendor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """One process to start: its words, and what it gets on top of the environment of ours."""
+    """A process to start: its command line, and variables added to our environment."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     death_signal: signal.Signals = signal.SIGKILL
-    """What the process gets when we die. A launcher must be able to end its ranks on it."""
+    """Signal sent to the process when we die; a launcher must end its ranks on it."""
 
 
 def mpi_job(
@@ -29,8 +29,8 @@ def mpi_job(
     cores: int,
     environ: Mapping[str, str],
 ) -> Command:
-    """`program` on `ranks` ranks through the launcher of `installation`: of this node, or of the
-    allocation that a batch system has granted."""
+    """Return the command that runs `program` on `ranks` ranks, on this node or in the allocation of
+    a batch system."""
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     return Command(
         words=tuple(mpi_command(installation, ranks, program, as_root=as_root)),
@@ -39,8 +39,8 @@ def mpi_job(
     )
 
 
-# What makes a launcher take its ranks with it, also those that ignore SIGTERM. Killed outright,
-# Open MPI leaves them running; ended softly, Hydra waits for them for ever.
+# The signal on which a launcher ends its ranks, also those that ignore SIGTERM: after SIGKILL Open
+# MPI leaves them running, after SIGTERM Hydra waits for them for ever.
 _DEATH_SIGNALS: dict[Vendor, signal.Signals] = {
     "openmpi": signal.SIGTERM,
     "mpich": signal.SIGKILL,
@@ -52,7 +52,7 @@ _DEATH_SIGNALS: dict[Vendor, signal.Signals] = {
 def mpi_command(
     installation: MpiInstallation, ranks: int, program: Sequence[str], *, as_root: bool
 ) -> list[str]:
-    """The words of the command line."""
+    """Return the command line."""
     vendor = installation.vendor
     flags = list(_VENDOR_FLAGS[vendor])
     if vendor == "openmpi" and as_root:
@@ -73,37 +73,37 @@ _VENDOR_FLAGS: dict[Vendor, tuple[str, ...]] = {
 def mpi_environment(
     vendor: Vendor, ranks: int, *, cores: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Variables for the launcher and its ranks; what the user has set in `environ` stays.
+    """Return variables for the launcher and its ranks, without those that the user has set.
 
-    cores: of a node.
+    cores: per node.
     """
     slots = slots_per_node(environ)
     several = len(slots) > 1
     wanted = _VENDOR_VARIABLES[vendor] | (_ON_NODES if several else _ON_ONE_NODE)[vendor]
     former = _FORMER_NAMES[vendor]
     wanted |= {now: environ[name] for name, now in former.items() if name in environ}
-    if most_local_ranks(ranks, slots) > cores:
+    if max_local_ranks(ranks, slots) > cores:
         wanted |= _OVERSUBSCRIBED_VARIABLES[vendor]
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
 _VENDOR_VARIABLES: dict[Vendor, dict[str, str]] = {
-    # The one-sided component for UCX prints an error whenever a shared window is made, then
-    # another takes over: leave it out from the start.
+    # The one-sided component for UCX prints an error for every shared window before another
+    # component is used: disable it.
     "openmpi": {"OMPI_MCA_osc": "^ucx"},
     "mpich": {},
-    # Pinned, two jobs of two ranks share two cores of many, and every rank is left with one.
+    # With pinning, two jobs on one node share its first cores, one per rank.
     "impi": {"I_MPI_PIN": "0"},
     "other": {},
 }
-# Where all ranks are on this node no network is looked for, which spares each rank a second.
+# On one node, skip the search for networks, which takes each rank a second.
 _ON_ONE_NODE: dict[Vendor, dict[str, str]] = {
     "openmpi": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
     "mpich": {},
     "impi": {"I_MPI_FABRICS": "shm"},
     "other": {},
 }
-# A link that is dead is noticed by its launcher after seconds; by default after minutes.
+# The launcher detects a dead link within seconds; by default within minutes.
 _ON_NODES: dict[Vendor, dict[str, str]] = {
     "openmpi": {
         "PRTE_MCA_oob_tcp_keepalive_time": "5",
@@ -114,8 +114,8 @@ _ON_NODES: dict[Vendor, dict[str, str]] = {
     "impi": {},
     "other": {},
 }
-# Set by the MPI Operator of Kubernetes, and read by Open MPI 4; from 5 on others take their place,
-# without which all ranks run on the launcher's own pod.
+# Set by the MPI Operator of Kubernetes for Open MPI 4. Open MPI 5 reads other names; without them
+# all ranks run on the launcher's pod.
 _FORMER_NAMES: dict[Vendor, dict[str, str]] = {
     "openmpi": {
         FORMER_HOST_FILE: HOST_FILE,
@@ -127,7 +127,7 @@ _FORMER_NAMES: dict[Vendor, dict[str, str]] = {
     "other": {},
 }
 _OVERSUBSCRIBED_VARIABLES: dict[Vendor, dict[str, str]] = {
-    # Open MPI counts the machine's cores, not those that a container grants.
+    # Open MPI counts the machine's cores, not those of the container.
     "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1"},
     "mpich": {},
     "impi": {},

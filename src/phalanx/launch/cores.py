@@ -8,27 +8,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.launch.cgroup import OWN, ROOT, group_folders
+from phalanx.launch.cgroup import CGROUP_ROOT, OWN_CGROUP, group_folders
 
 
 @dataclass(frozen=True)
-class Quota:
-    """CPU time that a control group grants to all of its processes together."""
+class CpuQuota:
+    """CPU time that a control group grants to all its processes together."""
 
     cores: float
     group: str
-    """The same text for two processes of this machine that are limited together."""
+    """Identifier of the group: equal for processes that share the limit."""
 
 
 def usable_cores() -> int:
-    """Cores of this process: its affinity, cut down to the quota of its container; at least 1."""
-    quota = own_quota()
+    """Return the usable cores: the affinity, limited by the container's quota; at least 1."""
+    quota = cpu_quota()
     cores = affinity_cores()
     return cores if quota is None else max(1, min(cores, math.ceil(quota.cores)))
 
 
-def shared_cores(affinities: Iterable[Iterable[int]], quotas: Iterable[Quota | None]) -> int:
-    """Return the cores that processes of one machine have together; at least 1.
+def shared_cores(affinities: Iterable[Iterable[int]], quotas: Iterable[CpuQuota | None]) -> int:
+    """Return the number of cores that processes of one machine share; at least 1.
 
     affinities: the numbers of the cores that each process may run on. quotas: of each process.
     """
@@ -41,23 +41,23 @@ def shared_cores(affinities: Iterable[Iterable[int]], quotas: Iterable[Quota | N
 
 
 def affinity_cores() -> int:
-    """Cores that the scheduler may put this process on."""
+    """Return the number of cores in the affinity mask of this process."""
     return len(affinity())
 
 
 def affinity() -> list[int]:
-    """Return the numbers of the cores that the scheduler may put this process on."""
+    """Return the cores in the affinity mask of this process."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
-def own_quota() -> Quota | None:
-    """Return the tightest limit of this process, None without one."""
-    return cgroup_quota(ROOT, OWN)
+def cpu_quota() -> CpuQuota | None:
+    """Return the tightest CPU quota of this process, None without one."""
+    return cgroup_quota(CGROUP_ROOT, OWN_CGROUP)
 
 
-def cgroup_quota(root: Path, own_cgroup: Path) -> Quota | None:
+def cgroup_quota(root: Path, own_cgroup: Path) -> CpuQuota | None:
     """Return the tightest limit of the control groups in `own_cgroup`; None when they set none."""
     found = [_quota(_read_v2(folder), folder) for folder in group_folders(root, own_cgroup, "")]
     for cpu in (root / "cpu", root / "cpu,cpuacct"):
@@ -67,15 +67,15 @@ def cgroup_quota(root: Path, own_cgroup: Path) -> Quota | None:
     return min(limits, key=lambda quota: quota.cores, default=None)
 
 
-def _quota(cores: float | None, folder: Path) -> Quota | None:
+def _quota(cores: float | None, folder: Path) -> CpuQuota | None:
     if cores is None:
         return None
     status = folder.stat()
-    return Quota(cores, f"{status.st_dev}:{status.st_ino}")
+    return CpuQuota(cores, f"{status.st_dev}:{status.st_ino}")
 
 
 def _read_v2(folder: Path) -> float | None:
-    """`max 100000`, or microseconds of computing in so many microseconds."""
+    """Read cpu.max: `max 100000`, or quota and period in microseconds."""
     file = folder / "cpu.max"
     if not file.is_file():
         return None

@@ -15,13 +15,13 @@ Launcher = Literal["openmpi", "hydra", "slurm", "torchrun"]
 _FIRST_RESERVED_SLURM_STEP = 0xFFFFFFF0
 
 TORCHRUN_SIGN = "TORCHELASTIC_RUN_ID"
-# One of them is there where Slurm offers its tasks a process manager that MPI libraries know.
+# Slurm sets one of them if it offers its tasks a process manager that MPI libraries support.
 _PMI_SIGNS = ("PMI_RANK", "PMI_FD", "PMIX_RANK", "PMIX_NAMESPACE")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """This process is one of `world_size` that `launcher` started; `None`: it does not tell."""
+    """Rank and launcher of this process; `None`: the launcher does not report it."""
 
     launcher: Launcher
     rank: int
@@ -40,9 +40,8 @@ class Launched:
 def detect(environ: Mapping[str, str]) -> Launched | None:
     """Return the innermost launcher of this process; None without one.
 
-    torchrun under srun or mpirun sets its variables last, so it wins where it signs with
-    TORCHELASTIC_RUN_ID. A bare RANK and WORLD_SIZE may come from a container's settings, so they
-    lose against MPI launchers.
+    torchrun under srun or mpirun sets its variables last, so it wins if TORCHELASTIC_RUN_ID is set.
+    RANK and WORLD_SIZE alone may come from a container's settings, so MPI launchers win over them.
     """
     torchrun_is_innermost = TORCHRUN_SIGN in environ
     order = [_openmpi, _slurm, _hydra] if _is_pmi_of_srun(environ) else [_openmpi, _hydra, _slurm]
@@ -51,10 +50,10 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
 
 
 def detect_mpi(environ: Mapping[str, str]) -> Launched | None:
-    """Return the rank that an MPI launcher made of this process, None where none is innermost.
+    """Return the rank that an MPI launcher gave this process; None if none is innermost.
 
-    `srun --mpi=none` starts tasks that no MPI library recognises as ranks of one job. A step of
-    one task is how programs without MPI are started, and shells.
+    `srun --mpi=none` starts tasks that no MPI library recognises as ranks of one job. A step of one
+    task usually runs a shell, or a program without MPI.
     """
     launched = detect(environ)
     if launched is None or launched.launcher == "torchrun":
@@ -66,8 +65,7 @@ def detect_mpi(environ: Mapping[str, str]) -> Launched | None:
 
 
 def how_to_start(launched: Launched | None, library: str) -> str:
-    """Return the advice for ranks that `launched` numbers, and that `library` takes for single
-    processes."""
+    """Return advice if `library` does not recognise the ranks of `launched` as one job."""
     if launched is not None and launched.launcher == "slurm":
         kind = "pmix" if "Open MPI" in library else "pmi2"
         return f"srun offers its tasks nothing that this library knows: srun --mpi={kind}"
@@ -91,16 +89,16 @@ _OPENMPI_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
 
 
 def _hydra(environ: Mapping[str, str]) -> Launched | None:
-    """MPICH, Intel MPI and their relatives."""
+    """Detect Hydra: MPICH, Intel MPI and their derivatives."""
     names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     return _launched("hydra", environ, *names)
 
 
 def _slurm(environ: Mapping[str, str]) -> Launched | None:
-    """Ranks of `srun` only.
+    """Detect ranks of `srun`.
 
-    A batch script and the shell of `salloc` carry SLURM_PROCID=0 and the SLURM_NTASKS of the
-    whole allocation although they are one process: what tells them apart is the step.
+    A batch script and the shell of `salloc` have SLURM_PROCID=0 and the SLURM_NTASKS of the full
+    allocation although they are one process; only the step tells them apart.
     """
     step = _number(environ, "SLURM_STEP_ID")
     if step is None or step >= _FIRST_RESERVED_SLURM_STEP:
@@ -135,7 +133,7 @@ def _is_pmi_of_srun(environ: Mapping[str, str]) -> bool:
 
 
 def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:
-    """SLURM_STEP_TASKS_PER_NODE, such as `4(x2),3`, at the place of SLURM_NODEID."""
+    """Return entry SLURM_NODEID of SLURM_STEP_TASKS_PER_NODE, such as `4(x2),3`."""
     node = _number(environ, "SLURM_NODEID")
     words = environ.get("SLURM_STEP_TASKS_PER_NODE", "").split(",")
     if node is None or words == [""]:

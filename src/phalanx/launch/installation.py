@@ -30,7 +30,7 @@ _VERSION_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class MpiInstallation:
-    """One MPI and the command that starts ranks with it."""
+    """An installed MPI and its `mpiexec`."""
 
     vendor: Vendor
     version: str
@@ -44,7 +44,7 @@ class MpiInstallation:
 
 
 def find_mpi(environ: Mapping[str, str]) -> MpiInstallation:
-    """The MPI to start ranks with. Raises UserError when there is none, or two from PyPI."""
+    """Return the MPI to start ranks with. Raises UserError for none, or two from PyPI."""
     wheels = _installed_wheels()
     if len(wheels) > 1:
         raise UserError(two_wheels_message(list(wheels)))
@@ -73,7 +73,7 @@ def two_wheels_message(vendors: list[Vendor]) -> str:
 
 
 def parse_version(text: str) -> tuple[Vendor, str]:
-    """Vendor and version from what `mpiexec --version` printed."""
+    """Return vendor and version from the output of `mpiexec --version`."""
     for vendor, pattern in _VERSION_LINES:
         found = re.search(pattern, text)
         if found:
@@ -101,7 +101,7 @@ def _wheel_installation(vendor: Vendor, wheel: metadata.Distribution) -> MpiInst
             f"{name} {wheel.version} is installed but its mpiexec is gone: "
             f"pip install --force-reinstall {name}"
         )
-    # The wheel finds its libraries from its own place: keep the path free of `..`.
+    # The wheel finds its libraries relative to its own path, which must not contain `..`.
     mpiexec = mpiexec.parent.resolve() / mpiexec.name
     return MpiInstallation(vendor=vendor, version=wheel.version, mpiexec=mpiexec, source="pypi")
 

@@ -1,4 +1,4 @@
-"""A job: the processes of one run, started together, watched, and ended without a trace."""
+"""A job: the processes of one run, started, monitored and ended together, without leftovers."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from phalanx.launch.command import Command
 from phalanx.launch.processes import is_daemon, kill, processes_with
 
 DEFAULT_GRACE_S = 5.0
-_LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks are gone and to tidy up
+_LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, and to clean up
 _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
-_MAX_LOOKS = 10  # at a file in shared memory whose owner is not among our processes
+_MAX_CHECKS = 10  # of a shared-memory file whose owner is not one of our processes
 
 Step = Literal["ask", "kill ranks", "kill all"]
 
 
-def ending_step(elapsed_s: float, grace_s: float) -> Step:
+def termination_step(elapsed_s: float, grace_s: float) -> Step:
     """Return the next step against processes that were asked to end `elapsed_s` ago.
 
-    Launchers come last: one that is killed leaves its files behind, one that sees its ranks die
-    takes them away.
+    Launchers come last: one that is killed leaves its files, one whose ranks end removes them.
     """
     if elapsed_s < grace_s:
         return "ask"
@@ -40,7 +39,7 @@ def ending_step(elapsed_s: float, grace_s: float) -> Step:
 
 
 class Job:
-    """The running processes. Use it in a `with` block: leaving the block ends them all.
+    """Running processes; leaving the `with` block ends them all.
 
     Should this process be killed, the kernel ends the job. The kernel watches the *thread* that
     called `start`, which therefore has to live as long as the job.
@@ -51,16 +50,16 @@ class Job:
         self._token = token
         self._exit_code: int | None = None  # of the first process that failed
         self.first_failed: int | None = None
-        """Number of the command whose process that was."""
+        """Index of the command whose process failed first."""
         self._ending_since: float | None = None
         self._grace_s = DEFAULT_GRACE_S
-        self._traces: set[Path] = set()
-        self._looks_at: Counter[str] = Counter()
+        self._leftovers: set[Path] = set()
+        self._num_checks: Counter[str] = Counter()
         self._finished = False
 
     @classmethod
     def start(cls, commands: Sequence[Command], log: Path) -> Self:
-        """Start one launcher, or a command a rank; what they print is appended to `log`."""
+        """Start one launcher, or one command per rank; their output is appended to `log`."""
         outer = os.environ.get(orphan.JOB_VARIABLE)
         token = f"{os.getpid()}.{secrets.token_hex(8)}"
         variable = {orphan.JOB_VARIABLE: f"{token}/{outer}" if outer else token}
@@ -75,25 +74,27 @@ class Job:
         return job
 
     def poll(self) -> int | None:
-        """None while any process runs, then the exit code: 0 when all ended well, else that of
-        the first that failed, negative for a signal. Call it often: when a rank has failed, this
-        is what ends the others. Returns at once."""
+        """Return None while any process runs, then the exit code, without blocking.
+
+        The code is 0 if all succeeded, else that of the first failure, negative for a signal. Call
+        it often: it ends the remaining ranks after a failure.
+        """
         if self._finished:
             return self._exit_code
         codes = [process.poll() for process in self._processes]
         if self._exit_code is None and any(codes):
-            self._note_first()
+            self._record_first_failure()
         if all(code is not None for code in codes):
             self._finish()
             return self._exit_code
         if self._exit_code is not None and self._ending_since is None:
-            self._ask_to_end(DEFAULT_GRACE_S)
-        self._look_for_traces()
-        self._press()
+            self._terminate(DEFAULT_GRACE_S)
+        self._record_leftovers()
+        self._escalate()
         return None
 
-    def _note_first(self) -> None:
-        """A process that was ended by a signal died before those that failed for want of it."""
+    def _record_first_failure(self) -> None:
+        """Record the first failure: a process ended by a signal died before the others failed."""
         codes = enumerate([process.poll() for process in self._processes])
         failed = [(code > 0, number, code) for number, code in codes if code]
         _, self.first_failed, self._exit_code = min(failed)
@@ -108,11 +109,10 @@ class Job:
         return code
 
     def end(self, grace_s: float = DEFAULT_GRACE_S) -> None:
-        """Ask all processes to end, kill those that have not after `grace_s`, and see to it that
-        neither a process nor a file of theirs is left."""
+        """Terminate all processes, kill those left after `grace_s`, and remove their files."""
         if not self._finished:
-            self._look_for_traces(now=True)
-            self._ask_to_end(grace_s)
+            self._record_leftovers(now=True)
+            self._terminate(grace_s)
             self.wait()
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class Job:
     ) -> None:
         self.end()
 
-    def _ask_to_end(self, grace_s: float) -> None:
+    def _terminate(self, grace_s: float) -> None:
         self._grace_s = grace_s
         if self._ending_since is None:
             self._ending_since = time.monotonic()
@@ -134,10 +134,10 @@ class Job:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGTERM)
 
-    def _press(self) -> None:
+    def _escalate(self) -> None:
         if self._ending_since is None:
             return
-        step = ending_step(time.monotonic() - self._ending_since, self._grace_s)
+        step = termination_step(time.monotonic() - self._ending_since, self._grace_s)
         started = {process.pid for process in self._running()}
         if step == "kill ranks":
             mine = processes_with(self._token)
@@ -145,29 +145,31 @@ class Job:
         elif step == "kill all":
             kill([*started, *processes_with(self._token)])
 
-    def _look_for_traces(self, *, now: bool = False) -> None:
-        """Remember the files of the ranks while they live: dead, they no longer tell.
+    def _record_leftovers(self, *, now: bool = False) -> None:
+        """Record the files of the ranks while they live; /proc does not list them afterwards.
 
-        Asking all processes takes milliseconds, listing a folder microseconds: ask only while
-        there are names whose owner is unknown, and not for ever.
+        Scanning all processes takes milliseconds, listing a folder microseconds: scan only while
+        there are files with unknown owners, and at most `_MAX_CHECKS` times per file.
         """
-        unknown = [name for name in leftovers.segment_names() if self._looks_at[name] < _MAX_LOOKS]
+        unknown = [
+            name for name in leftovers.segment_names() if self._num_checks[name] < _MAX_CHECKS
+        ]
         if unknown or now:
             launchers = {process.pid for process in self._processes}
-            self._traces |= leftovers.traces(processes_with(self._token), launchers)
-            self._looks_at.update(unknown)
-            self._looks_at.update({path.name: _MAX_LOOKS for path in self._traces})
+            self._leftovers |= leftovers.leftovers_of(processes_with(self._token), launchers)
+            self._num_checks.update(unknown)
+            self._num_checks.update({path.name: _MAX_CHECKS for path in self._leftovers})
 
     def _finish(self) -> None:
-        """All that we started has ended: end what that started in its turn."""
+        """Kill the descendants of the ended processes, and remove their files."""
         until = time.monotonic() + _KILLED_WITHIN_S
         while survivors := processes_with(self._token):
-            self._look_for_traces(now=True)
+            self._record_leftovers(now=True)
             kill(survivors)
             if time.monotonic() > until:
                 raise RuntimeError(f"processes {survivors} of a job cannot be killed")
             time.sleep(_POLL_EVERY_S)
-        leftovers.remove(self._traces)
+        leftovers.remove(self._leftovers)
         launchers = [process.pid for process in self._processes]
         leftovers.remove(leftovers.session_folders(launchers, os.environ))
         self._finished = True
@@ -178,8 +180,8 @@ class Job:
 
 
 def _start(command: Command, variable: dict[str, str], output: int) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that Ctrl-C in the terminal reaches us alone; by way of
-    `orphan`, so that it ends with us. (Not `preexec_fn`: unsafe with threads, slow with torch.)"""
+    """Start a process in its own session, so that Ctrl-C reaches only us, and through `orphan`, so
+    that it ends with us. (Not `preexec_fn`: unsafe with threads, slow with torch.)"""
     bound = [sys.executable, "-I", "-S", orphan.__file__]
     words = [*bound, str(int(command.death_signal)), str(os.getpid()), *command.words]
     return subprocess.Popen(

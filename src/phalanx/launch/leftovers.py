@@ -1,8 +1,8 @@
-"""Files that an MPI leaves behind when its processes are killed, and nothing but those.
+"""Files that an MPI leaves behind when its processes are killed.
 
-Open MPI keeps its segments under /dev/shm until `mpiexec` takes them away, together with a
-session folder `ompi.<process id of mpiexec>`; MPICH keeps one until a rank leaves by itself.
-Intel MPI takes the names away at once.
+Open MPI keeps its segments under /dev/shm until `mpiexec` removes them, together with a session
+folder `ompi.<process id of mpiexec>`; MPICH keeps one until a rank exits normally. Intel MPI
+unlinks its files at once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SEGMENT_NAMES = re.compile(
 _SESSION_NAME = re.compile(r"ompi\.(\d+)")
 
 
-def traces(pids: Iterable[int], launchers: Collection[int]) -> set[Path]:
+def leftovers_of(pids: Iterable[int], launchers: Collection[int]) -> set[Path]:
     """Return the files that would remain if these processes of a job were killed now."""
     files = set().union(*(mapped_files(pid) for pid in pids))
     found = (segment_or_session(file, launchers) for file in files)
@@ -34,14 +34,14 @@ def traces(pids: Iterable[int], launchers: Collection[int]) -> set[Path]:
 
 
 def session_folders(launchers: Iterable[int], environ: Mapping[str, str]) -> list[Path]:
-    """Session folders of Open MPI's launchers that have died: a name holds the process id."""
+    """Return the session folders of these Open MPI launchers, named by process id."""
     roots = {Path(environ.get(name) or "/tmp") for name in ("TMPDIR", "TMP", "TEMP")}
     folders = (root / f"ompi.{pid}" for root in roots for pid in launchers)
     return [folder for folder in folders if folder.is_dir() and _is_ours(folder)]
 
 
 def segment_or_session(file: Path, launchers: Collection[int]) -> Path | None:
-    """The segment itself, or the session folder of one of `launchers` that `file` lies in."""
+    """Return `file` if it is a segment, or the session folder of `launchers` that holds it."""
     if file.parent == SHARED_MEMORY and is_segment(file.name):
         return file
     for folder in file.parents:
@@ -57,7 +57,7 @@ def is_segment(name: str) -> bool:
 
 
 def segment_names() -> list[str]:
-    """Names of all MPI files in shared memory, whoever they belong to."""
+    """Return the names of all MPI files in shared memory, of all users."""
     try:
         return [name for name in os.listdir(SHARED_MEMORY) if is_segment(name)]
     except OSError:
@@ -65,7 +65,7 @@ def segment_names() -> list[str]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete what is still there."""
+    """Delete files and folders that still exist."""
     for path in paths:
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)
@@ -75,7 +75,7 @@ def remove(paths: Iterable[Path]) -> None:
 
 
 def abandoned_segments() -> list[Path]:
-    """Our own segments that no process that we can see maps any more."""
+    """Return segments of this user that no visible process maps any more."""
     own = [path for name in segment_names() if _is_ours(path := SHARED_MEMORY / name)]
     if not own:
         return []

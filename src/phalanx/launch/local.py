@@ -1,4 +1,4 @@
-"""Ranks on this node without MPI: one command each, told who it is the way torchrun does it."""
+"""Ranks on this node without MPI: one command each, with the variables of torchrun."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from phalanx.launch.command import Command
 def local_commands(
     ranks: int, program: Sequence[str], *, environ: Mapping[str, str]
 ) -> list[Command]:
-    """One command a rank; `environ` is what the user has set, which stays."""
+    """Return one command per rank; variables set in `environ` are kept."""
     shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     if "GLOO_SOCKET_IFNAME" not in environ:
         # Gloo would resolve the host's name, which need not lead anywhere in a container.

@@ -1,7 +1,7 @@
-"""A process that ends when its parent does, however the parent ended; on Linux, else a no-op.
+"""End a process when its parent dies, in any way; a no-op outside Linux.
 
-Run as a program, `orphan.py <signal> <parent> <word>...` becomes the command after it was bound
-to its parent. It is run without site-packages: it imports the standard library only.
+Run as a program, `orphan.py <signal> <parent> <word>...` sets this up and executes the command. It
+runs without site-packages, so it imports the standard library only.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _EXIT_NOT_FOUND = 127
 
 
 def end_with_parent(with_signal: int = signal.SIGKILL, parent: int | None = None) -> None:
-    """Get `with_signal` when the parent dies: for a rank, the launcher that started it.
+    """Receive `with_signal` when the parent dies; a rank's parent is its launcher.
 
-    parent: its process id, where it is known, so that a parent which died before this call is
-    noticed as well. The kernel forgets the wish when a set-user-id program is executed.
+    parent: its process id if known, to detect a parent that died before this call. The kernel
+    clears the setting when a set-user-id program is executed.
     """
     if sys.platform != "linux":
         return
@@ -32,7 +32,7 @@ def end_with_parent(with_signal: int = signal.SIGKILL, parent: int | None = None
 
 
 def _is_orphan() -> bool:
-    """A rank of a job of ours has the launcher as parent: process 1 means that it has died."""
+    """Return whether the launcher of this rank has died: its parent is then process 1."""
     started_by_job = os.environ.get(JOB_VARIABLE)
     return started_by_job is not None and os.getppid() == 1 and not started_by_job.startswith("1.")
 

@@ -1,7 +1,7 @@
-"""Finding the processes of a job, wherever they went: each one inherits a token of the job.
+"""Processes of a job, found by a token in their environment (Linux only).
 
-Launchers put their ranks into sessions of their own, and orphans get a new parent: neither the
-process group nor the tree of parents finds them all. Their environment does (Linux only).
+Launchers put ranks into new sessions, and orphans get a new parent, so neither process groups nor
+the process tree find them all.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _DAEMON_NAMES = ("hydra_", "prted", "orted")
 
 
 def processes_with(token: str) -> list[int]:
-    """Ids of living processes that were started with `token` in their environment."""
+    """Return the ids of running processes with `token` in their environment."""
     wanted = token.encode()
     own = os.getpid()
     return [pid for pid in process_ids() if pid != own and wanted in _environment_of(pid)]
 
 
 def process_ids() -> list[int]:
-    """All processes that the system shows, none where there is no /proc."""
+    """Return the ids of all visible processes; empty without /proc."""
     if not _PROCESSES.is_dir():
         return []
     return [int(folder.name) for folder in _PROCESSES.iterdir() if folder.name.isdecimal()]
@@ -39,7 +39,7 @@ def is_daemon(pid: int) -> bool:
 
 
 def mapped_files(pid: int) -> set[Path]:
-    """Existing files that a process shares with others through memory."""
+    """Return the existing files that a process maps as shared memory."""
     with contextlib.suppress(OSError):
         lines = (_PROCESSES / str(pid) / "maps").read_text(errors="replace").splitlines()
         return {Path(path) for path in map(_shared_path, lines) if path is not None}
@@ -47,21 +47,21 @@ def mapped_files(pid: int) -> set[Path]:
 
 
 def _shared_path(line: str) -> str | None:
-    """`7fb1-7fb2 rw-s 00000000 00:1b 70   /dev/shm/name`, where `s` means shared."""
+    """Parse `7fb1-7fb2 rw-s 00000000 00:1b 70   /dev/shm/name`, where `s` means shared."""
     fields = line.split(maxsplit=5)
     is_file = len(fields) == 6 and fields[5].startswith("/") and not fields[5].endswith("(deleted)")
     return fields[5] if is_file and fields[1].endswith("s") else None
 
 
 def kill(pids: Iterable[int]) -> None:
-    """SIGKILL; who is gone already does not matter."""
+    """Send SIGKILL; ended processes are ignored."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def _environment_of(pid: int) -> bytes:
-    """As it was when the process began; empty for processes of others, zombies and the dead."""
+    """Return the initial environment; empty for other users' processes, zombies and ended ones."""
     with contextlib.suppress(OSError):
         return (_PROCESSES / str(pid) / "environ").read_bytes()
     return b""

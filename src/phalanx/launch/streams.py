@@ -1,4 +1,4 @@
-"""The standard streams of a command or a rank, made fit for whatever is printed."""
+"""Standard output and error that accept any text, also when closed."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 
 def prepare_streams() -> None:
-    """Print what a stream's encoding lacks as a question mark, and nothing to a closed stream."""
+    """Replace characters that a stream cannot encode, and discard output to a closed stream."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            # The lowest free descriptor is that of the stream: no file of a run gets it instead.
+            # Takes the stream's descriptor, the lowest free one, so that no other file gets it.
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

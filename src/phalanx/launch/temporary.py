@@ -1,4 +1,4 @@
-"""The temporary folder of a job; it is gone after it, or after the next job if we are killed."""
+"""The temporary folder of a job, removed at its end, or by the next job if we are killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 PREFIX = "phalanx-job-"
 _LOCK = ".lock"
 _SETTLED_S = 60.0
-"""Younger folders are left alone: their owner may be about to lock them."""
+"""Age below which a folder is kept: its owner may not have locked it yet."""
 
 
 @contextlib.contextmanager
@@ -26,13 +26,13 @@ def job_folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=_prefix(), ignore_cleanup_errors=True) as name:
         folder = Path(name)
         with (folder / _LOCK).open("w") as lock:
-            with contextlib.suppress(OSError):  # without locks nothing is swept
-                fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel lets go of it when we die
+            with contextlib.suppress(OSError):  # without locks nothing is removed
+                fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases it when we die
             yield folder
 
 
 def sweep(root: Path) -> None:
-    """Remove the folders in `root` of this machine's jobs that were killed."""
+    """Remove the folders in `root` of killed jobs of this machine."""
     with contextlib.suppress(OSError):
         for folder in root.glob(f"{glob.escape(_prefix())}*"):
             if _is_abandoned(folder):
@@ -40,7 +40,7 @@ def sweep(root: Path) -> None:
 
 
 def _prefix() -> str:
-    """With the machine's name: elsewhere a lock may not be seen, and its owner still live."""
+    """Return the prefix with the host name: locks of other hosts may be invisible."""
     return f"{PREFIX}{socket.gethostname()}-"
 
 

@@ -1,7 +1,7 @@
 """The variables that PyTorch programs read (`RANK`, `MASTER_ADDR`, …), for ranks of MPI launchers.
 
-torchrun sets them, `mpiexec` and `srun` do not. Everything is taken from the environment and, where
-that names no job, from the launcher's process id: nothing is asked of other ranks.
+torchrun sets them, `mpiexec` and `srun` do not. They are derived from the environment and, if that
+names no job, from the launcher's process id, without communication.
 """
 
 from __future__ import annotations
@@ -14,26 +14,25 @@ from pathlib import Path
 
 from phalanx.launch.detect import Launched, detect_mpi
 
-SWITCH = "PHALANX_ENV"  # "0": set nothing
-# Names and values that Phalanx has set: a launcher below a rank tells them from a user's by it.
-MARK = "PHALANX_ENV_SET"
+ENABLE_VARIABLE = "PHALANX_ENV"  # "0": set nothing
+# Names and values set by Phalanx, by which a launcher below a rank tells them from a user's.
+MARKER_VARIABLE = "PHALANX_ENV_SET"
 
 _RANK_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-_FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below those that systems give to outgoing connections
+_FIRST_PORT, _NUM_PORTS = 20_000, 10_000  # below the range of outgoing connections
 _LAUNCHERS = ("hydra_pmi_proxy", "hydra_bstrap_pr", "mpiexec", "mpirun", "prterun", "prted")
 _MAX_PARENTS = 8
 
 
 def set_variables(environ: MutableMapping[str, str]) -> None:
-    """Set what an MPI launcher left out, where nobody has set any of it.
+    """Set the variables that an MPI launcher leaves out.
 
-    A user's RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE keeps all others from being set: half
-    of one numbering beside half of another would be worse than none. MASTER_ADDR and MASTER_PORT
-    are set where they are missing.
+    If the user has set any of RANK, WORLD_SIZE, LOCAL_RANK or LOCAL_WORLD_SIZE, nothing is set, so
+    that two numberings never mix. MASTER_ADDR and MASTER_PORT are set if missing.
 
     Raises: UserError when the launcher's own variables make no sense.
     """
-    if environ.get(SWITCH, "1") == "0":
+    if environ.get(ENABLE_VARIABLE, "1") == "0":
         return
     launched = detect_mpi(environ)
     if launched is None:
@@ -47,13 +46,13 @@ def set_variables(environ: MutableMapping[str, str]) -> None:
         if name not in environ
     }
     environ.update(chosen)
-    environ[MARK] = " ".join(f"{name}={value}" for name, value in chosen.items())
+    environ[MARKER_VARIABLE] = " ".join(f"{name}={value}" for name, value in chosen.items())
 
 
 def variables_of(launched: Launched, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of one rank; those that its launcher does not tell are left out.
+    """Return the variables of one rank, as far as its launcher reports them.
 
-    The port is the same on all ranks of a job and seldom that of another job.
+    The port is the same on all ranks of a job and rarely that of another job.
     """
     found = {"RANK": launched.rank, "WORLD_SIZE": launched.world_size}
     if launched.local_rank is not None:
@@ -71,7 +70,7 @@ def variables_of(launched: Launched, environ: Mapping[str, str]) -> dict[str, st
 
 
 def first_host(nodes: str) -> str:
-    """Return the first name of a Slurm list such as `n[03-05,9],login`; empty: there is none."""
+    """Return the first host of a Slurm list such as `n[03-05,9],login`; empty if none."""
     head, bracket, rest = nodes.partition("[")
     if "," in head or not bracket:
         return head.split(",")[0]
@@ -82,7 +81,7 @@ def first_host(nodes: str) -> str:
 
 
 def _job(environ: Mapping[str, str]) -> str | None:
-    """Return the launcher's own name of the job, which all of its ranks see."""
+    """Return the launcher's name of the job, which all its ranks see."""
     for name in ("PMIX_NAMESPACE", "I_MPI_HYDRA_UUID"):
         if name in environ:
             return environ[name]
@@ -106,13 +105,13 @@ def launcher_process() -> int:
 def is_users(name: str, environ: Mapping[str, str]) -> bool:
     """Return whether a variable is set, and not by Phalanx."""
     chosen = f"{name}={environ.get(name)}"
-    return name in environ and chosen not in environ.get(MARK, "").split()
+    return name in environ and chosen not in environ.get(MARKER_VARIABLE, "").split()
 
 
 def _forget(environ: MutableMapping[str, str]) -> None:
-    """Remove what Phalanx set in a process above this one: a launcher between the two may have
-    numbered anew. What somebody has changed since stays."""
-    for word in environ.pop(MARK, "").split():
+    """Remove variables that Phalanx set in a parent process, unless changed since: a launcher in
+    between may have assigned new ranks."""
+    for word in environ.pop(MARKER_VARIABLE, "").split():
         name, _, value = word.partition("=")
         if environ.get(name) == value:
             del environ[name]

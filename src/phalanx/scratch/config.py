@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from phalanx.errors import UserError
-from phalanx.launch.allocation import most_local_ranks, slots_per_node
+from phalanx.launch.allocation import max_local_ranks, slots_per_node
 from phalanx.launch.cores import usable_cores
 from phalanx.scratch.partition import partition_layers
 
@@ -113,7 +113,7 @@ class ScratchConfig:
     def threads(self) -> int:
         """Compute threads of each rank."""
         assert self.ranks is not None, "complete() comes first"
-        return max(1, usable_cores() // most_local_ranks(self.ranks, slots_per_node(os.environ)))
+        return max(1, usable_cores() // max_local_ranks(self.ranks, slots_per_node(os.environ)))
 
     def as_record(self) -> dict[str, object]:
         """The options as plain values, for `run.json`."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect_mpi
-from phalanx.launch.variables import MARK, set_variables
+from phalanx.launch.variables import MARKER_VARIABLE, set_variables
 
 
 def register() -> None:
@@ -37,8 +37,8 @@ def register() -> None:
             _register(sys.modules["torch"], is_rank=launched is not None)
         except Exception as error:  # noqa: BLE001
             # Where a user may want it, and once: children of a rank inherit the mark.
-            if launched is not None and launched.rank == 0 and MARK not in os.environ:
-                os.environ[MARK] = ""
+            if launched is not None and launched.rank == 0 and MARKER_VARIABLE not in os.environ:
+                os.environ[MARKER_VARIABLE] = ""
                 print(f"phalanx: backend mpi is not available: {error!r}", file=sys.stderr)
 
 

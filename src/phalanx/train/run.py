@@ -12,7 +12,7 @@ from pathlib import Path
 from phalanx.data.catalog import Choice, resolve
 from phalanx.data.described import DescribedPack, describe
 from phalanx.errors import UserError
-from phalanx.launch.allocation import check_ranks, most_local_ranks, slots_per_node
+from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
 from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
@@ -87,8 +87,8 @@ def _resumed(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
 def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int:
     """Return the compute threads of a rank: the cores of a node are shared among its ranks."""
     if launched is None:
-        return max(1, usable_cores() // most_local_ranks(ranks, slots_per_node(nodes)))
-    local_ranks = launched.local_world_size or most_local_ranks(ranks, slots_per_node(nodes))
+        return max(1, usable_cores() // max_local_ranks(ranks, slots_per_node(nodes)))
+    local_ranks = launched.local_world_size or max_local_ranks(ranks, slots_per_node(nodes))
     return cores_of_rank(local_ranks, os.environ)
 
 
