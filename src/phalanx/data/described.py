@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.data.pack_reader import INPUTS, TARGETS
 from phalanx.data.packed.index import INDEX, Field, PackIndex
 from phalanx.data.packed.index_file import has_index, read_index
 from phalanx.data.packed.pack import Pack
+from phalanx.data.reading.pack_reader import INPUTS, TARGETS
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape
 

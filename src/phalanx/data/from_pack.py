@@ -14,15 +14,21 @@ from torch import Tensor
 from phalanx.data.described import TRAIN, VALIDATION, DescribedPack
 from phalanx.data.in_memory import evaluation_parts
 from phalanx.data.order import windowed_order
-from phalanx.data.pack_reader import Asked, Fetched, PackReaders, Preparation, SplitReader
 from phalanx.data.packed.pack import Pack
-from phalanx.data.prefetch import ReaderKind, Readers, make_readers
+from phalanx.data.reading.pack_reader import (
+    PackReader,
+    Preparation,
+    ReadRequest,
+    ReadResult,
+    SplitReader,
+)
+from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers
+from phalanx.data.reading.tracing import trace_reads
 from phalanx.data.sampler import GlobalBatches
 from phalanx.data.source import IGNORED, Loaded
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.data.staging.staged_view import StagedView
 from phalanx.data.staging.stager import Stager
-from phalanx.data.traced import traced
 from phalanx.errors import UserError
 from phalanx.records.spans import SpanRecorder
 
@@ -89,10 +95,12 @@ class FromPack:
             )
             for split, pack in self._packs.items()
         }
-        fetch: Callable[[Asked], Fetched] = PackReaders(splits)
+        fetch: Callable[[ReadRequest], ReadResult] = PackReader(splits)
         if spans is not None and (ahead.kind == "threads" or not ahead.readers):
-            fetch = traced(fetch, spans)
-        self._readers: Readers[Asked, Fetched] = make_readers(fetch, ahead.readers, ahead.kind)
+            fetch = trace_reads(fetch, spans)
+        self._readers: Readers[ReadRequest, ReadResult] = make_readers(
+            fetch, ahead.readers, ahead.kind
+        )
         self.place = (0, 0)
         """Epoch, and samples of it that all ranks have been given."""
         self.stager: Stager | None = None
@@ -122,24 +130,24 @@ class FromPack:
         )
         sizes: list[int] = []
 
-        def work() -> Iterator[Asked]:
+        def work() -> Iterator[ReadRequest]:
             for batch in batches:
                 sizes.append(batch.global_size)
-                yield Asked(TRAIN, batch.indices.numpy(), epoch)
+                yield ReadRequest(TRAIN, batch.indices.numpy(), epoch)
 
         self.place = epoch, first_sample
-        for fetched in self._read(work()):
+        for result in self._read(work()):
             size = sizes.pop(0)
-            yield self._loaded(TRAIN, fetched, size)
+            yield self._loaded(TRAIN, result, size)
             self.place = epoch, self.place[1] + size
 
     def validation_batches(self, *, rank: int, num_ranks: int, batch_size: int) -> Iterator[Loaded]:
         work = (
-            Asked(VALIDATION, np.arange(part.start, part.stop))
+            ReadRequest(VALIDATION, np.arange(part.start, part.stop))
             for part in evaluation_parts(self.num_validation, rank, num_ranks, batch_size)
         )
-        for fetched in self._read(work):
-            yield self._loaded(VALIDATION, fetched, len(fetched.targets))
+        for result in self._read(work):
+            yield self._loaded(VALIDATION, result, len(result.targets))
 
     def notices(self) -> list[str]:
         """Return notices of staging and of damaged samples found since the last call."""
@@ -162,7 +170,7 @@ class FromPack:
         if self.stager is not None:
             self.stager.close()
 
-    def _read(self, work: Iterator[Asked]) -> Iterator[Fetched]:
+    def _read(self, work: Iterator[ReadRequest]) -> Iterator[ReadResult]:
         ahead = self._ahead
         return self._readers.results(work, depth=ahead.depth, timeout_s=ahead.timeout_s)
 
@@ -187,17 +195,17 @@ class FromPack:
             for shard in pack.shards[: len(self.first_samples(split)) - 1]
         ]
 
-    def _loaded(self, split: str, fetched: Fetched, global_size: int) -> Loaded:
-        num_samples = len(fetched.targets)
-        self._damaged[split].update(fetched.damaged.tolist())
+    def _loaded(self, split: str, result: ReadResult, global_size: int) -> Loaded:
+        num_samples = len(result.targets)
+        self._damaged[split].update(result.damaged.tolist())
         if num_samples:
-            inputs, targets = torch.from_numpy(fetched.inputs), torch.from_numpy(fetched.targets)
+            inputs, targets = torch.from_numpy(result.inputs), torch.from_numpy(result.targets)
         else:
             dtype = getattr(torch, self._preparation.dtype)
             inputs = torch.zeros(1, *self.shape.inputs, dtype=dtype)
             per_sample = (self.shape.targets_per_sample,) if self.shape.is_text else ()
             targets = torch.full((1, *per_sample), IGNORED)
-        return Loaded(inputs, targets, num_samples, global_size, len(fetched.damaged))
+        return Loaded(inputs, targets, num_samples, global_size, len(result.damaged))
 
 
 def _first_so_many(option: str, wanted: int | None, there: int) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.layout import share_of
-from phalanx.data.mixing import mixed
+from phalanx.data.hashing import hash_seed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def epoch_order(num_samples: int, seed: int, epoch: int) -> Tensor:
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
     """Random numbers of an epoch that are those of no other epoch or seed."""
-    return torch.Generator().manual_seed(mixed(seed, epoch))
+    return torch.Generator().manual_seed(hash_seed(seed, epoch))
 
 
 def shard(start: int, stop: int, rank: int, world_size: int) -> range:

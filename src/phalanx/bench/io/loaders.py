@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.bench.io.batch_reader import BatchReader
 from phalanx.bench.io.formats.store import Indices, Rows, Shape
-from phalanx.data.prefetch import make_readers
+from phalanx.data.reading.prefetch import make_readers
 from phalanx.records.io import Format, IoCell, Loader, ReaderKind
 
 TIMEOUT_S = 300.0  # for one batch

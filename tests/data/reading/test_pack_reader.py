@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from phalanx.data.pack_reader import CACHED_BYTES, Asked, Preparation, SplitReader
 from phalanx.data.packed.buffer_pool import SMALLEST_BYTES
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.writer import PackWriter
+from phalanx.data.reading.pack_reader import CHUNK_BYTES, Preparation, ReadRequest, SplitReader
 
 SHAPE = (2, 100, 300)
 FIELDS = [
@@ -46,19 +46,19 @@ def normalised(inputs: np.ndarray) -> np.ndarray:
 
 def test_a_batch_that_is_held_stays_what_it_is_and_memory_comes_back(tmp_path: Path) -> None:
     """A tensor holds it, too, and so does a part of one."""
-    assert 4 * BATCH * int(np.prod(SHAPE)) >= max(SMALLEST_BYTES, 2 * CACHED_BYTES)
+    assert 4 * BATCH * int(np.prod(SHAPE)) >= max(SMALLEST_BYTES, 2 * CHUNK_BYTES)
     inputs = np.random.default_rng(0).integers(0, 256, (NUM, *SHAPE), np.uint8)
     reader, expected = reader_of(tmp_path / "p", inputs), normalised(inputs)
     held: list[tuple[np.ndarray, torch.Tensor]] = []
     places: set[int] = set()
     for seed in range(6):
         for samples in np.split(np.random.default_rng(seed).permutation(NUM), NUM // BATCH):
-            fetched = reader.read(Asked("train", samples))
-            assert fetched.inputs.tobytes() == expected[samples].tobytes()
-            places.add(fetched.inputs.ctypes.data)
+            result = reader.read(ReadRequest("train", samples))
+            assert result.inputs.tobytes() == expected[samples].tobytes()
+            places.add(result.inputs.ctypes.data)
             if seed == 0:
-                held.append((samples[-1:], torch.from_numpy(fetched.inputs)[-1:]))
-            del fetched
+                held.append((samples[-1:], torch.from_numpy(result.inputs)[-1:]))
+            del result
     for samples, tensor in held:
         assert tensor.numpy().tobytes() == expected[samples].tobytes()
     assert len(places) == len(held) + 1, "one for all the batches that nobody held"

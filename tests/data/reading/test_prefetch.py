@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.prefetch import ReaderKind, make_readers, prefetched
-from phalanx.data.slots import Reader, Writer
+from phalanx.data.reading.prefetch import ReaderKind, make_readers, prefetched
+from phalanx.data.reading.shm_slots import SlotReader, SlotWriter
 from phalanx.errors import RunFailedError
-from tests.data import fetchers
+from tests.data.reading import fetchers
 
 KINDS: tuple[tuple[ReaderKind, int], ...] = (("threads", 0), ("threads", 2), ("processes", 2))
 by_kind = pytest.mark.parametrize(("kind", "readers"), KINDS)
@@ -110,7 +110,7 @@ def test_a_reader_that_gives_nothing_is_given_up() -> None:
         pytest.MonkeyPatch.context() as patched,
         pytest.raises(RunFailedError, match=r"for 0\.3 s"),
     ):
-        patched.setattr("phalanx.data.reader_processes.LEAVE_S", 0.1)
+        patched.setattr("phalanx.data.reading.reader_processes.SHUTDOWN_S", 0.1)
         next(slow)
     assert not living()
 
@@ -152,7 +152,7 @@ def test_readers_serve_one_pass_after_another(kind: ReaderKind, readers: int) ->
 
 
 def test_slots_are_used_again_when_their_arrays_are_gone() -> None:
-    writer, reader = Writer(), Reader()
+    writer, reader = SlotWriter(), SlotReader()
 
     def through(value: np.ndarray) -> np.ndarray:
         writer.free(reader.unused)

@@ -7,8 +7,8 @@ import pytest
 
 from phalanx.data.described import describe
 from phalanx.data.from_pack import Ahead, FromPack
-from phalanx.data.pack_reader import Preparation
-from phalanx.data.traced import lane_of
+from phalanx.data.reading.pack_reader import Preparation
+from phalanx.data.reading.tracing import lane_of
 from phalanx.records.spans import SpanRecorder
 from tests.data.packs import make_pack
 

@@ -8,18 +8,18 @@ from typing import TypeVar
 
 from phalanx.records.spans import SpanRecorder, now_ns
 
-Asked = TypeVar("Asked")
-Got = TypeVar("Got")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def traced(fetch: Callable[[Asked], Got], spans: SpanRecorder) -> Callable[[Asked], Got]:
-    """`fetch`; each call leaves a span in a lane of the thread that makes it."""
+def trace_reads(fetch: Callable[[Item], Result], spans: SpanRecorder) -> Callable[[Item], Result]:
+    """Wrap `fetch` so that each call records a span in its thread's lane."""
 
-    def read(item: Asked) -> Got:
+    def read(item: Item) -> Result:
         began = now_ns()
-        got = fetch(item)
+        result = fetch(item)
         spans.add("read", lane_of(threading.current_thread().name), began, now_ns())
-        return got
+        return result
 
     return read
 
