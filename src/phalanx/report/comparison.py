@@ -23,7 +23,7 @@ TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class TrainingWorkload:
     """A training apart from its layout. Only cells of one workload are compared in one chart."""
 
     model: str
@@ -95,7 +95,7 @@ class SeedSpread:
 class Cell:
     """The completed runs of one workload in one layout, one for each seed."""
 
-    workload: Workload
+    workload: TrainingWorkload
     layout: ParallelLayout
     runs: tuple[RunMeasure, ...]
     cores: int  # that the process could use
@@ -138,7 +138,7 @@ def counted(number: int, noun: str) -> str:
 
 def compare(runs: Iterable[RunMeasure]) -> tuple[Cell, ...]:
     """Group the completed runs, in their order, and give every cell its speed-up."""
-    groups: dict[tuple[Workload, ParallelLayout], list[RunMeasure]] = {}
+    groups: dict[tuple[TrainingWorkload, ParallelLayout], list[RunMeasure]] = {}
     for measure in runs:
         if measure.run and measure.status == "completed" and measure.epoch_s:
             key = (workload_of(measure.run), layout_of(measure.run))
@@ -147,10 +147,10 @@ def compare(runs: Iterable[RunMeasure]) -> tuple[Cell, ...]:
     return tuple(_with_speed_up(cell, cells) for cell in cells)
 
 
-def workload_of(run: Run) -> Workload:
+def workload_of(run: Run) -> TrainingWorkload:
     setting = run.setting
     given = run.config.get("lr")
-    return Workload(
+    return TrainingWorkload(
         model=setting.model,
         sizes=_sizes(setting),
         dataset=setting.dataset,
@@ -194,10 +194,10 @@ def sequential_reference(cell: Cell, cells: Iterable[Cell]) -> Cell | None:
     return None
 
 
-def workload_labels(workloads: Iterable[Workload]) -> dict[Workload, str]:
+def workload_labels(workloads: Iterable[TrainingWorkload]) -> dict[TrainingWorkload, str]:
     """A name for each: the model, and whatever else they differ in."""
     distinct = list(dict.fromkeys(workloads))
-    names = [field.name for field in fields(Workload) if field.name != "others"]
+    names = [field.name for field in fields(TrainingWorkload) if field.name != "others"]
     varying = [name for name in names if len({getattr(s, name) for s in distinct}) > 1]
     words = {
         "sizes": "{}",
@@ -229,7 +229,7 @@ def main_batch(cells: Sequence[Cell]) -> int:
     return min(sizes, key=lambda size: (-sizes.count(size), size))
 
 
-def _cell(workload: Workload, layout: ParallelLayout, runs: Sequence[RunMeasure]) -> Cell:
+def _cell(workload: TrainingWorkload, layout: ParallelLayout, runs: Sequence[RunMeasure]) -> Cell:
     times_s = tuple(
         epoch.epoch_s
         for measure in runs

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import (
     Cell,
-    Workload,
+    TrainingWorkload,
     counted,
     main_batch,
     sequential_reference,
@@ -108,7 +108,9 @@ def headline(measures: StudyMeasures) -> str:
     return with_disturbance(_fastest(by_workload, labels), measures.runs)
 
 
-def _fastest(by_workload: Mapping[Workload, list[Cell]], labels: Mapping[Workload, str]) -> str:
+def _fastest(
+    by_workload: Mapping[TrainingWorkload, list[Cell]], labels: Mapping[TrainingWorkload, str]
+) -> str:
     """The largest speed-up whose interval carries it, over all configurations of all workloads."""
     cells = [cell for group in by_workload.values() for cell in group]
     known = [cell for cell in cells if cell.speed_up is not None]
@@ -131,9 +133,9 @@ def _fastest(by_workload: Mapping[Workload, list[Cell]], labels: Mapping[Workloa
     return sentence(f"{cell.layout.phrase} trains the {label} {gain}").rstrip(".")
 
 
-def scaling_cells(cells: Sequence[Cell]) -> dict[Workload, list[Cell]]:
+def scaling_cells(cells: Sequence[Cell]) -> dict[TrainingWorkload, list[Cell]]:
     """The cells of each workload at the batch size that most of them share."""
-    by_workload: dict[Workload, list[Cell]] = {}
+    by_workload: dict[TrainingWorkload, list[Cell]] = {}
     for cell in cells:
         by_workload.setdefault(cell.workload, []).append(cell)
     return {

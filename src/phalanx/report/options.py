@@ -19,7 +19,7 @@ IN_THE_SETTING = frozenset(
         *MODEL_SIZES,
     }
 )
-"""Options that have a field of their own in `Workload` or `ParallelLayout`; and the seed."""
+"""Options that are a field of `TrainingWorkload` or `ParallelLayout`; and the seed."""
 
 SPLITTING = frozenset(
     {

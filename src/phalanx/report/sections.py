@@ -12,7 +12,13 @@ from phalanx.report.charts.overlap import hidden_and_exposed
 from phalanx.report.charts.ranks import rank_accuracy, rank_loss
 from phalanx.report.charts.scaling import communication_share, efficiency, epoch_time, speed_up
 from phalanx.report.charts.steps import step_parts
-from phalanx.report.comparison import Cell, Workload, main_batch, workload_labels, workload_of
+from phalanx.report.comparison import (
+    Cell,
+    TrainingWorkload,
+    main_batch,
+    workload_labels,
+    workload_of,
+)
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.measures import RunMeasure
 
@@ -130,7 +136,7 @@ def sections(workloads: Sequence[WorkloadData], *, without: str | None) -> tuple
 
 def workload_data(measures: StudyMeasures) -> tuple[WorkloadData, ...]:
     """One for each workload, in the order of the plan."""
-    runs: dict[Workload, list[RunMeasure]] = {}
+    runs: dict[TrainingWorkload, list[RunMeasure]] = {}
     for measure in measures.runs:
         if measure.run and measure.trained:
             runs.setdefault(workload_of(measure.run), []).append(measure)
@@ -139,7 +145,7 @@ def workload_data(measures: StudyMeasures) -> tuple[WorkloadData, ...]:
 
 
 def _workload_data(
-    label: str, workload: Workload, runs: Sequence[RunMeasure], measures: StudyMeasures
+    label: str, workload: TrainingWorkload, runs: Sequence[RunMeasure], measures: StudyMeasures
 ) -> WorkloadData:
     cells = tuple(cell for cell in measures.cells if cell.workload == workload)
     batch = main_batch(cells) if cells else None

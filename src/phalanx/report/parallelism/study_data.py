@@ -11,7 +11,7 @@ from phalanx.records.files import rank_file, read_events
 from phalanx.report.collectives.comparison import CollectiveResults, collective_results
 from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
-from phalanx.report.comparison import Cell, Workload, workload_labels
+from phalanx.report.comparison import Cell, TrainingWorkload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.parallelism.rank_details import RunDetail, detail_rank
@@ -124,9 +124,9 @@ def make_study_data(
     )
 
 
-def _labels(found: Sequence[Workload]) -> dict[Workload, str]:
+def _labels(found: Sequence[TrainingWorkload]) -> dict[TrainingWorkload, str]:
     """The model's name, with what tells workloads of one model apart."""
-    by_model: dict[str, list[Workload]] = {}
+    by_model: dict[str, list[TrainingWorkload]] = {}
     for workload in found:
         by_model.setdefault(workload.model, []).append(workload)
     return {s: label for group in by_model.values() for s, label in workload_labels(group).items()}
