@@ -142,6 +142,7 @@ class World:
 
     @property
     def on_one_node(self) -> bool:
+        """Return whether all ranks are on one node."""
         return self.local_size == self.size
 
     @property

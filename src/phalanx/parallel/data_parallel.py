@@ -75,6 +75,7 @@ class DataParallel(nn.Module):
         ]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the module; in training, broadcast rank 0's buffers first if so configured."""
         if self.training and torch.is_grad_enabled():
             if self._ready_order and not self._order_is_known:
                 self._follow_ready_order()
