@@ -34,7 +34,7 @@ from unittest import mock
 import msgspec
 import torch
 
-from phalanx.comm.fused import KernelStep
+from phalanx.comm.fused import KernelFusedStep
 from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.launch.command import mpi_job
@@ -63,14 +63,14 @@ class Unchecked(Sequential):
         self.optimizer.step()
 
 
-class TimedStep(KernelStep):
+class TimedStep(KernelFusedStep):
     """A rank's own work, timed."""
 
     worked_s = 0.0
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         began = time.thread_time()
-        self._parts.hand_over_all(addresses)
+        self._parts.mark_all_ready(addresses)
         handed_over_s = time.thread_time() - began
         own_s = self._parts.fused_step(self._formula, self.rule.coefficients(learning_rate, step))
         self.worked_s = handed_over_s + (own_s or 0.0)

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.comm.layout import chunks, pieces_of, share_of, starts_of
+from phalanx.comm.layout import chunks, flat_slices, share_of, starts_of
 
 SIZES = st.lists(st.integers(0, 300), max_size=8)
 
@@ -31,7 +31,7 @@ def test_pieces_of_all_shares_are_every_element_once(
     found = []
     for rank in range(ranks):
         share = share_of(rank, ranks, len(vector))
-        for piece in pieces_of(sizes, share, largest):
+        for piece in flat_slices(sizes, share, largest):
             assert 0 < piece.end - piece.begin <= largest
             assert share.start <= piece.offset < piece.stop <= share.stop
             elements = [(piece.part, i) for i in range(piece.begin, piece.end)]

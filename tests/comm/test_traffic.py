@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from phalanx.comm import traffic
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.call import Call
-from phalanx.comm.collectives import direct, halving, naive, ring, segments, tree
-from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.collectives import naive, pairwise, recursive_halving, ring, segments, tree
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
+from phalanx.comm.collectives.pairwise import shares_of
 from phalanx.comm.dtypes import FLOAT32, ReduceOp
 from phalanx.comm.layout import starts_of
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter
@@ -48,7 +48,7 @@ def parts_of(counts: list[int]) -> list[Buffer]:
 @given(size=st.integers(1, 7), count=st.integers(0, 40))
 def test_all_reduce_moves_what_the_formula_says(size: int, count: int) -> None:
     def program(transport: Transport) -> None:
-        direct.all_reduce(transport, zeros(count), ReduceOp.SUM, 1.0)
+        pairwise.all_reduce(transport, zeros(count), ReduceOp.SUM, 1.0)
 
     expected = [traffic.all_reduce_traffic(count, ITEMSIZE, rank, size) for rank in range(size)]
     assert moved(size, program) == expected
@@ -56,10 +56,10 @@ def test_all_reduce_moves_what_the_formula_says(size: int, count: int) -> None:
 
 ALGORITHMS = {
     "naive": naive.all_reduce,
-    "direct": direct.all_reduce,
+    "direct": pairwise.all_reduce,
     "ring": ring.all_reduce,
     "tree": tree.all_reduce,
-    "halving": halving.all_reduce,
+    "halving": recursive_halving.all_reduce,
 }
 
 
@@ -74,7 +74,7 @@ def test_every_algorithm_moves_what_its_formula_says(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(segments, "SEGMENT_BYTES", segment)
-        patch.setattr(direct, "SEGMENT_BYTES", 3 * segment)
+        patch.setattr(pairwise, "SEGMENT_BYTES", 3 * segment)
         expected = [expected_traffic(name, count, ITEMSIZE, rank, size) for rank in range(size)]
         assert moved(size, program) == expected
 
@@ -90,10 +90,10 @@ def test_reduce_scatter_and_all_gather(counts: list[int]) -> None:
 
     def scattering(transport: Transport) -> None:
         output = zeros(counts[transport.rank])
-        direct.reduce_scatter(transport, output, parts_of(counts), ReduceOp.SUM, 1.0)
+        pairwise.reduce_scatter(transport, output, parts_of(counts), ReduceOp.SUM, 1.0)
 
     def gathering(transport: Transport) -> None:
-        direct.all_gather(transport, parts_of(counts), zeros(counts[transport.rank]))
+        pairwise.all_gather(transport, parts_of(counts), zeros(counts[transport.rank]))
 
     ranks = range(size)
     assert moved(size, scattering) == [traffic.reduce_scatter_traffic(num_bytes, r) for r in ranks]
@@ -109,8 +109,8 @@ def test_reduce_to_one(size: int, count: int, data: st.DataObject) -> None:
     def program(transport: Transport) -> None:
         shares = shares_of(zeros(count), size)
         own = shares[transport.rank]
-        direct.reduce_scatter(transport, own, shares, ReduceOp.SUM, 1.0)
-        direct.gather(transport, shares if transport.rank == root else None, own, root=root)
+        pairwise.reduce_scatter(transport, own, shares, ReduceOp.SUM, 1.0)
+        pairwise.gather(transport, shares if transport.rank == root else None, own, root=root)
 
     assert moved(size, program) == [
         traffic.reduce_traffic(count, ITEMSIZE, rank, size, root) for rank in range(size)
@@ -125,11 +125,11 @@ def test_from_and_to_one(counts: list[int], data: st.DataObject) -> None:
 
     def gathering(transport: Transport) -> None:
         outputs = parts_of(counts) if transport.rank == root else None
-        direct.gather(transport, outputs, zeros(counts[transport.rank]), root=root)
+        pairwise.gather(transport, outputs, zeros(counts[transport.rank]), root=root)
 
     def scattering(transport: Transport) -> None:
         parts = parts_of(counts) if transport.rank == root else None
-        direct.scatter(transport, zeros(counts[transport.rank]), parts, root=root)
+        pairwise.scatter(transport, zeros(counts[transport.rank]), parts, root=root)
 
     ranks = range(size)
     assert moved(size, gathering) == [traffic.gather_traffic(num_bytes, r, root) for r in ranks]
@@ -145,7 +145,7 @@ def test_all_to_all(size: int, base: int) -> None:
     def program(transport: Transport) -> None:
         rank = transport.rank
         outputs = [zeros(count(peer, rank)) for peer in range(size)]
-        direct.all_to_all(transport, outputs, [zeros(count(rank, peer)) for peer in range(size)])
+        pairwise.all_to_all(transport, outputs, [zeros(count(rank, peer)) for peer in range(size)])
 
     expected = [
         traffic.all_to_all_traffic(

@@ -10,7 +10,7 @@ import numpy as np
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.call import Call
-from phalanx.comm.collectives.direct import all_gather
+from phalanx.comm.collectives.pairwise import all_gather
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.transport import Transport
 

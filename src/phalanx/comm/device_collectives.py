@@ -13,7 +13,7 @@ from typing import Protocol
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import dissemination, tree
-from phalanx.comm.collectives.direct import SEGMENT_BYTES, shares_of
+from phalanx.comm.collectives.pairwise import SEGMENT_BYTES, shares_of
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport

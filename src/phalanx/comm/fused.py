@@ -1,8 +1,8 @@
-"""The fused step: parameters that a node shares, updated slice by slice by their owners.
+"""Fused optimizer step: parameters shared within a node, each slice updated by its owner.
 
-All-reduce and optimizer become one pass: a rank adds up the gradients of its slice and updates the
-slice at once. No sums are written, and parameters and the optimizer's state exist once a node
-instead of once a rank.
+All-reduce and optimizer become one pass: a rank sums the gradients of its slice and updates the
+slice at once. No sums are written, and parameters and optimizer state exist once per node instead
+of once per rank.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.shared import SharedParts, sum_in_order
+from phalanx.comm.collectives.shared_grad_buffer import SharedGradBuffer, sum_in_order
 from phalanx.comm.dtypes import DTYPES
+from phalanx.comm.flat_grad_buffer import FlatGradBuffer
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in, share_of
 from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
-from phalanx.comm.parts import Parts
 from phalanx.comm.traffic import Traffic, sharded_all_reduce_traffic
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
@@ -27,7 +27,7 @@ from phalanx.comm.world import World
 Array = NDArray[Any]
 
 
-class FusedStep(ABC):
+class FusedOptimizerStep(ABC):
     """Parameters of fixed sizes, in memory that all ranks of the node see. Collective to make."""
 
     name: str
@@ -60,16 +60,17 @@ class FusedStep(ABC):
 
     @abstractmethod
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
-        """Update all parameters by the gradients' sums over the ranks, added in their order; unless
-        a gradient of some rank is not finite: then nothing changes, on any of them. That is known
-        from the pass in which gradients are handed over, and told with the phase that ends it.
+        """Update all parameters by the sums of the gradients over the ranks, in rank order.
+
+        If a gradient of any rank is not finite, nothing changes on any rank. The check is part of
+        the pass that copies the gradients, and its result is published with the phase that ends it.
 
         addresses: where this rank's gradients begin, contiguous; step: counts from 1. Collective.
         Cost:    two phases. For p ranks of n bytes each copies n(p-1)/p, reads n, and reads and
                  writes n/p of parameters and of each state: with Adam (p+6)n bytes of memory
                  traffic on the node beside the copies, where all-reduce and optimizer take 9pn.
-                 To look through the own slice before anybody writes reads another n/p, in the same
-                 loop as the copies.
+                 The check of the local slice before any write reads another n/p, in the same loop
+                 as the copies.
         Returns: seconds that this rank's own slice took; the rest of the call was communication.
                  None, on all ranks: nothing has changed.
         Raises:  WaitTimeoutError naming the ranks that did not come.
@@ -96,17 +97,17 @@ class FusedStep(ABC):
         self.states = dict(zip(STATE_NAMES[self._kind], parts[1:], strict=True))
 
 
-class KernelStep(FusedStep):
-    """In C; nothing is left behind, however the ranks end."""
+class KernelFusedStep(FusedOptimizerStep):
+    """Fused step in C; nothing is left behind, however the ranks end."""
 
     name = "fused"
     guarded = True
-    """Whether gradients are looked through; not, only to measure what that costs."""
+    """Check gradients for non-finite values; off only to measure the cost."""
 
     def __init__(
         self,
         world: World,
-        parts: Parts,
+        parts: FlatGradBuffer,
         rule: OptimizerConfig,
         sizes: Sequence[int],
         dtype: DTypeLike,
@@ -121,10 +122,10 @@ class KernelStep(FusedStep):
     @classmethod
     def join(
         cls, world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
-    ) -> KernelStep | None:
+    ) -> KernelFusedStep | None:
         """None, on all ranks, where they have no such memory or no kernels. Collective."""
         starts = aligned_starts_of(sizes, CACHE_LINE_BYTES // np.dtype(dtype).itemsize)
-        parts = Parts.join(
+        parts = FlatGradBuffer.join(
             world,
             sizes,
             dtype,
@@ -148,8 +149,8 @@ class KernelStep(FusedStep):
         self._parts.close()
 
 
-class ArrayStep(FusedStep):
-    """With array operations and windows of the MPI library: without a compiler."""
+class ArrayFusedStep(FusedOptimizerStep):
+    """Fused step in windows of the MPI library, with array operations: without a compiler."""
 
     name = "fused arrays"
 
@@ -167,11 +168,11 @@ class ArrayStep(FusedStep):
         self._given = Window(world.node, num_elements, dtype, policy=policy, timeout_s=timeout_s)
         self._shared = Window(world.node, num_shared, dtype, policy=policy, timeout_s=timeout_s)
         self._bad = Window(world.node, 2, dtype, policy=policy, timeout_s=timeout_s)
-        """Whether a rank's gradients are not finite, of rounds in turn: a rank can be one ahead."""
+        """Flags of ranks with non-finite gradients, for two rounds in turn: a rank can be ahead."""
         self._num_rounds = 0
         self._vectors = list(self._shared.arrays[0].reshape(num_vectors, num_elements))
         self._divide(self._vectors)
-        self._parts = SharedParts(self._given, sizes, self._starts[:-1])
+        self._parts = SharedGradBuffer(self._given, sizes, self._starts[:-1])
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         coefficients = self.rule.coefficients(learning_rate, step)
@@ -196,8 +197,8 @@ class ArrayStep(FusedStep):
         finite = all(bool(np.isfinite(gradient).all()) for gradient in gradients)
         self._bad.arrays[self._world.local_rank][turn] = not finite
         for part, gradient in enumerate(gradients):
-            self._parts.hand_over(part, gradient)
-        used_s = self._parts.round(update, "the fused step")
+            self._parts.mark_ready(part, gradient)
+        used_s = self._parts.reduce(update, "the fused step")
         if is_bad():
             return None
         self._count()
@@ -215,8 +216,8 @@ class ArrayStep(FusedStep):
 
 def make_fused_step(
     world: World, rule: OptimizerConfig, sizes: Sequence[int], dtype: DTypeLike
-) -> FusedStep:
-    """For parameters of `sizes` elements on the ranks of one node. Collective."""
+) -> FusedOptimizerStep:
+    """Make the fused step for parameters of `sizes` elements on one node. Collective."""
     assert world.on_one_node, "parameters are shared within a node"
-    step = KernelStep.join(world, rule, sizes, dtype)
-    return ArrayStep(world, rule, sizes, dtype) if step is None else step
+    step = KernelFusedStep.join(world, rule, sizes, dtype)
+    return ArrayFusedStep(world, rule, sizes, dtype) if step is None else step

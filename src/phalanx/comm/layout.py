@@ -1,4 +1,4 @@
-"""Where parts lie in a flat vector, and how the vector is shared among ranks. Pure."""
+"""Layout of parts in a flat vector, and of its shares per rank. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Piece:
+class FlatSlice:
     """Elements [begin, end) of part number `part`; they lie at [offset, …) of the flat vector."""
 
     part: int
@@ -19,17 +19,17 @@ class Piece:
 
     @property
     def stop(self) -> int:
-        """Where the piece ends in the flat vector."""
+        """End of the slice in the flat vector."""
         return self.offset + self.end - self.begin
 
 
 def share_of(rank: int, size: int, num_elements: int) -> range:
-    """The contiguous share of `rank` in [0, num_elements); shares differ by at most one."""
+    """Return the contiguous share of `rank` in [0, num_elements); sizes differ by at most one."""
     return range(num_elements * rank // size, num_elements * (rank + 1) // size)
 
 
 def starts_of(sizes: Sequence[int]) -> list[int]:
-    """Where each of the consecutive parts of `sizes` elements starts, and the total as the last."""
+    """Return the starts of consecutive parts of `sizes` elements, and the total as the last."""
     starts = [0]
     for size in sizes:
         starts.append(starts[-1] + size)
@@ -37,16 +37,16 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 
 def aligned_starts_of(sizes: Sequence[int], alignment: int) -> list[int]:
-    """The same with each start, and the total, at a multiple of `alignment` elements; between the
-    parts are gaps."""
+    """Return the same with each start, and the total, at a multiple of `alignment` elements; the
+    parts have gaps between them."""
     return starts_of([-(-size // alignment) * alignment for size in sizes])
 
 
-def pieces_of(
+def flat_slices(
     sizes: Sequence[int], share: range, largest: int, starts: Sequence[int] | None = None
-) -> list[Piece]:
-    """The pieces of parts of `sizes` elements that make up `share` of the whole, each of at most
-    `largest` elements.
+) -> list[FlatSlice]:
+    """Return the slices of parts of `sizes` elements that make up `share` of the flat vector, each
+    of at most `largest` elements.
 
     starts: where the parts start; None when each does where the one before it ends.
     """
@@ -56,7 +56,7 @@ def pieces_of(
         last = min(share.stop, start + size)
         for at in range(first, last, largest):
             stop = min(at + largest, last)
-            pieces.append(Piece(part, at - start, stop - start, at))
+            pieces.append(FlatSlice(part, at - start, stop - start, at))
     return pieces
 
 

@@ -129,7 +129,7 @@ class Pending:
         self.is_done = self.was_cancelled = False
 
     def send(self, communicator: Any, buffer: Buffer, dest: int, tag: int) -> None:
-        for piece in pieces_of(buffer):
+        for piece in chunks_of(buffer):
             memory = memory_of(piece)
             if self._link_emulator is None:
                 request = communicator.Isend(memory, dest, tag)
@@ -138,7 +138,7 @@ class Pending:
             self._sends.append((request, piece, dest))
 
     def receive(self, communicator: Any, buffer: Buffer, source: int, tag: int) -> None:
-        for piece in pieces_of(buffer):
+        for piece in chunks_of(buffer):
             request = communicator.Irecv(memory_of(piece), source, tag)
             self._receives.append((request, piece.num_bytes, piece, source))
 
@@ -269,7 +269,7 @@ class MessageRequest:
         self._moved = Traffic(0, buffer.num_bytes, 0)
         tag = FIRST_USER_TAG + self._tag
         if source is None:
-            first, *self._later = pieces_of(buffer)
+            first, *self._later = chunks_of(buffer)
             self._pending.receive(self._communicator, first, _mpi().ANY_SOURCE, tag)
         else:
             self._pending.receive(self._communicator, buffer, source, tag)
@@ -374,7 +374,7 @@ def ring_for(detector: FailureDetector, messages: Messages, at_least: int = 0) -
                 bell.ring(rank)
 
 
-def pieces_of(buffer: Buffer) -> Sequence[Buffer]:
+def chunks_of(buffer: Buffer) -> Sequence[Buffer]:
     """`buffer` as messages: at least one, none of more than MAX_BYTES bytes."""
     if buffer.num_bytes <= MAX_BYTES:
         return (buffer,)

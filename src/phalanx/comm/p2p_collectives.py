@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import (
-    direct,
     dissemination,
-    halving,
     lanes,
     library,
     naive,
+    pairwise,
+    recursive_halving,
     ring,
     tree,
 )
@@ -59,10 +59,10 @@ class P2PCollectives:
         )
         match choice.algorithm:
             case "short":
-                direct.all_reduce_short(self._transport, buffer, op, divisor)
+                pairwise.all_to_all_reduce(self._transport, buffer, op, divisor)
             case "direct":
                 between_nodes = self._topology.num_nodes > 1
-                reduce = direct.all_reduce_in_pieces if between_nodes else direct.all_reduce
+                reduce = pairwise.all_reduce_in_chunks if between_nodes else pairwise.all_reduce
                 reduce(self._transport, buffer, op, divisor)
             case "naive":
                 naive.all_reduce(self._transport, buffer, op, divisor)
@@ -71,7 +71,7 @@ class P2PCollectives:
             case "tree":
                 tree.all_reduce(self._transport, buffer, op, divisor)
             case "halving":
-                halving.all_reduce(self._transport, buffer, op, divisor)
+                recursive_halving.all_reduce(self._transport, buffer, op, divisor)
             case "lanes":
                 lanes.all_reduce(
                     self._transport,
@@ -97,7 +97,7 @@ class P2PCollectives:
         timeout_s: float | None = None,
     ) -> None:
         self._transport.begin(timeout_s)
-        direct.reduce(self._transport, buffer, op, divisor, root=root)
+        pairwise.reduce(self._transport, buffer, op, divisor, root=root)
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
         self._transport.begin(timeout_s)
@@ -107,7 +107,7 @@ class P2PCollectives:
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
         self._transport.begin(timeout_s)
-        direct.all_gather(self._transport, outputs, part)
+        pairwise.all_gather(self._transport, outputs, part)
 
     def reduce_scatter(
         self,
@@ -119,7 +119,7 @@ class P2PCollectives:
         timeout_s: float | None = None,
     ) -> None:
         self._transport.begin(timeout_s)
-        direct.reduce_scatter(self._transport, output, parts, op, divisor)
+        pairwise.reduce_scatter(self._transport, output, parts, op, divisor)
 
     def all_to_all(
         self,
@@ -129,7 +129,7 @@ class P2PCollectives:
         timeout_s: float | None = None,
     ) -> None:
         self._transport.begin(timeout_s)
-        direct.all_to_all(self._transport, outputs, parts)
+        pairwise.all_to_all(self._transport, outputs, parts)
 
     def gather(
         self,
@@ -140,7 +140,7 @@ class P2PCollectives:
         timeout_s: float | None = None,
     ) -> None:
         self._transport.begin(timeout_s)
-        direct.gather(self._transport, outputs, part, root=root)
+        pairwise.gather(self._transport, outputs, part, root=root)
 
     def scatter(
         self,
@@ -151,4 +151,4 @@ class P2PCollectives:
         timeout_s: float | None = None,
     ) -> None:
         self._transport.begin(timeout_s)
-        direct.scatter(self._transport, output, parts, root=root)
+        pairwise.scatter(self._transport, output, parts, root=root)

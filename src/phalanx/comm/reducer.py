@@ -1,4 +1,4 @@
-"""All-reduce of gradients by the way that suits where the ranks are."""
+"""All-reduce of gradients, by the route that suits the placement of the ranks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
-from phalanx.comm.collectives.shared import SharedParts, sum_in_order
+from phalanx.comm.collectives.shared_grad_buffer import SharedGradBuffer, sum_in_order
 from phalanx.comm.dtypes import DTYPES
+from phalanx.comm.flat_grad_buffer import FlatGradBuffer
 from phalanx.comm.layout import chunks, share_of, starts_of
-from phalanx.comm.parts import Parts
 from phalanx.comm.traffic import (
     Traffic,
     all_reduce_traffic,
@@ -39,7 +39,7 @@ class AllReducer(ABC):
     total: NDArray[Any]
     """(n,): the sums, the same bytes on every rank; valid until the next round."""
     is_finite: bool | None = None
-    """Whether all of `total` is, where that was found in the same pass; None: not looked at."""
+    """`total` is all finite, where the reduction has checked it; None: not checked."""
     traffic_per_call: Traffic
     """What this rank sends and receives in a round. It is added to `world.traffic`, if there is
     one, in every round."""
@@ -76,16 +76,16 @@ class AllReducer(ABC):
     def all_reduce_at(self, addresses: Sequence[int]) -> None:
         """The same, unchecked, of parts that begin at these addresses of this process."""
         for part, address in enumerate(addresses):
-            self.hand_over(part, address)
+            self.mark_ready(part, address)
         self.finish()
 
     @abstractmethod
-    def hand_over(self, part: int, address: int) -> None:
-        """A part is ready, and stays as it is until `finish`. Not collective; any order."""
+    def mark_ready(self, part: int, address: int) -> None:
+        """Mark a part ready; it must not change until `finish`. Not collective; any order."""
 
     @abstractmethod
     def finish(self) -> None:
-        """All parts have been handed over. Collective; fills `total`."""
+        """Reduce once all parts are ready. Collective; fills `total`."""
 
     @abstractmethod
     def close(self) -> None:
@@ -96,11 +96,13 @@ class AllReducer(ABC):
 
 
 class SharedReducer(AllReducer):
-    """Through memory that the ranks of the node share, in C."""
+    """All-reduce in memory that the ranks of the node share, in C."""
 
     name = "shared"
 
-    def __init__(self, world: World, parts: Parts, sizes: Sequence[int], dtype: DTypeLike) -> None:
+    def __init__(
+        self, world: World, parts: FlatGradBuffer, sizes: Sequence[int], dtype: DTypeLike
+    ) -> None:
         """parts: with one vector for the sums."""
         super().__init__(sizes, dtype)
         self._world, self._parts = world, parts
@@ -113,7 +115,7 @@ class SharedReducer(AllReducer):
     def join(cls, world: World, sizes: Sequence[int], dtype: DTypeLike) -> SharedReducer | None:
         """None, on all ranks, where they have no such memory or no kernels. Collective."""
         starts = starts_of(sizes)
-        parts = Parts.join(
+        parts = FlatGradBuffer.join(
             world, sizes, dtype, starts=starts[:-1], num_elements=starts[-1], num_vectors=1
         )
         return None if parts is None else cls(world, parts, sizes, dtype)
@@ -122,8 +124,8 @@ class SharedReducer(AllReducer):
         self.is_finite = self._parts.all_reduce(addresses)
         self._count()
 
-    def hand_over(self, part: int, address: int) -> None:
-        self._parts.hand_over(part, address)
+    def mark_ready(self, part: int, address: int) -> None:
+        self._parts.mark_ready(part, address)
 
     def finish(self) -> None:
         self.is_finite = self._parts.all_reduce()
@@ -139,7 +141,7 @@ class SharedReducer(AllReducer):
 
 
 class WindowReducer(AllReducer):
-    """The same with array operations and a window of the MPI library: without a compiler."""
+    """All-reduce in a window of the MPI library, with array operations: without a compiler."""
 
     name = "shared"
 
@@ -151,17 +153,17 @@ class WindowReducer(AllReducer):
         num_totals = num_elements if world.local_rank == 0 else 0
         self._sums = Window(world.node, num_totals, dtype, policy=policy, timeout_s=timeout_s)
         self.total = self._sums.arrays[0]
-        self._parts = SharedParts(self._given, sizes)
+        self._parts = SharedGradBuffer(self._given, sizes)
         own = len(share_of(world.rank, world.size, num_elements))
         self.traffic_per_call = sharded_all_reduce_traffic(
             self.num_bytes, own * self.dtype.itemsize, world.size
         )
 
-    def hand_over(self, part: int, address: int) -> None:
-        self._parts.hand_over(part, self._array(part, address))
+    def mark_ready(self, part: int, address: int) -> None:
+        self._parts.mark_ready(part, self._array(part, address))
 
     def finish(self) -> None:
-        self._parts.round(
+        self._parts.reduce(
             lambda where, terms: sum_in_order(terms, self.total[where]), "the all-reduce"
         )
         if (traffic := self._world.traffic) is not None:
@@ -189,7 +191,7 @@ class LibraryReducer(AllReducer):
             [all_reduce_traffic(n, self.total.itemsize, world.rank, world.size) for n in counts]
         )
 
-    def hand_over(self, part: int, address: int) -> None:
+    def mark_ready(self, part: int, address: int) -> None:
         self.total[self._places[part]] = self._array(part, address)
 
     def finish(self) -> None:
@@ -200,7 +202,7 @@ class LibraryReducer(AllReducer):
         del self.total
 
 
-class MessageReducer(AllReducer):
+class P2PReducer(AllReducer):
     """All-reduce by a point-to-point algorithm, all parts as one vector: any number of nodes."""
 
     def __init__(
@@ -217,7 +219,7 @@ class MessageReducer(AllReducer):
             algorithm, self.total.size, itemsize, world.rank, world.size
         )
 
-    def hand_over(self, part: int, address: int) -> None:
+    def mark_ready(self, part: int, address: int) -> None:
         self.total[self._places[part]] = self._array(part, address)
 
     def finish(self) -> None:
@@ -230,7 +232,7 @@ class MessageReducer(AllReducer):
 def make_reducer(
     world: World, sizes: Sequence[int], dtype: DTypeLike, method: Method = "auto"
 ) -> AllReducer:
-    """The reducer for vectors of consecutive parts of `sizes` elements. Collective.
+    """Make the reducer for vectors of consecutive parts of `sizes` elements. Collective.
 
     `auto` takes shared memory when all ranks are on one node, the library's all-reduce otherwise,
     and `direct` over an imitated link. naive, direct, ring, tree, halving: on messages, also within
@@ -243,13 +245,13 @@ def make_reducer(
         case "library" if world.link is not None:
             raise ValueError("the imitated link does not slow the MPI library's own all-reduce")
         case "auto" if world.link is not None:
-            return MessageReducer(world, sizes, dtype, "direct")
+            return P2PReducer(world, sizes, dtype, "direct")
         case "library":
             return LibraryReducer(world, sizes, dtype)
         case "auto" | "shared":
             return _through_memory(world, sizes, dtype, method)
         case _:
-            return MessageReducer(world, sizes, dtype, method)
+            return P2PReducer(world, sizes, dtype, method)
 
 
 def _through_memory(
@@ -270,7 +272,7 @@ def _through_memory(
 
 
 def obstacle_to_sharing(world: World) -> str | None:
-    """Why the ranks cannot sum in shared memory; None when they can."""
+    """Return why the ranks cannot reduce in shared memory; None if they can."""
     if not world.on_one_node:
         return f"the ranks are on several nodes ({world.local_size} of {world.size} on this one)"
     if world.size == 1:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.comm.fused import FusedStep, make_fused_step
+from phalanx.comm.fused import FusedOptimizerStep, make_fused_step
 from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -43,7 +43,7 @@ class Shared(OverMPI):
                 f"--strategy shared needs all ranks on one node, but {world.local_size} of "
                 f"{world.size} are on {world.hostname}: use --strategy mpi"
             )
-        self._step: FusedStep | None = None
+        self._step: FusedOptimizerStep | None = None
         self.coordinates = {"dp": self.rank}
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
@@ -63,7 +63,7 @@ class Shared(OverMPI):
         self._move_parameters(self._step)
         self.optimizer = FusedOptimizer(self._parameters, self._step)
 
-    def _move_parameters(self, step: FusedStep) -> None:
+    def _move_parameters(self, step: FusedOptimizerStep) -> None:
         views = [
             torch.from_numpy(array).view(parameter.shape)
             for array, parameter in zip(step.parameters, self._parameters, strict=True)
@@ -142,7 +142,7 @@ class FusedOptimizer(Optimizer):
     unlike torch.optim, which passes it over.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], step: FusedStep) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], step: FusedOptimizerStep) -> None:
         """parameters: which live in `step.parameters`, in the same order."""
         rule = step.rule
         super().__init__(

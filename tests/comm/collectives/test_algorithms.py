@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import (
-    direct,
     dissemination,
-    halving,
     lanes,
     naive,
+    pairwise,
+    recursive_halving,
     ring,
     segments,
     tree,
@@ -38,13 +38,13 @@ def alternating_nodes(transport: Transport, buffer: Buffer, op: ReduceOp, diviso
 
 
 ALL_REDUCES = {
-    "direct": direct.all_reduce,
-    "pieces": direct.all_reduce_in_pieces,
-    "short": direct.all_reduce_short,
+    "direct": pairwise.all_reduce,
+    "pieces": pairwise.all_reduce_in_chunks,
+    "short": pairwise.all_to_all_reduce,
     "naive": naive.all_reduce,
     "ring": ring.all_reduce,
     "tree": tree.all_reduce,
-    "halving": halving.all_reduce,
+    "halving": recursive_halving.all_reduce,
     "two nodes": two_nodes,
     "alternating nodes": alternating_nodes,
 }
@@ -108,19 +108,19 @@ def test_direct_sums_in_the_order_of_the_ranks(name: str, size: int, count: int)
 
 
 def test_long_vectors_go_in_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = reduced(direct.all_reduce, 3, 1000, "float32")[0]
-    monkeypatch.setattr(direct, "SEGMENT_BYTES", 400)
-    assert reduced(direct.all_reduce, 3, 1000, "float32")[0].tobytes() == whole.tobytes()
+    whole = reduced(pairwise.all_reduce, 3, 1000, "float32")[0]
+    monkeypatch.setattr(pairwise, "SEGMENT_BYTES", 400)
+    assert reduced(pairwise.all_reduce, 3, 1000, "float32")[0].tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @settings(deadline=None, max_examples=15)
 @given(size=SIZES, count=st.integers(0, 300), piece=st.integers(1, 200))
 def test_pieces_change_nothing(dtype: str, size: int, count: int, piece: int) -> None:
-    whole = reduced(direct.all_reduce, size, count, dtype, 3.0)
+    whole = reduced(pairwise.all_reduce, size, count, dtype, 3.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(direct, "PIECE_BYTES", piece)
-        parts = reduced(direct.all_reduce_in_pieces, size, count, dtype, 3.0)
+        patch.setattr(pairwise, "CHUNK_BYTES", piece)
+        parts = reduced(pairwise.all_reduce_in_chunks, size, count, dtype, 3.0)
     assert len({result.tobytes() for result in (*whole, *parts)}) == 1, "bits differ"
 
 
@@ -150,14 +150,14 @@ def test_reduce_scatter_and_all_gather(counts: list[int], in_place: bool) -> Non
         whole = Buffer.of(given_values.copy())
         parts = [whole.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
         output = parts[rank] if in_place else Buffer.of(np.zeros(counts[rank], np.float32))
-        direct.reduce_scatter(transport, output, parts, ReduceOp.SUM, 1.0)
+        pairwise.reduce_scatter(transport, output, parts, ReduceOp.SUM, 1.0)
         mine = truth[starts[rank] : starts[rank + 1]]
         np.testing.assert_allclose(output.array(), mine, rtol=1e-4, atol=1e-5)
         if not in_place:
             assert whole.array().tobytes() == given_values.tobytes(), "parts were changed"
         gathered = Buffer.of(np.zeros(sum(counts), np.float32))
         outputs = [gathered.part(a, a + n) for a, n in zip(starts, counts, strict=False)]
-        direct.all_gather(transport, outputs, output)
+        pairwise.all_gather(transport, outputs, output)
         np.testing.assert_allclose(gathered.array(), truth, rtol=1e-4, atol=1e-5)
 
     run(size, program)
@@ -194,18 +194,18 @@ def test_the_tree_as_drawn() -> None:
 
 
 def test_halving_as_drawn() -> None:
-    assert halving.workers_of(6) == [1, 3, 4, 5]
-    assert halving.workers_of(8) == list(range(8))
-    assert halving.halving_steps(2, 4) == [
-        halving.Step(0, kept=range(2, 4), given=range(0, 2)),
-        halving.Step(3, kept=range(2, 3), given=range(3, 4)),
+    assert recursive_halving.workers_of(6) == [1, 3, 4, 5]
+    assert recursive_halving.workers_of(8) == list(range(8))
+    assert recursive_halving.halving_steps(2, 4) == [
+        recursive_halving.HalvingStep(0, kept=range(2, 4), given=range(0, 2)),
+        recursive_halving.HalvingStep(3, kept=range(2, 3), given=range(3, 4)),
     ]
 
 
 @given(exponent=st.integers(0, 6))
 def test_partners_of_halving_agree(exponent: int) -> None:
     size = 2**exponent
-    steps = [halving.halving_steps(position, size) for position in range(size)]
+    steps = [recursive_halving.halving_steps(position, size) for position in range(size)]
     for position, mine in enumerate(steps):
         assert len(mine) == exponent
         for number, step in enumerate(mine):

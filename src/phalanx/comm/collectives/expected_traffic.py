@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from phalanx.comm.collectives import direct, halving, naive, segments, tree
+from phalanx.comm.collectives import naive, pairwise, recursive_halving, segments, tree
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.select import Algorithm
 from phalanx.comm.traffic import Traffic, all_gather_traffic, all_reduce_traffic, sum_traffic
@@ -44,8 +44,8 @@ def _by_naive(count: int, itemsize: int, rank: int, size: int) -> Traffic:
 
 
 def _by_direct(count: int, itemsize: int, rank: int, size: int) -> Traffic:
-    """Between nodes the same bytes go in up to `direct.MOST_PIECES` times as many messages."""
-    cuts = chunks(count, max(1, direct.SEGMENT_BYTES // itemsize))
+    """Between nodes the same bytes go in up to `pairwise.MAX_CHUNKS` times as many messages."""
+    cuts = chunks(count, max(1, pairwise.SEGMENT_BYTES // itemsize))
     return sum_traffic(
         [all_reduce_traffic(cut.stop - cut.start, itemsize, rank, size) for cut in cuts]
     )
@@ -71,14 +71,14 @@ def _by_tree(count: int, itemsize: int, rank: int, size: int) -> Traffic:
 
 
 def _by_halving(count: int, itemsize: int, rank: int, size: int) -> Traffic:
-    workers = halving.workers_of(size)
+    workers = recursive_halving.workers_of(size)
     num_bytes = count * itemsize
     if rank not in workers:
         return Traffic(num_bytes, num_bytes, _segments(num_bytes, itemsize))
     position = workers.index(rank)
     shares = [share_of(peer, len(workers), count) for peer in range(len(workers))]
     moves = []
-    for step in halving.halving_steps(position, len(workers)):
+    for step in recursive_halving.halving_steps(position, len(workers)):
         given = _elements(shares, step.given) * itemsize
         kept = _elements(shares, step.kept) * itemsize
         moves.append(Traffic(given, kept, _segments(given, itemsize)))

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives import direct
+from phalanx.comm.collectives import pairwise
 from phalanx.comm.collectives.accumulate import running, settle
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.transport import Members, Transport
@@ -57,7 +57,7 @@ class _ByMessages:
         *,
         timeout_s: float | None = None,  # noqa: ARG002  the transport has it
     ) -> None:
-        direct.reduce_scatter(self._local, output, parts, op, 1.0)
+        pairwise.reduce_scatter(self._local, output, parts, op, 1.0)
 
     def all_gather(
         self,
@@ -66,7 +66,7 @@ class _ByMessages:
         *,
         timeout_s: float | None = None,  # noqa: ARG002  the transport has it
     ) -> None:
-        direct.all_gather(self._local, outputs, part)
+        pairwise.all_gather(self._local, outputs, part)
 
 
 def all_reduce(
@@ -96,13 +96,13 @@ def all_reduce(
     local = Members(transport, next(ranks for ranks in by_node if transport.rank in ranks))
     total = running(transport, buffer, op)
     spare = [0] * (local.size - num_lanes)  # ranks of a larger node that carry nothing
-    totals = direct.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
-    results = direct.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]
+    totals = pairwise.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
+    results = pairwise.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]
     own = local.rank
     intra_node = intra_node or _ByMessages(local)
     intra_node.reduce_scatter(totals[own], totals, op, timeout_s=timeout_s)
     if own < num_lanes:
         lane = Members(transport, [ranks[own] for ranks in by_node])
-        direct.all_reduce(lane, totals[own], op, 1.0)
+        pairwise.all_reduce(lane, totals[own], op, 1.0)
         settle(totals[own], results[own], op, divisor)
     intra_node.all_gather(results, results[own], timeout_s=timeout_s)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.accumulate import running, settle
-from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.collectives.pairwise import shares_of
 from phalanx.comm.collectives.segments import arriving, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms

@@ -25,7 +25,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_sums_and_steps(
     ranks: Ranks, programs: Callable[[str], Path], way: str, count: int
 ) -> None:
-    output = ranks.mpi(count, programs("parts.py"), "layouts", way)
+    output = ranks.mpi(count, programs("flat_grad_buffer.py"), "layouts", way)
     assert sorted(re.findall(r"rank (\d) is done", output)) == [str(r) for r in range(count)]
 
 
@@ -33,7 +33,7 @@ def test_sums_and_steps(
 def test_other_sizes_on_another_rank_are_found(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    output = ranks.mpi(3, programs("parts.py"), "mismatch", "C")
+    output = ranks.mpi(3, programs("flat_grad_buffer.py"), "mismatch", "C")
     assert output.count("says: rank") + output.count("says: ranks") == 3
     assert "called all_reduce of parts(float32, layout " in output
 
@@ -42,4 +42,6 @@ def test_other_sizes_on_another_rank_are_found(
 def test_a_part_that_was_not_handed_over_is_named(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    assert ranks.mpi(2, programs("parts.py"), "missing", "C").count("part 1 was not") == 2
+    assert (
+        ranks.mpi(2, programs("flat_grad_buffer.py"), "missing", "C").count("part 1 was not") == 2
+    )

@@ -1,7 +1,7 @@
-"""Collectives in one or two rounds: every rank talks to every other at the same time.
+"""Pairwise exchange: collectives in one or two rounds, every rank with every peer at once.
 
-Reductions are made by one owner of each element, in the order of the ranks: the same bits as a
-loop over the ranks would give, on every rank and in every run.
+Each element is reduced by one owner, in rank order: the same bits as a loop over the ranks would
+give, on every rank and in every run. `PHALANX_ALL_REDUCE` calls this `direct`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from phalanx.comm.transport import Exchange, Transport
 SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside itself
 
 
-PIECE_BYTES = 512 * 1024  # of a share, at least: on 10 Gbit/s many times what a message costs
-MOST_PIECES = 8  # only the last one's sum is not made while another travels
+CHUNK_BYTES = 512 * 1024  # of a share, at least: on 10 Gbit/s many times what a message costs
+MAX_CHUNKS = 8  # only the last one's sum is not made while another travels
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
@@ -37,13 +37,13 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
         all_gather(transport, shares, shares[transport.rank])
 
 
-def all_reduce_in_pieces(
+def all_reduce_in_chunks(
     transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float
 ) -> None:
-    """The same, to the same bits: while a piece of a share is reduced and handed out, the next ones
-    arrive.
+    """Reduce `buffer` over all ranks in place, with the same bits as `all_reduce`, in chunks: while
+    a chunk of a share is reduced and sent out, the next ones arrive.
 
-    Cost: as many bytes in up to MOST_PIECES times as many messages, and no wait for a sum but that
+    Cost: as many bytes in up to MAX_CHUNKS times as many messages, and no wait for a sum but that
           of the last piece. Where a message travels no longer than it takes to send it (within a
           node) that is a loss.
     """
@@ -52,7 +52,7 @@ def all_reduce_in_pieces(
         whole = buffer.part(segment.start, segment.stop)
         pieces = [
             [whole.part(part.start, part.stop) for part in parts]
-            for parts in pieces_of(whole.count, buffer.dtype.itemsize, transport.size)
+            for parts in chunked_shares(whole.count, buffer.dtype.itemsize, transport.size)
         ]
         coming = [_begin_reduce_scatter(transport, parts[own], parts) for parts in pieces]
         handed = []
@@ -64,7 +64,7 @@ def all_reduce_in_pieces(
             exchange.finish()
 
 
-def all_reduce_short(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
+def all_to_all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
     """Reduce `buffer` over all ranks, in place: every rank gets all vectors and reduces them.
 
     buffer: (n,), the same n and dtype on every rank.
@@ -92,7 +92,7 @@ def reduce(
             part if rank == root else transport.scratch(part.count, part.dtype)
             for rank in range(transport.size)
         ]
-        transport.exchange([], _of_others(transport, terms))
+        transport.exchange([], _with_peers(transport, terms))
         reduce_terms(terms, part, op, divisor)
 
 
@@ -130,7 +130,7 @@ def all_to_all(transport: Transport, outputs: Sequence[Buffer], parts: Sequence[
 
     Cost: p-1 messages at the same time: latency + bytes/bandwidth.
     """
-    transport.exchange(_of_others(transport, parts), _of_others(transport, outputs))
+    transport.exchange(_with_peers(transport, parts), _with_peers(transport, outputs))
     copy(parts[transport.rank], outputs[transport.rank])
 
 
@@ -145,7 +145,7 @@ def gather(
         transport.exchange([(part, root)], [])
         return
     assert outputs is not None, "the root has outputs"
-    transport.exchange([], _of_others(transport, outputs))
+    transport.exchange([], _with_peers(transport, outputs))
     copy(part, outputs[root])
 
 
@@ -160,7 +160,7 @@ def scatter(
         transport.exchange([], [(output, root)])
         return
     assert parts is not None, "the root has parts"
-    transport.exchange(_of_others(transport, parts), [])
+    transport.exchange(_with_peers(transport, parts), [])
     copy(parts[root], output)
 
 
@@ -170,10 +170,10 @@ def shares_of(buffer: Buffer, size: int) -> list[Buffer]:
     return [buffer.part(share.start, share.stop) for share in shares]
 
 
-def pieces_of(count: int, itemsize: int, size: int) -> list[list[range]]:
+def chunked_shares(count: int, itemsize: int, size: int) -> list[list[range]]:
     """Cut each rank's share of [0, count) into chunks; indexed by chunk, then rank."""
     shares = [share_of(rank, size, count) for rank in range(size)]
-    num_pieces = min(MOST_PIECES, max(1, len(shares[-1]) * itemsize // PIECE_BYTES))
+    num_pieces = min(MAX_CHUNKS, max(1, len(shares[-1]) * itemsize // CHUNK_BYTES))
     cuts = [[share_of(n, num_pieces, len(share)) for share in shares] for n in range(num_pieces)]
     return [
         [
@@ -187,27 +187,29 @@ def pieces_of(count: int, itemsize: int, size: int) -> list[list[range]]:
 def _begin_reduce_scatter(
     transport: Transport, output: Buffer, parts: Sequence[Buffer]
 ) -> tuple[Exchange, list[Buffer]]:
-    """The messages, and what is to be reduced into `output` when they have come. Empty parts need
-    no message: every rank knows that they are empty."""
+    """Start the messages; return them and the terms to reduce into `output` once they have arrived.
+
+    Empty parts need no message: every rank knows that they are empty.
+    """
     own = transport.rank
     terms = [
         parts[own] if rank == own else transport.scratch(output.count, output.dtype)
         for rank in range(transport.size)
     ]
-    sends = [(part, rank) for part, rank in _of_others(transport, parts) if part.count]
-    receives = _of_others(transport, terms) if output.count else []
+    sends = [(part, rank) for part, rank in _with_peers(transport, parts) if part.count]
+    receives = _with_peers(transport, terms) if output.count else []
     return transport.start(sends, receives), terms
 
 
 def _begin_all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) -> Exchange:
     own = transport.rank
-    receives = [(output, rank) for output, rank in _of_others(transport, outputs) if output.count]
+    receives = [(output, rank) for output, rank in _with_peers(transport, outputs) if output.count]
     sends = [(part, rank) for rank in range(transport.size) if rank != own and part.count]
     return transport.start(sends, receives)
 
 
-def _of_others(transport: Transport, buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:
-    """Each rank's buffer but the own; each rank begins with the one after it, so that not all
-    begin with rank 0."""
+def _with_peers(transport: Transport, buffers: Sequence[Buffer]) -> list[tuple[Buffer, int]]:
+    """Pair each peer with its buffer, starting after this rank, so that not all start with
+    rank 0."""
     ranks = [(transport.rank + i) % transport.size for i in range(1, transport.size)]
     return [(buffers[rank], rank) for rank in ranks]

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from phalanx.comm.errors import MismatchError
-from phalanx.comm.fused import ArrayStep, FusedStep, KernelStep, make_fused_step
+from phalanx.comm.fused import ArrayFusedStep, FusedOptimizerStep, KernelFusedStep, make_fused_step
 from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
 from phalanx.comm.reducer import SharedReducer, WindowReducer
 from phalanx.comm.world import World
@@ -54,7 +54,7 @@ def check_sums(world: World, way: str, sizes: list[int], dtype: str) -> None:
             reducer.all_reduce(parts)
         else:  # as they come, in another order on each rank
             for part in np.random.default_rng([world.rank, seed]).permutation(len(parts)):
-                reducer.hand_over(int(part), parts[part].ctypes.data)
+                reducer.mark_ready(int(part), parts[part].ctypes.data)
             reducer.finish()
         expected = np.concatenate(in_rank_order(world, sizes, dtype, seed))
         assert reducer.total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
@@ -97,7 +97,7 @@ def check_steps(
     world: World, way: str, rule: OptimizerConfig, sizes: list[int], dtype: str
 ) -> None:
     fused = make_fused_step(world, rule, sizes, dtype)
-    assert isinstance(fused, KernelStep if way == "C" else ArrayStep)
+    assert isinstance(fused, KernelFusedStep if way == "C" else ArrayFusedStep)
     begun = values(99, sizes, dtype, 0)
     if world.rank == 0:
         for shared, value in zip(fused.parameters, begun, strict=True):
@@ -121,7 +121,9 @@ def check_steps(
     fused.close()
 
 
-def check_refused(world: World, fused: FusedStep, sizes: list[int], dtype: str, step: int) -> None:
+def check_refused(
+    world: World, fused: FusedOptimizerStep, sizes: list[int], dtype: str, step: int
+) -> None:
     """A step in which one rank's gradients are not finite changes nothing on any: whoever sums the
     bad value, of whatever rank."""
     bad_rank, bad = step % world.size, (np.nan, np.inf, -np.inf)[step % 3]
@@ -136,9 +138,9 @@ def check_refused(world: World, fused: FusedStep, sizes: list[int], dtype: str, 
     before = [array.tobytes() for vector in vectors for array in vector]
     addresses = [part.ctypes.data for part in parts]
     assert fused.step_at(addresses, 0.01 * step, step) is None, (sizes, dtype, step)
-    if isinstance(fused, KernelStep):  # as they come
+    if isinstance(fused, KernelFusedStep):  # as they come
         for number in np.random.default_rng([world.rank, step]).permutation(len(parts)):
-            fused._parts.hand_over(int(number), addresses[number])
+            fused._parts.mark_ready(int(number), addresses[number])
         coefficients = fused.rule.coefficients(0.01 * step, step)
         assert fused._parts.fused_step(fused.rule.kind, coefficients) is None
     assert before == [array.tobytes() for vector in vectors for array in vector]
@@ -168,7 +170,7 @@ def check_missing(world: World) -> None:
     assert reducer is not None
     part = np.ones(5, np.float32)
     for number in (0, 2):
-        reducer.hand_over(number, part.ctypes.data)
+        reducer.mark_ready(number, part.ctypes.data)
     try:
         reducer.finish()
     except ValueError as error:

@@ -1,8 +1,8 @@
-"""A vector that every rank holds as parts, brought together in shared memory; array operations.
+"""Reduction of gradients in shared memory, with array operations.
 
-The vector is cut into one share a rank. A rank hands the others what belongs to their shares, by
-copying it into memory that they can read; what belongs to its own share it need not copy at all.
-`csrc/parts.c` does the same and is held to this; this serves where that was not built.
+The flat vector of all gradients is cut into one share per rank. A rank copies what belongs to the
+shares of its peers into memory that they can read; its own share needs no copy. `csrc/parts.c` does
+the same and is tested against this, the fallback where that was not built.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.comm.layout import pieces_of, share_of
+from phalanx.comm.layout import flat_slices, share_of
 from phalanx.comm.window import Window
 
 CHUNK_BYTES = 128 * 1024  # of one rank's piece; the pieces and their sum stay in a core's cache
@@ -22,8 +22,8 @@ CHUNK_BYTES = 128 * 1024  # of one rank's piece; the pieces and their sum stay i
 Array = NDArray[Any]
 
 
-class SharedParts:
-    """One rank's side. Making one is collective.
+class SharedGradBuffer:
+    """Gradients of one rank, as parts of a flat vector. Collective to make.
 
     Cost of a round, for p ranks of n bytes: two barriers, and n(p-1)/p bytes copied and n read by
     each rank.
@@ -38,27 +38,27 @@ class SharedParts:
         num_elements = len(window.arrays[0])
         shares = [share_of(r, window.size, num_elements) for r in range(window.size)]
         largest = max(1, CHUNK_BYTES // window.arrays[0].itemsize)
-        self._own = pieces_of(sizes, shares[window.rank], largest, starts)
+        self._own = flat_slices(sizes, shares[window.rank], largest, starts)
         self._others = [
             piece
             for rank, share in enumerate(shares)
             if rank != window.rank
-            for piece in pieces_of(sizes, share, max(1, num_elements), starts)
+            for piece in flat_slices(sizes, share, max(1, num_elements), starts)
         ]
         self._given: dict[int, Array] = {}
 
-    def hand_over(self, part: int, values: Array) -> None:
-        """values: (sizes[part],), not changed by anyone until the round is over."""
+    def mark_ready(self, part: int, values: Array) -> None:
+        """Submit one gradient. values: (sizes[part],), unchanged until `reduce` returns."""
         self._given[part] = values
         mine = self._window.arrays[self._window.rank]
         for piece in self._others:
             if piece.part == part:
                 mine[piece.offset : piece.stop] = values[piece.begin : piece.end]
 
-    def round(self, use: Callable[[slice, list[Array]], None], name: str) -> float:
-        """Once all have handed over all parts, call `use(where, terms)` for every piece of the own
-        share: where it lies in the vector, and its term of each rank, in their order. Then wait
-        until all ranks are done. name: what a timeout calls it.
+    def reduce(self, use: Callable[[slice, list[Array]], None], name: str) -> float:
+        """Call `use(where, terms)` for every slice of the local share, once all parts of all ranks
+        are ready: where it lies in the vector, and its term of each rank, in rank order. Then wait
+        until all ranks are done. name: for timeouts.
 
         Returns: seconds that the own share took.
         Raises:  WaitTimeoutError naming the ranks that did not come.

@@ -1,4 +1,4 @@
-"""A vector that every rank of a node holds as parts, brought merged in memory that they share.
+"""Flat buffer of gradients in shared memory, reduced among the ranks of a node.
 
 The work is done by `csrc/parts.c` and `csrc/fused.c`; here are the memory and the errors.
 """
@@ -25,15 +25,16 @@ from phalanx.records.last import GroupCalls
 from phalanx.records.spans import SpanRecorder, now_ns
 
 NAME = "parts"
-"""As errors and traces call the ranks that bring them merged."""
+"""Name of the group in errors and traces."""
 
 
-class Parts:
-    """One rank's side. Parts may be handed over as soon as they are there, in any order; each
-    round ends with one collective call. Nothing is left behind, however the ranks end.
+class FlatGradBuffer:
+    """Gradients of one rank, as parts of a flat vector that is reduced in shared memory.
 
-    Memory: a window of the vector's length for each rank, of which its own share is never touched,
-    and the shared vectors.
+    A part may be marked ready as soon as it exists, in any order; each round ends with one
+    collective call. Nothing is left behind, however the ranks end.
+    Memory: a window of the vector's length for each rank, of which its local share is never
+    touched, and the shared vectors.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Parts:
         stride = stride_bytes(num_elements, dtype)
         rows = memory.array().view(dtype).reshape(-1, stride // dtype.itemsize)
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
-        """(num_elements,) each, zeros at first: what all ranks see and any may write."""
+        """(num_elements,) each, zeros at first: shared, any rank may write."""
         self._addresses = [vector.ctypes.data for vector in self.vectors]
         self._parts = module.make_parts(
             shm.handle if shm else None,
@@ -76,7 +77,7 @@ class Parts:
         )
         own = range(*module.own_share(self._parts))
         self.share_bytes = dtype.itemsize * elements_in(own, starts, sizes)
-        """Of the parts, those that this rank adds up."""
+        """Bytes of the parts that this rank reduces."""
 
     @classmethod
     def join(
@@ -89,10 +90,10 @@ class Parts:
         num_elements: int,
         num_vectors: int,
         guarded: bool = False,
-    ) -> Parts | None:
-        """Parts of `sizes` elements that begin at `starts` in a vector of `num_elements`, and
-        `num_vectors` vectors that all ranks see. guarded: parts are looked through as they are
-        handed over, and nothing is done with them where one is not finite. None, on all ranks,
+    ) -> FlatGradBuffer | None:
+        """Make a buffer for parts of `sizes` elements that begin at `starts` in a vector of
+        `num_elements`, and `num_vectors` vectors that all ranks share. guarded: parts are checked
+        as they are marked ready, and not used if any value is not finite. None, on all ranks,
         where they are not on one node, cannot share memory or have no kernels. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
@@ -120,19 +121,19 @@ class Parts:
             return None
         return cls(world, shm, memory, module, sizes, starts, num_elements, dtype, guarded=guarded)
 
-    def hand_over(self, part: int, address: int) -> None:
-        """This round's `part` lies at `address`, contiguous; it must stay there, unchanged, until
-        the round is over."""
+    def mark_ready(self, part: int, address: int) -> None:
+        """Mark `part` of this round ready, at `address`, contiguous; it must stay there, unchanged,
+        until the round ends."""
         self._module.hand_over(self._parts, part, address)
 
-    def hand_over_all(self, addresses: Sequence[int]) -> None:
-        """The same of all parts; where they are guarded they are then looked through."""
+    def mark_all_ready(self, addresses: Sequence[int]) -> None:
+        """Mark all parts ready; if guarded, they are then checked for non-finite values."""
         self._module.hand_over_all(self._parts, addresses)
 
     def all_reduce(self, addresses: Sequence[int] | None = None) -> bool:
         """End the round: the first of `vectors` becomes the sum over the ranks, in their order.
 
-        addresses: of all parts; None when they have been handed over one by one.
+        addresses: of all parts; None when they were marked ready one by one.
         Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p.
         Returns: whether all sums are finite, the same on every rank.
         Raises:  ValueError when a part is missing; WaitTimeoutError naming the ranks that did not
@@ -182,7 +183,7 @@ class Parts:
         return float(used_s) if is_finite else None
 
     def last_calls(self) -> GroupCalls:
-        """The last rounds of this rank."""
+        """Return the last rounds of this rank."""
         notes = EMPTY_LOG if self._shm is None else self._shm.logged_calls()
         members = list(range(self._world.size))
         return GroupCalls(group=NAME, members=members, calls=kernel_calls(notes))

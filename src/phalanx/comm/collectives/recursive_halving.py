@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.accumulate import running, settle
-from phalanx.comm.collectives.direct import shares_of
+from phalanx.comm.collectives.pairwise import shares_of
 from phalanx.comm.collectives.segments import arriving, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
@@ -21,7 +21,7 @@ from phalanx.comm.transport import Transport
 
 
 @dataclass(frozen=True)
-class Step:
+class HalvingStep:
     """One exchange on the way down. The way up swaps `kept` and `given`."""
 
     partner: int
@@ -31,7 +31,7 @@ class Step:
     """Shares that the partner goes on with."""
 
 
-def halving_steps(position: int, size: int) -> list[Step]:
+def halving_steps(position: int, size: int) -> list[HalvingStep]:
     """Return the exchanges of the rank at `position` of `size`, a power of two.
 
     After the last step the rank holds the share `position`.
@@ -43,10 +43,10 @@ def halving_steps(position: int, size: int) -> list[Step]:
         lower, upper = range(low, middle), range(middle, high)
         distance = middle - low
         if position < middle:
-            steps.append(Step(position + distance, lower, upper))
+            steps.append(HalvingStep(position + distance, lower, upper))
             high = middle
         else:
-            steps.append(Step(position - distance, upper, lower))
+            steps.append(HalvingStep(position - distance, upper, lower))
             low = middle
     return steps
 
