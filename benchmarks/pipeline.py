@@ -45,8 +45,8 @@ from phalanx.parallel.pipeline.bubble import ideal_bubble, measured_bubble
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly, imbalance
 from phalanx.parallel.pipeline.engine import Pipeline
-from phalanx.parallel.pipeline.layout import Layout, Schedule, layout_of
-from phalanx.parallel.pipeline.stages import stage_of, together
+from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
+from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.strategy import cross_entropy_sum
 from phalanx.records.files import write_atomically
 from phalanx.train.environment import describe_environment
@@ -56,7 +56,7 @@ RANKS, MICRO_BATCHES, MICRO_BATCH_SIZE = 2, 8, 16
 OPTIONS = ModelOptions(width=256, layers=8, heads=4)
 SHAPE = DataShape(inputs=(64,), num_classes=256)
 ROUNDS, STEPS = 5, 2
-SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
+SCHEDULES: tuple[PipelineSchedule, ...] = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 RESULTS = Path(__file__).parent / "results" / "pipeline.json"
 Step = Callable[[], object]
 
@@ -89,14 +89,14 @@ def one_after_the_other() -> Step:
     return step
 
 
-def pipelined(layout: Layout, costs: list[float]) -> tuple[Pipeline, Step, float]:
+def pipelined(layout: PipelineLayout, costs: list[float]) -> tuple[Pipeline, Step, float]:
     """The pipeline, one step of it, and by how much its dearest stage exceeds the mean."""
     whole, (inputs, targets) = model(), batch()
     layers = list(whole)
     cut = cut_evenly(costs, [True] * len(layers), layout.num_stages)
     outputs = outputs_of(layers, inputs)
     stages = {number: stage_of(whole, cut[number]) for number in layout.stages_of(dist.get_rank())}
-    parameters = list(together(list(stages.values())).parameters())
+    parameters = list(join_stages(list(stages.values())).parameters())
     group = dist.group.WORLD
     assert group is not None, "the ranks have met"
     pipeline = Pipeline(

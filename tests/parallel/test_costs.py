@@ -5,23 +5,25 @@ from hypothesis import strategies as st
 
 from phalanx.parallel.costs import (
     Activations,
-    Trained,
-    dealt,
-    kept_bytes,
-    layers_moved,
-    replicas_moved,
-    shards_moved,
-    stage_one_moved,
+    ParameterSpec,
+    assign_owners,
+    replica_traffic,
+    shard_traffic,
+    stored_bytes,
+    tensor_parallel_traffic,
+    zero_one_traffic,
 )
 from phalanx.parallel.mesh import AXES, Mesh
 
 ALONE = dict.fromkeys(AXES, 0)
 shapes = st.tuples(st.integers(1, 40), st.integers(1, 40))
-units = st.lists(st.lists(st.builds(Trained, shape=shapes), min_size=1), min_size=1, max_size=4)
+units = st.lists(
+    st.lists(st.builds(ParameterSpec, shape=shapes), min_size=1), min_size=1, max_size=4
+)
 ranks = st.integers(2, 8)
 
 
-def values_of(units: list[list[Trained]]) -> int:
+def values_of(units: list[list[ParameterSpec]]) -> int:
     return sum(parameter.values(1) for unit in units for parameter in unit)
 
 
@@ -31,10 +33,10 @@ def places(mesh: Mesh) -> list[dict[str, int]]:
 
 @settings(deadline=None)
 @given(units, ranks)
-def test_replicas_sum_by_two_rounds(units: list[list[Trained]], size: int) -> None:
+def test_replicas_sum_by_two_rounds(units: list[list[ParameterSpec]], size: int) -> None:
     """Over all ranks 2(p−1) times the gradients, whatever the shares."""
     mesh = Mesh(dp=size)
-    moves = [replicas_moved(units, mesh, place, 4) for place in places(mesh)]
+    moves = [replica_traffic(units, mesh, place, 4) for place in places(mesh)]
     whole = 2 * (size - 1) * 4 * values_of(units)
     assert sum(move.sent_bytes for move in moves) == whole
     assert sum(move.received_bytes for move in moves) == whole
@@ -42,10 +44,12 @@ def test_replicas_sum_by_two_rounds(units: list[list[Trained]], size: int) -> No
 
 @settings(deadline=None)
 @given(units, ranks)
-def test_stage_three_moves_half_more_than_stage_two(units: list[list[Trained]], size: int) -> None:
+def test_stage_three_moves_half_more_than_stage_two(
+    units: list[list[ParameterSpec]], size: int
+) -> None:
     mesh = Mesh(shard=size)
     two, three = (
-        shards_moved(units, mesh, ALONE, 4, gathers=gathers).sent_bytes for gathers in (1, 2)
+        shard_traffic(units, mesh, ALONE, 4, gathers=gathers).sent_bytes for gathers in (1, 2)
     )
     assert three * 2 == two * 3
     padding = sum(p.shape[1] * (size - 1) for unit in units for p in unit)
@@ -55,42 +59,47 @@ def test_stage_three_moves_half_more_than_stage_two(units: list[list[Trained]], 
 
 @settings(deadline=None)
 @given(units, ranks)
-def test_shards_keep_a_part_of_everything(units: list[list[Trained]], size: int) -> None:
-    whole = kept_bytes(units, Mesh(), ALONE, 4, 2)
+def test_shards_keep_a_part_of_everything(units: list[list[ParameterSpec]], size: int) -> None:
+    whole = stored_bytes(units, Mesh(), ALONE, 4, 2)
     mesh = Mesh(shard=size)
-    parts = [kept_bytes(units, mesh, place, 4, 2) for place in places(mesh)]
+    parts = [stored_bytes(units, mesh, place, 4, 2) for place in places(mesh)]
     assert whole == 16 * values_of(units)
     assert whole <= sum(parts) and whole / size <= max(parts) <= whole
-    owned = [p.own_values(1, size, shard) for unit in units for p in unit for shard in range(size)]
+    owned = [
+        p.local_values(1, size, shard) for unit in units for p in unit for shard in range(size)
+    ]
     assert sum(owned) == values_of(units)
-    assert kept_bytes(units, Mesh(dp=size), ALONE, 4, 2) == whole
+    assert stored_bytes(units, Mesh(dp=size), ALONE, 4, 2) == whole
 
 
 def test_split_layers_and_shards_together() -> None:
-    split = Trained(shape=(12, 10), split=0)
-    across = Trained(shape=(12, 10), split=1)
+    split = ParameterSpec(shape=(12, 10), split=0)
+    across = ParameterSpec(shape=(12, 10), split=1)
     assert (split.values(2), across.values(2)) == (60, 60)
     assert split.shard_values(2, 4) == 2 * 10  # six rows among four: two each, filled up
     assert across.shard_values(2, 4) == 3 * 5
-    assert Trained(shape=(12,)).shard_values(2, 5) == 3
+    assert ParameterSpec(shape=(12,)).shard_values(2, 5) == 3
 
 
 def test_a_block_of_the_gpt_sums_four_times() -> None:
     mesh, piece = Mesh(tp=2), Activations(samples=3, sequence=8, width=16)
     layers = ["embedding", "block1", "block2", "norm", "head"]
-    moved = layers_moved(layers, [piece], mesh, ALONE, 4, sequence_parallel=False)
+    moved = tensor_parallel_traffic(layers, [piece], mesh, ALONE, 4, sequence_parallel=False)
     assert moved.sent_bytes == 4 * 2 * (2 * (2 - 1) / 2 * 4 * 3 * 8 * 16)
-    split = layers_moved(layers, [piece], mesh, ALONE, 4, sequence_parallel=True)
+    split = tensor_parallel_traffic(layers, [piece], mesh, ALONE, 4, sequence_parallel=True)
     ends = 2 * 4 * 3 * 8 * 16 / 2  # one all-gather at each
     norms = 5 * 2 * (4 * 16)  # weight and bias of five
     assert split.sent_bytes == moved.sent_bytes + ends + norms
-    assert layers_moved(layers, [piece], Mesh(dp=2), ALONE, 4, sequence_parallel=False)[0] == 0
+    assert (
+        tensor_parallel_traffic(layers, [piece], Mesh(dp=2), ALONE, 4, sequence_parallel=False)[0]
+        == 0
+    )
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), ranks)
 def test_state_is_dealt_out_evenly(sizes: list[int], size: int) -> None:
-    owners = dealt(sizes, size)
+    owners = assign_owners(sizes, size)
     held = [sum(n for n, o in zip(sizes, owners, strict=True) if o == r) for r in range(size)]
     assert sum(held) == sum(sizes)
     assert max(held) <= sum(sizes) / size + max(sizes)
@@ -99,7 +108,7 @@ def test_state_is_dealt_out_evenly(sizes: list[int], size: int) -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=30), ranks)
 def test_stage_one_moves_an_all_reduce_and_every_parameter(sizes: list[int], size: int) -> None:
-    moves = [stage_one_moved(sizes, rank, size, 4) for rank in range(size)]
+    moves = [zero_one_traffic(sizes, rank, size, 4) for rank in range(size)]
     whole = 3 * (size - 1) * 4 * sum(sizes)
     assert sum(move.sent_bytes for move in moves) == whole
     assert sum(move.received_bytes for move in moves) == whole

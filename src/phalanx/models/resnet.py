@@ -36,7 +36,7 @@ class ResNet(nn.Sequential):
             for block in range(layers):
                 into = width * 2**stage
                 stride = 2 if stage and not block else 1
-                blocks[f"stage{stage + 1}_block{block + 1}"] = Block(channels, into, stride)
+                blocks[f"stage{stage + 1}_block{block + 1}"] = ResidualBlock(channels, into, stride)
                 channels = into
         super().__init__(
             OrderedDict[str, nn.Module](
@@ -61,7 +61,7 @@ class Stem(nn.Module):
         return F.relu(self.norm(self.conv(images)))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """(N, channels, H, W) → (N, into, H ÷ stride, W ÷ stride), by two convolutions past which the
     input goes on; where its size does not fit, through a convolution of one pixel."""
 

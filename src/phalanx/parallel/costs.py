@@ -27,7 +27,7 @@ NOTHING = Traffic(0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trained:
+class ParameterSpec:
     """A parameter of the full model."""
 
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Trained:
         rows = self.shape[0] // (tp if self.split == 0 else 1)
         return -(-rows // shards) * (self.values(tp) // rows)
 
-    def own_values(self, tp: int, shards: int, shard: int) -> int:
+    def local_values(self, tp: int, shards: int, shard: int) -> int:
         """Return how many of these shard number `shard` has, padding left out."""
         rows = self.shape[0] // (tp if self.split == 0 else 1)
         longest = -(-rows // shards)
@@ -52,11 +52,11 @@ class Trained:
         return own * (self.values(tp) // rows)
 
 
-Unit = Sequence[Trained]
+Unit = Sequence[ParameterSpec]
 """Parameters that FSDP gathers together."""
 
 
-def kept_bytes(
+def stored_bytes(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int, quantities: int
 ) -> int:
     """Return the bytes of parameters and gradients, padded, and optimizer state between two steps.
@@ -66,20 +66,20 @@ def kept_bytes(
 
     quantities: of the optimizer, for each value.
     """
-    trained = [parameter for unit in units for parameter in unit]
-    filled = sum(p.shard_values(mesh.tp, mesh.shard) for p in trained)
-    own = sum(p.own_values(mesh.tp, mesh.shard, place["shard"]) for p in trained)
+    parameters = [parameter for unit in units for parameter in unit]
+    filled = sum(p.shard_values(mesh.tp, mesh.shard) for p in parameters)
+    own = sum(p.local_values(mesh.tp, mesh.shard, place["shard"]) for p in parameters)
     return itemsize * (2 * filled + quantities * own)
 
 
-def kept_formula(mesh: Mesh, itemsize: int, quantities: int) -> str:
+def stored_formula(mesh: Mesh, itemsize: int, quantities: int) -> str:
     whole = (2 + quantities) * itemsize
     if mesh.tp > 1:
         return f"{whole}(Ψₛ/t + Ψᵣ)/N" if mesh.shard > 1 else f"{whole}Ψₛ/t + {whole}Ψᵣ"
     return f"{whole}Ψ/N" if mesh.shard > 1 else f"{whole}Ψ"
 
 
-def replicas_moved(
+def replica_traffic(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int
 ) -> Traffic:
     """Return the traffic of a step's gradient all-reduce over axis dp, where nothing is sharded."""
@@ -89,7 +89,7 @@ def replicas_moved(
     return all_reduce_traffic(values, itemsize, place["dp"], mesh.dp)
 
 
-def shards_moved(
+def shard_traffic(
     units: Sequence[Unit], mesh: Mesh, place: Mapping[str, int], itemsize: int, *, gathers: int
 ) -> Traffic:
     """Return the traffic of a step over axis shard, and over axis dp beside it.
@@ -126,7 +126,7 @@ class Activations:
         return self.samples * self.sequence * self.width
 
 
-def layers_moved(
+def tensor_parallel_traffic(
     layers: Collection[str],
     pieces: Sequence[Activations],
     mesh: Mesh,
@@ -187,7 +187,7 @@ def traffic_formula(
     return " + ".join(terms) or "0"
 
 
-def dealt(sizes: Sequence[int], ranks: int) -> list[int]:
+def assign_owners(sizes: Sequence[int], ranks: int) -> list[int]:
     """Return the owner of each parameter's optimizer state at stage 1: the largest first, to the
     rank that has least so far, as PyTorch's ZeroRedundancyOptimizer assigns them."""
     filled, owners = [0] * ranks, [0] * len(sizes)
@@ -198,7 +198,7 @@ def dealt(sizes: Sequence[int], ranks: int) -> list[int]:
     return owners
 
 
-def stage_one_moved(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Traffic:
+def zero_one_traffic(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) -> Traffic:
     """Return the traffic of an all-reduce of the gradients and each owner's broadcast of its
     parameters.
 
@@ -208,6 +208,6 @@ def stage_one_moved(sizes: Sequence[int], rank: int, ranks: int, itemsize: int) 
     """
     handed_on = [
         broadcast_traffic(size * itemsize, rank, ranks, owner)
-        for size, owner in zip(sizes, dealt(sizes, ranks), strict=True)
+        for size, owner in zip(sizes, assign_owners(sizes, ranks), strict=True)
     ]
     return sum_traffic([all_reduce_traffic(sum(sizes), itemsize, rank, ranks), *handed_on])

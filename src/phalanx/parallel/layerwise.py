@@ -24,7 +24,7 @@ Squares = Callable[[Tensor], Tensor]
 whole parameters."""
 
 
-def as_they_are(squares: Tensor) -> Tensor:
+def keep_squares(squares: Tensor) -> Tensor:
     """Return `squares` unchanged: this rank holds full parameters."""
     return squares
 
@@ -88,7 +88,7 @@ class LARS(_Layerwise):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         trust_coefficient: float = 1e-3,
-        squares: Squares = as_they_are,
+        squares: Squares = keep_squares,
     ) -> None:
         constants = {
             "lr": lr,
@@ -136,7 +136,7 @@ class LAMB(_Layerwise):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.0,
-        squares: Squares = as_they_are,
+        squares: Squares = keep_squares,
     ) -> None:
         constants = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(parameters, constants, squares)

@@ -20,22 +20,22 @@ from phalanx.comm.world import World
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.costs import (
     Activations,
-    Trained,
-    kept_bytes,
-    kept_formula,
-    layers_moved,
-    replicas_moved,
-    shards_moved,
+    ParameterSpec,
+    replica_traffic,
+    shard_traffic,
+    stored_bytes,
+    stored_formula,
+    tensor_parallel_traffic,
     traffic_formula,
 )
 from phalanx.parallel.device_mesh import device_mesh
 from phalanx.parallel.engine import Backend, OnTorch
 from phalanx.parallel.gradients import are_finite, bad_among, squares_of
-from phalanx.parallel.local_parts import local_gradient, local_parts, num_parts, trained
+from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.sharding import (
-    give_back_whole_parameters,
+    reshard_parameters,
     shard_parameters,
     synchronize_gradients,
 )
@@ -79,7 +79,7 @@ class OnMesh(OnTorch):
         self.data_rank, self.data_size = mesh.data_rank(world.rank), mesh.data_size
         self.counts = self.coordinates["tp"] == 0
         self.is_sharded = mesh.size > mesh.dp
-        self._units: list[list[Trained]] = []
+        self._units: list[list[ParameterSpec]] = []
         self._layers: list[str] = []
 
     # -- what each axis does to the model ----------------------------------------------------
@@ -94,9 +94,9 @@ class OnMesh(OnTorch):
         super().prepare(model, rule)
         self._names = names
         self._rule = rule
-        self._parts = local_parts(self._parameters)
-        self._place_parts()
-        self.optimizer = torch_optimizer(rule, self._parts, squares=self._whole_squares)
+        self._shards = local_shards(self._parameters)
+        self._find_shards()
+        self.optimizer = torch_optimizer(rule, self._shards, squares=self._full_squares)
 
     def _divide(self, model: nn.Module) -> nn.Module:
         """Return this rank's part of the full model."""
@@ -115,7 +115,7 @@ class OnMesh(OnTorch):
         """Shard over axis shard, and with it axis dp."""
         for name, child in model.named_children():
             self._layers.append(name)
-            self._units.append([trained(parameter) for parameter in child.parameters()])
+            self._units.append([parameter_spec(parameter) for parameter in child.parameters()])
         if self._mesh.shard == 1:
             return
         axes = ("dp", "shard") if self._mesh.dp > 1 else ("shard",)
@@ -125,8 +125,8 @@ class OnMesh(OnTorch):
 
     def clear_gradients(self) -> None:
         super().clear_gradients()
-        for part in self._parts:
-            part.grad = None
+        for shard in self._shards:
+            shard.grad = None
 
     @contextlib.contextmanager
     def unsynchronized(self) -> Iterator[None]:
@@ -158,8 +158,8 @@ class OnMesh(OnTorch):
         if self._mesh.dp > 1 and self._mesh.shard == 1:
             gradients = self._sum_over_replicas(gradients)
         super().clear_gradients()
-        for part, gradient in zip(self._parts, gradients, strict=True):
-            part.grad = gradient
+        for shard, gradient in zip(self._shards, gradients, strict=True):
+            shard.grad = gradient
         reduced = time.perf_counter()
         self.step_optimizer()
         return reduced
@@ -174,18 +174,18 @@ class OnMesh(OnTorch):
 
     # -- norms of what is cut ----------------------------------------------------------------
 
-    def _place_parts(self) -> None:
+    def _find_shards(self) -> None:
         """Compute which of the model's parameters this rank has shards of, and how many ranks have
         the same."""
         numbers = {name: number for number, name in enumerate(self._names)}
         self._numbers_held = [numbers[name] for name in trained_parameters(self.model)]
         sharing = self.size // self._mesh.pp  # ranks of a stage
         self._copies = torch.tensor(
-            [sharing // num_parts(parameter) for parameter in self._parameters],
+            [sharing // num_shards(parameter) for parameter in self._parameters],
             dtype=torch.float64,
         )
 
-    def _whole_squares(self, squares: Tensor) -> Tensor:
+    def _full_squares(self, squares: Tensor) -> Tensor:
         """Sum squares over this rank's shards to squares over full parameters, (quantities,
         parameters held).
 
@@ -204,7 +204,7 @@ class OnMesh(OnTorch):
     def gradients_are_finite(self) -> bool:
         """Return whether all gradients are finite. Collective, unless every rank holds
         everything."""
-        bad = not are_finite([part.grad for part in self._parts if part.grad is not None])
+        bad = not are_finite([shard.grad for shard in self._shards if shard.grad is not None])
         if self._mesh.size > self._mesh.dp:
             number = torch.tensor([float(bad)])
             self._world.all_reduce(number.numpy())
@@ -212,7 +212,7 @@ class OnMesh(OnTorch):
         return not bad
 
     def gradient_square(self) -> float:
-        squares = squares_of([part.grad for part in self._parts if part.grad is not None])
+        squares = squares_of([shard.grad for shard in self._shards if shard.grad is not None])
         if self._mesh.size == self._mesh.dp:
             return float(squares.sum())
         total = (squares / self._copies).sum().reshape(1)
@@ -222,18 +222,18 @@ class OnMesh(OnTorch):
     def find_bad_gradients(self) -> str:
         """Describe non-finite sums, by parameter only; after sharding the originating rank is
         unknown."""
-        found = bad_among([part.grad for part in self._parts], 0.0)
+        found = bad_among([shard.grad for shard in self._shards], 0.0)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
         return self._told(found, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = trained_parameters(self.model)
-        return {n: self.optimizer.state[p] for n, p in zip(names, self._parts, strict=True)}
+        return {n: self.optimizer.state[p] for n, p in zip(names, self._shards, strict=True)}
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         logits: Tensor = self.model(inputs)
-        give_back_whole_parameters(self.model)
+        reshard_parameters(self.model)
         return logits
 
     def close(self) -> None:
@@ -245,13 +245,13 @@ class OnMesh(OnTorch):
     # -- what it costs -----------------------------------------------------------------------
 
     def state_bytes(self) -> StateBytes:
-        gradients = [part.grad for part in self._parts if part.grad is not None]
+        gradients = [shard.grad for shard in self._shards if shard.grad is not None]
         return super().state_bytes()._replace(gradients=storage_bytes(gradients))
 
     def expected(self, global_batch_size: int) -> ExpectedCosts | None:
         share = len(share_of(self.data_rank, self.data_size, global_batch_size))
-        parts = [len(share_of(n, self.num_accumulated, share)) for n in range(self.num_accumulated)]
-        moved, mesh = self._moved([max(1, part) for part in parts]), self._mesh
+        sizes = [len(share_of(n, self.num_accumulated, share)) for n in range(self.num_accumulated)]
+        moved, mesh = self._moved([max(1, size) for size in sizes]), self._mesh
         itemsize, quantities = self._itemsize, len(STATE_NAMES[self._rule.kind])
         return ExpectedCosts(
             sent_bytes=moved.sent_bytes,
@@ -263,8 +263,8 @@ class OnMesh(OnTorch):
                 zero_stage=self._zero_stage,
                 sequence_parallel=self._sequence_parallel,
             ),
-            state_bytes=kept_bytes(self._units, mesh, self.coordinates, itemsize, quantities),
-            state_formula=kept_formula(mesh, itemsize, quantities),
+            state_bytes=stored_bytes(self._units, mesh, self.coordinates, itemsize, quantities),
+            state_formula=stored_formula(mesh, itemsize, quantities),
         )
 
     def _moved(self, pieces: Sequence[int]) -> Traffic:
@@ -272,7 +272,7 @@ class OnMesh(OnTorch):
         micro-batch."""
         mesh, place, itemsize = self._mesh, self.coordinates, self._itemsize
         gathers = len(pieces) * (2 if self._zero_stage == 3 else 1)
-        layers = layers_moved(
+        layers = tensor_parallel_traffic(
             self._layers,
             [self._activations(samples) for samples in pieces],
             mesh,
@@ -280,8 +280,8 @@ class OnMesh(OnTorch):
             itemsize,
             sequence_parallel=self._sequence_parallel and self._name == "gpt",
         )
-        sharded = shards_moved(self._units, mesh, place, itemsize, gathers=gathers)
-        return sum_traffic([layers, sharded, replicas_moved(self._units, mesh, place, itemsize)])
+        sharded = shard_traffic(self._units, mesh, place, itemsize, gathers=gathers)
+        return sum_traffic([layers, sharded, replica_traffic(self._units, mesh, place, itemsize)])
 
     def _activations(self, samples: int) -> Activations:
         width = self._options.width or 0

@@ -8,11 +8,11 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.comm.optimizer_update import OptimizerConfig
-from phalanx.parallel.layerwise import LAMB, LARS, Squares, as_they_are
+from phalanx.parallel.layerwise import LAMB, LARS, Squares, keep_squares
 
 
 def torch_optimizer(
-    rule: OptimizerConfig, parameters: Iterable[nn.Parameter], *, squares: Squares = as_they_are
+    rule: OptimizerConfig, parameters: Iterable[nn.Parameter], *, squares: Squares = keep_squares
 ) -> Optimizer:
     """Return PyTorch's optimizer where it has one, fused: one kernel over all parameters, two to
     three times faster than its default.

@@ -38,7 +38,7 @@ def synchronize_gradients(model: nn.Module, is_wanted: bool) -> None:
         model.set_requires_gradient_sync(is_wanted)
 
 
-def give_back_whole_parameters(model: nn.Module) -> None:
+def reshard_parameters(model: nn.Module) -> None:
     """Reshard parameters still gathered after a forward-only pass."""
     for module in _sharded(model):
         module.reshard()

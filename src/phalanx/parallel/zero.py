@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
-from phalanx.parallel.costs import dealt, stage_one_moved
+from phalanx.parallel.costs import assign_owners, zero_one_traffic
 from phalanx.parallel.engine import Backend, OnTorch
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import UpdateTimes, backward
@@ -80,8 +80,8 @@ class ZeroOne(OnTorch):
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         sizes = [parameter.numel() for parameter in self._parameters]
         itemsize = self._parameters[0].element_size()
-        moved = stage_one_moved(sizes, self.rank, self.size, itemsize)
-        owners = dealt(sizes, self.size)
+        moved = zero_one_traffic(sizes, self.rank, self.size, itemsize)
+        owners = assign_owners(sizes, self.size)
         own = sum(n for n, owner in zip(sizes, owners, strict=True) if owner == self.rank)
         state = len(STATE_NAMES[self._rule.kind]) * itemsize
         return ExpectedCosts(

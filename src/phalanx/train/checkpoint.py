@@ -118,13 +118,13 @@ def parameters_sha256(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(_whole(tensor).contiguous().numpy().tobytes())
+        digest.update(_full_tensor(tensor).contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
-def _whole(tensor: Tensor) -> Tensor:
+def _full_tensor(tensor: Tensor) -> Tensor:
     if type(tensor) is Tensor:  # a DTensor is met by strategies only that have imported it
         return tensor
-    from phalanx.parallel.local_parts import whole
+    from phalanx.parallel.local_shards import full_tensor
 
-    return whole(tensor)
+    return full_tensor(tensor)

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from phalanx.errors import UserError
-from phalanx.parallel.local_parts import local, placed_like
+from phalanx.parallel.local_shards import local_shard, place_like
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.checkpoint import write_checkpoint
 from phalanx.train.gathering import Held, Plan, full_tensors, make_plan
@@ -89,7 +89,7 @@ def optimizer_parts(strategy: Strategy) -> dict[str, Tensor]:
     """Return what this rank keeps of the optimizer's state, by `<parameter>:<quantity>`."""
     parameters = dict(strategy.model.named_parameters())
     return {
-        f"{name}:{quantity}": placed_like(value, parameters[name])
+        f"{name}:{quantity}": place_like(value, parameters[name])
         for name, state in strategy.optimizer_state().items()
         for quantity, value in state.items()
         if isinstance(value, Tensor)
@@ -115,7 +115,7 @@ def _box(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _plain(part: Tensor) -> Tensor:
-    return local(part).contiguous()
+    return local_shard(part).contiguous()
 
 
 def _check_shapes(plans: Mapping[str, Plan], shapes: Shapes) -> None:
@@ -138,7 +138,7 @@ def _read(file: Path, into: Mapping[str, Tensor]) -> None:
                 continue
             place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
             values = tensors.get_slice(name)[place] if place else tensors.get_tensor(name)
-            local(tensor).copy_(values)
+            local_shard(tensor).copy_(values)
 
 
 def _empty_state(shapes: Shapes, strategy: Strategy) -> dict[str, Tensor]:
@@ -150,10 +150,10 @@ def _empty_state(shapes: Shapes, strategy: Strategy) -> dict[str, Tensor]:
         name, quantity = key.rsplit(":", 1)
         if name not in states:
             continue  # another rank's
-        part = local(parameters[name])
+        part = local_shard(parameters[name])
         value = torch.zeros_like(part) if shape else torch.zeros((), dtype=torch.float32)
         states[name][quantity] = value
-        wanted[key] = placed_like(value, parameters[name])
+        wanted[key] = place_like(value, parameters[name])
     return wanted
 
 

@@ -9,8 +9,7 @@ from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
-from phalanx.parallel.pipeline.layout import Layout, layout_of
-from phalanx.parallel.pipeline.layout import Schedule as PipelineSchedule
+from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
 
 Strategy = Literal[
     "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
@@ -153,7 +152,7 @@ class SplitOptions:
             case _:
                 return Mesh(dp=ranks)
 
-    def pipeline_layout(self, mesh: Mesh) -> Layout:
+    def pipeline_layout(self, mesh: Mesh) -> PipelineLayout:
         """Raises: UserError when the schedule cannot run with these numbers."""
         return layout_of(
             self.pipeline_schedule,

@@ -6,7 +6,7 @@ import torch
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
-from phalanx.parallel.pipeline.padding import padded
+from phalanx.parallel.pipeline.padding import pad_batch
 from phalanx.parallel.strategy import IGNORED
 
 
@@ -33,12 +33,12 @@ def test_what_leaves_a_layer() -> None:
 
 def test_padded() -> None:
     inputs, targets = torch.arange(6.0).view(3, 2), torch.tensor([[1, 2], [3, 4], [5, 6]])
-    given, wanted = padded(inputs, targets, 5, Boundary((2,), torch.float32))
+    given, wanted = pad_batch(inputs, targets, 5, Boundary((2,), torch.float32))
     assert torch.equal(given[:3], inputs)
     assert torch.equal(given[3:], inputs[[0, 0]])
     assert torch.equal(wanted[:3], targets)
     assert torch.equal(wanted[3:], torch.full((2, 2), IGNORED))
-    assert padded(inputs, targets, 3, Boundary((2,), torch.float32)) == (inputs, targets)
+    assert pad_batch(inputs, targets, 3, Boundary((2,), torch.float32)) == (inputs, targets)
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_padded() -> None:
 )
 def test_what_does_not_fit(samples: torch.Tensor, targets: int, text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        padded(samples, torch.zeros(targets), 5, Boundary((2,), torch.float32))
+        pad_batch(samples, torch.zeros(targets), 5, Boundary((2,), torch.float32))

@@ -18,17 +18,17 @@ from torch.distributed.pipelining import (
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from phalanx.errors import UserError
-from phalanx.parallel.pipeline.layout import Layout, layout_of
+from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.orders import Action, Kind, orders_of
 from phalanx.parallel.pipeline.prediction import forward_order
-from phalanx.parallel.pipeline.timeline import drawn, simulate
+from phalanx.parallel.pipeline.timeline import draw, simulate
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero-bubble")
 
 
 def table(schedule: str, **numbers: int) -> list[str]:
     layout = layout_of(schedule, **numbers)
-    return drawn(layout, simulate(layout)).splitlines()
+    return draw(layout, simulate(layout)).splitlines()
 
 
 def rows(text: str) -> list[str]:
@@ -86,7 +86,7 @@ def test_zero_bubble_v() -> None:
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> Layout:
+def layouts(draw: st.DrawFn) -> PipelineLayout:
     numbers = {
         "num_ranks": draw(st.integers(1, 5)),
         "micro_batches": draw(st.integers(1, 14)),
@@ -100,7 +100,7 @@ def layouts(draw: st.DrawFn) -> Layout:
 
 
 @given(layouts())
-def test_every_stage_does_everything_once(layout: Layout) -> None:
+def test_every_stage_does_everything_once(layout: PipelineLayout) -> None:
     """And nobody waits for ever: `simulate` ends."""
     orders = orders_of(layout)
     simulate(layout)
@@ -117,7 +117,7 @@ def test_every_stage_does_everything_once(layout: Layout) -> None:
 
 
 @given(layouts())
-def test_every_stage_has_one_rank(layout: Layout) -> None:
+def test_every_stage_has_one_rank(layout: PipelineLayout) -> None:
     held = [stage for rank in range(layout.num_ranks) for stage in layout.stages_of(rank)]
     assert sorted(held) == list(range(layout.num_stages))
     for rank in range(layout.num_ranks):
@@ -126,7 +126,7 @@ def test_every_stage_has_one_rank(layout: Layout) -> None:
 
 
 @given(layouts(), st.integers(1, 9))
-def test_predicting_never_waits_for_ever(layout: Layout, num_pieces: int) -> None:
+def test_predicting_never_waits_for_ever(layout: PipelineLayout, num_pieces: int) -> None:
     """Every rank takes in its order what the stage before has made."""
     waiting = [
         list(reversed(list(forward_order(layout, rank, num_pieces))))
@@ -162,12 +162,12 @@ CASES = [
 
 @pytest.mark.parametrize("layout", CASES, ids=str)
 @pytest.mark.filterwarnings("ignore")
-def test_torch_runs_the_same(layout: Layout) -> None:
+def test_torch_runs_the_same(layout: PipelineLayout) -> None:
     expected = [list(of_rank(layout, rank)) for rank in range(layout.num_ranks)]
     assert orders_of(layout) == expected
 
 
-def of_rank(layout: Layout, rank: int) -> Iterator[Action]:
+def of_rank(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """From torch's own table. In 2.13 that of 1F1B numbers the last rank's forward passes from 1,
     other than the code that runs it; what runs is checked on real ranks."""
     kinds: dict[str, Kind] = {
@@ -184,7 +184,7 @@ def of_rank(layout: Layout, rank: int) -> Iterator[Action]:
             yield Action(kind, action.stage_index, action.microbatch_index - too_many)
 
 
-def torch_order(layout: Layout) -> dict:
+def torch_order(layout: PipelineLayout) -> dict:
     dist.init_process_group("fake", rank=0, world_size=layout.num_ranks, store=FakeStore())
     try:
         stages = [

@@ -20,7 +20,7 @@ from phalanx.comm.world import World
 from phalanx.models.options import ModelOptions, completed
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.local import Local
-from phalanx.parallel.local_parts import whole
+from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
@@ -76,7 +76,10 @@ def trained(strategy: Strategy, case: Case, learning: Learning, seed: int) -> di
         skipped = [step for step in range(STEPS) if make_step(strategy, case, learning, step)]
         assert skipped == [BAD_STEP] * learning.has_bad_step or isinstance(strategy, Server)
     strategy.finish_epoch()
-    return {name: whole(parameter).clone() for name, parameter in strategy.model.named_parameters()}
+    return {
+        name: full_tensor(parameter).clone()
+        for name, parameter in strategy.model.named_parameters()
+    }
 
 
 def make_step(strategy: Strategy, case: Case, learning: Learning, step: int) -> bool:

@@ -17,7 +17,7 @@ from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelName, ModelOptions, completed
-from phalanx.parallel.local_parts import whole
+from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh, parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.sequential import Sequential
@@ -86,7 +86,10 @@ def trained(strategy: Strategy, case: Case, rule: OptimizerConfig, seed: int) ->
             assert result.logits is not None and result.loss_sum > 0
             assert len(result.logits) >= batch.num_samples
     assert_memory(strategy)
-    return {name: whole(parameter).clone() for name, parameter in strategy.model.named_parameters()}
+    return {
+        name: full_tensor(parameter).clone()
+        for name, parameter in strategy.model.named_parameters()
+    }
 
 
 def assert_memory(strategy: Strategy) -> None:

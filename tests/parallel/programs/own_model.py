@@ -15,7 +15,7 @@ from phalanx.comm.world import World
 from phalanx.models.options import ModelOptions, completed
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.local import Local
-from phalanx.parallel.local_parts import whole
+from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
@@ -87,7 +87,7 @@ def make(name: str) -> Strategy:
 
 def state_of(strategy: Strategy) -> dict[str, Tensor]:
     """The full model, of which ranks may hold parts. Collective."""
-    return {name: whole(tensor) for name, tensor in strategy.model.state_dict().items()}
+    return {name: full_tensor(tensor) for name, tensor in strategy.model.state_dict().items()}
 
 
 def run(name: str) -> None:

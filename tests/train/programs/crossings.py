@@ -23,7 +23,7 @@ from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelOptions, completed
-from phalanx.parallel.local_parts import whole
+from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.pipeline.layout import layout_of
@@ -117,7 +117,7 @@ def cross(folder: Path, case: Case, rule: OptimizerConfig, layouts: list[str], r
     before = folder / f"sequential-{rank}"
     before = expected = save(before, alone, case)
     train(alone, case, STEPS)
-    truth = {name: whole(p).clone() for name, p in alone.model.named_parameters()}
+    truth = {name: full_tensor(p).clone() for name, p in alone.model.named_parameters()}
     for word in layouts:
         strategy = make(word, case)
         strategy.prepare(case.build(3), rule)
@@ -132,7 +132,7 @@ def cross(folder: Path, case: Case, rule: OptimizerConfig, layouts: list[str], r
             same_files(written, expected, 1e-10)
             same_files(copied, before, 0.0)
         train(strategy, case, STEPS)
-        found = {name: whole(p) for name, p in strategy.model.named_parameters()}
+        found = {name: full_tensor(p) for name, p in strategy.model.named_parameters()}
         compare(found, {name: truth[name] for name in found}, f"{word} from {before}")
         strategy.close()
         before = written
@@ -142,7 +142,7 @@ def cross(folder: Path, case: Case, rule: OptimizerConfig, layouts: list[str], r
     resumed.prepare(case.build(99), rule)
     load(before, resumed)
     train(resumed, case, STEPS)
-    found = {name: whole(p) for name, p in resumed.model.named_parameters()}
+    found = {name: full_tensor(p) for name, p in resumed.model.named_parameters()}
     compare(found, truth, f"sequential from {before}")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from phalanx.parallel.pipeline.layout import Layout
+from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.orders import Action
-from phalanx.parallel.pipeline.timeline import in_ticks, simulate
+from phalanx.parallel.pipeline.timeline import duration_in_ticks, simulate
 
 
-class Timed(Protocol):
+class RecordedAction(Protocol):
     """A recorded action: a `TimedAction` of a strategy, an `Action` of the records."""
 
     @property
@@ -19,7 +19,9 @@ class Timed(Protocol):
     def ended_s(self) -> float: ...
 
 
-def ideal_bubble(layout: Layout, lasts: Callable[[Action], float] = in_ticks) -> float:
+def ideal_bubble(
+    layout: PipelineLayout, lasts: Callable[[Action], float] = duration_in_ticks
+) -> float:
     """Return the idle share of the step, over all ranks, when moving activations takes no time.
 
     With stages that take equally long it is what `bubble_formula` says, where p divides the number
@@ -31,7 +33,7 @@ def ideal_bubble(layout: Layout, lasts: Callable[[Action], float] = in_ticks) ->
     return 1 - busy / (layout.num_ranks * step)
 
 
-def bubble_formula(layout: Layout) -> str:
+def bubble_formula(layout: PipelineLayout) -> str:
     """Return the formula of the bubble, to be read."""
     match layout.schedule:
         case "gpipe" | "1f1b":
@@ -42,7 +44,7 @@ def bubble_formula(layout: Layout) -> str:
             return "(p−1) ÷ (3·v·m+p−1)"  # forward, input and weight gradient taking equally long
 
 
-def measured_bubble(actions: Sequence[Sequence[Timed]]) -> list[float]:
+def measured_bubble(actions: Sequence[Sequence[RecordedAction]]) -> list[float]:
     """Return the idle share of each rank in one step of its pipeline.
 
     That is 1 − its work ÷ the time from the first beginning of an action to the last end, over all

@@ -19,8 +19,8 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from phalanx.parallel.pipeline.boundaries import Boundary
-from phalanx.parallel.pipeline.layout import Layout
-from phalanx.parallel.pipeline.padding import padded
+from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.pipeline.padding import pad_batch
 from phalanx.parallel.pipeline.prediction import Predictor
 from phalanx.parallel.pipeline.stages import Recorder, TimedStage
 from phalanx.parallel.pipeline.traffic import StepTraffic, step_traffic
@@ -52,7 +52,7 @@ class Pipeline:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: PipelineLayout,
         modules: Mapping[int, nn.Module],
         boundaries: Sequence[Boundary],
         *,
@@ -114,7 +114,7 @@ class Pipeline:
         number: of the step, for `actions`.
         Raises: ValueError when the samples do not fit the stages.
         """
-        given, wanted = padded(inputs, targets, self.num_samples, self._boundaries[0])
+        given, wanted = pad_batch(inputs, targets, self.num_samples, self._boundaries[0])
         self._weight, self._loss_sum, self._logits = weight, 0.0, []
         self._recorder.begin(number)
         began = time.perf_counter()

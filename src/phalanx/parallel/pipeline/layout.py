@@ -7,17 +7,17 @@ from typing import Literal
 
 from phalanx.errors import UserError
 
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
+PipelineSchedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class PipelineLayout:
     """A schedule with its numbers; validated where it is made.
 
     Raises: UserError when the schedule cannot run with these numbers.
     """
 
-    schedule: Schedule
+    schedule: PipelineSchedule
     num_ranks: int
     micro_batches: int
     stages_per_rank: int
@@ -54,19 +54,19 @@ class Layout:
 
 
 def layout_of(
-    schedule: Schedule,
+    schedule: PipelineSchedule,
     *,
     num_ranks: int,
     micro_batches: int | None = None,
     stages_per_rank: int | None = None,
-) -> Layout:
+) -> PipelineLayout:
     """Return the layout with the defaults filled in: 4 micro-batches for each rank, which leaves a
     bubble of a fifth and less; 2 stages a rank where a schedule wants several.
 
     Raises: UserError when the schedule cannot run with these numbers.
     """
     several = schedule in ("interleaved", "zero-bubble")
-    return Layout(
+    return PipelineLayout(
         schedule=schedule,
         num_ranks=num_ranks,
         micro_batches=4 * num_ranks if micro_batches is None else micro_batches,
@@ -74,7 +74,7 @@ def layout_of(
     )
 
 
-def check(layout: Layout) -> None:
+def check(layout: PipelineLayout) -> None:
     """Raises: UserError with the numbers that do not fit, and some that do."""
     name = layout.schedule
     ranks, micro_batches, stages = layout.num_ranks, layout.micro_batches, layout.stages_per_rank
@@ -107,11 +107,11 @@ def check(layout: Layout) -> None:
         )
 
 
-def goes_in_rounds(layout: Layout) -> bool:
+def goes_in_rounds(layout: PipelineLayout) -> bool:
     """Return whether a rank takes `num_ranks` micro-batches through each of its stages before the
     next."""
     return layout.schedule in ("interleaved", "zero-bubble") and not layout.is_v
 
 
-def num_rounds(layout: Layout) -> int:
+def num_rounds(layout: PipelineLayout) -> int:
     return max(1, layout.micro_batches // layout.num_ranks)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
-from phalanx.parallel.pipeline.layout import Layout, num_rounds
+from phalanx.parallel.pipeline.layout import PipelineLayout, num_rounds
 
 Kind = Literal["forward", "backward", "input gradient", "weight gradient"]
 """A backward pass as a whole, or in two: what the previous stage waits for first (the gradient of
@@ -24,12 +24,12 @@ class Action(NamedTuple):
     micro_batch: int
 
 
-def orders_of(layout: Layout) -> list[list[Action]]:
+def orders_of(layout: PipelineLayout) -> list[list[Action]]:
     """Return each rank's actions in the order in which it does them."""
     return [list(order_of(layout, rank)) for rank in range(layout.num_ranks)]
 
 
-def order_of(layout: Layout, rank: int) -> Iterator[Action]:
+def order_of(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     match layout.schedule:
         case "gpipe":
             return gpipe(layout, rank)
@@ -41,7 +41,7 @@ def order_of(layout: Layout, rank: int) -> Iterator[Action]:
             return zero_bubble_v(layout, rank) if layout.is_v else zero_bubble(layout, rank)
 
 
-def gpipe(layout: Layout, rank: int) -> Iterator[Action]:
+def gpipe(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """Yield all forward, then all backward actions: every micro-batch's activations are stored.
 
     Source: Huang et al. 2019, "GPipe".
@@ -52,7 +52,7 @@ def gpipe(layout: Layout, rank: int) -> Iterator[Action]:
         yield Action("backward", rank, micro_batch)
 
 
-def one_forward_one_backward(layout: Layout, rank: int) -> Iterator[Action]:
+def one_forward_one_backward(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """Yield 1F1B: as GPipe in time, but with the activations of fewer micro-batches.
 
     A rank stores those of no more micro-batches than there are ranks from it to the last.
@@ -67,7 +67,7 @@ def one_forward_one_backward(layout: Layout, rank: int) -> Iterator[Action]:
             yield Action("backward", rank, micro_batch - ahead)
 
 
-def interleaved(layout: Layout, rank: int) -> Iterator[Action]:
+def interleaved(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """Yield 1F1B on several shorter stages a rank.
 
     The pipeline fills and drains that much faster, and that much more is sent.
@@ -87,7 +87,7 @@ def interleaved(layout: Layout, rank: int) -> Iterator[Action]:
         yield Action("backward", stage, micro_batch)
 
 
-def zero_bubble(layout: Layout, rank: int) -> Iterator[Action]:
+def zero_bubble(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """Yield ZB-H1: 1F1B, of one stage a rank or several, with weight gradients in the idle time.
 
     Its memory is that of 1F1B.
@@ -111,7 +111,7 @@ def zero_bubble(layout: Layout, rank: int) -> Iterator[Action]:
         yield Action("weight gradient", stage, micro_batch)
 
 
-def zero_bubble_v(layout: Layout, rank: int) -> Iterator[Action]:
+def zero_bubble_v(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """Yield ZB-V: two stages a rank in the shape of a V.
 
     It has no bubble at all while the pipeline is full, if the forward pass and both halves of the
@@ -124,7 +124,7 @@ def zero_bubble_v(layout: Layout, rank: int) -> Iterator[Action]:
             yield action
 
 
-def _full_v(layout: Layout, rank: int) -> Iterator[Action]:
+def _full_v(layout: PipelineLayout, rank: int) -> Iterator[Action]:
     """Yield the same with as many micro-batches as fill the pipeline."""
     ranks = layout.num_ranks
     total = max(2 * ranks - 1, layout.micro_batches)
@@ -163,7 +163,7 @@ def _full_v(layout: Layout, rank: int) -> Iterator[Action]:
             yield act("weight gradient", stage)
 
 
-def _forwards(layout: Layout, rank: int) -> Iterator[tuple[int, int]]:
+def _forwards(layout: PipelineLayout, rank: int) -> Iterator[tuple[int, int]]:
     """(stage, micro-batch): a round through each of the rank's stages, then the next round."""
     per_round = layout.micro_batches // num_rounds(layout)
     for start in range(0, layout.micro_batches, per_round):
@@ -172,7 +172,7 @@ def _forwards(layout: Layout, rank: int) -> Iterator[tuple[int, int]]:
                 yield stage, micro_batch
 
 
-def _backwards(layout: Layout, rank: int) -> Iterator[tuple[int, int]]:
+def _backwards(layout: PipelineLayout, rank: int) -> Iterator[tuple[int, int]]:
     """The same, from the last stage to the first."""
     per_round = layout.micro_batches // num_rounds(layout)
     for start in range(0, layout.micro_batches, per_round):

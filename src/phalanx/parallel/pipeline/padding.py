@@ -9,7 +9,7 @@ from phalanx.parallel.pipeline.boundaries import Boundary
 from phalanx.parallel.strategy import IGNORED
 
 
-def padded(
+def pad_batch(
     inputs: Tensor, targets: Tensor, num_samples: int, sample: Boundary
 ) -> tuple[Tensor, Tensor]:
     """Return inputs and targets padded to `num_samples`: with the first sample, and ignored

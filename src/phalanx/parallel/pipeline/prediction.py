@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from phalanx.parallel.pipeline.boundaries import Boundary
-from phalanx.parallel.pipeline.layout import Layout
+from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.stages import ready
 
 
@@ -22,7 +22,7 @@ class Predictor:
 
     def __init__(
         self,
-        layout: Layout,
+        layout: PipelineLayout,
         modules: Mapping[int, nn.Module],
         boundaries: Sequence[Boundary],
         piece_size: int,
@@ -73,7 +73,7 @@ class Predictor:
         return work, made
 
 
-def forward_order(layout: Layout, rank: int, num_pieces: int) -> Iterator[tuple[int, int]]:
+def forward_order(layout: PipelineLayout, rank: int, num_pieces: int) -> Iterator[tuple[int, int]]:
     """Yield (stage, micro-batch) in the order in which `rank` does them. Pure.
 
     As many micro-batches as there are ranks go through each of its stages before the next, which

@@ -22,10 +22,10 @@ from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
-from phalanx.parallel.pipeline.layout import Layout
-from phalanx.parallel.pipeline.stages import stage_of, together
+from phalanx.parallel.pipeline.layout import PipelineLayout
+from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
-from phalanx.parallel.sharding import give_back_whole_parameters
+from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.strategy import Batch, StepResult, TimedAction, storage_bytes
 from phalanx.records.schema import ExpectedCosts
 
@@ -47,7 +47,7 @@ class Staged(OnMesh):
         *,
         model: ModelName,
         options: ModelOptions,
-        layout: Layout,
+        layout: PipelineLayout,
         global_batch_size: int,
         backend: Backend = "mpi",
         zero_stage: int = 3,
@@ -94,7 +94,7 @@ class Staged(OnMesh):
             clock_offset_s=self.clock().offset_ns / 1e9,
             label_smoothing=self.label_smoothing,
         )
-        return together(self._stages)
+        return join_stages(self._stages)
 
     @property
     def _numbers(self) -> tuple[int, ...]:
@@ -163,7 +163,7 @@ class Staged(OnMesh):
     def predict(self, inputs: Tensor) -> Tensor | None:
         logits = self._pipeline.predict(inputs)
         for stage in self._stages:
-            give_back_whole_parameters(stage)
+            reshard_parameters(stage)
         return logits
 
     def actions(self) -> Sequence[TimedAction]:

@@ -22,7 +22,7 @@ def stage_of(model: nn.Sequential, layers: range) -> nn.Sequential:
     return nn.Sequential(OrderedDict(named[layer] for layer in layers))
 
 
-def together(stages: Sequence[nn.Sequential]) -> nn.Sequential:
+def join_stages(stages: Sequence[nn.Sequential]) -> nn.Sequential:
     """Return all layers that a rank holds, under their own names; not to be called when the stages
     do not follow each other."""
     return nn.Sequential(OrderedDict(item for stage in stages for item in stage.named_children()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from phalanx.parallel.pipeline.layout import Layout
+from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.orders import Action, Kind, orders_of
 
 SIGNS: Mapping[Kind, str] = {
@@ -23,7 +23,7 @@ UNITS: Mapping[Kind, int] = {
 """Ticks: each matrix is multiplied once forward and twice backward."""
 
 
-class Span(NamedTuple):
+class ScheduledAction(NamedTuple):
     """An action with its time."""
 
     action: Action
@@ -31,20 +31,23 @@ class Span(NamedTuple):
     ended: float
 
 
-def in_ticks(action: Action) -> float:
+def duration_in_ticks(action: Action) -> float:
     return UNITS[action.kind]
 
 
 def simulate(
-    layout: Layout, lasts: Callable[[Action], float] = in_ticks, *, transfer: float = 0.0
-) -> list[list[Span]]:
+    layout: PipelineLayout,
+    lasts: Callable[[Action], float] = duration_in_ticks,
+    *,
+    transfer: float = 0.0,
+) -> list[list[ScheduledAction]]:
     """Return each rank's actions with their times, each as early as order and dependencies allow.
 
     lasts: how long an action takes; transfer: how long an activation or its gradient takes from one
     rank to another.
     """
     waiting = [list(reversed(order)) for order in orders_of(layout)]
-    spans: list[list[Span]] = [[] for _ in waiting]
+    spans: list[list[ScheduledAction]] = [[] for _ in waiting]
     ended: dict[Action, float] = {}
     while any(waiting):
         began_with = len(ended)
@@ -57,13 +60,13 @@ def simulate(
                 ]
                 began = max([spans[rank][-1].ended if spans[rank] else 0.0, *arrived])
                 ended[action] = began + lasts(action)
-                spans[rank].append(Span(action, began, ended[action]))
+                spans[rank].append(ScheduledAction(action, began, ended[action]))
         assert len(ended) > began_with, f"{layout}: every rank waits for another"
     return spans
 
 
 def _needed(
-    action: Action, ended: Mapping[Action, float], layout: Layout
+    action: Action, ended: Mapping[Action, float], layout: PipelineLayout
 ) -> list[tuple[Action, float]] | None:
     """Return the dependencies of `action` with their end times; None: one has not ended yet."""
     kind, stage, micro_batch = action
@@ -82,7 +85,7 @@ def _needed(
     return [(other, ended[other]) for other in needed]
 
 
-def drawn(layout: Layout, spans: Sequence[Sequence[Span]]) -> str:
+def draw(layout: PipelineLayout, spans: Sequence[Sequence[ScheduledAction]]) -> str:
     """Draw a line a rank and a column a tick, as in the papers; a rank's second stage has a `'`.
 
     Actions that take longer than a tick stretch over several columns; a dot is an idle tick.

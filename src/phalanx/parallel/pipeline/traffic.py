@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from phalanx.parallel.pipeline.layout import Layout
+from phalanx.parallel.pipeline.layout import PipelineLayout
 
 
 class StepTraffic(NamedTuple):
@@ -15,7 +15,7 @@ class StepTraffic(NamedTuple):
     received_bytes: int
 
 
-def step_traffic(layout: Layout, rank: int, boundary_bytes: Sequence[int]) -> StepTraffic:
+def step_traffic(layout: PipelineLayout, rank: int, boundary_bytes: Sequence[int]) -> StepTraffic:
     """Return the bytes over a rank's boundaries in one step.
 
     Each micro-batch's activations go over each boundary between stages of different ranks, and

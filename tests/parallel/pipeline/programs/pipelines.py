@@ -20,9 +20,9 @@ from phalanx.parallel.pipeline.bubble import measured_bubble
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
-from phalanx.parallel.pipeline.layout import Layout, layout_of
+from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.orders import Action, orders_of
-from phalanx.parallel.pipeline.stages import stage_of, together
+from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.strategy import cross_entropy_sum
 
 NUM_STEPS = 20
@@ -84,7 +84,7 @@ class Truth:
             self.losses.append(loss.item())
 
 
-def check(truth: Truth, layout: Layout) -> None:
+def check(truth: Truth, layout: PipelineLayout) -> None:
     model = truth.make()
     layers = list(model)
     costs = [1.0 + number / 10 for number in range(len(layers))]
@@ -93,7 +93,7 @@ def check(truth: Truth, layout: Layout) -> None:
     outputs = outputs_of(layers, inputs)
     ends = [outputs[stage[-1]] for stage in cut]
     stages = {number: stage_of(model, cut[number]) for number in layout.stages_of(dist.get_rank())}
-    mine = together(list(stages.values()))
+    mine = join_stages(list(stages.values()))
     pipeline = Pipeline(
         layout,
         stages,

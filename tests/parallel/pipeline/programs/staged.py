@@ -14,7 +14,7 @@ from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
-from phalanx.parallel.local_parts import whole
+from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import RECORDED_STEPS, Staged
@@ -71,9 +71,9 @@ def train(word: str, truth: Truth) -> None:
     check_prediction(strategy, truth)
     names = dict(truth.model.named_parameters())
     for parameter_name, parameter in strategy.model.named_parameters():
-        farthest = (whole(parameter) - names[parameter_name]).abs().max().item()
+        farthest = (full_tensor(parameter) - names[parameter_name]).abs().max().item()
         assert farthest < TOLERANCE, f"{word}: {parameter_name} is {farthest:.1e} away"
-    held = strategy.gather([sum(p.numel() for p in strategy._parts)])
+    held = strategy.gather([sum(p.numel() for p in strategy._shards)])
     copies = mesh.dp if mesh.tp == 1 else None
     if held is not None and copies is not None:
         total = sum(parameter.numel() for parameter in names.values())

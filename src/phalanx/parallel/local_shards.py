@@ -14,29 +14,29 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from phalanx.parallel.costs import Trained
+from phalanx.parallel.costs import ParameterSpec
 
 
-def local_parts(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
+def local_shards(parameters: Sequence[nn.Parameter]) -> list[nn.Parameter]:
     """Return the local shard of each parameter: itself, or a parameter on the same memory."""
-    return [_local_part(parameter) for parameter in parameters]
+    return [_local_parameter(parameter) for parameter in parameters]
 
 
-def _local_part(parameter: nn.Parameter) -> nn.Parameter:
+def _local_parameter(parameter: nn.Parameter) -> nn.Parameter:
     if not isinstance(parameter, DTensor):
         return parameter
-    return nn.Parameter(local(parameter), requires_grad=parameter.requires_grad)
+    return nn.Parameter(local_shard(parameter), requires_grad=parameter.requires_grad)
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """Return the local shard of a DTensor, on the same memory; else the tensor itself."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
-    part: Tensor = tensor.to_local().detach()
-    return part
+    shard: Tensor = tensor.to_local().detach()
+    return shard
 
 
-def num_parts(parameter: nn.Parameter) -> int:
+def num_shards(parameter: nn.Parameter) -> int:
     """Return into how many shards the parameter is divided."""
     if not isinstance(parameter, DTensor):
         return 1
@@ -44,11 +44,11 @@ def num_parts(parameter: nn.Parameter) -> int:
     return math.prod(n for n, p in zip(sizes, placements, strict=True) if not p.is_replicate())
 
 
-def trained(parameter: nn.Parameter) -> Trained:
+def parameter_spec(parameter: nn.Parameter) -> ParameterSpec:
     """Describe, for `costs`, a parameter that at most tensor parallelism has divided yet."""
     placements = parameter.placements if isinstance(parameter, DTensor) else ()
     split = next((place.dim for place in placements if isinstance(place, Shard)), None)
-    return Trained(shape=tuple(parameter.shape), split=split)
+    return ParameterSpec(shape=tuple(parameter.shape), split=split)
 
 
 def local_gradient(parameter: nn.Parameter) -> Tensor:
@@ -58,14 +58,14 @@ def local_gradient(parameter: nn.Parameter) -> Tensor:
     if not isinstance(parameter, DTensor):
         return torch.zeros_like(parameter) if gradient is None else gradient
     if gradient is None:
-        return torch.zeros_like(local(parameter))
+        return torch.zeros_like(local_shard(parameter))
     assert isinstance(gradient, DTensor), "the gradient of a DTensor is one"
     if gradient.placements != parameter.placements:
         gradient = gradient.redistribute(placements=parameter.placements)
-    return local(gradient)
+    return local_shard(gradient)
 
 
-def whole(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """Return the full tensor of a DTensor, on every rank of its mesh. Collective."""
     if not isinstance(tensor, DTensor):
         return tensor.detach()
@@ -74,15 +74,15 @@ def whole(tensor: Tensor) -> Tensor:
         placements = list(tensor.placements)
         placements[axis] = Replicate()
         tensor = tensor.redistribute(placements=placements)
-    return local(tensor)
+    return local_shard(tensor)
 
 
-def placed_like(part: Tensor, tensor: Tensor) -> Tensor:
-    """Return `part`, the local shard, as a tensor placed like `tensor`; on the same memory."""
-    if not isinstance(tensor, DTensor) or part.dim() == 0:
-        return part
+def place_like(shard: Tensor, tensor: Tensor) -> Tensor:
+    """Return `shard`, the local shard, as a tensor placed like `tensor`; on the same memory."""
+    if not isinstance(tensor, DTensor) or shard.dim() == 0:
+        return shard
     placed: Tensor = DTensor.from_local(
-        part,
+        shard,
         tensor.device_mesh,
         tensor.placements,
         run_check=False,
