@@ -21,8 +21,8 @@ from torch import Tensor
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.world import World
 from phalanx.data.dataset import load_dataset
-from phalanx.data.in_memory import InMemory
-from phalanx.data.source import Loaded
+from phalanx.data.sources.in_memory import InMemory
+from phalanx.data.sources.source import Loaded
 from phalanx.models.build import build_model
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.shared import Shared

@@ -45,8 +45,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.world import World
 from phalanx.data.dataset import Dataset, load_dataset
-from phalanx.data.in_memory import InMemory
 from phalanx.data.sampler import epoch_order
+from phalanx.data.sources.in_memory import InMemory
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi

@@ -7,8 +7,8 @@ from torch.nn.functional import cross_entropy
 
 from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.data.dataset import load_dataset
-from phalanx.data.in_memory import InMemory
 from phalanx.data.sampler import epoch_order
+from phalanx.data.sources.in_memory import InMemory
 from phalanx.parallel.sequential import Sequential
 from phalanx.train.evaluation import EVALUATION_BATCH_SIZE, evaluate_on_training_data
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from phalanx.data.order import windowed_order
 from phalanx.data.sampler import epoch_order
+from phalanx.data.windowed_shuffle import windowed_order
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
 from phalanx.records.schema import EpochEvent, NoticeEvent, StepEvent, SummaryEvent

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.described import describe
 from phalanx.data.packed.pack import Pack
+from phalanx.data.sources.pack_description import describe
 from phalanx.errors import UserError
 from phalanx.parallel.sequential import Sequential
 from phalanx.train.config import TrainConfig

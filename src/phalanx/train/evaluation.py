@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from phalanx.data.source import Loaded, Source
+from phalanx.data.sources.source import Loaded, Source
 from phalanx.parallel.strategy import Strategy, cross_entropy_sum
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.schema import EvaluationEvent, TrainingEvaluationEvent

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from phalanx.data.sampler import num_batches
-from phalanx.data.source import Loaded, Source
+from phalanx.data.sources.source import Loaded, Source
 from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from phalanx.data.described import describe
+from phalanx.data.sources.pack_description import describe
 from phalanx.train.config import TrainConfig
 from phalanx.train.learning import LearningOptions
 from phalanx.train.manifest import Manifest, Value

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from phalanx.data.catalog import Choice, resolve
-from phalanx.data.described import DescribedPack, describe
+from phalanx.data.sources.pack_description import DescribedPack, describe
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
 from phalanx.launch.binding import cores_of_rank

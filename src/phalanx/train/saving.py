@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from phalanx import __version__
-from phalanx.data.source import Source
+from phalanx.data.sources.source import Source
 from phalanx.errors import UserError
 from phalanx.models.options import completed
 from phalanx.parallel.strategy import Strategy

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from phalanx.data.source import Source
+from phalanx.data.sources.source import Source
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model

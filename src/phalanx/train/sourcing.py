@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from phalanx.data.dataset import load_dataset
-from phalanx.data.described import TRAIN, VALIDATION, DescribedPack, describe
-from phalanx.data.from_pack import Ahead, FromPack
-from phalanx.data.in_memory import InMemory
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import INPUTS, Preparation
-from phalanx.data.source import Source
+from phalanx.data.sources.in_memory import InMemory
+from phalanx.data.sources.pack_description import TRAIN, VALIDATION, DescribedPack, describe
+from phalanx.data.sources.pack_source import Ahead, FromPack
+from phalanx.data.sources.source import Source
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
 from phalanx.data.staging.stage_plan import ReadSchedule
 from phalanx.data.staging.stager import Stager

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.described import describe
 from phalanx.data.inventory import inventory
 from phalanx.data.packed.index import INDEX
 from phalanx.data.packed.index_file import SPLITS, read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.splits import find_splits, write_splits
 from phalanx.data.packed.verify import damaged_samples, verify
+from phalanx.data.sources.pack_description import describe
 from phalanx.errors import UserError
 from tests.data.packed.made import make
 

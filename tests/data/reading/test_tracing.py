@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.described import describe
-from phalanx.data.from_pack import Ahead, FromPack
 from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.reading.tracing import lane_of
+from phalanx.data.sources.pack_description import describe
+from phalanx.data.sources.pack_source import Ahead, FromPack
 from phalanx.records.spans import SpanRecorder
 from tests.data.packs import make_pack
 

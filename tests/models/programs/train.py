@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from phalanx.data.dataset import Dataset, load_dataset
-from phalanx.data.in_memory import InMemory
+from phalanx.data.sources.in_memory import InMemory
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file

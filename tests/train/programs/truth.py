@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from phalanx.comm.traffic import COUNT
 from phalanx.data.dataset import Dataset
-from phalanx.data.in_memory import InMemory
+from phalanx.data.sources.in_memory import InMemory
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events

@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from phalanx.data.order import shard_windows
 from phalanx.data.packed.index import File
+from phalanx.data.windowed_shuffle import shard_windows
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.dataset import Dataset
-from phalanx.data.in_memory import InMemory, evaluation_parts
-from phalanx.data.source import IGNORED
+from phalanx.data.sources.in_memory import InMemory, evaluation_parts
+from phalanx.data.sources.source import IGNORED
 
 
 def source(samples: int = 23, validation: int = 11) -> InMemory:

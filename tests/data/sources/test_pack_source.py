@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.data.described import describe
-from phalanx.data.from_pack import Ahead, FromPack
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.writer import PackWriter
 from phalanx.data.reading.pack_reader import Preparation
-from phalanx.data.source import IGNORED, Loaded
+from phalanx.data.sources.pack_description import describe
+from phalanx.data.sources.pack_source import Ahead, FromPack
+from phalanx.data.sources.source import IGNORED, Loaded
 from phalanx.errors import UserError
 from tests.data.packs import alter, make_pack, number_of, rows
 

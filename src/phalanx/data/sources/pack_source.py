@@ -11,9 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.data.described import TRAIN, VALIDATION, DescribedPack
-from phalanx.data.in_memory import evaluation_parts
-from phalanx.data.order import windowed_order
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import (
     PackReader,
@@ -25,10 +22,13 @@ from phalanx.data.reading.pack_reader import (
 from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers
 from phalanx.data.reading.tracing import trace_reads
 from phalanx.data.sampler import GlobalBatches
-from phalanx.data.source import IGNORED, Loaded
+from phalanx.data.sources.in_memory import evaluation_parts
+from phalanx.data.sources.pack_description import TRAIN, VALIDATION, DescribedPack
+from phalanx.data.sources.source import IGNORED, Loaded
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.data.staging.staged_view import StagedView
 from phalanx.data.staging.stager import Stager
+from phalanx.data.windowed_shuffle import windowed_order
 from phalanx.errors import UserError
 from phalanx.records.spans import SpanRecorder
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.data.dataset import Dataset
 from phalanx.data.sampler import GlobalBatches, evaluation_shard
-from phalanx.data.source import IGNORED, Loaded
+from phalanx.data.sources.source import IGNORED, Loaded
 
 
 class InMemory:

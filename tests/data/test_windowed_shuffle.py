@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.order import shard_windows, windowed_order, worst_variety
 from phalanx.data.sampler import GlobalBatches
+from phalanx.data.windowed_shuffle import shard_windows, windowed_order, worst_variety
 
 shard_sizes = st.lists(st.integers(1, 12), min_size=1, max_size=15)
 windows = st.integers(1, 20)
