@@ -1,5 +1,5 @@
 """Gradients in fewer bytes: steps of a communication-bound network with every compressor, side by
-side in turn, in this node's memory and on imitated links; the accuracy they come to; and what the
+side in turn, in this node's memory and on emulated links; the accuracy they come to; and what the
 codings cost by themselves.
 
     python benchmarks/compression.py

@@ -1,4 +1,4 @@
-"""Whether the imitated link is what was asked for: its latency and bandwidth, measured over it.
+"""Whether the emulated link is what was asked for: its latency and bandwidth, measured over it.
 
     python benchmarks/link.py            # half a minute
     python benchmarks/link.py --real     # also between two network namespaces, as root; see below
@@ -7,7 +7,7 @@ Two ranks. Latency is half a round trip of an empty message; bandwidth the bytes
 time that it takes beyond that; both medians. Beside it the all-reduce of 10 MB, and what the model
 says of it: 2 latencies and once its bytes (2 ranks). `--real` measures the same over TCP between
 two network namespaces, whose sides send at 1 Gbit/s (`tc tbf`), and all-reduces by the same
-algorithm: the imitated 1 Gbit/s should take as long. Results go to benchmarks/results/link.json.
+algorithm: the emulated 1 Gbit/s should take as long. Results go to benchmarks/results/link.json.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def rank_main(out: Path, links: list[str]) -> None:
         out.write_text(json.dumps(found))
 
 
-def imitated(folder: Path) -> dict[str, dict[str, float]]:
+def emulated(folder: Path) -> dict[str, dict[str, float]]:
     mpi = find_mpi(os.environ)
-    out = folder / "imitated.json"
+    out = folder / "emulated.json"
     words = [sys.executable, __file__, "rank", str(out), *LINKS]
     command = mpi_job(mpi, 2, words, cores=usable_cores(), environ=os.environ)
     with Job.start([command], folder / "log") as job:
@@ -159,7 +159,7 @@ def model(text: str) -> tuple[float, float | None, float | None]:
 
 def main(with_real: bool) -> None:
     with tempfile.TemporaryDirectory() as name:
-        found = imitated(Path(name))
+        found = emulated(Path(name))
         if with_real:
             found |= real(Path(name))
     print(f"{'asked for, measured':34} {'latency ms':>16} {'Gbit/s':>15} {'all-reduce ms':>17}")

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.select import Asked
+from phalanx.comm.select import AlgorithmOption
 from phalanx.comm.world import World
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -40,7 +40,7 @@ from phalanx.launch.job import Job
 from phalanx.records.files import write_atomically
 from phalanx.train.environment import describe_environment
 
-ALGORITHMS: tuple[Asked, ...] = ("naive", "tree", "ring", "halving", "direct", "library")
+ALGORITHMS: tuple[AlgorithmOption, ...] = ("naive", "tree", "ring", "halving", "direct", "library")
 SIZES = [4 * 4**exponent for exponent in range(12)]  # 4 B … 16 MB
 SHORT_BYTES, SHORT_CALLS = 64 * 1024, 10
 REPEATS, REPEATS_OF_LONG, LONG_BYTES = 40, 15, 4 * 2**20
@@ -54,7 +54,7 @@ def values(rank: int, count: int) -> np.ndarray:
     return (np.arange(count) % 61 + rank).astype(np.float32)
 
 
-def timed(world: World, buffers: list[Buffer], algorithm: Asked) -> float:
+def timed(world: World, buffers: list[Buffer], algorithm: AlgorithmOption) -> float:
     """Seconds of a call, from the first rank's beginning to the last one's end."""
     world.barrier()
     began = time.perf_counter()  # of one clock for all ranks of a machine

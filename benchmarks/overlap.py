@@ -3,7 +3,7 @@
     python benchmarks/overlap.py            # about two minutes on two quiet cores
     python benchmarks/overlap.py --quick    # a small model and few rounds: does it run?
 
-The GPT on two ranks, one thread each, over an imitated link of 1 ms latency. Its bandwidth is such
+The GPT on two ranks, one thread each, over an emulated link of 1 ms latency. Its bandwidth is such
 that sending the gradients takes half as long as the backward pass does alone. In turn, in one run
 and on the same ranks:
 

@@ -1,4 +1,4 @@
-"""What ranks did last with each other: put merged from two notebooks, and written when one of
+"""What ranks did last with each other: merged from two logs, and written when one of
 them hangs or raises."""
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""An imitated link: what it is, and that it brings no message earlier than it says."""
+"""An emulated link: what it is, and that it brings no message earlier than it says."""
 
 import re
 from collections.abc import Callable

@@ -24,7 +24,7 @@ def num_descriptors() -> int:
 def test_memory_outlives_its_descriptor_and_ends_with_its_arrays() -> None:
     before = num_descriptors()
     memory = SharedMemory.create(10_000)
-    other = SharedMemory.attach(memory.place)
+    other = SharedMemory.attach(memory.handle)
     memory.close_descriptor()
     assert num_descriptors() == before
     array, seen = memory.array(), other.array()
@@ -44,21 +44,21 @@ def test_another_file_behind_the_number_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(content)
     with (tmp_path / "data").open("rb") as file:
         with pytest.raises(OSError, match="PID namespaces"):
-            SharedMemory.attach(memory.place._replace(descriptor=file.fileno()))
+            SharedMemory.attach(memory.handle._replace(descriptor=file.fileno()))
         # of the same file system and size even
         twin = SharedMemory.create(5000)
         assert twin.descriptor is not None
         with pytest.raises(OSError, match="PID namespaces"):
-            SharedMemory.attach(memory.place._replace(descriptor=twin.descriptor))
+            SharedMemory.attach(memory.handle._replace(descriptor=twin.descriptor))
         with pytest.raises(OSError, match="PID namespaces"):
-            SharedMemory.attach(memory.place._replace(word=bytes(16)))
+            SharedMemory.attach(memory.handle._replace(word=bytes(16)))
     assert (tmp_path / "data").read_bytes() == content
 
 
 def test_a_process_that_is_not_there() -> None:
     memory = SharedMemory.create(mmap.PAGESIZE)
     with pytest.raises(OSError, match="No such"):
-        SharedMemory.attach(memory.place._replace(process=2**22 + 1))
+        SharedMemory.attach(memory.handle._replace(process=2**22 + 1))
 
 
 NEEDS_KERNELS = pytest.mark.skipif(compiled() is None, reason="no C kernels were built")

@@ -6,11 +6,11 @@ from phalanx.comm.dtypes import BFLOAT16, FLOAT32
 from phalanx.comm.select import (
     MANY_RANKS,
     SHORT_BYTES,
-    Asked,
+    AlgorithmOption,
     Topology,
-    asked_for,
     choose_all_reduce,
     explain,
+    requested_algorithm,
 )
 
 ONE_NODE = Topology(nodes=(0, 0, 0, 0), shares_memory=True)
@@ -20,9 +20,9 @@ LONE_RANKS = Topology(nodes=tuple(range(MANY_RANKS)), shares_memory=False)
 LONG = 2**20
 
 
-def chosen(num_bytes: int, topology: Topology, asked: Asked = "auto") -> str:
+def chosen(num_bytes: int, topology: Topology, requested: AlgorithmOption = "auto") -> str:
     return choose_all_reduce(
-        num_bytes, FLOAT32, topology=topology, asked=asked, is_native=True
+        num_bytes, FLOAT32, topology=topology, requested=requested, is_native=True
     ).algorithm
 
 
@@ -39,25 +39,27 @@ def test_short_vectors_take_one_round() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", ["direct", "naive", "ring", "tree", "halving", "lanes", "library"]
+    "requested", ["direct", "naive", "ring", "tree", "halving", "lanes", "library"]
 )
-def test_the_user_decides(asked: Asked) -> None:
-    assert asked_for({"PHALANX_ALL_REDUCE": asked}) == asked
-    assert chosen(4, ONE_NODE, asked) == asked
+def test_the_user_decides(requested: AlgorithmOption) -> None:
+    assert requested_algorithm({"PHALANX_ALL_REDUCE": requested}) == requested
+    assert chosen(4, ONE_NODE, requested) == requested
 
 
 def test_what_cannot_be() -> None:
     with pytest.raises(ValueError, match="is 'rings'; it can be auto, shared, direct, naive, ring"):
-        asked_for({"PHALANX_ALL_REDUCE": "rings"})
+        requested_algorithm({"PHALANX_ALL_REDUCE": "rings"})
     with pytest.raises(ValueError, match="do not share memory"):
         chosen(4, TWO_NODES, "shared")
-    choice = choose_all_reduce(LONG, BFLOAT16, topology=TWO_NODES, asked="library", is_native=False)
+    choice = choose_all_reduce(
+        LONG, BFLOAT16, topology=TWO_NODES, requested="library", is_native=False
+    )
     assert choice.algorithm == "direct"
     assert "no reduction of bfloat16" in choice.reason
 
 
 def test_nothing_said_means_auto() -> None:
-    assert asked_for({}) == asked_for({"PHALANX_ALL_REDUCE": ""}) == "auto"
+    assert requested_algorithm({}) == requested_algorithm({"PHALANX_ALL_REDUCE": ""}) == "auto"
 
 
 def test_the_choice_is_explained() -> None:

@@ -12,17 +12,17 @@ import pytest
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.sockets.communicator import SocketCommunicator
 from phalanx.comm.sockets.meeting import Listener
-from phalanx.comm.sockets.mesh import Mesh
+from phalanx.comm.sockets.mesh import SocketMesh
 from phalanx.comm.sockets.requests import ERR_TRUNCATE, SocketError, Status
 from phalanx.comm.wait import WaitTimeoutError
 
-Pair = tuple[SocketCommunicator, SocketCommunicator, list[Mesh]]
+Pair = tuple[SocketCommunicator, SocketCommunicator, list[SocketMesh]]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    meshes = [Mesh(0, {1: left}), Mesh(1, {0: right})]
+    meshes = [SocketMesh(0, {1: left}), SocketMesh(1, {0: right})]
     first, second = (SocketCommunicator(mesh, (0, 1), timeout_s=0.5) for mesh in meshes)
     yield first, second, meshes
     for mesh in meshes:

@@ -29,7 +29,7 @@ def compression(
     """Compare gradient compressors: below which bandwidth each pays, and at what accuracy.
 
     Trains one wide network with each: whole trainings over several seeds in this node's memory,
-    and some steps on imitated links. Bytes are counted. The same command given again goes on where
+    and some steps on emulated links. Bytes are counted. The same command given again goes on where
     it stopped.
 
     For example:

@@ -17,7 +17,7 @@ from phalanx.comm.collectives.pairwise import SEGMENT_BYTES, shares_of
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport
-from phalanx.comm.transport import Exchange, Messages
+from phalanx.comm.transport import Messages, PendingExchange
 
 
 class DeviceOps(Protocol):
@@ -45,7 +45,7 @@ class DeviceCollectives:
         self._transport, self._memory = transport, memory
         self.rank, self.size = transport.rank, transport.size
 
-    def start(self, sends: Messages, receives: Messages) -> Exchange:
+    def start(self, sends: Messages, receives: Messages) -> PendingExchange:
         """MPI knows nothing of what the device is still doing."""
         self._memory.finish()
         return self._transport.start(sends, receives)

@@ -17,8 +17,8 @@ from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, W
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, collective_detail, kernel_calls
 from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
-from phalanx.comm.memory import SharedMemory, share_within
-from phalanx.comm.set_up import SetUp
+from phalanx.comm.memory import SharedMemory, allocate_shared
+from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.world import World
 from phalanx.records.last import GroupCalls
@@ -105,7 +105,7 @@ class FlatGradBuffer:
         detector = FailureDetector(
             world.node, group=NAME, members=members, policy=world.policy, timeout_s=world.timeout_s
         )
-        set_up = SetUp(world.node, detector)
+        set_up = SetupCommunicator(world.node, detector)
         if not all(set_up.allgather(module is not None)):
             return None
         shm = None
@@ -115,7 +115,7 @@ class FlatGradBuffer:
                 return None
         dtype = np.dtype(dtype)
         num_rows = world.local_size + num_vectors
-        memory = share_within(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
+        memory = allocate_shared(set_up, max(1, num_rows * stride_bytes(num_elements, dtype)))
         detector.close()
         if memory is None:
             return None

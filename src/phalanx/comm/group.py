@@ -22,7 +22,7 @@ from phalanx.comm.call import (
 )
 from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
 from phalanx.comm.group_base import SHARED, GroupBase
-from phalanx.comm.select import Asked
+from phalanx.comm.select import AlgorithmOption
 from phalanx.comm.transport import Transport
 
 
@@ -77,7 +77,7 @@ class Group(GroupBase):
         op: ReduceOp = ReduceOp.SUM,
         *,
         divisor: float = 1.0,
-        algorithm: Asked | None = None,
+        algorithm: AlgorithmOption | None = None,
         timeout_s: float | None = None,
     ) -> None:
         """Reduce `buffer` over all ranks, in place. The result is divided by `divisor` before it
@@ -95,17 +95,19 @@ class Group(GroupBase):
                 check_operation(buffer.dtype, op)  # the kernel has no words for it
                 raise
             return
-        asked = algorithm or self._asked
+        requested = algorithm or self._requested
         check_operation(buffer.dtype, op)
         call = Call("all_reduce", buffer.dtype, (buffer.count,), op, divisor=divisor)
-        with self._begin(call, timeout_s, asked):
+        with self._begin(call, timeout_s, requested):
             if self._device is not None:
                 self._device.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
-            if self._shared is not None and asked in SHARED:
+            if self._shared is not None and requested in SHARED:
                 self._shared.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
                 return
-            self._p2p.all_reduce(buffer, op, divisor=divisor, algorithm=asked, timeout_s=timeout_s)
+            self._p2p.all_reduce(
+                buffer, op, divisor=divisor, algorithm=requested, timeout_s=timeout_s
+            )
 
     def reduce(
         self,

@@ -27,14 +27,14 @@ from phalanx.comm.flight_recorder import EMPTY_LOG, CallLog, FlightRecorder
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MessageRequest, MessageTransport
 from phalanx.comm.p2p_collectives import P2PCollectives
-from phalanx.comm.select import Asked, asked_for
-from phalanx.comm.set_up import SetUp
+from phalanx.comm.select import AlgorithmOption, requested_algorithm
+from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.settings import CHECK
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.shm_setup import join_all, join_intra_node
 from phalanx.comm.single_rank import SingleRank
 from phalanx.comm.traffic import TrafficCounter, payload_bytes
-from phalanx.comm.transport import Members
+from phalanx.comm.transport import SubTransport
 from phalanx.comm.wait import WaitPolicy
 from phalanx.records.last import GroupCalls
 from phalanx.records.spans import SpanRecorder
@@ -66,7 +66,7 @@ class GroupBase:
         policy: WaitPolicy,
         timeout_s: float,
         check: bool | None = None,
-        asked: Asked | None = None,
+        requested: AlgorithmOption | None = None,
         traffic: TrafficCounter | None = None,
         parent: FailureDetector | None = None,
         link_emulator: LinkEmulator | None = None,
@@ -74,8 +74,8 @@ class GroupBase:
         still_open: OpenCommunicators | None = None,
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. nodes: the
-        number of each rank's node. check, asked: the same on every rank, such as a world's
-        settings; None: as the environment says. link_emulator: the imitated link by which messages
+        number of each rank's node. check, requested: the same on every rank, such as a world's
+        settings; None: as the environment says. link_emulator: the emulated link by which messages
         leave; set-up and the comparison of calls do not. Collective."""
         self.name, self.members, self.nodes = name, members, nodes
         self.policy = policy
@@ -109,14 +109,14 @@ class GroupBase:
         )
         self._set_up = MessageTransport(own, self._detector)
         self._in_flight = self._transport.in_flight = self._set_up.in_flight
-        self._asked = asked or asked_for(os.environ)
+        self._requested = requested or requested_algorithm(os.environ)
         self._single_rank = SingleRank() if self.size == 1 else None
-        set_up = SetUp(own, self._detector)
+        set_up = SetupCommunicator(own, self._detector)
         self._intra_node = join_intra_node(
             set_up, nodes, members, policy=policy, name=name, timeout_s=timeout_s
         )
         self._p2p = P2PCollectives(
-            self._transport, nodes, self._intra_node, is_imitated=link_emulator is not None
+            self._transport, nodes, self._intra_node, is_emulated=link_emulator is not None
         )
         # The same calls through shared memory, where all members have it.
         self._shm = join_all(set_up, nodes, policy=policy, name=name, timeout_s=timeout_s)
@@ -228,9 +228,9 @@ class GroupBase:
         check_members(members, self.rank, self.size)
         self._check_usable()
         self._detector.activity = f"making the subgroup {name}"
-        # First come merged with a timeout; what MPI then does has none, but need not wait.
+        # First synchronize, with a timeout; what MPI then does has none, but need not wait.
         self._set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
-        barrier(Members(self._set_up, members))
+        barrier(SubTransport(self._set_up, members))
         communicator = communicator_of(self._communicators.own, members, tag)
         group = type(self)(
             communicator,
@@ -240,7 +240,7 @@ class GroupBase:
             policy=policy or self.policy,
             timeout_s=self.timeout_s,
             check=self.check,
-            asked=self._asked,
+            requested=self._requested,
             traffic=self._traffic,
             parent=self._detector,
             link_emulator=self._link_emulator,
@@ -284,7 +284,7 @@ class GroupBase:
     def _begin(self, call: Call, timeout_s: float | None, way: str = "auto") -> CollectiveCall:
         """Number the collective, note it and, in debug mode, compare it with what the others call.
 
-        way: that was asked for.
+        way: the requested algorithm.
         """
         self._check_usable()
         self.sequence += 1
@@ -312,7 +312,7 @@ class GroupBase:
         usable = usable and self._traffic is None and self._spans is None
         if self._single_rank is not None and usable:
             return self._single_rank
-        return self._shm if usable and not self._check and self._asked in SHARED else None
+        return self._shm if usable and not self._check and self._requested in SHARED else None
 
     def _count(self, call: Call) -> None:
         if self._traffic is not None and call.dtype is not None:

@@ -26,7 +26,7 @@ _WORD_BYTES = 16
 _HUGE_PAGES = 14  # MADV_HUGEPAGE
 
 
-class Place(NamedTuple):
+class SegmentHandle(NamedTuple):
     """Memory of a process, as others find it and know it again."""
 
     process: int
@@ -60,7 +60,7 @@ class SharedMemory:
             raise
 
     @classmethod
-    def attach(cls, place: Place) -> SharedMemory:
+    def attach(cls, handle: SegmentHandle) -> SharedMemory:
         """Map memory of another process.
 
         Nothing is opened, and nothing written, before it is known to be that memory: where this
@@ -69,14 +69,14 @@ class SharedMemory:
 
         Raises: OSError where that process cannot be looked into, or is another one.
         """
-        path = Path(f"/proc/{place.process}/fd/{place.descriptor}")
-        _check_same(path.stat(), place)
+        path = Path(f"/proc/{handle.process}/fd/{handle.descriptor}")
+        _check_same(path.stat(), handle)
         own = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            _check_same(os.fstat(own), place)
-            if os.pread(own, _WORD_BYTES, place.num_bytes) != place.word:
-                raise _stale(place)
-            memory = cls(own, place.num_bytes)
+            _check_same(os.fstat(own), handle)
+            if os.pread(own, _WORD_BYTES, handle.num_bytes) != handle.word:
+                raise _stale(handle)
+            memory = cls(own, handle.num_bytes)
         except BaseException:
             os.close(own)
             raise
@@ -84,12 +84,12 @@ class SharedMemory:
         return memory
 
     @property
-    def place(self) -> Place:
+    def handle(self) -> SegmentHandle:
         """Where others find it, while its descriptor is open."""
         assert self.descriptor is not None, "the descriptor is closed"
         status = os.fstat(self.descriptor)
         word = os.pread(self.descriptor, _WORD_BYTES, self.num_bytes)
-        return Place(
+        return SegmentHandle(
             os.getpid(), self.descriptor, status.st_dev, status.st_ino, self.num_bytes, word
         )
 
@@ -111,35 +111,35 @@ class SharedMemory:
             self.close_descriptor()
 
 
-def share_within(node: Any, num_bytes: int) -> SharedMemory | None:
+def allocate_shared(node: Any, num_bytes: int) -> SharedMemory | None:
     """One piece of memory for all ranks of the communicator `node`; None, on all of them, where
     that cannot be had, of which the first rank warns. Collective."""
     memory: SharedMemory | None = None
-    place: Place | None = None
+    handle: SegmentHandle | None = None
     obstacle = ""
     try:
         if node.Get_rank() == 0:
             memory = SharedMemory.create(num_bytes)
-            place = memory.place
+            handle = memory.handle
     except (OSError, AttributeError) as error:
         obstacle = f"rank 0 of the node cannot make it ({error})"
-    place = node.bcast(place)
+    handle = node.bcast(handle)
     try:
-        if memory is None and place is not None:
-            memory = SharedMemory.attach(place)
+        if memory is None and handle is not None:
+            memory = SharedMemory.attach(handle)
     except OSError as error:
         obstacle = f"rank {node.Get_rank()} of the node cannot map that of rank 0 ({error})"
     obstacles = [said for said in node.allgather(obstacle) if said]
     if obstacles:
         if node.Get_rank() == 0:
-            warn_of_messages(obstacles[0])
+            warn_no_shared_memory(obstacles[0])
         return None
     assert memory is not None, "no obstacle was found"
     memory.close_descriptor()  # all have mapped it
     return memory
 
 
-def warn_of_messages(reason: str) -> None:
+def warn_no_shared_memory(reason: str) -> None:
     """Say that ranks of one node go by messages. By one rank of the node."""
     warnings.warn(
         f"the ranks on {socket.gethostname()} share no memory: {reason}. They exchange messages "
@@ -149,16 +149,16 @@ def warn_of_messages(reason: str) -> None:
     )
 
 
-def _check_same(status: os.stat_result, place: Place) -> None:
-    is_same = (status.st_dev, status.st_ino) == (place.device, place.inode)
-    if not is_same or status.st_size != place.num_bytes + _WORD_BYTES:
-        raise _stale(place)
+def _check_same(status: os.stat_result, handle: SegmentHandle) -> None:
+    is_same = (status.st_dev, status.st_ino) == (handle.device, handle.inode)
+    if not is_same or status.st_size != handle.num_bytes + _WORD_BYTES:
+        raise _stale(handle)
 
 
-def _stale(place: Place) -> OSError:
+def _stale(handle: SegmentHandle) -> OSError:
     return OSError(
         errno.ESTALE,
-        f"process {place.process} is another one here: the ranks have PID namespaces of their "
+        f"process {handle.process} is another one here: the ranks have PID namespaces of their "
         "own, as containers do unless they are started with that of the host",
     )
 

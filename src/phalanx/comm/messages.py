@@ -17,7 +17,7 @@ from phalanx.comm.flight_recorder import NETWORK
 from phalanx.comm.in_flight import CANCEL_S, InFlight, Unfinished
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.traffic import Traffic, TrafficCounter
-from phalanx.comm.transport import Messages, Scratch
+from phalanx.comm.transport import Messages, ScratchArena
 from phalanx.comm.wait import WaitTimeoutError, wait_until
 from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
@@ -51,7 +51,7 @@ class MessageTransport:
         self.tag = 0
         self.timeout_s: float | None = None
         self.traffic: TrafficCounter | None = None
-        self._scratch = Scratch()
+        self._scratch = ScratchArena()
         self._started: list[MessageExchange] = []
         self.in_flight = InFlight()
 
@@ -97,7 +97,7 @@ class MessageExchange:
 
     def __init__(self, transport: MessageTransport, sends: Messages, receives: Messages) -> None:
         self._transport, self._messages = transport, (sends, receives)
-        self.pending = pending = Pending(transport.detector, transport.link_emulator)
+        self.pending = pending = PendingMessages(transport.detector, transport.link_emulator)
         tag = transport.first_tag + transport.tag % TAGS
         for buffer, source in receives:
             pending.receive(transport.communicator, buffer, source, tag)
@@ -115,7 +115,7 @@ class MessageExchange:
         return _moved(*self._messages)
 
 
-class Pending:
+class PendingMessages:
     """Messages on their way, of one exchange."""
 
     def __init__(
@@ -241,7 +241,7 @@ class MessageRequest:
     ) -> None:
         self._detector, self._communicator, self._tag = detector, communicator, tag
         self._traffic, self._moved = traffic, Traffic(0, 0, 0)
-        self._pending, self._in_flight = Pending(detector, link_emulator), in_flight
+        self._pending, self._in_flight = PendingMessages(detector, link_emulator), in_flight
         self._later: Sequence[Buffer] = ()
         self._activity, self._whom = "", ""
         self._is_over = False

@@ -17,7 +17,7 @@ from phalanx.comm.collectives import (
 )
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.messages import MessageTransport
-from phalanx.comm.select import Asked, Topology, choose_all_reduce
+from phalanx.comm.select import AlgorithmOption, Topology, choose_all_reduce
 
 
 class P2PCollectives:
@@ -29,12 +29,12 @@ class P2PCollectives:
         nodes: tuple[int, ...],
         intra_node: lanes.IntraNodeCollectives | None = None,
         *,
-        is_imitated: bool = False,
+        is_emulated: bool = False,
     ) -> None:
         """nodes: the number of each rank's node; intra_node: this rank's, where all nodes' ranks
-        share memory; is_imitated: messages leave by an imitated link."""
+        share memory; is_emulated: messages leave by an emulated link."""
         self._transport, self.intra_node = transport, intra_node
-        self._topology = Topology(nodes=nodes, shares_memory=False, is_imitated=is_imitated)
+        self._topology = Topology(nodes=nodes, shares_memory=False, is_emulated=is_emulated)
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
         self._transport.begin(timeout_s)
@@ -46,7 +46,7 @@ class P2PCollectives:
         op: ReduceOp = ReduceOp.SUM,
         *,
         divisor: float = 1.0,
-        algorithm: Asked = "auto",
+        algorithm: AlgorithmOption = "auto",
         timeout_s: float | None = None,
     ) -> None:
         self._transport.begin(timeout_s)
@@ -54,7 +54,7 @@ class P2PCollectives:
             buffer.num_bytes,
             buffer.dtype,
             topology=self._topology,
-            asked=algorithm,
+            requested=algorithm,
             is_native=library.is_native(buffer.dtype),
         )
         match choice.algorithm:

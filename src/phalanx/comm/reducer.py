@@ -235,15 +235,15 @@ def make_reducer(
     """Make the reducer for vectors of consecutive parts of `sizes` elements. Collective.
 
     `auto` takes shared memory when all ranks are on one node, the library's all-reduce otherwise,
-    and `direct` over an imitated link. naive, direct, ring, tree, halving: on messages, also within
+    and `direct` over an emulated link. naive, direct, ring, tree, halving: on messages, also within
     a node.
 
     Raises: ValueError when `shared` is asked for where it cannot be used, or `library` over an
-            imitated link, which would not slow it.
+            emulated link, which would not slow it.
     """
     match method:
         case "library" if world.link is not None:
-            raise ValueError("the imitated link does not slow the MPI library's own all-reduce")
+            raise ValueError("the emulated link does not slow the MPI library's own all-reduce")
         case "auto" if world.link is not None:
             return P2PReducer(world, sizes, dtype, "direct")
         case "library":

@@ -11,7 +11,9 @@ from phalanx.comm.dtypes import DType
 
 VARIABLE = "PHALANX_ALL_REDUCE"
 
-Asked = Literal["auto", "shared", "direct", "naive", "ring", "tree", "halving", "lanes", "library"]
+AlgorithmOption = Literal[
+    "auto", "shared", "direct", "naive", "ring", "tree", "halving", "lanes", "library"
+]
 Algorithm = Literal[
     "shared", "short", "direct", "naive", "ring", "tree", "halving", "lanes", "library"
 ]
@@ -30,11 +32,11 @@ MANY_RANKS = 64
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """nodes: the number of each rank's node; shares_memory: all ranks are joined through memory;
-    is_imitated: messages leave by an imitated link."""
+    is_emulated: messages leave by an emulated link."""
 
     nodes: tuple[int, ...]
     shares_memory: bool
-    is_imitated: bool = False
+    is_emulated: bool = False
 
     @cached_property
     def size(self) -> int:
@@ -50,59 +52,63 @@ class Topology:
 
 
 @dataclass(frozen=True)
-class Choice:
+class AlgorithmChoice:
     algorithm: Algorithm
     reason: str
 
 
-def asked_for(environ: Mapping[str, str]) -> Asked:
+def requested_algorithm(environ: Mapping[str, str]) -> AlgorithmOption:
     """Read the algorithm that the user requests; `auto` if none.
 
     Raises: ValueError naming the algorithms there are.
     """
     word = environ.get(VARIABLE) or "auto"
-    for asked in get_args(Asked):
-        if word == asked:
-            return asked  # type: ignore[no-any-return]
-    raise ValueError(f"{VARIABLE} is {word!r}; it can be {', '.join(get_args(Asked))}")
+    for requested in get_args(AlgorithmOption):
+        if word == requested:
+            return requested  # type: ignore[no-any-return]
+    raise ValueError(f"{VARIABLE} is {word!r}; it can be {', '.join(get_args(AlgorithmOption))}")
 
 
 def choose_all_reduce(
-    num_bytes: int, dtype: DType, *, topology: Topology, asked: Asked, is_native: bool
-) -> Choice:
+    num_bytes: int, dtype: DType, *, topology: Topology, requested: AlgorithmOption, is_native: bool
+) -> AlgorithmChoice:
     """The algorithm for vectors of so many bytes.
 
     is_native: MPI itself can reduce `dtype`.
-    Raises: ValueError when what is asked for cannot be.
+    Raises: ValueError when the requested algorithm is not available.
     """
-    if asked == "shared" and not topology.shares_memory:
+    if requested == "shared" and not topology.shares_memory:
         raise ValueError(f"{VARIABLE}=shared, but the ranks do not share memory")
-    if asked == "library" and topology.is_imitated:
-        return Choice("direct", "the imitated link does not slow the MPI library's own messages")
-    if asked == "library" and not is_native:
-        return Choice("direct", f"the MPI library has no reduction of {dtype.name}")
-    if asked != "auto":
-        return Choice(asked, f"{VARIABLE} asks for it")
+    if requested == "library" and topology.is_emulated:
+        return AlgorithmChoice(
+            "direct", "the emulated link does not slow the MPI library's own messages"
+        )
+    if requested == "library" and not is_native:
+        return AlgorithmChoice("direct", f"the MPI library has no reduction of {dtype.name}")
+    if requested != "auto":
+        return AlgorithmChoice(requested, f"{VARIABLE} asks for it")
     if topology.shares_memory:
-        return Choice(
+        return AlgorithmChoice(
             "shared", "the ranks share memory: each reduces its share, in place where all can see"
         )
     if num_bytes * topology.size <= SHORT_BYTES:
-        return Choice("short", f"no more than {SHORT_BYTES} bytes of all ranks: one round")
+        return AlgorithmChoice("short", f"no more than {SHORT_BYTES} bytes of all ranks: one round")
     if topology.num_nodes > 1 and topology.smallest_node > 1:
-        return Choice("lanes", "every rank of a node carries a slice to the other nodes")
+        return AlgorithmChoice("lanes", "every rank of a node carries a slice to the other nodes")
     if topology.size >= MANY_RANKS:
-        return Choice("halving", f"{topology.size} ranks: few messages a rank")
-    return Choice("direct", "two rounds, in the order of the ranks")
+        return AlgorithmChoice("halving", f"{topology.size} ranks: few messages a rank")
+    return AlgorithmChoice("direct", "two rounds, in the order of the ranks")
 
 
-def explain(topology: Topology, asked: Asked, dtype: DType, *, is_native: bool) -> list[str]:
+def explain(
+    topology: Topology, requested: AlgorithmOption, dtype: DType, *, is_native: bool
+) -> list[str]:
     """A line for each range of sizes: which algorithm an all-reduce takes there, and why."""
     lines: list[str] = []
-    last: Choice | None = None
+    last: AlgorithmChoice | None = None
     for exponent in range(2, 31):
         choice = choose_all_reduce(
-            2**exponent, dtype, topology=topology, asked=asked, is_native=is_native
+            2**exponent, dtype, topology=topology, requested=requested, is_native=is_native
         )
         if choice != last:
             lines.append(f"from {_size(2**exponent)}: {choice.algorithm} ({choice.reason})")

@@ -9,7 +9,7 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.in_flight import keep_for_ever
 
 
-class SetUp:
+class SetupCommunicator:
     """As much of a communicator as set-up needs, without waits that never end.
 
     The method names are those of mpi4py.
@@ -39,11 +39,11 @@ class SetUp:
         self.Barrier()
         return self._communicator.bcast(value)
 
-    def split(self, color: int, members: Sequence[int]) -> SetUp:
+    def split(self, color: int, members: Sequence[int]) -> SetupCommunicator:
         """Split off the ranks with the same color. Every rank must have arrived: MPI has no
         timeout for this. members: their ranks in the world. `free` the result."""
         communicator = self._communicator.Split(color, self.Get_rank())
-        return SetUp(communicator, self._detector.of_some(communicator, tuple(members)))
+        return SetupCommunicator(communicator, self._detector.of_some(communicator, tuple(members)))
 
     def free(self) -> None:
         self._detector.close()

@@ -15,7 +15,7 @@ import phalanx
 from phalanx.comm import kernels
 from phalanx.comm.gpu import is_gpu_aware
 from phalanx.comm.link import LINK, Link
-from phalanx.comm.select import VARIABLE, Asked, asked_for
+from phalanx.comm.select import VARIABLE, AlgorithmOption, requested_algorithm
 from phalanx.errors import UserError
 from phalanx.launch.cores import (
     CpuQuota,
@@ -52,7 +52,7 @@ class RankSettings:
 class Settings:
     """The same on every rank."""
 
-    all_reduce: Asked
+    all_reduce: AlgorithmOption
     check: bool
     is_gpu_aware: bool
     cache_bytes: int
@@ -128,7 +128,7 @@ def agree(ranks: Sequence[RankSettings]) -> Settings:
     _check_same(LINK, [own.link for own in ranks])
     _check_same(VARIABLE, [own.all_reduce for own in ranks])
     try:
-        all_reduce = asked_for({VARIABLE: ranks[0].all_reduce or ""})
+        all_reduce = requested_algorithm({VARIABLE: ranks[0].all_reduce or ""})
     except ValueError as error:
         raise UserError(str(error)) from None
     return Settings(

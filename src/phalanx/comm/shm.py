@@ -16,7 +16,7 @@ from phalanx.comm.doorbell import Doorbell
 from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.flight_recorder import KernelLog
-from phalanx.comm.memory import SharedMemory, share_within, warn_of_messages
+from phalanx.comm.memory import SharedMemory, allocate_shared, warn_no_shared_memory
 from phalanx.comm.mpi import mpi
 from phalanx.comm.wait import WaitPolicy
 
@@ -30,7 +30,7 @@ _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
 
 
 @dataclass(frozen=True)
-class _Peer:
+class _PeerStatus:
     """Status that a rank has published in shared memory."""
 
     phase: int
@@ -92,9 +92,9 @@ class ShmGroup:
         if not all(usable) or module is None:
             obstacle = kernels.obstacle_to_sharing(usable)
             if obstacle is not None and communicator.Get_rank() == 0:
-                warn_of_messages(obstacle)
+                warn_no_shared_memory(obstacle)
             return None
-        memory = share_within(communicator, module.node_bytes(size))
+        memory = allocate_shared(communicator, module.node_bytes(size))
         if memory is None:
             return None
         joined = cls(memory, module, communicator, policy, name)
@@ -348,11 +348,11 @@ class ShmGroup:
     def _text_of(self, ranks: Sequence[int]) -> str:
         return f"rank {', '.join(str(self.group_ranks[rank]) for rank in ranks)}"
 
-    def _ranks(self, chosen: Callable[[_Peer], bool | int]) -> list[int]:
+    def _ranks(self, chosen: Callable[[_PeerStatus], bool | int]) -> list[int]:
         return [r for r in range(self.size) if r != self.rank and chosen(self._peer(r))]
 
-    def _peer(self, rank: int) -> _Peer:
-        return _Peer(*self._module.peer(self._handle, rank))
+    def _peer(self, rank: int) -> _PeerStatus:
+        return _PeerStatus(*self._module.peer(self._handle, rank))
 
     def _calls(self) -> str:
         """Describe which ranks called what, ranks with the same call in one entry."""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from phalanx.comm.set_up import SetUp
+from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import WaitPolicy
 
 
 def join_all(
-    communicator: SetUp, nodes: tuple[int, ...], *, policy: WaitPolicy, name: str, timeout_s: float
+    communicator: SetupCommunicator,
+    nodes: tuple[int, ...],
+    *,
+    policy: WaitPolicy,
+    name: str,
+    timeout_s: float,
 ) -> ShmGroup | None:
     """All ranks of `communicator`; None, on all of them, where they do not share memory.
 
@@ -20,7 +25,7 @@ def join_all(
 
 
 def join_intra_node(
-    communicator: SetUp,
+    communicator: SetupCommunicator,
     nodes: tuple[int, ...],
     members: tuple[int, ...],
     *,

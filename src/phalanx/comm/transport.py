@@ -17,7 +17,7 @@ Messages = Sequence[tuple[Buffer, int]]
 KEPT_BYTES = 256 * 2**20  # of memory for collectives, from one to the next
 
 
-class Exchange(Protocol):
+class PendingExchange(Protocol):
     """Messages on their way."""
 
     def finish(self) -> None:
@@ -33,7 +33,7 @@ class Transport(Protocol):
     @property
     def size(self) -> int: ...
 
-    def start(self, sends: Messages, receives: Messages) -> Exchange:
+    def start(self, sends: Messages, receives: Messages) -> PendingExchange:
         """Begin to send and receive all these buffers at the same time. Until that is finished
         nobody else may change what is sent, or use what is received.
 
@@ -47,7 +47,7 @@ class Transport(Protocol):
         """Memory for the time of a collective; what is in it is left from earlier ones."""
 
 
-class Members:
+class SubTransport:
     """Some of the ranks of another transport, renumbered in the order given."""
 
     def __init__(self, transport: Transport, members: Sequence[int]) -> None:
@@ -56,20 +56,20 @@ class Members:
         self.rank = members.index(transport.rank)
         self.size = len(members)
 
-    def start(self, sends: Messages, receives: Messages) -> Exchange:
-        return self._transport.start(self._of_whole(sends), self._of_whole(receives))
+    def start(self, sends: Messages, receives: Messages) -> PendingExchange:
+        return self._transport.start(self._to_parent_ranks(sends), self._to_parent_ranks(receives))
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        self._transport.exchange(self._of_whole(sends), self._of_whole(receives))
+        self._transport.exchange(self._to_parent_ranks(sends), self._to_parent_ranks(receives))
 
     def scratch(self, count: int, dtype: DType) -> Buffer:
         return self._transport.scratch(count, dtype)
 
-    def _of_whole(self, messages: Messages) -> Messages:
+    def _to_parent_ranks(self, messages: Messages) -> Messages:
         return [(buffer, self._members[peer]) for buffer, peer in messages]
 
 
-class Scratch:
+class ScratchArena:
     """Memory that collectives use one after the other, so that the system need not clear new pages
     for each: that takes as long as the collective itself."""
 

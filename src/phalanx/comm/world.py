@@ -25,7 +25,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.link import Link
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.mpi import is_stand_in
-from phalanx.comm.set_up import SetUp, duplicate
+from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
@@ -45,7 +45,7 @@ class World:
     Collective calls must be made by all ranks in the same order. Every wait ends after
     `timeout_s` with a `WaitTimeoutError` that names the ranks that did not come.
 
-    With an imitated `link` every rank counts as a node of its own: no memory is shared, and all
+    With an emulated `link` every rank counts as a node of its own: no memory is shared, and all
     messages of groups go by the link. What MPI does by itself does not: making groups, `node`.
     """
 
@@ -71,7 +71,7 @@ class World:
         self._still_open = OpenCommunicators()
         self._comm = self._duplicate(communicator)
         detector = self._make_detector(self._comm)
-        set_up = SetUp(self._comm, detector)
+        set_up = SetupCommunicator(self._comm, detector)
         try:
             ranks = self._exchange_settings(link, check, set_up)
             settings = agree(ranks)
@@ -106,7 +106,7 @@ class World:
             policy=self.policy,
             timeout_s=timeout_s,
             check=settings.check,
-            asked=settings.all_reduce,
+            requested=settings.all_reduce,
             traffic=TrafficCounter() if os.environ.get(COUNT, "0") not in ("", "0") else None,
             link_emulator=self._link_emulator,
             recorder=self.recorder,
@@ -165,7 +165,7 @@ class World:
 
     def all_reduce(self, buffer: NDArray[Any]) -> None:
         """Sum `buffer` over all ranks, in place, by the MPI library's own algorithm; over an
-        imitated link, which does not slow that, by `direct`."""
+        emulated link, which does not slow that, by `direct`."""
         self.group.all_reduce(Buffer.of(buffer), algorithm="library")
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64] | None:
@@ -213,7 +213,7 @@ class World:
         )
 
     def _exchange_settings(
-        self, link: Link | None, check: bool | None, set_up: SetUp
+        self, link: Link | None, check: bool | None, set_up: SetupCommunicator
     ) -> list[RankSettings]:
         own = read_settings(
             os.environ,
@@ -224,7 +224,7 @@ class World:
         )
         return exchange(own, set_up.allgather)
 
-    def _nodes(self, set_up: SetUp) -> tuple[int, ...]:
+    def _nodes(self, set_up: SetupCommunicator) -> tuple[int, ...]:
         """The number of each rank's node, in the order of their first ranks."""
         leaders = set_up.allgather(self.node.bcast(self.rank))
         numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}

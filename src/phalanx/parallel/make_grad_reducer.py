@@ -10,7 +10,7 @@ from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
 from phalanx.comm.collectives.library import is_native
 from phalanx.comm.dtypes import DType
 from phalanx.comm.reducer import Method, obstacle_to_sharing
-from phalanx.comm.select import Choice, Topology, choose_all_reduce
+from phalanx.comm.select import AlgorithmChoice, Topology, choose_all_reduce
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
@@ -72,7 +72,7 @@ def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
     return network_bucket_bytes(world.link or UNKNOWN) if overlaps else whole
 
 
-def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> Choice:
+def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> AlgorithmChoice:
     """Return the algorithm that sums an uncompressed bucket of `count` values."""
     return choose_all_reduce(
         count * dtype.itemsize,
@@ -80,9 +80,9 @@ def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> 
         topology=Topology(
             nodes=world.group.nodes,
             shares_memory=world.group.shm is not None,
-            is_imitated=world.link is not None,
+            is_emulated=world.link is not None,
         ),
-        asked=world.settings.all_reduce if method == "auto" else method,
+        requested=world.settings.all_reduce if method == "auto" else method,
         is_native=is_native(dtype),
     )
 
@@ -114,7 +114,7 @@ def expected_step_traffic(
 
 def _check(world: World, method: Method) -> None:
     if method == "library" and world.link is not None:
-        raise ValueError("the imitated link does not slow the MPI library's own all-reduce")
+        raise ValueError("the emulated link does not slow the MPI library's own all-reduce")
     obstacle = obstacle_to_sharing(world)
     if method == "shared" and obstacle is not None:
         raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")

@@ -1,5 +1,5 @@
 """The compression study: one training with every way to send gradients, in this node's memory and
-on imitated links. Pure; making the runs is `execute`'s work.
+on emulated links. Pure; making the runs is `execute`'s work.
 
 Accuracy does not depend on where bytes go: runs over the seeds are made in memory, whole trainings.
 On links a few steps tell the time of one.
@@ -38,7 +38,7 @@ class CompressionConfig:
     """Ways to send gradients. Those after `none` are held to it."""
 
     links: tuple[str, ...] = ("10Gbit/s", "1Gbit/s", "100Mbit/s")
-    """Links to imitate, as bandwidth, or as 1Gbit/s,1ms with a latency. This node's memory is
+    """Links to emulate, as bandwidth, or as 1Gbit/s,1ms with a latency. This node's memory is
     always measured."""
 
     seeds: tuple[int, ...] = (0, 1, 2)

@@ -1,4 +1,4 @@
-"""Each rank: messages and collectives over an imitated link, none earlier than it says.
+"""Each rank: messages and collectives over an emulated link, none earlier than it says.
 
 Lower bounds alone: how late a message is depends on who else uses the machine.
 """

@@ -10,7 +10,7 @@ from phalanx.bench.paths.path import Array, BenchParams, CaseBuffers, PreparedCa
 from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
-from phalanx.comm.select import Asked
+from phalanx.comm.select import AlgorithmOption
 
 
 class EnginePath:
@@ -60,7 +60,12 @@ class AlgorithmPath:
     """One of the algorithms on messages, whatever the engine would choose itself."""
 
     def __init__(
-        self, name: PathName, label: str, group: Group, params: BenchParams, algorithm: Asked
+        self,
+        name: PathName,
+        label: str,
+        group: Group,
+        params: BenchParams,
+        algorithm: AlgorithmOption,
     ) -> None:
         self.name, self.label = name, label
         self._group, self._params, self._algorithm = group, params, algorithm

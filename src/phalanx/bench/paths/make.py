@@ -8,7 +8,7 @@ from phalanx.bench.config import CollectivesConfig, PathName
 from phalanx.bench.paths.engine import AlgorithmPath, EnginePath, WindowPath
 from phalanx.bench.paths.library import MpiLibraryPath, vendor_of
 from phalanx.bench.paths.path import BenchParams, BenchPath, UnavailablePath
-from phalanx.comm.select import Asked
+from phalanx.comm.select import AlgorithmOption
 from phalanx.comm.world import World
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ ENGINE_LABELS: dict[PathName, str] = {
     "tree": "phalanx tree",
     "halving": "phalanx halving",
 }
-ALGORITHMS: dict[PathName, Asked] = {
+ALGORITHMS: dict[PathName, AlgorithmOption] = {
     "naive": "naive",
     "direct": "direct",
     "ring": "ring",

@@ -14,7 +14,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import pairwise
 from phalanx.comm.collectives.accumulate import running, settle
 from phalanx.comm.dtypes import ReduceOp
-from phalanx.comm.transport import Members, Transport
+from phalanx.comm.transport import SubTransport, Transport
 
 
 def ranks_by_node(nodes: Sequence[int]) -> list[list[int]]:
@@ -93,7 +93,7 @@ def all_reduce(
     """
     by_node = ranks_by_node(nodes)
     num_lanes = min(len(ranks) for ranks in by_node)
-    local = Members(transport, next(ranks for ranks in by_node if transport.rank in ranks))
+    local = SubTransport(transport, next(ranks for ranks in by_node if transport.rank in ranks))
     total = running(transport, buffer, op)
     spare = [0] * (local.size - num_lanes)  # ranks of a larger node that carry nothing
     totals = pairwise.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
@@ -102,7 +102,7 @@ def all_reduce(
     intra_node = intra_node or _ByMessages(local)
     intra_node.reduce_scatter(totals[own], totals, op, timeout_s=timeout_s)
     if own < num_lanes:
-        lane = Members(transport, [ranks[own] for ranks in by_node])
+        lane = SubTransport(transport, [ranks[own] for ranks in by_node])
         pairwise.all_reduce(lane, totals[own], op, 1.0)
         settle(totals[own], results[own], op, divisor)
     intra_node.all_gather(results, results[own], timeout_s=timeout_s)

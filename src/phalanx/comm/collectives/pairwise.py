@@ -13,7 +13,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.layout import chunks, share_of
-from phalanx.comm.transport import Exchange, Transport
+from phalanx.comm.transport import PendingExchange, Transport
 
 SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside itself
 
@@ -186,7 +186,7 @@ def chunked_shares(count: int, itemsize: int, size: int) -> list[list[range]]:
 
 def _begin_reduce_scatter(
     transport: Transport, output: Buffer, parts: Sequence[Buffer]
-) -> tuple[Exchange, list[Buffer]]:
+) -> tuple[PendingExchange, list[Buffer]]:
     """Start the messages; return them and the terms to reduce into `output` once they have arrived.
 
     Empty parts need no message: every rank knows that they are empty.
@@ -201,7 +201,9 @@ def _begin_reduce_scatter(
     return transport.start(sends, receives), terms
 
 
-def _begin_all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) -> Exchange:
+def _begin_all_gather(
+    transport: Transport, outputs: Sequence[Buffer], part: Buffer
+) -> PendingExchange:
     own = transport.rank
     receives = [(output, rank) for output, rank in _with_peers(transport, outputs) if output.count]
     sends = [(part, rank) for rank in range(transport.size) if rank != own and part.count]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.layout import chunks
-from phalanx.comm.transport import Exchange, Transport
+from phalanx.comm.transport import PendingExchange, Transport
 
 SEGMENT_BYTES = 256 * 1024  # a few of them stay in a core's cache
 AHEAD = 2  # segments that are on their way while one is reduced
@@ -35,7 +35,7 @@ def arriving(
     largest = max(segment.count for segment in segments)
     num_places = min(len(segments), AHEAD + 1)
     places = [transport.scratch(largest, segments[0].dtype) for _ in range(num_places)]
-    on_their_way: deque[tuple[Buffer, Exchange]] = deque()
+    on_their_way: deque[tuple[Buffer, PendingExchange]] = deque()
     expected = 0
     for number, segment in enumerate(segments):
         while expected < min(len(segments), number + num_places):

@@ -14,7 +14,7 @@ from phalanx.comm.collectives.accumulate import running, settle
 from phalanx.comm.collectives.segments import arriving, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
-from phalanx.comm.transport import Exchange, Transport
+from phalanx.comm.transport import PendingExchange, Transport
 
 
 def parent_of(position: int) -> int | None:
@@ -46,7 +46,7 @@ def broadcast(transport: Transport, buffer: Buffer, *, root: int) -> None:
     # The farthest child has the largest subtree, so it is served first.
     children = [(child + root) % size for child in reversed(children_of(position, size))]
     segments = segments_of(buffer)
-    receives: list[Exchange] = []
+    receives: list[PendingExchange] = []
     if parent is not None:
         source = (parent + root) % size
         receives = [transport.start([], [(segment, source)]) for segment in segments]
@@ -111,7 +111,7 @@ def _send_up_and_forward_down(
     children = children_of(transport.rank, transport.size)
     terms = [arriving(transport, totals, child) for child in children]
     lag = 2 * (transport.size - 1).bit_length()
-    ups: list[Exchange] = []
+    ups: list[PendingExchange] = []
     downs = []
     for number in range(len(totals) + lag):
         if number < len(totals):

@@ -14,10 +14,10 @@ from typing import Any
 
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.sockets.inbox import ANY
-from phalanx.comm.sockets.mesh import Mesh
+from phalanx.comm.sockets.mesh import SocketMesh
 from phalanx.comm.sockets.requests import (
     JoinedRequest,
-    Message,
+    MatchedMessage,
     ReceiveRequest,
     SendRequest,
     Status,
@@ -28,14 +28,14 @@ _MAX_TAG = 2**31 - 1
 _LOOK_EVERY_S = 1e-3
 
 
-class Members:
+class SocketGroup:
     """Ranks of a communicator: a group, as mpi4py calls it."""
 
     def __init__(self, members: Sequence[int]) -> None:
         self.members = tuple(members)
 
-    def Incl(self, ranks: Sequence[int]) -> Members:
-        return Members([self.members[rank] for rank in ranks])
+    def Incl(self, ranks: Sequence[int]) -> SocketGroup:
+        return SocketGroup([self.members[rank] for rank in ranks])
 
     def Free(self) -> None:
         pass
@@ -48,7 +48,12 @@ class SocketCommunicator:
     """
 
     def __init__(
-        self, mesh: Mesh, members: Sequence[int], *, context: int = 0, timeout_s: float = 300.0
+        self,
+        mesh: SocketMesh,
+        members: Sequence[int],
+        *,
+        context: int = 0,
+        timeout_s: float = 300.0,
     ) -> None:
         """members: ranks in the world, the calling one among them; context: the same on all of
         them, and no other communicator's. It is even; context + 1 is for collectives."""
@@ -69,8 +74,8 @@ class SocketCommunicator:
     def Get_attr(self, key: object) -> int:  # noqa: ARG002  the largest tag is what is asked for
         return _MAX_TAG
 
-    def Get_group(self) -> Members:
-        return Members(self._members)
+    def Get_group(self) -> SocketGroup:
+        return SocketGroup(self._members)
 
     # -- making others ---------------------------------------------------------------------------
 
@@ -89,7 +94,7 @@ class SocketCommunicator:
         ranks.sort(key=lambda rank: wanted[rank][1])
         return self._child(f"color {color}", [self._members[rank] for rank in ranks])
 
-    def Create_group(self, group: Members, tag: int = 0) -> SocketCommunicator:
+    def Create_group(self, group: SocketGroup, tag: int = 0) -> SocketCommunicator:
         """Called by the members of `group` only."""
         return self._child(f"group {group.members} {tag}", group.members)
 
@@ -119,7 +124,7 @@ class SocketCommunicator:
 
     def Improbe(
         self, source: int = ANY, tag: int = ANY, status: Status | None = None
-    ) -> Message | None:
+    ) -> MatchedMessage | None:
         self._mesh.progress()
         with self._mesh.guard:
             arrival = self._mesh.inbox.take(self._context, self._in_world(source), tag)
@@ -127,7 +132,7 @@ class SocketCommunicator:
             return None
         if status is not None:
             status.source, status.count = self._rank_of(arrival.source), arrival.num_bytes
-        return Message(arrival)
+        return MatchedMessage(arrival)
 
     def Iprobe(self) -> bool:
         """Move messages on; nobody asks for the answer."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.comm.sockets.mesh import Mesh
+from phalanx.comm.sockets.mesh import SocketMesh
 from phalanx.comm.wait import WaitTimeoutError
 
 _HELLO = struct.Struct("<q16s")  # the caller's rank and the word of the one that is called
@@ -45,7 +45,7 @@ class Listener:
         self._socket.bind(f"\0{self.address.name}")
         self._socket.listen(num_ranks)
 
-    def connect(self, rank: int, addresses: Sequence[Address], timeout_s: float) -> Mesh:
+    def connect(self, rank: int, addresses: Sequence[Address], timeout_s: float) -> SocketMesh:
         """Connect to all other ranks, which do the same.
 
         addresses: of all ranks, of this one too.
@@ -66,7 +66,7 @@ class Listener:
             raise
         finally:
             self._socket.close()
-        return Mesh(rank, connections)
+        return SocketMesh(rank, connections)
 
     def _take_call(
         self, until_s: float, rank: int, num_ranks: int

@@ -46,7 +46,7 @@ class Sending:
         self.views = [memoryview(bytes(view)) for view in self.views]
 
 
-class _Peer:
+class _Connection:
     """A connected rank."""
 
     def __init__(self, rank: int, connection: socket.socket) -> None:
@@ -59,7 +59,7 @@ class _Peer:
         self.is_gone = False
 
 
-class Mesh:
+class SocketMesh:
     """This rank's sockets. Any thread may call it."""
 
     def __init__(self, rank: int, connections: Mapping[int, socket.socket]) -> None:
@@ -67,7 +67,7 @@ class Mesh:
         self.rank, self.size = rank, len(connections) + 1
         self.inbox = Inbox()
         self.guard = threading.RLock()
-        self._peers = {peer: _Peer(peer, link) for peer, link in connections.items()}
+        self._peers = {peer: _Connection(peer, link) for peer, link in connections.items()}
         self._of_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
         self._poll = select.poll()
         for peer in self._peers.values():
@@ -132,7 +132,7 @@ class Mesh:
             except OSError:
                 self._lose(peer)
 
-    def _write(self, peer: _Peer) -> None:
+    def _write(self, peer: _Connection) -> None:
         try:
             while peer.sendings:
                 sending = peer.sendings[0]
@@ -144,7 +144,7 @@ class Mesh:
         except OSError:
             self._end_sendings(peer)  # what it has sent can still be read
 
-    def _read(self, peer: _Peer) -> None:
+    def _read(self, peer: _Connection) -> None:
         """Until there is no more for now. Raises: BlockingIOError then."""
         budget = _READ_BYTES
         while budget > 0:
@@ -166,12 +166,12 @@ class Mesh:
             self.inbox.complete(peer.arrival)
             peer.arrival, peer.num_read = None, 0
 
-    def _wait_for_more(self, long: list[_Peer]) -> bool:
+    def _wait_for_more(self, long: list[_Connection]) -> bool:
         readers = [peer.socket for peer in long if peer.arrival is not None]
         writers = [peer.socket for peer in long if peer.sendings]
         return any(select.select(readers, writers, [], _STREAM_S))
 
-    def _lose(self, peer: _Peer) -> None:
+    def _lose(self, peer: _Connection) -> None:
         if not peer.is_gone:
             peer.is_gone = True
             self._poll.unregister(peer.socket)
@@ -179,14 +179,14 @@ class Mesh:
             peer.socket.close()
             self.inbox.gone(peer.rank)
 
-    def _end_sendings(self, peer: _Peer) -> None:
+    def _end_sendings(self, peer: _Connection) -> None:
         peer.takes_messages = False
         for sending in peer.sendings:
             sending.is_done = True
         peer.sendings.clear()
 
 
-def _is_long(peer: _Peer) -> bool:
+def _is_long(peer: _Connection) -> bool:
     if peer.is_gone:
         return False
     coming = peer.arrival is not None and peer.arrival.num_bytes > _LONG_BYTES
@@ -199,7 +199,7 @@ def _done() -> Sending:
     return sending
 
 
-_OPEN: weakref.WeakSet[Mesh] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[SocketMesh] = weakref.WeakSet()
 
 
 def _leave() -> None:

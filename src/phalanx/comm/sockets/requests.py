@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.sockets.inbox import Arrival
-from phalanx.comm.sockets.mesh import Mesh, Sending
+from phalanx.comm.sockets.mesh import Sending, SocketMesh
 
 ERR_TRUNCATE, ERR_OTHER = 15, 16  # as mpi4py has them
 
@@ -44,14 +44,14 @@ class Status:
         return self.is_cancelled
 
 
-class Request(Protocol):
+class SocketRequest(Protocol):
     def Test(self, status: Status | None = None) -> bool: ...
 
 
 class SendRequest:
     """A message that leaves."""
 
-    def __init__(self, mesh: Mesh, sending: Sending, memory: object) -> None:
+    def __init__(self, mesh: SocketMesh, sending: Sending, memory: object) -> None:
         self._mesh, self._sending, self._memory = mesh, sending, memory
 
     def __bool__(self) -> bool:
@@ -75,7 +75,7 @@ class ReceiveRequest:
 
     def __init__(
         self,
-        mesh: Mesh,
+        mesh: SocketMesh,
         context: int,
         memory: memoryview,
         source: int,
@@ -135,7 +135,7 @@ class ReceiveRequest:
 class JoinedRequest:
     """Requests that are done when all of them are; one whose peer has gone never is."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[SocketRequest]) -> None:
         self._requests = list(requests)
 
     def __bool__(self) -> bool:
@@ -153,7 +153,7 @@ class JoinedRequest:
         self._requests.clear()
 
 
-class Message:
+class MatchedMessage:
     """A message that has come, and that nobody else can receive any more."""
 
     def __init__(self, arrival: Arrival) -> None:

@@ -8,7 +8,7 @@ import ctypes
 
 from phalanx.comm.sockets.communicator import SocketCommunicator
 from phalanx.comm.sockets.inbox import ANY
-from phalanx.comm.sockets.mesh import Mesh
+from phalanx.comm.sockets.mesh import SocketMesh
 from phalanx.comm.sockets.requests import ERR_TRUNCATE, SocketError, Status
 
 NAME = "sockets of this node (no MPI)"
@@ -34,7 +34,7 @@ class StandIn:
     Status = Status
     buffer = RawMemory
 
-    def __init__(self, mesh: Mesh, timeout_s: float) -> None:
+    def __init__(self, mesh: SocketMesh, timeout_s: float) -> None:
         self._mesh = mesh
         self.COMM_WORLD = self.COMM_SELF = SocketCommunicator(
             mesh, range(mesh.size), timeout_s=timeout_s

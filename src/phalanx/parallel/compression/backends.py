@@ -13,7 +13,7 @@ from torch import Tensor
 from phalanx.comm.array_kernels import copy
 from phalanx.comm.group import Group
 from phalanx.comm.layout import starts_of
-from phalanx.comm.select import Asked
+from phalanx.comm.select import AlgorithmOption
 from phalanx.comm.transport import Transport
 from phalanx.parallel.compression.compressor import AsyncRounds, BlockingRounds
 from phalanx.torch_backend.tensors import buffer_of
@@ -22,7 +22,7 @@ from phalanx.torch_backend.tensors import buffer_of
 class GroupBackend:
     """Collectives on a Phalanx group: tensors are sent in place, without a copy."""
 
-    def __init__(self, group: Group, algorithm: Asked | None = None) -> None:
+    def __init__(self, group: Group, algorithm: AlgorithmOption | None = None) -> None:
         """algorithm: of `all_reduce`; None: as the environment says."""
         self._group, self._algorithm = group, algorithm
 
