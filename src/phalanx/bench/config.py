@@ -29,45 +29,44 @@ class CollectivesConfig:
     """Options of the benchmark. The defaults take about a minute and a half on two cores."""
 
     ranks: int = 2
-    """How many ranks to start on this node."""
+    """Number of ranks to start on this node."""
 
     collectives: tuple[str, ...] = ("all_reduce",)
     """all_reduce, reduce_scatter, all_gather, broadcast, all_to_all, barrier, or all."""
 
     sizes: tuple[str, ...] | None = None
-    """Bytes of a rank's buffer, such as 64KB,1MB,25MB. Default: 4 B, 16 B … 64 MB."""
+    """Bytes of each rank's buffer, such as 64KB,1MB,25MB. Default: 4 B, 16 B … 64 MB."""
 
     dtype: DTypeName = "float32"
-    """Type of the elements."""
+    """Element type."""
 
     op: OpName = "sum"
-    """Reduce operation, where there is one."""
+    """Reduce operation, for collectives that reduce."""
 
     paths: tuple[str, ...] | None = None
-    """What to compare: window (Phalanx, buffers in shared memory), phalanx (Phalanx, private
+    """Paths to compare: window (Phalanx, buffers in shared memory), phalanx (Phalanx, private
     buffers), torch (torch.distributed on backend mpi), mpi (the MPI library itself), gloo, nccl,
     and naive, direct, ring, tree, halving (Phalanx on messages; all-reduce only). Default: the
     first six."""
 
     repeats: int | None = None
-    """Calls of each path at each size. Default: as many as the time allows, 10 to 400."""
+    """Calls of each path at each size. Default: as many as --seconds allows, 10 to 400."""
 
     loop: int | None = None
-    """Calls that are timed together, without a barrier between them. Default: 1, and 10 where
-    ranks share cores: there the ranks come out of a barrier one after the other, which the time of
-    a single call would hold too."""
+    """Calls timed together, without a barrier between them. Default: 1, or 10 where ranks share
+    cores: there ranks leave a barrier one after the other, which would add to a single call."""
 
     seconds: float = 60.0
-    """Time for all calls together; what must be measured at least may take longer."""
+    """Time budget for all calls; the minimum number of calls may take longer."""
 
     crowd: int = 0
-    """Busy processes beside the ranks, as on a machine that is shared with other programs."""
+    """Busy processes beside the ranks, as on a machine shared with other programs."""
 
     output: Path | None = None
     """Folder of the records. Default: a new one under runs/bench."""
 
     timeout_s: float = 120.0
-    """A measurement whose ranks have waited this long for each other has failed."""
+    """Timeout of ranks that wait for each other."""
 
     def __post_init__(self) -> None:
         if self.ranks < 1:
@@ -109,7 +108,7 @@ class CollectivesConfig:
         return ReduceOp[self.op.upper()]
 
     def calls_a_time(self, ranks: int, cores: int) -> int:
-        """Calls that are timed together on a node of so many ranks and cores."""
+        """Return the number of calls timed together, for `ranks` on a node of `cores`."""
         return self.loop or (1 if ranks + self.crowd <= cores else LOOP_ON_SHARED_CORES)
 
     @property
@@ -127,7 +126,7 @@ class CollectivesConfig:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> CollectivesConfig:
-        """Options as they came back from a document: lists for tuples, text for paths."""
+        """Return options from a decoded record, with lists for tuples and text for paths."""
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in record.items()
@@ -138,7 +137,7 @@ class CollectivesConfig:
 
 
 def _names(option: str, words: tuple[str, ...], known: tuple[str, ...]) -> list[str]:
-    """The words of an option, also those with commas between."""
+    """Return the values of an option, also if separated by commas."""
     names = [name for word in words for name in word.split(",") if name]
     unknown = [name for name in names if name not in known]
     if unknown or not names:

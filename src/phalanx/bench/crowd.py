@@ -1,4 +1,4 @@
-"""Busy processes beside the ranks, as on a machine that is shared with other programs."""
+"""Busy processes beside the ranks, as on a machine shared with other programs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ BUSY = (sys.executable, "-I", "-S", "-c", "while True: pass")
 
 @contextmanager
 def crowd(num_processes: int, log: Path) -> Iterator[None]:
-    """Keep `num_processes` cores busy meanwhile; all of the processes are ended afterwards.
+    """Keep `num_processes` cores busy during the block.
 
-    Raises: RunFailedError when one of them has ended before.
+    Raises: RunFailedError when one of the processes ended early.
     """
     if not num_processes:
         yield

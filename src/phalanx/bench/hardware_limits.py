@@ -10,18 +10,18 @@ import numpy as np
 from phalanx.comm.group import Group
 from phalanx.records.collectives import Kernel
 
-SMALLEST_BYTES = 2**16  # below, the cost of a call from Python hides that of the memory
+SMALLEST_BYTES = 2**16  # below, the Python call costs more than the memory access
 REPEATS = 9
 ROUND_TRIPS = 50
-PASS_S = 2e-3  # of the passes that are timed together
-FLAGS_A_TIME = 20  # so few that most times are free of an interruption
+PASS_S = 2e-3  # duration of the passes timed together
+FLAGS_A_TIME = 20  # few enough that most timings see no interrupt
 EMPTY_BYTES = 64
-# Arrays of a pass, each an equal part of the working set; each byte of them is moved once.
+# Number of arrays of a pass, which share the working set; each byte is moved once.
 _ARRAYS: dict[Kernel, int] = {"copy": 2, "add": 3}
 
 
 def working_sets(largest_bytes: int) -> list[int]:
-    """From 64 KB by powers of four up to what the largest buffer needs."""
+    """Return working-set sizes from 64 KB by powers of four up to the largest buffer."""
     sizes = [SMALLEST_BYTES]
     while sizes[-1] < largest_bytes:
         sizes.append(4 * sizes[-1])
@@ -29,7 +29,7 @@ def working_sets(largest_bytes: int) -> list[int]:
 
 
 def kernel(name: Kernel, working_set_bytes: int) -> Callable[[], object]:
-    """One pass over memory of this rank, which it has touched."""
+    """Return a function that makes one pass over touched memory of this rank."""
     count = max(1, working_set_bytes // (4 * _ARRAYS[name]))
     target, *sources = (np.ones(count, np.float32) for _ in range(_ARRAYS[name]))
     if name == "copy":
@@ -40,7 +40,7 @@ def kernel(name: Kernel, working_set_bytes: int) -> Callable[[], object]:
 def measure_memory(
     name: Kernel, working_set_bytes: int, group: Group, barrier: Callable[[], None]
 ) -> Iterator[float]:
-    """Seconds of a pass, while every rank makes its own. The cost of a call is taken off."""
+    """Yield seconds of a pass, on all ranks at once, minus the cost of an empty call."""
     one_pass, empty = kernel(name, working_set_bytes), kernel(name, EMPTY_BYTES)
     one_pass()
     passes = group.share(max(1, int(PASS_S / max(_timed(one_pass, 3), 1e-9))))
@@ -52,8 +52,10 @@ def measure_memory(
 
 
 def measure_round_trips(barrier: Callable[[], None]) -> Iterator[float]:
-    """Seconds there and back between two ranks whose barrier this is: in it a flag goes one way
-    and another one the other way, both at once."""
+    """Yield seconds of a round trip of a flag between two ranks.
+
+    `barrier` is that of the two ranks, in which both set a flag at once: half a round trip.
+    """
     _timed(barrier, FLAGS_A_TIME)
     for _ in range(ROUND_TRIPS):
         yield 2 * _timed(barrier, FLAGS_A_TIME)

@@ -1,7 +1,6 @@
-"""A measurement as its own job: start the ranks, watch their records, say how it ended.
+"""The job of a benchmark: start the ranks, follow their records, record the outcome.
 
-This process imports neither torch nor MPI, so it answers at once and outlives whatever happens to
-the ranks.
+This process imports neither torch nor MPI, so it starts at once and survives crashes of the ranks.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench")
 
 
 def new_folder(config: CollectivesConfig) -> Path:
-    """A name for a measurement that was given none; not made yet."""
+    """Return the default folder of a benchmark, which is not created."""
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     return RUNS / f"{moment}-collectives-{config.ranks}"
 
@@ -54,10 +53,10 @@ def run_bench(
     console: Console,
     program: Sequence[str] = RANK_PROGRAM,
 ) -> None:
-    """Measure, with records in `folder`.
+    """Run the benchmark, with records in `folder`.
 
-    Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
-            KeyboardInterrupt after all ranks were ended; the outcome is in `bench.json` each time.
+    Raises: UserError for bad options, RunFailedError when a rank failed or hung, KeyboardInterrupt
+            after all ranks were ended; the outcome is always in `bench.json`.
     """
     check_ranks(config.ranks, os.environ)
     mpi = find_mpi(os.environ)
@@ -81,13 +80,13 @@ def run_bench(
 
 
 def rank_command(config: CollectivesConfig, mpi: MpiInstallation, words: Sequence[str]) -> Command:
-    """The launcher that starts the ranks, with what each of them needs."""
+    """Return the launcher's command line and the variables of the ranks."""
     command = mpi_job(mpi, config.ranks, words, cores=usable_cores(), environ=os.environ)
     local_ranks = max_local_ranks(config.ranks, slots_per_node(os.environ))
     threads = str(max(1, usable_cores() // local_ranks))
     added = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     if "GLOO_SOCKET_IFNAME" not in os.environ:
-        # Gloo would resolve the host's name, which need not lead anywhere in a container.
+        # Gloo would resolve the host name, which may fail in a container.
         added["GLOO_SOCKET_IFNAME"] = "lo"
     return Command(
         words=command.words,

@@ -1,4 +1,4 @@
-"""One case on all paths, in turn, every call begun together and its result checked."""
+"""Measure one case on all paths in turn; ranks start each call together, results are checked."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
 
-WARM_UP_CALLS = 2  # the first finds the path's own buffers untouched; the second is timed for costs
+WARM_UP_CALLS = 2  # the first touches the path's buffers, the second estimates the cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class Budget:
 def prepare(
     case: Case, paths: Sequence[BenchPath], group: Group, private: CaseBuffers
 ) -> tuple[dict[str, PreparedCase], dict[str, str]]:
-    """The paths that can carry `case`, and why the others cannot. Collective.
+    """Return the paths that support `case`, and the reasons of the others. Collective.
 
-    A path must fail on all ranks alike; if it fails on some, all leave it out.
+    A path that fails on some ranks is left out on all.
     """
     prepared: dict[str, PreparedCase] = {}
     unsupported: dict[str, str] = {}
@@ -52,7 +52,7 @@ def prepare(
             if made.copy_in:
                 made.copy_in()
             made.call()
-        except Exception as error:  # noqa: BLE001  # whatever it cannot do, the others go on
+        except Exception as error:  # noqa: BLE001  # the other paths continue
             reason = _one_line(error)
         if everywhere(group, not reason) and made:
             prepared[path.name] = made
@@ -70,7 +70,7 @@ def measure(
     budget: Budget,
     preemption: PreemptionCounter,
 ) -> Iterator[Turn]:
-    """Every turn of every path; all ranks make the same."""
+    """Yield the turns of all paths, the same on all ranks."""
     pattern = Pattern(case, rank=params.rank, ranks=params.ranks, dtype=params.dtype, op=params.op)
     costs_s = {}
     for name, made in prepared.items():
@@ -80,7 +80,7 @@ def measure(
     # Rank 0's clock decides, so that all make the same number of calls.
     plan = group.share(schedule(costs_s, budget_s=budget.seconds, repeats=budget.repeats))
     for number, path in turns(list(prepared), plan.rounds):
-        # The first call of a turn finds in the cache what the path before has left there.
+        # The first call of a turn is dropped: the path before it has filled the cache.
         numbers = range(plan.calls[path] + 1)
         with preemption.watch(path):
             times_s, wrong = calls(prepared[path], pattern, barrier, numbers, budget.calls_a_time)
@@ -94,10 +94,10 @@ def calls(
     numbers: range,
     calls_a_time: int = 1,
 ) -> tuple[list[float], int]:
-    """(seconds of each call, wrong elements of all of them).
+    """Return (seconds of each call, number of wrong elements).
 
-    With several calls a time their mean is given, and one more call, whose input is fresh, is
-    checked: in place, sums of sums would soon leave what a type can hold exactly.
+    With several calls at a time the mean is returned, and one more call with fresh input is
+    checked: in place, repeated sums would soon be inexact.
     """
     times_s, wrong = [], 0
     for number in numbers:
@@ -116,7 +116,7 @@ def calls(
 
 
 def _begin(made: PreparedCase, pattern: Pattern, barrier: Callable[[], None], number: int) -> None:
-    """Fresh input on every rank, and all ranks here."""
+    """Write fresh input, then enter the barrier."""
     pattern.fill(made.memory.input, number)
     if made.copy_in:
         made.copy_in()

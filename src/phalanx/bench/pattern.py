@@ -1,8 +1,8 @@
 """Input patterns of the buffers, and the outputs to expect of a correct collective.
 
-Small whole numbers, so that every type and operation gives an exact result in any order of
-summing. They differ from rank to rank, from call to call and from place to place, with a period
-that is a prime: parts that were mixed up, left out or are left over from the last call show.
+Small integers give exact results for every type, operation and order of summation. They differ by
+rank, call and position, with a prime period, so that chunks that were swapped, left out or left
+over from the last call are detected.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import DType, ReduceOp
 
 PERIOD = 16_381
-VARIANTS = 2  # of the values, from call to call
+VARIANTS = 2  # of the values, alternating between calls
 
 Array = NDArray[Any]
 
@@ -44,7 +44,7 @@ class ExpectedSegment:
 
 
 def storage_type(dtype: DType) -> np.dtype[Any]:
-    """NumPy's type for the memory; bfloat16 lies in 16-bit integers."""
+    """Return NumPy's type for the buffers; bfloat16 is stored in 16-bit integers."""
     return dtype.numpy if dtype.numpy is not None else np.dtype(np.uint16)
 
 
@@ -80,7 +80,7 @@ def expectations(case: Case, rank: int, ranks: int) -> list[ExpectedSegment]:
 
 
 class Pattern:
-    """The values of one case on one rank, made once and written again and again."""
+    """The values of one case on one rank, computed once and written before each call."""
 
     def __init__(self, case: Case, *, rank: int, ranks: int, dtype: DType, op: ReduceOp) -> None:
         self._inputs = [_encode(_values(rank, k, op), dtype) for k in range(VARIANTS)]

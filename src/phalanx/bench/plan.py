@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from phalanx.records.collectives import Collective
 
 ROUNDS = 8
-MOST_CALLS = 400  # of a path at a size: enough for a 99th percentile
+MOST_CALLS = 400  # per path and size: enough for a 99th percentile
 FEWEST_CALLS = 10
 
-# Cut into one part a rank, so their buffers hold a multiple of the ranks.
+# Split into one chunk per rank, so their buffers hold a multiple of the world size.
 _IN_PARTS = frozenset({"reduce_scatter", "all_gather", "all_to_all"})
 
 
@@ -27,7 +27,7 @@ class Case:
 def cases(
     collectives: Sequence[Collective], sizes_bytes: Sequence[int], *, itemsize: int, ranks: int
 ) -> list[Case]:
-    """Sizes are rounded up to what can be cut into whole elements, one part a rank."""
+    """Return the cases; sizes are rounded up to whole elements, and to one chunk per rank."""
     made = []
     for collective in collectives:
         if collective == "barrier":
@@ -41,16 +41,16 @@ def cases(
 
 @dataclass(frozen=True, kw_only=True)
 class CallSchedule:
-    """`rounds` rounds; in each every path makes its calls, one path after the other."""
+    """Number of rounds, and of calls per path in each; in a round all paths take turns."""
 
     rounds: int
     calls: Mapping[str, int]  # of each path in a round
 
 
 def schedule(costs_s: Mapping[str, float], *, budget_s: float, repeats: int | None) -> CallSchedule:
-    """Every path gets an equal share of the time, so that none of them is measured by less.
+    """Return the schedule that gives every path an equal share of the time.
 
-    costs_s: seconds of a call of each path, with filling and checking the buffers.
+    costs_s: seconds per call of each path, including filling and checking the buffers.
     """
     if repeats is not None:
         rounds = min(ROUNDS, repeats)
@@ -65,7 +65,7 @@ def schedule(costs_s: Mapping[str, float], *, budget_s: float, repeats: int | No
 
 
 def turns(paths: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """(round, path): every round begins with another path, so that none is always the first."""
+    """Yield (round, path); each round begins with another path."""
     for number in range(rounds):
         shift = number % max(1, len(paths))
         for path in (*paths[shift:], *paths[:shift]):

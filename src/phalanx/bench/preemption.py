@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# Paths on which a rank spins where every rank has a core. Gloo and the front end of
-# torch.distributed have threads of their own, which take turns with the rank.
+# Paths on which a rank spins if every rank has a core. Gloo and the front end of torch.distributed
+# run own threads, which share the rank's core.
 _WATCHED = frozenset({"window", "phalanx", "mpi"})
 
 
 class PreemptionCounter:
-    """Counts over everything that is done inside `watch`."""
+    """Involuntary context switches and seconds inside `watch` blocks."""
 
     def __init__(self) -> None:
         self.watched_s = 0.0
@@ -31,6 +31,6 @@ class PreemptionCounter:
 
 
 def _preempted() -> int:
-    """Involuntary context switches of this thread so far; 0 where the system does not tell."""
+    """Return the involuntary context switches of this thread; 0 if the system counts none."""
     who = getattr(resource, "RUSAGE_THREAD", None)
     return 0 if who is None else resource.getrusage(who).ru_nivcsw

@@ -1,4 +1,4 @@
-"""The live line of a measurement, drawn from the records of rank 0 while they grow."""
+"""The progress line of a benchmark, drawn from the growing records of rank 0."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BAR_WIDTH = 20
 
 
 class BenchProgress:
-    """Redrawn on a terminal; elsewhere a line for every tenth of the way."""
+    """A live line on a terminal; elsewhere one line per 10 %."""
 
     def __init__(self, console: Console, folder: Path) -> None:
         self._console = console
@@ -35,7 +35,7 @@ class BenchProgress:
         self._live.stop()
 
     def update(self) -> bool:
-        """Show what is new; returns whether there was anything."""
+        """Show new events; return whether there were any."""
         events = list(self._tail.read_new())
         steps = [event for event in events if isinstance(event, ProgressEvent)]
         if steps:

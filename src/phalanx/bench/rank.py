@@ -1,4 +1,4 @@
-"""A rank from start to end: whatever goes wrong in it ends all ranks, and is said once."""
+"""The process of a rank: any failure ends all ranks and is reported once."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def run_rank(folder: Path) -> None:
-    """Measure by the options that stand in the folder's record. Ends the process when anything
-    fails."""
+    """Measure with the options recorded in `folder`; a failure ends the process."""
     end_with_parent()
     signal.signal(signal.SIGTERM, _end)
     launched = detect(os.environ)
     try:
         _measure(folder, launched)
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
+    except BaseException as error:  # noqa: BLE001  # the peers must not hang
         _fail(error, launched.rank if launched else 0, folder)
 
 
@@ -46,7 +45,7 @@ def _measure(folder: Path, launched: Launched | None) -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
+    os._exit(EXIT_TERMINATED)  # not MPI_Finalize, which would wait for the peers
 
 
 def _fail(error: BaseException, rank: int, folder: Path) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The work of a rank: find the others, measure the machine, then every case on every path."""
+"""The benchmark on one rank: hardware limits first, then every case on every path."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KERNELS: tuple[Kernel, ...] = ("copy", "add")
 
 
 class CollectiveBenchmark:
-    """One rank's part. Its records are complete, or `close` is never reached."""
+    """The benchmark on one rank. `close` completes its records."""
 
     def __init__(self, config: CollectivesConfig, folder: Path, world: World) -> None:
         self._config, self._world, self._group = config, world, world.group
@@ -52,7 +52,7 @@ class CollectiveBenchmark:
         self._declared: set[tuple[str, str]] = set()
 
     def run(self) -> None:
-        """Everything. Collective."""
+        """Measure all cases. Collective."""
         planned = cases(
             self._config.chosen_collectives,
             self._config.sizes_bytes,
@@ -61,7 +61,7 @@ class CollectiveBenchmark:
         )
         paths = BenchPaths(self._config, self._world, self._params)
         self._join()
-        gc.disable()  # a collection in the middle of a call would be counted as the path's
+        gc.disable()  # a collection during a call would add to its time
         largest_bytes = max(case.num_bytes for case in planned)
         self._progress(0, len(planned) + 1, None)
         self._measure_machine(largest_bytes)
@@ -69,7 +69,7 @@ class CollectiveBenchmark:
         budget = Budget(
             seconds=self._config.seconds / len(planned),
             repeats=self._config.repeats,
-            # Rank 0's, since the cores of its node may be others than those of the next one.
+            # From rank 0, since nodes may differ in cores.
             calls_a_time=world.share(
                 self._config.calls_a_time(world.local_size, world.settings.cores)
             ),
@@ -77,7 +77,7 @@ class CollectiveBenchmark:
         for number, case in enumerate(planned, 1):
             self._progress(number, len(planned) + 1, case)
             self._measure_case(case, paths, budget)
-        # Again, since others on the machine may have disturbed it the first time.
+        # Again, since other programs may have disturbed the first time.
         self._measure_machine(largest_bytes)
         gc.enable()
         self._group.barrier()
@@ -206,5 +206,5 @@ class CollectiveBenchmark:
 
 
 def rounded(times_s: Sequence[float]) -> list[float]:
-    """To a tenth of a nanosecond: what a clock tells, in half the bytes."""
+    """Round to 0.1 ns, the resolution of the clock, to save space."""
     return [round(seconds, 10) for seconds in times_s]

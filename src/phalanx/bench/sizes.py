@@ -1,4 +1,4 @@
-"""Sizes as people write them: 4, 64KB, 1MB. A KB is 1024 bytes, as in nccl-tests."""
+"""Parse sizes such as 4, 64KB or 1MB. A KB is 1024 bytes, as in nccl-tests."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ DEFAULT_SIZES = tuple(4 * 4**power for power in range(13))  # 4 B … 64 MB
 
 
 def parse_sizes(words: tuple[str, ...]) -> tuple[int, ...]:
-    """Bytes, from the smallest up, each once. A word may hold several, with commas between.
+    """Return sorted unique sizes in bytes; a word may hold several, separated by commas.
 
-    Raises: UserError naming the word that is no size.
+    Raises: UserError naming the invalid size.
     """
     parts = [part for word in words for part in word.split(",") if part]
     if not parts:
@@ -22,7 +22,7 @@ def parse_sizes(words: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes. Units in any case, with or without the B: 64KB, 64k, 64KiB."""
+    """Return bytes. Units in any case, with or without the B: 64KB, 64k, 64KiB."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Z]*)", text.strip().upper())
     unit = _plain_unit(found[2]) if found else None
     size = float(found[1]) * UNITS[unit] if found and unit in UNITS else 0.0
@@ -35,6 +35,6 @@ def parse_size(text: str) -> int:
 
 
 def _plain_unit(unit: str) -> str:
-    """KIB and K are KB."""
+    """Normalize a unit: KIB and K are KB."""
     unit = unit.replace("I", "")
     return f"{unit}B" if unit in ("K", "M", "G") else unit

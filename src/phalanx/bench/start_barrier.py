@@ -8,7 +8,7 @@ from phalanx.comm.group import Group
 
 
 class StartBarrier:
-    """A barrier that costs as little as this machine allows. Making and closing is collective."""
+    """The cheapest barrier of this machine. Creation and closing are collective."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -18,8 +18,8 @@ class StartBarrier:
         self.barrier: Callable[[], None] = (group.shm or group).barrier
 
     def pair_barrier(self) -> Callable[[], None] | None:
-        """The barrier of ranks 0 and 1 alone, in shared memory; None on other ranks, and where
-        those two have no memory in common."""
+        """Return the barrier of ranks 0 and 1 in shared memory; None on other ranks, and without
+        shared memory."""
         group = self._group if self._group.size == 2 else self._pair
         return group.shm.barrier if group is not None and group.shm is not None else None
 

@@ -30,8 +30,8 @@ Keeping = Annotated[KeepingOptions, _shown_as("Checkpoints and records", 6)]
 
 
 CONFIG_HELP = (
-    'File of options, one a line, in TOML (`model = "cnn"`) or YAML; words of the command line '
-    "win over it."
+    'File of options, one per line, in TOML (`model = "cnn"`) or YAML; the command line '
+    "overrides it."
 )
 CONFIG_FILE_GROUP = Group("Configuration file", sort_key=7)
 

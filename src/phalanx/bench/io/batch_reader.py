@@ -1,4 +1,4 @@
-"""Reads batches for any kind of readers: a process opens the data anew, a thread if it must."""
+"""Batch reads for readers of any kind; each process, and if needed each thread, opens the data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.records.io import Format
 
 
 class BatchReader:
-    """`fetch(indices)` gives the rows. Pickled, it forgets what it has open."""
+    """Callable that returns the rows of `indices`. Pickling drops its open stores."""
 
     def __init__(self, format_: Format, folder: Path, shape: Shape) -> None:
         self._format, self._folder, self._shape = format_, folder, shape

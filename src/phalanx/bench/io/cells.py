@@ -15,7 +15,7 @@ TORCH: tuple[Loader, ...] = ("torch", "torch-batched")
 
 
 def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCell]:
-    """Every way on so many ranks. A plain read has no readers, PyTorch's are processes."""
+    """Return all cells for `ranks`. A plain read has no readers; PyTorch's are processes."""
     made: dict[IoCell, None] = {}
     for cache in config.cache:
         for format_ in formats:
@@ -39,8 +39,7 @@ def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCel
 
 
 def turns(planned: Sequence[Way], runs: int) -> Iterator[tuple[int, Way]]:
-    """(round, way): all ways in every round, each round beginning with another; round 0 warms
-    up."""
+    """Yield (round, item); each round begins with another item, round 0 is the warm-up."""
     for number in range(runs + 1):
         first = number % len(planned) if planned else 0
         for way in (*planned[first:], *planned[:first]):
@@ -48,13 +47,14 @@ def turns(planned: Sequence[Way], runs: int) -> Iterator[tuple[int, Way]]:
 
 
 def paces(cell: IoCell, workload: Workload) -> tuple[float, ...]:
-    """Compute times of a step with which the cell is measured: flat out, and as the profile has
-    it. Rivals are measured flat out: what they cost is what they are asked."""
+    """Return the compute times per step to measure: 0 (flat out) and the profile's.
+
+    The other loaders are measured flat out only."""
     return (0.0, workload.compute_s) if cell.loader == "phalanx" else (0.0,)
 
 
 def least_s(config: IoConfig, formats: Sequence[Format]) -> float:
-    """Compute that is emulated over everything: it takes at least so long."""
+    """Return the total emulated compute time, a lower bound of the duration."""
     workload = config.workload
     paced = [
         cell

@@ -27,73 +27,73 @@ class IoConfig:
     """unet3d, resnet50, cosmoflow, bert, or a YAML file of the same form."""
 
     accelerator: str | None = None
-    """Whose compute time is emulated: a100, h100, v100, as the profile has them. Default: its
-    first."""
+    """Accelerator whose compute time is emulated: a100, h100 or v100, as the profile has them.
+    Default: the first of the profile."""
 
     formats: tuple[Format, ...] = FORMATS
-    """How the data is stored: files (one a sample), tar (shards), npy (memory maps), hdf5,
+    """Storage formats: files (one per sample), tar (shards), npy (memory maps), hdf5,
     parquet."""
 
     readers: tuple[int, ...] = (2,)
-    """Numbers of readers that load batches ahead; 0 loads when a batch is asked for."""
+    """Numbers of readers that prefetch batches; 0 loads a batch when it is requested."""
 
     depth: tuple[int, ...] = (4,)
-    """Numbers of batches that may wait for the accelerator."""
+    """Prefetch depths: batches that may wait for the accelerator."""
 
     kinds: tuple[ReaderKind, ...] = ("threads",)
-    """What readers are: threads, processes."""
+    """Kinds of readers: threads, processes."""
 
     cache: tuple[Cache, ...] = CACHES
-    """warm: the files are in memory; cold: the system was asked to drop them before each epoch."""
+    """warm: files in the page cache; cold: dropped from it before each epoch."""
 
     drop_names: bool = False
-    """Before cold epochs have the system forget names and inodes of all its files, too. Needs root,
-    and slows down whoever else is on this machine."""
+    """Before cold epochs drop cached names and inodes of all files, too. Needs root, and slows down
+    other programs on this machine."""
 
     ranks: tuple[int, ...] = (1,)
-    """Numbers of ranks, each with data of its own (weak scaling). More than one needs MPI."""
+    """Numbers of ranks, each with its own data (weak scaling). More than one needs MPI."""
 
     against: tuple[Rival, ...] = ("read", "torch")
-    """What to measure beside the loader: read (one process reads the same files, as dd does),
-    read-kept (the same into as much memory as a loader's batches take), torch (PyTorch's DataLoader
-    over the same shards), torch-batched (the same, fetching whole batches)."""
+    """Baselines: read (one process reads the same files, as dd does), read-kept (the same into as
+    much memory as a loader's batches take), torch (PyTorch's DataLoader over the same shards),
+    torch-batched (the same, fetching full batches)."""
 
     runs: int = 5
-    """Measured epochs of each way, after one that warms up."""
+    """Measured epochs of each configuration, after one warm-up epoch."""
 
     data_bytes: str = "256MB"
-    """Room for the samples of one rank in one format."""
+    """Size of the data of one rank in one format."""
 
     samples: int | None = None
-    """Samples of a rank. Default: as many as find room, 16,384 at most."""
+    """Samples per rank. Default: as many as fit into --data-bytes, at most 16,384."""
 
     steps: int | None = None
-    """Steps of an epoch with compute. Default: 2.5 s of compute, 4 at least."""
+    """Steps per epoch with compute. Default: 2.5 s of compute, at least 4."""
 
     batch_size: int | None = None
-    """Samples of a rank's step. Default: as the profile has it."""
+    """Samples per rank and step. Default: from the profile."""
 
     sample_scale: float | None = None
-    """Factor on the size of a sample. Default: 1, or smaller where no four batches find room."""
+    """Factor on the size of a sample. Default: 1, or smaller if four batches do not fit."""
 
     compute_scale: float | None = None
-    """Factor on the compute time of a step, which follows the bytes of a batch otherwise: as many
-    a second are asked for as of the real accelerator."""
+    """Factor on the compute time per step, which is otherwise scaled with the bytes of a batch, so
+    that the required bytes/s are those of the real accelerator."""
 
     stall_ms: float = 1.0
-    """A wait for a batch longer than this is a stall."""
+    """Wait for a batch that counts as a stall."""
 
     data_dir: Path | None = None
-    """Where the data is written, or found again. Default: in the folder of the records."""
+    """Folder of the data, written if missing. Default: in the folder of the records."""
 
     keep: bool = False
-    """Leave the data there for the next time."""
+    """Keep the data for the next run."""
 
     output: Path | None = None
     """Folder of the records. Default: a new one under runs/bench."""
 
     timeout_s: float = 300.0
-    """A measurement whose ranks have waited this long for each other has failed."""
+    """Timeout of ranks that wait for each other."""
 
     def __post_init__(self) -> None:
         for name in ("formats", "readers", "depth", "kinds", "cache", "ranks"):
@@ -183,7 +183,7 @@ class IoConfig:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> IoConfig:
-        """Options as they came back from a document: lists for tuples, text for paths."""
+        """Return options from a decoded record, with lists for tuples and text for paths."""
         known = {field.name for field in fields(cls)}
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k in known

@@ -1,5 +1,5 @@
-"""An epoch with an accelerator that is only waited for: while a real one computes, the processor is
-free for the loader, so its compute time is slept."""
+"""An epoch with an emulated accelerator: its compute time is slept, which leaves the CPU to the
+loader, as a real accelerator would."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from phalanx.bench.io.formats.store import Indices, Rows
 from phalanx.bench.io.samples import wrong_samples
 
-SPIN_S = 2e-4  # the end of a sleep comes late by less than this
+SPIN_S = 2e-4  # a sleep ends late by less than this
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,9 @@ class EpochTiming:
 def timed_epoch(
     batches: Iterator[Rows], wanted: list[Indices], *, compute_s: float, began: float
 ) -> EpochTiming:
-    """Take every batch, compute, take the next.
+    """Time an epoch: wait for each batch, then emulate its compute.
 
-    began: by perf_counter, before the loader was started: the first wait holds what that takes.
+    began: perf_counter before the loader started; the first wait includes the start.
     """
     waits_s, samples, wrong = [], 0, 0
     asked = began
@@ -36,7 +36,7 @@ def timed_epoch(
         waits_s.append(got - asked)
         samples += len(rows)
         wrong += wrong_samples(rows, indices)
-        del rows  # a step done, its batch is given back
+        del rows  # release the buffer of the batch
         if compute_s:
             wait_until(got + compute_s)
         asked = time.perf_counter()
@@ -44,7 +44,7 @@ def timed_epoch(
 
 
 def wait_until(moment: float) -> None:
-    """Sleep, and spin over the very end."""
+    """Sleep until shortly before `moment`, then spin."""
     if (left_s := moment - time.perf_counter() - SPIN_S) > 0:
         time.sleep(left_s)
     while time.perf_counter() < moment:

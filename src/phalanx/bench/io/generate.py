@@ -1,4 +1,4 @@
-"""The data of a measurement on disk: written once, whole or not at all, found again, removed."""
+"""The data of a benchmark on disk: written atomically, reused, removed."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ RESERVE_BYTES = 2**30  # stays free on the disk
 OVERHEAD = 1.05  # of a format over its samples
 BLOCK_BYTES = 4096  # a file takes whole blocks
 COMPLETE = "complete.json"
-MAX_SINGLE_SYNCS = 64  # of more files each, milliseconds add up: all at once
-REVISION = 1  # another one: data of before is not used again
+MAX_SINGLE_SYNCS = 64  # for more files one sync of everything is faster
+REVISION = 1  # of the data: others are not reused
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataLocation:
-    """Where the data of one shape lies. A folder a format and part; each rank reads one part."""
+    """Folders of the data of one shape: one per format and part; each rank reads one part."""
 
     root: Path
     shape: Shape
@@ -55,9 +55,9 @@ def num_bytes_of(format_: Format, shape: Shape) -> int:
 
 
 def check_room(location: DataLocation, formats: Sequence[Format], parts: int) -> int:
-    """Bytes that are still to be written.
+    """Return the number of bytes that are still to be written.
 
-    Raises: UserError when the disk has no room for them and a reserve.
+    Raises: UserError when the disk has no room for them plus a reserve.
     """
     needed = sum(
         num_bytes_of(format_, location.shape)
@@ -76,7 +76,7 @@ def check_room(location: DataLocation, formats: Sequence[Format], parts: int) ->
 
 
 def missing(location: DataLocation, formats: Sequence[Format], parts: int) -> list[Path]:
-    """The parts that are still to be written."""
+    """Return the folders of parts that are still to be written."""
     wanted = (location.part(format_, part) for format_ in formats for part in range(parts))
     return [part for part in wanted if not is_complete(part)]
 
@@ -92,9 +92,9 @@ def generate(
     location: DataLocation,
     formats: Sequence[Format],
     parts: int,
-    tell: Callable[[str, float], None],
+    on_progress: Callable[[str, float], None],
 ) -> list[Generated]:
-    """Write what is not there yet. tell: is called with what is written and how far it is, 0 to 1.
+    """Write the missing data. on_progress: called with the format and the fraction done, 0 to 1.
 
     Raises: UserError when it cannot be written.
     """
@@ -104,7 +104,7 @@ def generate(
         there = [is_complete(location.part(format_, part)) for part in range(parts)]
         for part in range(parts):
             if not there[part]:
-                _write(location, format_, part, partial(tell, format_))
+                _write(location, format_, part, partial(on_progress, format_))
         files = [path for part in range(parts) for path in data_files(location.part(format_, part))]
         made.append(
             Generated(
@@ -127,22 +127,22 @@ def is_complete(folder: Path) -> bool:
 
 
 def data_files(folder: Path) -> list[Path]:
-    """All files of a part, in the order of their names."""
+    """Return all files of a part, sorted by name."""
     found = (Path(at) / name for at, _, names in os.walk(folder) for name in names)
     return sorted(path for path in found if path.name != COMPLETE)
 
 
 def _write(
-    location: DataLocation, format_: Format, part: int, tell: Callable[[float], None]
+    location: DataLocation, format_: Format, part: int, on_progress: Callable[[float], None]
 ) -> None:
     folder = location.part(format_, part)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         shutil.rmtree(folder, ignore_errors=True)
         unfinished.mkdir(parents=True)
-        WRITE[format_](unfinished, location.shape, _counted(location.shape, part, tell))
+        WRITE[format_](unfinished, location.shape, _counted(location.shape, part, on_progress))
         files = data_files(unfinished)
-        _to_disk(files)  # what is not there yet cannot be dropped from memory either
+        _to_disk(files)  # dirty pages could not be dropped from the page cache
         sizes = {str(path.relative_to(unfinished)): path.stat().st_size for path in files}
         write_atomically(unfinished / COMPLETE, msgspec.json.encode(sizes))
         unfinished.rename(folder)
@@ -152,12 +152,12 @@ def _write(
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _counted(shape: Shape, part: int, tell: Callable[[float], None]) -> Iterator[Rows]:
+def _counted(shape: Shape, part: int, on_progress: Callable[[float], None]) -> Iterator[Rows]:
     done = 0
     for block in sample_blocks(shape, part=part):
         yield block
         done += len(block)
-        tell(done / shape.num_samples)
+        on_progress(done / shape.num_samples)
 
 
 def _to_disk(paths: Sequence[Path]) -> None:
@@ -173,9 +173,9 @@ def _to_disk(paths: Sequence[Path]) -> None:
 
 
 def remove(location: DataLocation, parts: Sequence[Path]) -> None:
-    """These parts, and the folders they were in when nothing else is there."""
+    """Remove these parts, and their parent folders if empty."""
     for part in parts:
         shutil.rmtree(part, ignore_errors=True)
     for folder in (*sorted({part.parent for part in parts}), location.folder, location.root):
-        with contextlib.suppress(OSError):  # it is not there, or something else is in it
+        with contextlib.suppress(OSError):  # missing or not empty
             folder.rmdir()

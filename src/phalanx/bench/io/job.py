@@ -1,7 +1,6 @@
-"""A measurement of loading from beginning to end: the data, a job for each number of ranks, the
-outcome, the data removed.
+"""The I/O benchmark: write the data, run a job for each number of ranks, remove the data.
 
-This process imports neither torch nor MPI, so it outlives whatever happens to the ranks.
+This process imports neither torch nor MPI, so it survives crashes of the ranks.
 """
 
 from __future__ import annotations
@@ -54,19 +53,18 @@ RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")
 
 
 def new_folder(config: IoConfig) -> Path:
-    """A name for a measurement that was given none; not made yet."""
+    """Return the default folder of a benchmark, which is not created."""
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     return RUNS / f"{moment}-io-{config.facts.name}"
 
 
 def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: Console) -> None:
-    """Measure, with records in `folder`.
+    """Run the benchmark, with records in `folder`.
 
-    The data that was not there before is removed afterwards, however it ended, unless it is to be
-    kept.
+    Data that it wrote is removed at the end, also after an error, unless `keep` is set.
 
-    Raises: UserError for what the user can mend, RunFailedError when a rank failed or hung,
-            KeyboardInterrupt after all was ended; the outcome is in `io.json` each time.
+    Raises: UserError for bad options, RunFailedError when a rank failed or hung, KeyboardInterrupt
+            after all ranks were ended; the outcome is always in `io.json`.
     """
     check_ranks(max(config.ranks), os.environ)
     location = data_location(config, folder)

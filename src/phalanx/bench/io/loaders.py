@@ -1,4 +1,4 @@
-"""Loaders with their readers up, kept from one epoch to the next: a run starts them once."""
+"""Loaders whose readers run across epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.data.reading.prefetch import make_readers
 from phalanx.records.io import Format, IoCell, Loader, ReaderKind
 
 TIMEOUT_S = 300.0  # for one batch
-NOTHING: Indices = np.empty(0, np.int64)  # opens the data and touches none of it
+NOTHING: Indices = np.empty(0, np.int64)  # opens the data and reads none of it
 
 
 class BatchLoader(Protocol):
@@ -24,12 +24,12 @@ class BatchLoader(Protocol):
 
 
 class PhalanxLoader:
-    """Our readers."""
+    """Phalanx's readers."""
 
-    def __init__(self, fetch: BatchReader, readers: int, kind: ReaderKind) -> None:
-        self._fetch = fetch
-        self._readers = make_readers(fetch, readers, kind)
-        begin = [NOTHING] * max(1, readers)  # every reader is up, and its data open
+    def __init__(self, reader: BatchReader, readers: int, kind: ReaderKind) -> None:
+        self._reader = reader
+        self._readers = make_readers(reader, readers, kind)
+        begin = [NOTHING] * max(1, readers)  # every reader has started and opened its data
         for _ in self._readers.results(begin, depth=len(begin), timeout_s=TIMEOUT_S):
             pass
 
@@ -38,7 +38,7 @@ class PhalanxLoader:
 
     def close(self) -> None:
         self._readers.close()
-        self._fetch.close()
+        self._reader.close()
 
 
 Key = tuple[Format, Loader, ReaderKind, int, int]
@@ -77,10 +77,10 @@ def _key(cell: IoCell) -> Key:
     return cell.format, cell.loader, cell.kind, cell.readers, cell.depth
 
 
-def _start(cell: IoCell, fetch: BatchReader) -> BatchLoader:
+def _start(cell: IoCell, reader: BatchReader) -> BatchLoader:
     if cell.loader == "phalanx":
-        return PhalanxLoader(fetch, cell.readers, cell.kind)
-    from phalanx.bench.io.torch_loader import TorchLoader  # only who compares waits for torch
+        return PhalanxLoader(reader, cell.readers, cell.kind)
+    from phalanx.bench.io.torch_loader import TorchLoader  # import torch only if needed
 
     batched = cell.loader == "torch-batched"
-    return TorchLoader(fetch, readers=cell.readers, depth=cell.depth, batched=batched)
+    return TorchLoader(reader, readers=cell.readers, depth=cell.depth, batched=batched)

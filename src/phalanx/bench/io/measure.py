@@ -1,4 +1,4 @@
-"""One epoch of one way of loading, measured on one rank."""
+"""Measurement of one epoch of one loader on one rank."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from phalanx.records.io import READS, Cache, IoCell
 @dataclass(frozen=True, kw_only=True)
 class MeasuredEpoch:
     timed: EpochTiming
-    num_bytes: int  # that were wanted: samples, or files as a whole
-    resident: float | None  # share of the pages that were in memory before
+    num_bytes: int  # requested: of samples, or of full files
+    resident: float | None  # share of pages in the page cache before the epoch
 
 
 class LoaderBenchmark:
@@ -38,7 +38,7 @@ class LoaderBenchmark:
         drop_names: bool = False,
         kept_batches: int = 5,
     ) -> None:
-        """kept_batches: as many as a loader holds at once, whose memory a read that keeps fills."""
+        """kept_batches: number that a loader holds at once; `read-kept` fills as much memory."""
         self._location, self._workload = location, workload
         self._part, self._barrier = part, barrier
         self._drop_names = drop_names
@@ -47,26 +47,26 @@ class LoaderBenchmark:
         self._loaders = LoaderCache()
 
     def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> MeasuredEpoch:
-        """Collective. order: chooses the order of the samples; compute_s 0: flat out."""
+        """Measure an epoch. Collective. order: seed of the sample order; compute_s 0: flat out."""
         folder = self._location.part(cell.format, self._part)
         files = data_files(folder)
         if cell.cache == "cold":
             self._loaders.end(cell.format)
         if cell.loader in READS:
             return self._plain(cell, files)
-        wanted = batches_of(self._workload, order, paced=compute_s > 0)
+        index_batches = batches_of(self._workload, order, paced=compute_s > 0)
         is_new = not self._loaders.has(cell)
         loader = self._loaders.of(cell, folder, self._location.shape)
         if is_new and cell.cache == "warm":
-            for _ in loader.batches(wanted, cell.depth):
+            for _ in loader.batches(index_batches, cell.depth):
                 pass
-        there = self._prepared(cell.cache, files)
+        resident_share = self._prepare_cache(cell.cache, files)
         began = time.perf_counter()
-        batches = loader.batches(wanted, cell.depth)
-        timed = timed_epoch(batches, wanted, compute_s=compute_s, began=began)
+        batches = loader.batches(index_batches, cell.depth)
+        timed = timed_epoch(batches, index_batches, compute_s=compute_s, began=began)
         assert next(batches, None) is None
         num_bytes = timed.samples * self._workload.sample_bytes
-        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=there)
+        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=resident_share)
 
     def close(self) -> None:
         """End all readers."""
@@ -74,14 +74,14 @@ class LoaderBenchmark:
 
     def _plain(self, cell: IoCell, files: list[Path]) -> MeasuredEpoch:
         into = self._memory() if cell.loader == "read-kept" else None
-        there = self._prepared(cell.cache, files)
+        resident_share = self._prepare_cache(cell.cache, files)
         began = time.perf_counter()
         num_bytes = plain_read(files, into)
         took_s = time.perf_counter() - began
         timed = EpochTiming(
             total_s=took_s, waits_s=[took_s], samples=self._workload.num_samples, wrong=0
         )
-        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=there)
+        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=resident_share)
 
     def _memory(self) -> memoryview:
         """Return memory for the batches that are kept, every page of it touched."""
@@ -89,22 +89,22 @@ class LoaderBenchmark:
             self._kept = np.full(self._kept_bytes, 1, np.uint8).data
         return self._kept
 
-    def _prepared(self, cache: Cache, files: list[Path]) -> float | None:
-        """Files in memory or out of it, all ranks here; the share that is in memory."""
+    def _prepare_cache(self, cache: Cache, files: list[Path]) -> float | None:
+        """Load or drop the page cache, enter the barrier; return the share of pages in it."""
         if cache == "warm":
             plain_read(files)
         else:
             drop(files)
             if self._drop_names:
                 drop_names()
-        there = resident(files)
+        resident_share = resident(files)
         self._barrier()
-        return there
+        return resident_share
 
 
 def batches_of(workload: Workload, order: int, *, paced: bool) -> list[Indices]:
-    """The batches of an epoch, whose order depends on `order` alone: all of them, or the first
-    `steps`."""
+    """Return the sample indices of an epoch's batches in the order of seed `order`: all, or if
+    paced the first `steps`."""
     shuffled = np.random.default_rng(order).permutation(workload.num_samples).astype(np.int64)
     batches = np.split(shuffled, workload.num_samples // workload.batch_size)
     return batches[: workload.steps] if paced else batches

@@ -1,5 +1,4 @@
-"""Files out of the system's memory, or into it, and which of their pages are there. Linux tells;
-elsewhere nobody knows whether an epoch was cold."""
+"""The page cache: load files, drop them, count their resident pages (counting on Linux only)."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ _DROP_CACHES = "/proc/sys/vm/drop_caches"
 
 
 def drop(paths: Iterable[Path]) -> None:
-    """Ask the system to forget what it holds of these files. It does not where they are mapped, not
-    yet written, or live in memory."""
+    """Ask the kernel to drop these files from the page cache; it keeps pages that are mapped or
+    dirty, and files of memory file systems."""
     if not hasattr(os, "posix_fadvise"):
         return
     for path in paths:
@@ -35,17 +34,15 @@ def can_drop_names() -> bool:
 
 
 def drop_names() -> None:
-    """Have the system forget all names and inodes that nobody uses: opening a file reads its inode
-    anew."""
+    """Drop all unused dentries and inodes, so that opening a file reads its inode again."""
     with open(_DROP_CACHES, "w") as file:  # noqa: PTH123  # a file of the kernel's
         file.write("2")
 
 
 def plain_read(paths: Iterable[Path], into: memoryview | None = None) -> int:
-    """Read all bytes one after the other, 1 MB at a time, as `dd bs=1M` does; returns how many.
+    """Read all files sequentially, 1 MB at a time, as `dd bs=1M` does; return the byte count.
 
-    into: memory that they are read into, one after the other, from its beginning again at its end.
-          None: 1 MB, which stays in the processor's cache.
+    into: a ring buffer for the data. None: 1 MB, which stays in the processor's cache.
     """
     memory = into if into is not None else memoryview(bytearray(READ_BYTES))
     total = offset = 0
@@ -60,7 +57,7 @@ def plain_read(paths: Iterable[Path], into: memoryview | None = None) -> int:
 
 
 def resident(paths: Sequence[Path]) -> float | None:
-    """Share of the files' pages that are in memory; None where the system does not tell."""
+    """Return the share of the files' pages in the page cache; None where unknown."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None, use_errno=True)
@@ -74,7 +71,7 @@ def resident(paths: Sequence[Path]) -> float | None:
 
 
 def _resident_pages(libc: ctypes.CDLL, path: Path) -> tuple[int, int] | None:
-    """(in memory, all)."""
+    """Return (resident pages, all pages)."""
     size = path.stat().st_size
     if size == 0:
         return 0, 0
@@ -87,5 +84,5 @@ def _resident_pages(libc: ctypes.CDLL, path: Path) -> tuple[int, int] | None:
             ctypes.c_size_t(size),
             ctypes.c_void_p(told.ctypes.data),
         )
-        del view  # or the map could not be closed
+        del view  # else the map cannot be closed
         return None if failed else (int((told & 1).sum()), pages)

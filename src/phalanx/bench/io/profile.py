@@ -1,4 +1,4 @@
-"""Profiles of trainings, read from files of facts: those that come with Phalanx, or the user's."""
+"""Workload profiles in YAML files, of Phalanx or of the user."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _FOLDER = files("phalanx.bench.io") / "profiles"
 
 
 def read_profile(name: str) -> Profile:
-    """One of PROFILES, or a YAML file of the same form.
+    """Return a profile: one of PROFILES, or a YAML file of the same form.
 
-    Raises: UserError naming what is wrong with it.
+    Raises: UserError naming the fault.
     """
     text = profile_text(name)
     try:
         profile = msgspec.yaml.decode(text.encode(), type=Profile)
     except RecursionError as error:
         raise UserError(f"--profile {name} cannot be read: it is nested too deeply") from error
-    except msgspec.DecodeError as error:  # of its form, or of a value: the message says which
+    except msgspec.DecodeError as error:  # a wrong form or value, which the message names
         raise UserError(
             f"--profile {name}: {error}\n"
             "  `phalanx bench io --profile resnet50 --print-profile` shows one to begin with"
@@ -36,7 +36,7 @@ def read_profile(name: str) -> Profile:
 
 
 def profile_text(name: str) -> str:
-    """The file as it is written."""
+    """Return the text of a profile's file."""
     if name in PROFILES:
         return (_FOLDER / f"{name}.yaml").read_text()
     path = Path(name)

@@ -1,4 +1,4 @@
-"""The live line of a measurement of loading."""
+"""The progress line of the I/O benchmark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BAR_WIDTH = 20
 
 
 class ProgressLine:
-    """Redrawn on a terminal; elsewhere a line for every tenth of the way of each part."""
+    """A live line on a terminal; elsewhere one line per 10 % of each phase."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -33,7 +33,7 @@ class ProgressLine:
         self._live.stop()
 
     def show(self, part: str, doing: str, done: float) -> None:
-        """part: of the work, within which `done` goes from 0 to 1."""
+        """Show progress. part: phase of the work, in which `done` goes from 0 to 1."""
         text = line(doing, done, time.monotonic() - self._began)
         if self._console.is_terminal:
             self._live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
@@ -49,14 +49,14 @@ def line(doing: str, done: float, elapsed_s: float) -> str:
 
 
 class RankProgress:
-    """The records of rank 0 while they grow."""
+    """Reads progress from the growing records of rank 0."""
 
     def __init__(self, folder: Path, ranks: int) -> None:
         self._tail = IoTail(rank_file(folder, 0))
         self._ranks = ranks
 
     def update(self, shown: ProgressLine) -> bool:
-        """Show what is new; returns whether there was anything."""
+        """Show new events; return whether there were any."""
         events = list(self._tail.read_new())
         steps = [event for event in events if isinstance(event, IoProgressEvent)]
         if steps:

@@ -1,6 +1,6 @@
-"""A rank from start to end: whatever goes wrong in it ends all ranks, and is said once.
+"""The process of a rank: any failure ends all ranks and is reported once.
 
-A single rank is a plain process: loading is measured where no MPI is installed, too.
+A single rank is a plain process, which needs no MPI.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 def run_rank(folder: Path, ranks: int) -> None:
-    """Measure by the options that stand in the folder's record. Ends the process when anything
-    fails."""
+    """Measure with the options recorded in `folder`; a failure ends the process."""
     end_with_parent()
     signal.signal(signal.SIGTERM, _end)
     launched = detect(os.environ) if ranks > 1 else None
@@ -37,12 +36,12 @@ def run_rank(folder: Path, ranks: int) -> None:
             _on_ranks(config, folder, formats, ranks)
         else:
             measure_cells(config, folder, formats, rank=0, ranks=1, barrier=_alone)
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
+    except BaseException as error:  # noqa: BLE001  # the peers must not hang
         _fail(error, rank, folder_of(folder, ranks), ranks)
 
 
 def _on_ranks(config: IoConfig, folder: Path, formats: list[Format], ranks: int) -> None:
-    from phalanx.comm.join_world import join_world  # a single process does without MPI
+    from phalanx.comm.join_world import join_world  # a single process needs no MPI
 
     world = join_world(timeout_s=config.timeout_s, num_started=ranks, launcher="the launcher")
     measure_cells(config, folder, formats, rank=world.rank, ranks=ranks, barrier=world.barrier)
@@ -50,11 +49,11 @@ def _on_ranks(config: IoConfig, folder: Path, formats: list[Format], ranks: int)
 
 
 def _alone() -> None:
-    """Nobody else is to come."""
+    """Barrier of a single rank."""
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
+    os._exit(EXIT_TERMINATED)  # not MPI_Finalize, which would wait for the peers
 
 
 def _fail(error: BaseException, rank: int, folder: Path, ranks: int) -> NoReturn:
@@ -66,4 +65,4 @@ def _fail(error: BaseException, rank: int, folder: Path, ranks: int) -> NoReturn
             from phalanx.comm.world import abort
 
             abort(exit_code)
-        os._exit(exit_code)  # readers that are stuck hold nobody up
+        os._exit(exit_code)  # does not wait for stuck readers

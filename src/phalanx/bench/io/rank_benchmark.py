@@ -1,4 +1,4 @@
-"""The work of a rank: every way of loading in turn, epoch by epoch."""
+"""The I/O benchmark on one rank: all cells in turn, epoch by epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgr
 
 
 def data_location(config: IoConfig, folder: Path) -> DataLocation:
-    """Where the data of a measurement lies."""
+    """Return the location of the data of a benchmark."""
     shape = shape_of(config.workload, config.facts.samples_per_file)
     return DataLocation(root=(config.data_dir or folder / "data").absolute(), shape=shape)
 
@@ -32,7 +32,7 @@ def measure_cells(
     ranks: int,
     barrier: Callable[[], None],
 ) -> None:
-    """Measure all that is measured on so many ranks, with records in `folder`/ranks-<n>."""
+    """Measure all cells for `ranks`, with records in `folder`/ranks-<n>."""
     began = time.monotonic()
     writer = EventWriter(rank_file(folder_of(folder, ranks), rank))
     workload = config.workload
@@ -79,6 +79,6 @@ def folder_of(folder: Path, ranks: int) -> Path:
 
 
 def doing_of(cell: IoCell, pace: float) -> str:
-    """For the line on the terminal."""
+    """Describe the cell for the progress line."""
     how = "with compute" if pace else "flat out"
     return f"{cell.format}, {cell.cache}, {cell.loader} {how}"

@@ -1,4 +1,4 @@
-"""Samples that no file system and no compressor can make smaller, the same ones every time."""
+"""Deterministic samples that neither file systems nor compressors can shrink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NUMBER_BYTES = 8
 
 
 def shape_of(workload: Workload, samples_per_file: int) -> Shape:
-    """At least MIN_SHARDS shards, where there are so many samples."""
+    """Return the shape of the data, with at least MIN_SHARDS shards if samples suffice."""
     most = samples_per_file if samples_per_file > 1 else workload.num_samples
     shard = min(most, SHARD_BYTES // workload.sample_bytes, -(-workload.num_samples // MIN_SHARDS))
     return Shape(
@@ -27,8 +27,8 @@ def shape_of(workload: Workload, samples_per_file: int) -> Shape:
 
 
 def sample_blocks(shape: Shape, *, part: int) -> Iterator[Rows]:
-    """All samples in order, in blocks of (n, sample_bytes). A sample is its number in 8 bytes and
-    random bytes; each part has its own."""
+    """Yield all samples in order, in blocks of (n, sample_bytes). A sample is its index in 8 bytes
+    and random bytes, which differ between parts."""
     rows = max(1, BLOCK_BYTES // shape.sample_bytes)
     for first in range(0, shape.num_samples, rows):
         n = min(rows, shape.num_samples - first)

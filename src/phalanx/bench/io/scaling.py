@@ -53,10 +53,10 @@ class Workload:
 
 
 def fit(profile: Profile, accelerator: str, scale: Scale) -> Workload:
-    """The profile on this machine.
+    """Return the profile scaled to this machine.
 
-    Samples that are too large for a few batches to fit are scaled, and the compute time with them
-    and with the batch, so that the accelerator asks for as many bytes a second as before.
+    Samples too large for a few batches to fit are scaled down, and the compute time with them and
+    with the batch, so that the required bytes/s stay the same.
     """
     batch = scale.batch_size or profile.batch_size
     size_factor = scale.samples or _size_factor(profile, batch, scale)
@@ -83,7 +83,7 @@ def fit(profile: Profile, accelerator: str, scale: Scale) -> Workload:
 
 
 def _size_factor(profile: Profile, batch: int, scale: Scale) -> float:
-    """1, or a half, a quarter …"""
+    """Return 1, 1/2, 1/4 …, the factor at which enough batches fit."""
     batch_bytes = batch * profile.sample_bytes
     if scale.num_samples or MIN_STEPS * batch_bytes <= scale.data_bytes:
         return 1.0

@@ -19,9 +19,8 @@ Costs = dict[str, dict[str, float]]
 
 
 def small_file_costs(folder: Path, *, num_files: int, file_bytes: int, runs: int = 7) -> Costs:
-    """Microseconds of a processor, a file: `median`, `low` and `high` of opening and closing it, of
-    reading it as well, and of reading as many bytes out of one large file. In turn; after a round
-    that warms up."""
+    """Return CPU microseconds per file: `median`, `low` and `high` of opening and closing it, of
+    also reading it, and of reading as many bytes of one large file; after one warm-up round."""
     folder.mkdir(parents=True)
     shape = Shape(num_samples=num_files, sample_bytes=file_bytes, shard_samples=num_files)
     write_files(folder, shape, sample_blocks(shape, part=0))

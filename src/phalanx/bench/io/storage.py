@@ -11,13 +11,13 @@ _MOUNTS = Path("/proc/self/mounts")
 
 
 def storage_of(folder: Path) -> Storage:
-    """File system and device of the folder, which need not be there yet."""
+    """Return file system and device of `folder`, which need not exist yet."""
     file_system, device = _mount_of(folder.absolute())
     return Storage(file_system=file_system, device=device, free_bytes=free_bytes(folder))
 
 
 def _mount_of(folder: Path) -> tuple[str | None, str | None]:
-    """(kind, device) of the mount that the folder is under."""
+    """Return (type, device) of the mount that holds `folder`."""
     try:
         lines = _MOUNTS.read_text().splitlines()
     except OSError:

@@ -1,5 +1,5 @@
-"""PyTorch's DataLoader over the same shards, given the best that its options offer: workers that
-stay, started before the clock, and as many batches ahead."""
+"""PyTorch's DataLoader over the same shards, with its best options: persistent workers, started
+before the clock, and the same prefetch depth."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from phalanx.bench.io.formats.store import Indices, Rows
 
 
 class SampleDataset(Dataset[Tensor]):
-    """As data sets are usually written: a sample at a time, put together by PyTorch."""
+    """A map-style data set of single samples, collated by PyTorch."""
 
-    def __init__(self, fetch: BatchReader) -> None:
-        self._fetch = fetch
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
 
     def __getitem__(self, index: int) -> Tensor:
-        return torch.from_numpy(self._fetch(np.array([index]))[0])
+        return torch.from_numpy(self._reader(np.array([index]))[0])
 
 
 class BatchDataset(Dataset[Tensor]):
-    """A whole batch at a time: the sampler hands out lists of samples."""
+    """A data set of full batches; the sampler yields lists of indices."""
 
-    def __init__(self, fetch: BatchReader) -> None:
-        self._fetch = fetch
+    def __init__(self, reader: BatchReader) -> None:
+        self._reader = reader
 
     def __getitem__(self, indices: list[int]) -> Tensor:
-        return torch.from_numpy(self._fetch(np.array(indices, np.int64)))
+        return torch.from_numpy(self._reader(np.array(indices, np.int64)))
 
 
 class EpochBatchSampler(Sampler[list[int]]):
-    """The batches of the epoch that comes next."""
+    """The index batches of the next epoch."""
 
     def __init__(self) -> None:
         self.batches: Sequence[Indices] = ()
@@ -48,16 +48,16 @@ class EpochBatchSampler(Sampler[list[int]]):
 
 
 class TorchLoader:
-    """Workers are ended by `close`."""
+    """A DataLoader with persistent workers, which `close` ends."""
 
-    def __init__(self, fetch: BatchReader, *, readers: int, depth: int, batched: bool) -> None:
+    def __init__(self, reader: BatchReader, *, readers: int, depth: int, batched: bool) -> None:
         self._sampler = EpochBatchSampler()
         how = {"sampler": self._sampler, "batch_size": None} if batched else {
             "batch_sampler": self._sampler
         }  # fmt: skip
         ahead = -(-depth // readers) if readers else None
         self._loader: DataLoader[Tensor] = DataLoader(
-            (BatchDataset if batched else SampleDataset)(fetch),
+            (BatchDataset if batched else SampleDataset)(reader),
             num_workers=readers,
             prefetch_factor=ahead,
             persistent_workers=readers > 0,
@@ -66,7 +66,7 @@ class TorchLoader:
         )
         self._readers, self._depth = readers, depth
         for _ in self.batches([np.zeros(1, np.int64)] * max(1, readers), depth):
-            pass  # every worker is up, and its data open
+            pass  # every worker has started and opened its data
 
     def batches(self, wanted: Sequence[Indices], depth: int) -> Iterator[Rows]:
         assert depth == self._depth

@@ -1,4 +1,4 @@
-"""Phalanx's own collectives, called as the library offers them."""
+"""Phalanx's collectives, called through `comm.Group`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from phalanx.comm.select import AlgorithmOption
 
 
 class EnginePath:
-    """Private buffers through a group."""
+    """Phalanx's collectives on private buffers."""
 
     def __init__(self, name: PathName, label: str, group: Group, params: BenchParams) -> None:
         self.name, self.label = name, label
@@ -29,7 +29,7 @@ class EnginePath:
 
 
 class WindowPath:
-    """Buffers in memory that the other ranks of the node can see: nothing is copied."""
+    """Phalanx's collectives on buffers in shared memory, without copies."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class WindowPath:
         params: BenchParams,
         allocate: Callable[[int, Any], Array],
     ) -> None:
-        """allocate: (elements, NumPy's type) → an array of shared memory."""
+        """allocate: (elements, dtype) → an array in shared memory."""
         self.name, self.label = name, label
         self._group, self._params, self._allocate = group, params, allocate
 
@@ -57,7 +57,7 @@ class WindowPath:
 
 
 class AlgorithmPath:
-    """One of the algorithms on messages, whatever the engine would choose itself."""
+    """A fixed message-based algorithm, instead of the engine's choice."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class AlgorithmPath:
 def engine_call(
     group: Group, case: Case, memory: CaseBuffers, params: BenchParams
 ) -> Callable[[], object]:
-    """The collective of `case` on `memory`, as one call without arguments."""
+    """Return the collective of `case` on `memory` as a call without arguments."""
     given, result = buffer_of(memory.input, params), buffer_of(memory.output, params)
     op = params.op
     match case.collective:
@@ -112,6 +112,6 @@ def buffer_of(array: Array, params: BenchParams) -> Buffer:
 
 
 def parts_of(buffer: Buffer, parts: int) -> list[Buffer]:
-    """Equal parts, one a rank."""
+    """Return equal chunks, one per rank."""
     size = buffer.count // parts
     return [buffer.part(number * size, (number + 1) * size) for number in range(parts)]

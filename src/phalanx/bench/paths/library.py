@@ -1,4 +1,4 @@
-"""The MPI library's own collectives: one blocking call, nothing of ours in between."""
+"""The MPI library's collectives: one blocking call through mpi4py."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPS = {
 
 
 class MpiLibraryPath:
-    """Through an mpi4py communicator over all ranks."""
+    """The MPI library, on an mpi4py communicator of all ranks."""
 
     name: PathName = "mpi"
 
@@ -64,7 +64,7 @@ class MpiLibraryPath:
                 return barrier
 
     def _typed(self, array: Any) -> Any:
-        """Buffer and type, so that mpi4py need not find out in every call."""
+        """Return buffer and MPI type, so that mpi4py need not look up the type in each call."""
         kind = self._mpi_type()
         return array if kind is None else [array, kind]
 
@@ -75,6 +75,6 @@ class MpiLibraryPath:
 
 
 def vendor_of(library: str) -> str:
-    """`Open MPI` from `Open MPI v5.0.11`, and so on."""
+    """Return the vendor, such as `Open MPI` for `Open MPI v5.0.11`."""
     known = {"Open MPI": "Open MPI", "MPICH": "MPICH", "Intel": "Intel MPI"}
     return next((name for start, name in known.items() if library.startswith(start)), "MPI")

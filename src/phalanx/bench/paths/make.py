@@ -1,4 +1,4 @@
-"""All paths of a measurement, made in one order on every rank."""
+"""Creation of all measured paths, in the same order on every rank."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")
 
 
 class BenchPaths:
-    """Making and closing them is collective."""
+    """All paths of a benchmark. Creation and closing are collective."""
 
     def __init__(self, config: CollectivesConfig, world: World, params: BenchParams) -> None:
         self._world, self._params = world, params

@@ -50,32 +50,32 @@ class PreparedCase:
 
     memory: CaseBuffers
     call: Callable[[], object]
-    """What is timed."""
+    """The timed call."""
     copy_in: Callable[[], object] | None = None
-    """Brings the input from `memory` to where the call reads it, if that is elsewhere."""
+    """Copies the input from `memory` to the call's buffers, if those differ."""
     copy_out: Callable[[], object] | None = None
-    """Brings the output back to `memory`."""
+    """Copies the output back to `memory`."""
     close: Callable[[], object] | None = None
 
 
 class BenchPath(Protocol):
-    """Making and closing one is collective, and so are all its calls."""
+    """An implementation of the collectives. Creation, calls and closing are collective."""
 
     name: PathName
     label: str
 
     def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
-        """private: this process's own buffers, which all paths use that need no others.
+        """Prepare a case. private: buffers for paths that need no special memory.
 
-        Raises: NotImplementedError with the reason when the path cannot carry the collective, on
-        every rank alike.
+        Raises: NotImplementedError with the reason when the path does not support the collective,
+        on every rank alike.
         """
 
     def close(self) -> None: ...
 
 
 class UnavailablePath:
-    """A path that cannot be used here, with the reason."""
+    """A path that cannot run here, with the reason."""
 
     def __init__(self, name: PathName, label: str, reason: str) -> None:
         self.name, self.label, self._reason = name, label, reason

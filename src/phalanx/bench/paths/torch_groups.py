@@ -1,4 +1,4 @@
-"""torch.distributed on whichever of its backends works here: mpi, gloo, nccl."""
+"""torch.distributed on its backends mpi, gloo and nccl, as far as available."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LABELS: dict[PathName, str] = {"torch": "torch mpi", "gloo": "Gloo", "nccl": "NC
 
 
 class TorchPath:
-    """The front end of torch.distributed over one process group."""
+    """torch.distributed on one process group."""
 
     def __init__(
         self, name: PathName, group: Any, params: BenchParams, device: torch.device
@@ -71,7 +71,7 @@ class TorchPath:
 
 
 class TorchGroups:
-    """The default group of this process, and one more for each other backend."""
+    """The default process group, on gloo, and one for each other backend."""
 
     def __init__(self, store: dist.Store, params: BenchParams, timeout_s: float) -> None:
         self._params = params
@@ -81,7 +81,7 @@ class TorchGroups:
         )
 
     def path(self, name: PathName, local_rank: int) -> BenchPath:
-        """Collective."""
+        """Return the path of a backend. Collective."""
         reason = unavailable_reason(name, self._params)
         if reason:
             return UnavailablePath(name, LABELS[name], reason)
@@ -98,7 +98,7 @@ class TorchGroups:
 
 
 def unavailable_reason(name: PathName, params: BenchParams) -> str | None:
-    """Why the path cannot be used here, as far as can be seen without trying."""
+    """Return why the path cannot run here, as far as known without trying; else None."""
     if name == "torch" and not dist.is_mpi_available():
         return "torch.distributed has no backend mpi here (dist.is_mpi_available() is false)"
     if name == "nccl":
@@ -112,7 +112,7 @@ def unavailable_reason(name: PathName, params: BenchParams) -> str | None:
 
 
 def start_store(params: BenchParams, share: Callable[[Any], Any], timeout_s: float) -> dist.Store:
-    """A store on a port that rank 0 is given by its system and tells the others. Collective."""
+    """Start a store on a free port of rank 0. Collective."""
     timeout = timedelta(seconds=timeout_s)
     if params.rank == 0:
         server = dist.TCPStore(
@@ -125,7 +125,7 @@ def start_store(params: BenchParams, share: Callable[[Any], Any], timeout_s: flo
 
 
 def _finished(call: Callable[[], object]) -> Callable[[], object]:
-    """The call with all that it has put on the GPU's queue."""
+    """Return the call followed by a GPU synchronization."""
 
     def call_and_wait() -> None:
         call()

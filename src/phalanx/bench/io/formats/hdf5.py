@@ -1,5 +1,5 @@
-"""HDF5: a data set of rows in each shard, contiguous, read row by row. Its library holds one lock
-for the whole process."""
+"""HDF5: a contiguous data set of rows per shard, read row by row. The library has one lock for the
+process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA_SET = "inputs"
 
 
 def write_hdf5(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
-    import h5py  # only who is asked for this format needs it
+    import h5py  # optional dependency
 
     done = 0
     for number, shard in enumerate(shards_of(shape, blocks)):

@@ -1,4 +1,4 @@
-"""The formats by name, and what each of them needs."""
+"""The formats by name, and the packages that they need."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NEEDS: Mapping[Format, str] = {"hdf5": "h5py", "parquet": "pyarrow"}
 
 
 def unavailable_reason(format_: Format) -> str | None:
-    """Why it cannot be measured here."""
+    """Return why the format cannot be measured here; else None."""
     package = _NEEDS.get(format_)
     if package is None or find_spec(package):
         return None

@@ -1,5 +1,5 @@
-"""Parquet: a column of bytes in each shard, in row groups of about 1 MB, neither compressed nor
-coded. A sample is read with all of its row group: that is how the format works."""
+"""Parquet: a column of bytes per shard, in row groups of about 1 MB, not compressed or encoded.
+Reading a sample reads its row group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GROUP_BYTES = 2**20
 
 
 def write_parquet(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
-    import pyarrow as pa  # only who is asked for this format needs it
+    import pyarrow as pa  # optional dependency
     from pyarrow import parquet as pq
 
     kind = pa.binary(shape.sample_bytes)
@@ -39,7 +39,7 @@ def group_samples(shape: Shape) -> int:
 
 
 def _groups(shard: Iterator[Rows], group: int) -> Iterator[Rows]:
-    """The rows of a shard in whole groups, but for the last."""
+    """Yield the rows of a shard in full groups; the last may be smaller."""
     left: Rows | None = None
     for block in shard:
         rows = block if left is None else np.concatenate([left, block])

@@ -1,4 +1,4 @@
-"""A file for each sample, a thousand in a folder: how images usually come."""
+"""One file per sample, a thousand per folder, as images are often stored."""
 
 from __future__ import annotations
 
@@ -43,4 +43,4 @@ class FileStore:
         return rows
 
     def close(self) -> None:
-        """Nothing stays open."""
+        """Do nothing: no file stays open."""

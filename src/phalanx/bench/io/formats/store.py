@@ -24,19 +24,19 @@ class Shape:
 
 
 class Store(Protocol):
-    """Samples that are there. Used by one thread, unless `is_shareable`."""
+    """Stored samples. Used by one thread, unless `is_shareable`."""
 
     is_shareable: bool
 
     def read(self, indices: Indices) -> Rows:
-        """(n, sample_bytes): row i is sample indices[i]."""
+        """Return (n, sample_bytes); row i is sample indices[i]."""
 
     def close(self) -> None: ...
 
 
 class Write(Protocol):
     def __call__(self, folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
-        """Write all samples, which come in blocks of (n, sample_bytes), into an empty folder."""
+        """Write all samples, in blocks of (n, sample_bytes), into an empty folder."""
 
 
 class Open(Protocol):
@@ -44,7 +44,7 @@ class Open(Protocol):
 
 
 def shards_of(shape: Shape, blocks: Iterator[Rows]) -> Iterator[Iterator[Rows]]:
-    """The same samples, shard by shard. Each shard must be used up before the next is asked for."""
+    """Yield the samples shard by shard. Each shard must be consumed before the next."""
     left: Rows | None = None
 
     def shard(wanted: int) -> Iterator[Rows]:
