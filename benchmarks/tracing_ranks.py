@@ -21,8 +21,8 @@ from torch import Tensor
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.world import World
 from phalanx.data.dataset import load_dataset
-from phalanx.data.sources.in_memory import InMemory
-from phalanx.data.sources.source import Loaded
+from phalanx.data.sources.in_memory import InMemorySource
+from phalanx.data.sources.source import LoadedBatch
 from phalanx.models.build import build_model
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.shared import Shared
@@ -98,7 +98,7 @@ def work_of(strategy: Strategy, folder: Path) -> Work:
     return Work(
         strategy=strategy,
         schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
-        source=InMemory(load_dataset("digits")),
+        source=InMemorySource(load_dataset("digits")),
         global_batch_size=BATCH,
         seed=0,
         writer=CountingWriter(rank_file(folder, strategy.rank)),
@@ -150,21 +150,21 @@ class Bench:
         beside_s = used_s - self._used_s - self._within_s
         return Block((ended - self._began) / STEPS, beside_s / STEPS)
 
-    def _of_a_block(self) -> Iterator[Loaded]:
+    def _of_a_block(self) -> Iterator[LoadedBatch]:
         yield next(self._all_batches)
         self._within_s, self._used_s = 0.0, time.thread_time()
         self._began = time.perf_counter()
         for _ in range(STEPS):
             yield next(self._all_batches)
 
-    def _plain(self, batches: Iterator[Loaded]) -> None:
+    def _plain(self, batches: Iterator[LoadedBatch]) -> None:
         work, strategy, hits = self.work, self._strategy, self._trained.hits
         for step, loaded in enumerate(batches):
             batch = batch_of(work, loaded, step)
             set_rate(work, step)
             hits.add(strategy.bare_step(batch), loaded.targets)
 
-    def _timed(self, batches: Iterator[Loaded]) -> None:
+    def _timed(self, batches: Iterator[LoadedBatch]) -> None:
         work, strategy, hits = self.work, self._strategy, self._trained.hits
         clock = time.perf_counter
         for step, loaded in enumerate(batches):
@@ -176,11 +176,11 @@ class Bench:
             assert result.logits is not None
             hits.add(result.logits, loaded.targets)
 
-    def _recorded(self, batches: Iterator[Loaded]) -> None:
+    def _recorded(self, batches: Iterator[LoadedBatch]) -> None:
         first = self.work.measured_step + 1  # memory is not measured again and again
         make_steps(self.work, batches, 0, range(first, first + STEPS + 1), self._trained)
 
-    def _batches(self) -> Iterator[Loaded]:
+    def _batches(self) -> Iterator[LoadedBatch]:
         """Whole ones, without end."""
         for epoch in itertools.count():
             for loaded in self.work.source.train_batches(

@@ -46,7 +46,7 @@ from torch.nn.parallel import DistributedDataParallel
 from phalanx.comm.world import World
 from phalanx.data.dataset import Dataset, load_dataset
 from phalanx.data.sampler import epoch_order
-from phalanx.data.sources.in_memory import InMemory
+from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -111,7 +111,7 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     work = Work(
         strategy=strategy,
         schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
-        source=InMemory(data),
+        source=InMemorySource(data),
         global_batch_size=BATCH,
         seed=0,
         writer=writer,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.sampler import GlobalBatches
-from phalanx.data.windowed_shuffle import shard_windows, windowed_order, worst_variety
+from phalanx.data.windowed_shuffle import effective_batch_size, shard_windows, windowed_order
 
 shard_sizes = st.lists(st.integers(1, 12), min_size=1, max_size=15)
 windows = st.integers(1, 20)
@@ -103,13 +103,15 @@ def test_variety_is_that_of_a_simulation() -> None:
             for epoch in range(800)
         ]
         variance = np.mean([kinds[samples].mean() ** 2 for samples in order])
-        assert 1 / variance == pytest.approx(worst_variety(shards, window, size, batch), rel=0.15)
+        assert 1 / variance == pytest.approx(
+            effective_batch_size(shards, window, size, batch), rel=0.15
+        )
 
 
 def test_variety_grows_with_the_window_up_to_the_batch() -> None:
-    worth = [worst_variety(100, window, 1000, 128) for window in (1, 2, 8, 32, 100)]
+    worth = [effective_batch_size(100, window, 1000, 128) for window in (1, 2, 8, 32, 100)]
     assert worth == sorted(worth)
     assert worth[0] == pytest.approx(1.0)
     assert worth[2] == pytest.approx(8.1, abs=0.1)
     assert worth[-1] == pytest.approx(128, rel=0.01)
-    assert worst_variety(1, 1, 10, 10) == 10
+    assert effective_batch_size(1, 1, 10, 10) == 10

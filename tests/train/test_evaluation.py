@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.data.dataset import load_dataset
 from phalanx.data.sampler import epoch_order
-from phalanx.data.sources.in_memory import InMemory
+from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.parallel.sequential import Sequential
 from phalanx.train.evaluation import EVALUATION_BATCH_SIZE, evaluate_on_training_data
 
@@ -32,7 +32,9 @@ def test_training_data_against_a_count_by_hand(size: int, asked: int) -> None:
         strategy = Sequential()
         strategy.prepare(model.train(), OptimizerConfig(name="sgd", learning_rate=0.1))
         strategy.data_rank, strategy.data_size = rank, size
-        counted.append(evaluate_on_training_data(strategy, InMemory(data), 0, asked, began_at=0.0))
+        counted.append(
+            evaluate_on_training_data(strategy, InMemorySource(data), 0, asked, began_at=0.0)
+        )
         assert model.training, "left as it was"
     assert sum(part.samples for part in counted) == len(chosen)
     assert sum(part.correct for part in counted) == int((logits.argmax(1) == targets).sum())

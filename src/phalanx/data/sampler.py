@@ -1,7 +1,7 @@
 """Distribution of samples over ranks and steps: a pure function of (seed, epoch, rank, size).
 
-The global batch is cut first and shared among the ranks second, so the number of ranks changes
-who computes a sample, never which update it belongs to.
+The global batch is formed first and sharded over the ranks second, so the number of ranks changes
+which rank computes a sample, never which update it belongs to.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from phalanx.data.hashing import hash_seed
 
 @dataclass(frozen=True, kw_only=True)
 class RankBatch:
-    """One rank's part of one global batch."""
+    """One rank's samples of one global batch."""
 
     indices: Tensor
     """(n,) int64; empty when the global batch has fewer samples than there are ranks."""
 
     global_size: int
-    """Samples of the whole batch, over all ranks: what the loss is divided by."""
+    """Samples of the batch over all ranks, by which the loss is divided."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalBatches:
     """The batches of one epoch as one rank sees them; the last one may be smaller.
 
-    Concatenating the ranks' parts of a batch in rank order gives the batch of a sequential run.
-    The place in an epoch is the number of samples that all ranks together have seen, which says
-    the same to any number of ranks.
+    Concatenating the ranks' shards of a batch in rank order gives the batch of a sequential run.
+    The position in an epoch is the number of samples seen by all ranks together, which is valid
+    for any number of ranks.
     """
 
     num_samples: int
@@ -43,7 +43,7 @@ class GlobalBatches:
     rank: int
     world_size: int
     first_sample: int = 0
-    """So many samples of the epoch have been seen before."""
+    """Samples of the epoch already seen."""
     order: Tensor | None = None
     """(num_samples,) int64; None: all samples at random, by (seed, epoch)."""
 
@@ -56,22 +56,22 @@ class GlobalBatches:
             order = epoch_order(self.num_samples, self.seed, self.epoch)
         for start in range(self.first_sample, self.num_samples, self.global_batch_size):
             stop = min(start + self.global_batch_size, self.num_samples)
-            mine = shard(start, stop, self.rank, self.world_size)
-            yield RankBatch(indices=order[mine.start : mine.stop], global_size=stop - start)
+            local = shard(start, stop, self.rank, self.world_size)
+            yield RankBatch(indices=order[local.start : local.stop], global_size=stop - start)
 
 
 def epoch_order(num_samples: int, seed: int, epoch: int) -> Tensor:
-    """(num_samples,) int64: the order of the samples in an epoch, the same on every rank."""
+    """Return the order of the samples in an epoch, (num_samples,) int64, the same on every rank."""
     return torch.randperm(num_samples, generator=epoch_generator(seed, epoch))
 
 
 def epoch_generator(seed: int, epoch: int) -> torch.Generator:
-    """Random numbers of an epoch that are those of no other epoch or seed."""
+    """Return a random generator unique to (seed, epoch)."""
     return torch.Generator().manual_seed(hash_seed(seed, epoch))
 
 
 def shard(start: int, stop: int, rank: int, world_size: int) -> range:
-    """The rank's contiguous part of [start, stop); parts differ in size by at most one.
+    """Return the rank's contiguous shard of [start, stop); shards differ in size by at most one.
 
     Raises: ValueError when `rank` is not one of `world_size` ranks.
     """
@@ -82,10 +82,10 @@ def shard(start: int, stop: int, rank: int, world_size: int) -> range:
 
 
 def num_batches(num_samples: int, global_batch_size: int) -> int:
-    """Updates in an epoch, the smaller last batch included."""
+    """Return the number of updates in an epoch, including a smaller last batch."""
     return -(-num_samples // global_batch_size)
 
 
 def evaluation_shard(num_samples: int, rank: int, world_size: int) -> range:
-    """The samples that this rank evaluates: over all ranks each exactly once, none padded."""
+    """Return the samples that this rank evaluates: each on exactly one rank, without padding."""
     return shard(0, num_samples, rank, world_size)

@@ -1,8 +1,8 @@
-"""Shuffling that keeps reading local: windows of a few shards, and how good that is.
+"""Windowed shuffle, which keeps reads local, and its effect on the variance of a batch.
 
-Every epoch the shards are permuted, cut into windows of so many, and the samples of a window are
-permuted among themselves. Reading then stays within few files at a time, which a cache or the
-node's own disk can hold. What it costs is variety: a batch is of few shards.
+Every epoch the shards are permuted and grouped into windows, and the samples within a window are
+permuted. Reads then stay within few files at a time, which a cache or the node's local disk can
+hold. The cost is less variety: a batch comes from few shards.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from phalanx.data.sampler import epoch_generator
 
 
 def shard_windows(num_shards: int, window: int, seed: int, epoch: int) -> list[list[int]]:
-    """The shards of each window, in the order in which an epoch reads them. `window` shards each,
-    and what is left over in the last; the same on every rank."""
+    """Return the shards of each window, in reading order: `window` shards each, the rest in the
+    last; the same on every rank."""
     order = torch.randperm(num_shards, generator=epoch_generator(seed, epoch)).tolist()
     return [order[start : start + window] for start in range(0, num_shards, window)]
 
 
 def windowed_order(first_samples: Sequence[int], window: int, seed: int, epoch: int) -> Tensor:
-    """(num_samples,) int64: the order of the samples in an epoch, shuffled within windows.
+    """Return the order of the samples in an epoch, shuffled within windows: (num_samples,) int64.
 
-    first_samples: the number of each shard's first sample, and in the end that of all samples.
+    first_samples: number of the first sample of each shard, then the number of samples.
     """
     generator = epoch_generator(seed, epoch)
-    torch.randperm(len(first_samples) - 1, generator=generator)  # what `shard_windows` has drawn
+    torch.randperm(
+        len(first_samples) - 1, generator=generator
+    )  # advance past the draw of `shard_windows`
     parts = []
     for shards in shard_windows(len(first_samples) - 1, window, seed, epoch):
         samples = torch.cat([torch.arange(first_samples[s], first_samples[s + 1]) for s in shards])
@@ -36,7 +38,9 @@ def windowed_order(first_samples: Sequence[int], window: int, seed: int, epoch: 
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.int64)
 
 
-def worst_variety(num_shards: int, window: int, shard_samples: int, batch_size: int) -> float:
+def effective_batch_size(
+    num_shards: int, window: int, shard_samples: int, batch_size: int
+) -> float:
     """Return the effective batch size under windowed shuffling in the worst case: the number of
     samples drawn at random from all the data that estimate its mean as well as one batch does,
     where every shard holds samples of one kind. Where shards are random subsets, as packing leaves

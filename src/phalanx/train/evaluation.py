@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import torch
 
-from phalanx.data.sources.source import Loaded, Source
+from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.parallel.strategy import Strategy, cross_entropy_sum
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.schema import EvaluationEvent, TrainingEvaluationEvent
@@ -64,7 +64,7 @@ def evaluate_on_training_data(
 
 
 @torch.no_grad()
-def _counts(strategy: Strategy, batches: Iterable[Loaded]) -> tuple[int, float, int]:
+def _counts(strategy: Strategy, batches: Iterable[LoadedBatch]) -> tuple[int, float, int]:
     """Return samples, sum of the losses and correct predictions that this rank counts."""
     samples, loss_sum, correct = 0, 0.0, 0
     if strategy.role == "worker":

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from phalanx.data.sampler import num_batches
-from phalanx.data.sources.source import Loaded, Source
+from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
@@ -131,7 +131,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
     """Make one update for each global batch of the epoch that is left, in segments between
     checkpoints: after each the ranks have the same parameters."""
     strategy, trained = work.strategy, Trained()
-    batches: Iterator[Loaded] = iter(())
+    batches: Iterator[LoadedBatch] = iter(())
     if strategy.role == "worker":
         batches = work.source.train_batches(
             seed=work.seed,
@@ -171,7 +171,7 @@ def _serve(work: Work, part: range) -> None:
 
 
 def make_steps(
-    work: Work, batches: Iterator[Loaded], epoch: int, part: range, trained: Trained
+    work: Work, batches: Iterator[LoadedBatch], epoch: int, part: range, trained: Trained
 ) -> None:
     """Make and record the steps of `part`, and count them into `trained`.
 
@@ -247,7 +247,7 @@ def _note_skipped(work: Work, epoch: int, step: int, ended: float) -> None:
     )
 
 
-def batch_of(work: Work, loaded: Loaded, step: int) -> Batch:
+def batch_of(work: Work, loaded: LoadedBatch, step: int) -> Batch:
     """Return the batch for the strategy. Where samples may be damaged the ranks agree on the number
     of valid ones, over which the loss is the mean: collective, some 20 µs."""
     global_size = loaded.global_size

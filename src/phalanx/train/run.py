@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from phalanx.data.catalog import Choice, resolve
-from phalanx.data.sources.pack_description import DescribedPack, describe
+from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
 from phalanx.launch.binding import cores_of_rank
@@ -40,7 +40,7 @@ SAID_ELSEWHERE = {
 
 def complete(
     config: TrainConfig, launched: Launched | None, notices: list[str] | None = None
-) -> tuple[TrainConfig, Choice | DescribedPack]:
+) -> tuple[TrainConfig, Choice | PackDescription]:
     """Fill in every default that depends on the machine, the launcher or the data found.
 
     notices: what the user should hear of a checkpoint is added to it.
@@ -105,7 +105,7 @@ def _check_writable(option: str, folder: Path | None) -> None:
         raise UserError(f"{option} {folder}: {place} may not be written to: name another folder")
 
 
-def _choose(config: TrainConfig) -> Choice | DescribedPack:
+def _choose(config: TrainConfig) -> Choice | PackDescription:
     if config.data is None:
         return resolve(dataset_for(config), config.data_root)
     return describe(config.data)

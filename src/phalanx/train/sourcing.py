@@ -12,9 +12,9 @@ import torch
 from phalanx.data.dataset import load_dataset
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import INPUTS, Preparation
-from phalanx.data.sources.in_memory import InMemory
-from phalanx.data.sources.pack_description import TRAIN, VALIDATION, DescribedPack, describe
-from phalanx.data.sources.pack_source import Ahead, FromPack
+from phalanx.data.sources.in_memory import InMemorySource
+from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription, describe
+from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.data.sources.source import Source
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
 from phalanx.data.staging.stage_plan import ReadSchedule
@@ -34,7 +34,7 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
     if config.data is not None:
         described = describe(config.data)
         staged = _stage_path(config, described, strategy) if config.stage else None
-        source = FromPack(
+        source = PackSource(
             described,
             preparation(config, described, strategy),
             _ahead(config),
@@ -46,7 +46,7 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
         if staged is not None and strategy.stands_for_node:
             source.stager = _stager(config, described, strategy, source, staged)
         return source
-    return InMemory(
+    return InMemorySource(
         load_dataset(
             config.dataset,
             config.data_root,
@@ -57,8 +57,8 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
     )
 
 
-def _ahead(config: TrainConfig) -> Ahead:
-    return Ahead(
+def _ahead(config: TrainConfig) -> ReaderOptions:
+    return ReaderOptions(
         readers=config.readers,
         kind=config.reader_kind,
         depth=config.prefetch,
@@ -69,7 +69,7 @@ def _ahead(config: TrainConfig) -> Ahead:
     )
 
 
-def _stage_path(config: TrainConfig, described: DescribedPack, strategy: Strategy) -> Path:
+def _stage_path(config: TrainConfig, described: PackDescription, strategy: Strategy) -> Path:
     """Return the path of this node's staged shards. Collective."""
     assert config.stage is not None, "asked for"
     run = strategy.share(f"{socket.gethostname()}-{os.getpid()}")
@@ -78,9 +78,9 @@ def _stage_path(config: TrainConfig, described: DescribedPack, strategy: Strateg
 
 def _stager(
     config: TrainConfig,
-    described: DescribedPack,
+    described: PackDescription,
     strategy: Strategy,
-    source: FromPack,
+    source: PackSource,
     path: Path,
 ) -> Stager:
     schedule = ReadSchedule(
@@ -93,14 +93,14 @@ def _stager(
     return Stager(
         described.folder,
         StageFolder(path, described.fingerprint, keep=config.keep_staged),
-        source.units(),
-        lambda: schedule.ahead(*source.place),
+        source.stage_units(),
+        lambda: schedule.ahead(*source.position),
         max_bytes=None if config.stage_mb is None else config.stage_mb * 1e6,
         group=strategy.one_of_each_node(),
     )
 
 
-def preparation(config: TrainConfig, described: DescribedPack, strategy: Strategy) -> Preparation:
+def preparation(config: TrainConfig, described: PackDescription, strategy: Strategy) -> Preparation:
     """Return the preprocessing, the same on every rank: rank 0 measures what the pack does not
     name. Collective."""
     pack = Pack(described.folder / TRAIN, damaged=config.damaged)
@@ -125,7 +125,7 @@ def preparation(config: TrainConfig, described: DescribedPack, strategy: Strateg
     )
 
 
-def measure(pack: Pack, described: DescribedPack) -> str:
+def measure(pack: Pack, described: PackDescription) -> str:
     """Return mean and deviation of each channel, of samples spread over the pack, as words that
     parse to these very numbers on every rank."""
     number = min(MEASURED_SAMPLES, pack.num_samples)

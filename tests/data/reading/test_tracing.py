@@ -8,7 +8,7 @@ import pytest
 from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.reading.tracing import lane_of
 from phalanx.data.sources.pack_description import describe
-from phalanx.data.sources.pack_source import Ahead, FromPack
+from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.records.spans import SpanRecorder
 from tests.data.packs import make_pack
 
@@ -29,7 +29,7 @@ def test_every_batch_is_a_span_of_who_read_it(
         num_classes=described.shape.num_classes,
         augment_seed=None,
     )
-    source = FromPack(described, preparation, Ahead(readers=readers), spans=spans)
+    source = PackSource(described, preparation, ReaderOptions(readers=readers), spans=spans)
     order = {"seed": 0, "epoch": 0, "rank": 0, "num_ranks": 1}
     num_batches = len(list(source.train_batches(global_batch_size=4, **order)))
     source.close()

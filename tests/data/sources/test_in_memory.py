@@ -5,14 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.dataset import Dataset
-from phalanx.data.sources.in_memory import InMemory, evaluation_parts
+from phalanx.data.sources.in_memory import InMemorySource, evaluation_slices
 from phalanx.data.sources.source import IGNORED
 
 
-def source(samples: int = 23, validation: int = 11) -> InMemory:
+def source(samples: int = 23, validation: int = 11) -> InMemorySource:
     numbers = torch.arange(samples, dtype=torch.float32)
     images = numbers[:, None, None, None].expand(samples, 1, 2, 2)
-    return InMemory(
+    return InMemorySource(
         Dataset(
             name="digits",
             train_inputs=images,
@@ -31,7 +31,7 @@ def test_all_is_evaluated_once_in_as_many_pieces_on_every_rank(
     num_samples: int, num_ranks: int, batch_size: int
 ) -> None:
     parts = [
-        list(evaluation_parts(num_samples, rank, num_ranks, batch_size))
+        list(evaluation_slices(num_samples, rank, num_ranks, batch_size))
         for rank in range(num_ranks)
     ]
     assert len({len(pieces) for pieces in parts}) == 1

@@ -13,8 +13,8 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packed.writer import PackWriter
 from phalanx.data.reading.pack_reader import Preparation
 from phalanx.data.sources.pack_description import describe
-from phalanx.data.sources.pack_source import Ahead, FromPack
-from phalanx.data.sources.source import IGNORED, Loaded
+from phalanx.data.sources.pack_source import PackSource, ReaderOptions
+from phalanx.data.sources.source import IGNORED, LoadedBatch
 from phalanx.errors import UserError
 from tests.data.packs import alter, make_pack, number_of, rows
 
@@ -30,9 +30,9 @@ def open_pack(
     train_samples: int | None = None,
     dtype: str = "float64",
     **ahead: Any,
-) -> FromPack:
+) -> PackSource:
     described = describe(folder)
-    return FromPack(
+    return PackSource(
         described,
         Preparation(
             shape=described.shape.inputs,
@@ -43,12 +43,14 @@ def open_pack(
             num_classes=described.shape.num_classes,
             augment_seed=augment_seed,
         ),
-        Ahead(**{"readers": 0, **ahead}),
+        ReaderOptions(**{"readers": 0, **ahead}),
         train_samples=train_samples,
     )
 
 
-def epoch(source: FromPack, ranks: int = 1, batch: int = 12, **of: int) -> list[list[Loaded]]:
+def epoch(
+    source: PackSource, ranks: int = 1, batch: int = 12, **of: int
+) -> list[list[LoadedBatch]]:
     """The parts of every global batch, of a source that is read as every rank in turn."""
     place: dict[str, int] = {"seed": 1, "epoch": 0, **of}
     columns = [
@@ -58,7 +60,7 @@ def epoch(source: FromPack, ranks: int = 1, batch: int = 12, **of: int) -> list[
     return [list(parts) for parts in zip(*columns, strict=True)]
 
 
-def together(batches: list[list[Loaded]]) -> tuple[torch.Tensor, torch.Tensor]:
+def together(batches: list[list[LoadedBatch]]) -> tuple[torch.Tensor, torch.Tensor]:
     parts = [part for batch in batches for part in batch if part.num_samples]
     return torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts])
 

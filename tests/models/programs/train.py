@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 
 from phalanx.data.dataset import Dataset, load_dataset
-from phalanx.data.sources.in_memory import InMemory
+from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file
@@ -72,7 +72,7 @@ def run(model: Any, kind: Any, folder: Path) -> None:
     work = Work(
         strategy=strategy,
         schedule=Schedule(kind="constant", peak=config.lr, num_steps=11),
-        source=InMemory(dataset),
+        source=InMemorySource(dataset),
         global_batch_size=BATCH,
         seed=0,
         writer=writer,

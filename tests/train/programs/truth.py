@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 
 from phalanx.comm.traffic import COUNT
 from phalanx.data.dataset import Dataset
-from phalanx.data.sources.in_memory import InMemory
+from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
@@ -75,7 +75,7 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     work = Work(
         strategy=strategy,
         schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=2 * STEPS),
-        source=InMemory(samples(dtype)),
+        source=InMemorySource(samples(dtype)),
         global_batch_size=BATCH,
         seed=config.seed,
         writer=writer,

@@ -1,4 +1,4 @@
-"""A data set that lies in memory as a source of batches: by index, without per-sample Python."""
+"""Source of batches from a data set in memory: by index, without per-sample Python."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 from phalanx.data.dataset import Dataset
 from phalanx.data.sampler import GlobalBatches, evaluation_shard
-from phalanx.data.sources.source import IGNORED, Loaded
+from phalanx.data.sources.source import IGNORED, LoadedBatch
 
 
-class InMemory:
+class InMemorySource:
     """A `Source`. Each rank holds the whole data set."""
 
     skips_damaged = False
@@ -34,7 +34,7 @@ class InMemory:
         rank: int,
         num_ranks: int,
         first_sample: int = 0,
-    ) -> Iterator[Loaded]:
+    ) -> Iterator[LoadedBatch]:
         data = self._data
         batches = GlobalBatches(
             num_samples=self.num_train,
@@ -53,36 +53,40 @@ class InMemory:
             targets = data.train_targets.index_select(0, indices)
             if not num_samples:
                 targets.fill_(IGNORED)
-            yield Loaded(inputs, targets, num_samples, batch.global_size)
+            yield LoadedBatch(inputs, targets, num_samples, batch.global_size)
 
-    def validation_batches(self, *, rank: int, num_ranks: int, batch_size: int) -> Iterator[Loaded]:
+    def validation_batches(
+        self, *, rank: int, num_ranks: int, batch_size: int
+    ) -> Iterator[LoadedBatch]:
         data = self._data
-        for part in evaluation_parts(self.num_validation, rank, num_ranks, batch_size):
+        for part in evaluation_slices(self.num_validation, rank, num_ranks, batch_size):
             inputs, targets = data.validation_inputs[part], data.validation_targets[part]
             if len(targets):
-                yield Loaded(inputs, targets, len(targets), len(targets))
+                yield LoadedBatch(inputs, targets, len(targets), len(targets))
             else:
-                yield Loaded(data.validation_inputs[:1], ignored(data.validation_targets[:1]), 0, 0)
+                yield LoadedBatch(
+                    data.validation_inputs[:1], ignored_targets(data.validation_targets[:1]), 0, 0
+                )
 
     def notices(self) -> list[str]:
         return []
 
     def close(self) -> None:
-        """There are no readers."""
+        """Do nothing: there are no readers."""
 
 
-def evaluation_parts(
+def evaluation_slices(
     num_samples: int, rank: int, num_ranks: int, batch_size: int
 ) -> Iterator[slice]:
     """Yield a rank's evaluation batches as slices; every rank gets the same number, so the last may
     be empty: ranks that share a model predict together."""
-    mine = evaluation_shard(num_samples, rank, num_ranks)
+    local = evaluation_shard(num_samples, rank, num_ranks)
     longest = -(-num_samples // num_ranks)
     for offset in range(0, longest, batch_size):
-        start = min(mine.start + offset, mine.stop)
-        yield slice(start, min(start + batch_size, mine.stop))
+        start = min(local.start + offset, local.stop)
+        yield slice(start, min(start + batch_size, local.stop))
 
 
-def ignored(targets: Tensor) -> Tensor:
-    """As many targets that count for nothing."""
+def ignored_targets(targets: Tensor) -> Tensor:
+    """Return targets of the same shape that the loss ignores."""
     return torch.full_like(targets, IGNORED)

@@ -19,13 +19,13 @@ TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DescribedPack:
-    """A folder that `phalanx data pack` has made."""
+class PackDescription:
+    """Description of a folder made by `phalanx data pack`."""
 
     name: str
     folder: Path
     fingerprint: str
-    """Of its index, and so of all its bytes."""
+    """Hash of its index, and so of all its bytes."""
     shape: DataShape
     num_train: int
     num_validation: int
@@ -42,8 +42,11 @@ class DescribedPack:
         )
 
 
-def describe(folder: Path) -> DescribedPack:
-    """Raises: UserError when it is no pack, lacks a split, or holds what no model here reads."""
+def describe(folder: Path) -> PackDescription:
+    """Describe a pack, from its indices.
+
+    Raises: UserError when it is no pack, lacks a split, or holds data that no model here reads.
+    """
     if not folder.is_dir():
         raise UserError(f"--data {folder}: there is no such folder")
     for split in (TRAIN, VALIDATION):
@@ -54,14 +57,14 @@ def describe(folder: Path) -> DescribedPack:
             )
     train, validation = read_index(folder / TRAIN), read_index(folder / VALIDATION)
     for field in (INPUTS, TARGETS):
-        mine, theirs = (_field(index, folder, field) for index in (train, validation))
-        if (mine.dtype, mine.shape) != (theirs.dtype, theirs.shape):
+        one, other = (_field(index, folder, field) for index in (train, validation))
+        if (one.dtype, one.shape) != (other.dtype, other.shape):
             raise UserError(
-                f"--data {folder}: {field} are {_words(mine)} for training and {_words(theirs)} "
+                f"--data {folder}: {field} are {_format(one)} for training and {_format(other)} "
                 "for validation: pack both alike"
             )
     shape = _shape(train, folder)
-    return DescribedPack(
+    return PackDescription(
         name=folder.resolve().name,
         folder=folder,
         fingerprint=hashlib.sha256((folder / TRAIN / INDEX).read_bytes()).hexdigest()[:16],
@@ -75,27 +78,27 @@ def describe(folder: Path) -> DescribedPack:
 
 def _shape(index: PackIndex, folder: Path) -> DataShape:
     inputs, targets = (_field(index, folder, name) for name in (INPUTS, TARGETS))
-    assert inputs.shape is not None and targets.shape is not None, "looked at by _field"
-    is_whole = np.dtype(targets.dtype).kind in "iub"
+    assert inputs.shape is not None and targets.shape is not None, "checked by _field"
+    is_integer = np.dtype(targets.dtype).kind in "iub"
     sizes = tuple(inputs.shape)
-    if not is_whole or targets.shape not in ([], inputs.shape[:1]):
+    if not is_integer or targets.shape not in ([], inputs.shape[:1]):
         raise UserError(
-            f"--data {folder}: targets are {_words(targets)}: a model here learns classes, one "
+            f"--data {folder}: targets are {_format(targets)}: a model here learns classes, one "
             "whole number for each sample, or for each token of a text"
         )
     if targets.shape:
         if np.dtype(inputs.dtype).kind not in "iu" or len(sizes) != 1:
             raise UserError(
-                f"--data {folder}: inputs are {_words(inputs)}, with a target for each of "
+                f"--data {folder}: inputs are {_format(inputs)}, with a target for each of "
                 f"{targets.shape[0]}: only texts of whole numbers have that"
             )
         return DataShape(inputs=sizes, num_classes=_num_classes(index, folder))
     if len(sizes) > 3:
         raise UserError(
-            f"--data {folder}: inputs are {_words(inputs)}: models here read images of "
+            f"--data {folder}: inputs are {_format(inputs)}: models here read images of "
             "(channels, height, width) or rows of numbers"
         )
-    # Rows of numbers are images of one line, which the mlp reads as they are.
+    # Rows of numbers are images of one line, which the mlp reads directly.
     return DataShape(
         inputs=(1,) * (3 - len(sizes)) + sizes, num_classes=_num_classes(index, folder)
     )
@@ -127,6 +130,6 @@ def _field(index: PackIndex, folder: Path, name: str) -> Field:
     raise UserError(f"--data {folder}: its samples have {known}, but no {name}")
 
 
-def _words(field: Field) -> str:
+def _format(field: Field) -> str:
     size = " × ".join(map(str, field.shape or [])) or "single numbers"
     return f"{size} of {field.dtype}"

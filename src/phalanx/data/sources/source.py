@@ -1,4 +1,4 @@
-"""Where a run's batches come from: data in memory, or read while training goes on."""
+"""Interface of the sources of batches: data in memory, or read during training."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from torch import Tensor
 from phalanx.models.options import DataShape
 
 IGNORED = -100
-"""A target that counts for nothing, as PyTorch's losses have it."""
+"""Target value that PyTorch's losses ignore (`ignore_index`)."""
 
 
-class Loaded(NamedTuple):
-    """One rank's part of a global batch, in memory."""
+class LoadedBatch(NamedTuple):
+    """One rank's samples of a global batch, in memory."""
 
     inputs: Tensor
-    """(n, …), n at least 1: a rank that a small last batch leaves nothing for borrows a sample."""
+    """(n, …), n at least 1: a rank without samples in a small last batch gets a padding sample."""
 
     targets: Tensor
-    """(n, …) int64; `IGNORED` of a borrowed sample."""
+    """(n, …) int64; `IGNORED` for a padding sample."""
 
     num_samples: int
-    """Of these, without the borrowed one."""
+    """Number of samples, without the padding sample."""
 
     global_size: int
     """Samples of the whole batch, over all ranks, damaged ones included."""
 
     num_damaged: int = 0
-    """Of this rank's part, left out here because they are not as they were packed."""
+    """Number of this rank's samples left out because they are damaged."""
 
 
 class Source(Protocol):
-    """Training and validation samples. Every rank has one of its own."""
+    """Source of training and validation batches. Every rank has its own."""
 
     name: str
     reason: str
@@ -42,9 +42,9 @@ class Source(Protocol):
     num_train: int
     num_validation: int
     skips_damaged: bool
-    """Whether samples may be left out, so that ranks have to agree how many a batch has."""
+    """Damaged samples may be left out, so ranks must agree on the size of a batch."""
     order: str
-    """How an epoch's samples are ordered, in words; the seed is not among them."""
+    """Description of the order of an epoch's samples, without the seed."""
 
     def train_batches(
         self,
@@ -55,13 +55,15 @@ class Source(Protocol):
         rank: int,
         num_ranks: int,
         first_sample: int = 0,
-    ) -> Iterator[Loaded]:
-        """The rank's part of every global batch of an epoch, whose order depends on (seed, epoch)
-        alone. first_sample: how many of the epoch all ranks together have seen before."""
+    ) -> Iterator[LoadedBatch]:
+        """Yield the rank's samples of every global batch of an epoch; the order depends on (seed,
+        epoch) alone. first_sample: samples of the epoch already seen, over all ranks."""
 
-    def validation_batches(self, *, rank: int, num_ranks: int, batch_size: int) -> Iterator[Loaded]:
-        """This rank's part of the validation data; each sample is one rank's. As many batches on
-        every rank; `global_size` is that of the rank's own part."""
+    def validation_batches(
+        self, *, rank: int, num_ranks: int, batch_size: int
+    ) -> Iterator[LoadedBatch]:
+        """Yield this rank's shard of the validation data; each sample is on one rank. Every rank
+        gets the same number of batches; `global_size` is that of the local batch."""
 
     def notices(self) -> list[str]:
         """Return notices for the user since the last call; each rank has its own."""
