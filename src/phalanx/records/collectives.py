@@ -19,7 +19,7 @@ Kernel = Literal["copy", "add"]
 
 
 class BenchSetting(msgspec.Struct, frozen=True, kw_only=True):
-    """All that decides what was measured, after every default was filled in."""
+    """Options of the measurement, after every default was filled in."""
 
     ranks: int
     collectives: list[Collective]
@@ -31,7 +31,7 @@ class BenchSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def beside_crowd(num_processes: int) -> str:
-    """For titles, after the number of ranks; empty without a crowd."""
+    """Return the crowd in words for titles; empty without a crowd."""
     if not num_processes:
         return ""
     return f" beside {num_processes} busy process{'es' * (num_processes > 1)}"

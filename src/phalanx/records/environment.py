@@ -1,4 +1,4 @@
-"""Where a run takes place: machine, versions, commit. Imports none of what it names."""
+"""The environment of a run: machine, versions, commit. Imports none of the packages it names."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def describe_environment(mpi: str | None, *, cores: int) -> Environment:
 
 
 def process_age_s() -> float:
-    """Seconds since this process was started, its imports included; 0 where that is not told."""
+    """Return the seconds since this process was started; 0 where unknown."""
     try:
         ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
         uptime_s = float(Path("/proc/uptime").read_text().split()[0])

@@ -66,7 +66,7 @@ class IoSetting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Storage(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the data lay. None where the system does not tell."""
+    """Storage of the data. None where the system does not report it."""
 
     file_system: str | None
     device: str | None
@@ -101,7 +101,7 @@ class IoBench(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IoCell(msgspec.Struct, frozen=True, kw_only=True):
-    """One way of loading, all that tells it from the others."""
+    """One way of loading: format, loader, readers, cache, ranks."""
 
     format: Format
     loader: Loader

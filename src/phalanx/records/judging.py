@@ -66,7 +66,7 @@ def judge(
 
 
 def raise_failure(folder: Path, outcome: Outcome) -> None:
-    """Nothing for a completed run.
+    """Raise the failure of a run; return for a completed one.
 
     Raises: UserError for what the user can mend, RunFailedError for everything else.
     """
@@ -216,7 +216,7 @@ def _first_to_end(records: _Records, suspects: Sequence[int], ending: Ending) ->
 
 
 def _code(exit_code: int | None) -> str:
-    """As a user reads it."""
+    """Return the exit code in words."""
     if exit_code is None or exit_code >= 0:
         return f"exit code {exit_code}"
     try:

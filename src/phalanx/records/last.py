@@ -92,8 +92,10 @@ def read_last(folder: Path) -> dict[int, LastCollectives]:
 
 
 def who_was_where(lasts: Mapping[int, LastCollectives]) -> str | None:
-    """One sentence: which ranks are behind the others, and what they last finished; else what all
-    were in. None where nothing is known."""
+    """Describe the ranks that are behind and what they last finished, in one sentence.
+
+    Where none is behind, the collective that all were in; None where nothing is known.
+    """
     groups: dict[tuple[str, tuple[int, ...]], dict[int, GroupCalls]] = {}
     for rank, last in lasts.items():
         for group in last.groups:
@@ -114,7 +116,7 @@ def _newest(item: tuple[object, dict[int, GroupCalls]]) -> int:
 
 
 def _behind(members: Sequence[int], of_ranks: Mapping[int, GroupCalls]) -> str | None:
-    """None where all that have said something have begun as much."""
+    """Describe the ranks that are behind; None where all that wrote a file have begun as much."""
     furthest = max(group.begun for group in of_ranks.values())
     first = next(group for group in of_ranks.values() if group.begun == furthest)
     parts = []
@@ -136,7 +138,7 @@ def _behind(members: Sequence[int], of_ranks: Mapping[int, GroupCalls]) -> str |
 
 
 def _together(groups: Mapping[tuple[str, tuple[int, ...]], dict[int, GroupCalls]]) -> str | None:
-    """Where no rank that left a word is behind: what they were in, and who left none."""
+    """Describe the collective that all were in, and the ranks without a file."""
     waited_in = [item for item in groups.items() if _waiting(item[1])]
     newest = max(waited_in, key=_newest, default=None)
     if newest is None:
@@ -169,6 +171,6 @@ def _read(path: Path) -> LastCollectives | None:
 
 
 def dump_folder() -> Path | None:
-    """Where the user, or the run, wants them."""
+    """Return the folder for these files, set by the user or the run."""
     folder = os.environ.get(DUMP_DIR)
     return Path(folder) if folder else None

@@ -40,7 +40,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where it ran. `None` where the machine does not tell."""
+    """Environment of the run. `None` where the machine does not report it."""
 
     hostname: str
     processor: str
@@ -189,7 +189,7 @@ class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
 
 
 class ActionEvent(Event, frozen=True, kw_only=True, tag="action"):
-    """One piece of a pipeline's step on this rank."""
+    """One action of a pipeline's step on this rank."""
 
     step: int
     stage: int

@@ -29,7 +29,7 @@ now_ns = time.perf_counter_ns
 
 
 class TraceSpan(NamedTuple):
-    """One piece of work."""
+    """One timed operation."""
 
     name: str
     """As it is shown: "forward", "bucket 3"."""
@@ -66,7 +66,7 @@ class SpanRecorder:
         return max(0, self._added - (self._spans.maxlen or 0))
 
     def take(self) -> list[TraceSpan]:
-        """All that are kept, which are forgotten here."""
+        """Return all recorded spans, and clear the recorder."""
         taken, kept = [], self._spans
         while kept:
             taken.append(TraceSpan._make(kept.popleft()))

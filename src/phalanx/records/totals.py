@@ -37,7 +37,10 @@ class RankTotals:
 def summarize(
     ranks: Sequence[RankTotals], *, epoch: int, trained_s: float, at_s: float
 ) -> SummaryEvent:
-    """One epoch over all ranks. trained_s: training time of the epochs before this one."""
+    """Sum up one epoch over all ranks.
+
+    trained_s: training time of the epochs before this one.
+    """
     epoch_s = max(rank.train_s for rank in ranks)
     samples = sum(rank.samples for rank in ranks)
     targets = sum(rank.targets for rank in ranks)

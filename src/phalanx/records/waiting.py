@@ -1,4 +1,4 @@
-"""Where the time that a step waits for messages is known, and where it is not."""
+"""Strategies whose exposed communication time is measured, and those where it is not."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def comparability_topic(runs: Sequence[RunMeasure]) -> Topic:
 
 
 def _differing(name: str, words: str, known: Sequence[Environment]) -> str | None:
-    """None where all that tell tell the same; a run without MPI has none."""
+    """Return the differing values; None where all known ones agree."""
     values = [_shown(value) for e in known if (value := getattr(e, name)) is not None]
     counts = {value: values.count(value) for value in dict.fromkeys(values)}
     if len(counts) < 2:

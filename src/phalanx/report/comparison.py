@@ -60,7 +60,7 @@ class ParallelLayout:
 
     @property
     def width(self) -> str:
-        """For marks and axes: 2 ranks are 2, and 2×4 with 4 threads each."""
+        """Label for marks and axes: 2 for 2 ranks, 2×4 with 4 threads each."""
         return f"{self.ranks}" if self.threads == 1 else f"{self.ranks}{TIMES}{self.threads}"
 
     @property
@@ -116,7 +116,7 @@ class Cell:
 
     @property
     def accuracy_by_seed(self) -> dict[int, float]:
-        """After the last epoch; of runs of one seed the last."""
+        """Validation accuracy after the last epoch; of runs of one seed the last."""
         return _by_seed(self.runs, lambda epoch: epoch.validation_accuracy)
 
     @property

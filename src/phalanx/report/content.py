@@ -25,7 +25,7 @@ class KeyFigure:
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Everything that the template shows, in its order."""
+    """Content of the page's template, in its order."""
 
     title: str
     kind: str

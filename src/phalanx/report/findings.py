@@ -55,7 +55,7 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
 
 
 def trace_topic(measures: StudyMeasures) -> Topic:
-    """Where to look at what every rank did when."""
+    """Point to the trace of what every rank did when."""
     names = [run.name for run in measures.runs if run.is_traced]
     text = (
         f"What every rank did when is in {TRACE_NAME} of {joined(names)}: open it in "

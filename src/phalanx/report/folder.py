@@ -18,7 +18,7 @@ from phalanx.report.trace.read import is_traced
 
 @dataclass(frozen=True, kw_only=True)
 class StudyMeasures:
-    """Everything that the page and the terminal show."""
+    """Measurements of a study that the page and the terminal show."""
 
     folder: Path
     study: Study

@@ -45,7 +45,7 @@ def ratio(interval: Interval) -> str:
 
 
 def span(interval: Interval) -> str:
-    """From where to where: 1.81 to 2.05."""
+    """Format an interval: 1.81 to 2.05."""
     return f"{interval.low:.2f} to {interval.high:.2f}"
 
 
@@ -87,7 +87,7 @@ def three_digits(value: float) -> str:
 
 
 def size(num_bytes: int) -> str:
-    """Bytes as on the command line, where a KB is 1024: 4 B, 64 KB, 25 MB, and 1,000 B."""
+    """Format bytes as on the command line, where a KB is 1024: 4 B, 64 KB, 25 MB, 1,000 B."""
     for unit, name in ((2**30, "GB"), (2**20, "MB"), (2**10, "KB")):
         if num_bytes >= unit and num_bytes % (unit // 4) == 0:
             return f"{num_bytes / unit:g} {name}"

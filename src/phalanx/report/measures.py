@@ -1,4 +1,4 @@
-"""From the events of a run's ranks to its measures: times, losses, accuracies. Pure."""
+"""Reduction of ranks' events to the measures of a run: times, losses, accuracies. Pure."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
 def measure_run(
     run: Run, ranks: Mapping[int, RankMeasure], *, unseen: Sequence[int] = ()
 ) -> RunMeasure:
-    """All that is known of a run; times are None when no epoch was finished by every rank.
+    """Return the measures of a run; times are None when no epoch was finished by every rank.
 
     unseen: ranks whose records lie elsewhere; rank 0 must have summaries then.
     """

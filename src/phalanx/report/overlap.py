@@ -29,7 +29,7 @@ class Overlap:
 
     @property
     def hideable_s(self) -> float:
-        """All but the last bucket, as far as backward is long enough."""
+        """Communication of all but the last bucket, at most the backward time."""
         return min(max(0.0, self.communication_s - self.last_bucket_s), self.backward_s)
 
     @property
@@ -44,7 +44,7 @@ class Overlap:
 
 
 def mean_overlap(overlaps: Sequence[Overlap]) -> Overlap | None:
-    """Over ranks, epochs or runs that count the same."""
+    """Average over ranks, epochs or runs of equal weight."""
     if not overlaps:
         return None
     return Overlap(

@@ -89,13 +89,13 @@ def strategy_in(scheme: str) -> str:
 
 
 def group_of(scheme: str) -> SchemeGroup | None:
-    """None for the sequential program, and what is not known here."""
+    """Return the group of a scheme; None for the sequential program and unknown schemes."""
     strategy = strategy_in(scheme)
     return next((group for group in GROUPS if strategy in group.strategies), None)
 
 
 def spoken(scheme: str) -> str:
-    """In a sentence."""
+    """Return the name of a scheme in a sentence."""
     base, bracket, options = scheme.partition(" (")
     if bracket:
         return f"{spoken(base)} ({options}"

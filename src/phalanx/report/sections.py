@@ -48,7 +48,7 @@ class Section:
 
     @property
     def single(self) -> bool:
-        """With one chart a row, rows stand beside one another."""
+        """Return whether every row has one chart, so that rows can stand beside one another."""
         return all(len(row.panels) == 1 for row in self.rows)
 
 
@@ -124,7 +124,7 @@ def leading_row(workloads: Sequence[WorkloadData]) -> tuple[str, Row] | None:
 
 
 def sections(workloads: Sequence[WorkloadData], *, without: str | None) -> tuple[Section, ...]:
-    """All charts that the records allow, but the one called `without`."""
+    """Return all charts that the records allow, but the one called `without`."""
     made = []
     for name, title, charts in SECTIONS:
         drawn = [_row(chart, draw, workloads) for chart, draw in charts if chart != without]
@@ -135,7 +135,7 @@ def sections(workloads: Sequence[WorkloadData], *, without: str | None) -> tuple
 
 
 def workload_data(measures: StudyMeasures) -> tuple[WorkloadData, ...]:
-    """One for each workload, in the order of the plan."""
+    """Return the data of each workload, in the order of the plan."""
     runs: dict[TrainingWorkload, list[RunMeasure]] = {}
     for measure in measures.runs:
         if measure.run and measure.trained:

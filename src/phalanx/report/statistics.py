@@ -209,7 +209,7 @@ def _t_within(t: float, freedom: int) -> float:
 
 
 def _bisected(function: Callable[[float], float]) -> float:
-    """Where an increasing function that is negative at 0 passes through 0."""
+    """Return the root of an increasing function that is negative at 0."""
     low, high = 0.0, 1.0
     while function(high) < 0:
         low, high = high, high * 2

@@ -61,7 +61,7 @@ def baselines(cells: Sequence[Cell]) -> Table:
 
 
 def configurations(cells: Sequence[Cell]) -> Table:
-    """Every configuration over its seeds."""
+    """Return a table of every configuration over its seeds."""
     labels = workload_labels(cell.workload for cell in cells)
     return make_table(
         "Configurations",
@@ -80,7 +80,7 @@ def configurations(cells: Sequence[Cell]) -> Table:
 
 
 def executions(runs: Sequence[RunMeasure]) -> Table:
-    """Every run of the plan, with what became of it."""
+    """Return a table of every run of the plan with its status."""
     return make_table(
         "Runs",
         "Epoch times in the order they were run; the first is warm-up where there are three. User "
@@ -94,7 +94,7 @@ def executions(runs: Sequence[RunMeasure]) -> Table:
 
 
 def environments(known: Sequence[Environment]) -> Table:
-    """Where it ran; says so when that was not the same for all runs."""
+    """Return a table of the environment; marks values that differ between runs."""
     facts: dict[str, list[str]] = {}
     for what, value in (fact for environment in known for fact in _facts(environment)):
         if value not in facts.setdefault(what, []):
@@ -230,7 +230,7 @@ def _facts(environment: Environment) -> list[tuple[str, str]]:
 
 
 def speed_up_words(cell: Cell) -> str:
-    """With its interval, where there are epochs enough for one."""
+    """Format the speed-up, with its interval where there are enough epochs."""
     if cell.speed_up is None:
         return UNKNOWN
     interval = cell.speed_up_interval

@@ -1,4 +1,4 @@
-"""From options to a scheme: this rank's network, optimizer and way of talking to the others."""
+"""Construction of a scheme from options: this rank's network, optimizer and communication."""
 
 from __future__ import annotations
 

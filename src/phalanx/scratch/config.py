@@ -148,14 +148,14 @@ def complete(config: ScratchConfig) -> ScratchConfig:
 
 
 def choose_data(config: ScratchConfig) -> Choice:
-    """Where the data is that `config` wants, and why."""
+    """Return the folder of the data set of `config`, and the reason."""
     from phalanx.data.catalog import resolve  # a hundred ranks that do not ask need not wait
 
     return resolve(config.dataset, config.data_root)
 
 
 def _split(config: ScratchConfig) -> ScratchConfig:
-    """With the number of ranks, and servers where there are any."""
+    """Return `config` with the number of ranks and servers filled in."""
     if config.scheme == "alone":
         return replace(config, ranks=1)
     ranks = config.ranks or max(2, usable_cores())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """For what is called `name`. Two layers of one shape get numbers of their own."""
+    """Return the generator for `name`. Two layers of one shape get different numbers."""
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "big")))
 

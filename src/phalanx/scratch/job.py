@@ -107,7 +107,7 @@ def title(config: ScratchConfig) -> str:
 
 
 def setting_of(config: ScratchConfig) -> Setting:
-    """All that decides the numbers; `config` is complete."""
+    """Return the setting for the record; `config` is complete."""
     assert config.ranks is not None, "complete() comes first"
     options: dict[str, str | int | float | bool] = {
         "hidden": " ".join(map(str, config.hidden)),

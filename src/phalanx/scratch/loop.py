@@ -23,7 +23,7 @@ EVALUATION_BATCH_SIZE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class LoopContext:
-    """All that a rank holds while it trains."""
+    """State of a rank's training loop."""
 
     scheme: Scheme
     world: WorldProtocol
@@ -48,18 +48,18 @@ class Laps:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that the parts so far waited for others."""
+        """Seconds of waiting for peers so far."""
         return self._waited - self._waited_before
 
     def next(self) -> float:
-        """Seconds of the part that ends here, without those that it waited for others."""
+        """Return the seconds since the last call, without waiting for peers."""
         began, waited = self.ended, self._waited
         self.ended, self._waited = time.perf_counter(), self._scheme.waited_s
         return self.ended - began - (self._waited - waited)
 
 
 def handed_in(moved: TrafficCounter) -> int:
-    """Bytes of the buffers that this rank gave away or into collectives."""
+    """Return the bytes of buffers that this rank sent or passed to collectives."""
     return sum(count.bytes for name, count in moved.payload.items() if name != "receive")
 
 
@@ -119,7 +119,7 @@ def run_epoch(context: LoopContext, epoch: int) -> RankTotals:
 
 
 def train_epoch(context: LoopContext, epoch: int) -> EpochCounts:
-    """One update for each global batch of the epoch."""
+    """Make one update for each global batch of the epoch."""
     order = epoch_order(len(context.train), seed=context.seed, epoch=epoch)
     step = epoch * num_batches(len(order), context.batch_size)
     counts = EpochCounts()
@@ -136,7 +136,7 @@ def train_epoch(context: LoopContext, epoch: int) -> EpochCounts:
 def train_step(
     context: LoopContext, batch: NDArray[np.int64], epoch: int, step: int, began: float
 ) -> tuple[StepEvent, int, float]:
-    """One step of the optimizer, by the mean loss over the global batch.
+    """Make one optimizer step, on the mean loss over the global batch.
 
     batch: (n,) the samples of the global batch.
     began: `time.perf_counter()` at which the previous step ended.

@@ -1,4 +1,4 @@
-"""The other ranks, as far as a run needs them beside its scheme."""
+"""The world of ranks, as far as a run needs it beside its scheme."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class WorldProtocol(Protocol):
 
 
 class OneProcess:
-    """Nobody else."""
+    """World of a single process without MPI."""
 
     rank, size, local_rank = 0, 1, 0
     group: Group | None = None
 
     def barrier(self, name: str = "barrier") -> None:
-        """Everybody is here."""
+        """Return at once: there are no peers."""
 
     def gather(self, values: NDArray[np.float64], *, root: int = 0) -> NDArray[np.float64]:  # noqa: ARG002
         return values[None]
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Do nothing: there is nothing to free."""

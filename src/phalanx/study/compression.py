@@ -189,5 +189,5 @@ def default_folder(study: CompressionConfig, dataset: str, runs: Path) -> Path:
 
 
 def _word(link: str) -> str:
-    """For the name of a folder."""
+    """Return a word for the name of a folder."""
     return "".join(letter if letter.isalnum() else "-" for letter in link)

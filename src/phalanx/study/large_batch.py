@@ -144,7 +144,7 @@ class LargeBatchConfig:
 
 
 def plan(study: LargeBatchConfig, num_samples: int | None = None) -> list[TrainingRun]:
-    """Every run, seed by seed, so that an interrupted study has all remedies for some seeds.
+    """Return every run, seed by seed: an interrupted study has all remedies for some seeds.
 
     num_samples: of the data set's training part; a batch must fit into it.
     Raises: UserError for a batch larger than the data.

@@ -189,7 +189,7 @@ def _is_wanted(study: ParallelismConfig, name: SchemeName, model: ModelName) -> 
 
 
 def size_of(study: ParallelismConfig, model: ModelName) -> Size:
-    """With what was asked for in place of the defaults."""
+    """Return the model's size, with the options of the study in place of the defaults."""
     if model == "gpt":
         size = FULL_GPT if study.full else QUICK_GPT
     else:

@@ -23,7 +23,7 @@ class PlannedRun(Protocol):
 
     @property
     def options(self) -> Mapping[str, object]:
-        """All that were chosen, defaults included."""
+        """All options of the run, defaults included."""
 
     def check(self) -> None:
         """Raises: UserError when its options do not fit each other, the data or this machine."""
@@ -81,7 +81,7 @@ def command_words(
 
 @contextmanager
 def environment_of(added: Mapping[str, str]) -> Iterator[None]:
-    """With `added` in this process's environment, which those it starts are given."""
+    """Add `added` to this process's environment, for the processes it starts."""
     before = {name: os.environ.get(name) for name in added}
     os.environ.update(added)
     try:

@@ -49,7 +49,7 @@ class ScratchRun:
 
 
 def plan_scratch(study: ParallelismConfig) -> StudyPlan:
-    """One process, then more and more workers, each with every scheme and width."""
+    """Return the runs from scratch: one process, then more workers, each scheme and width."""
     runs: list[ScratchRun] = []
     left_out: dict[str, str] = {}
     for scheme, hidden, workers in scratch_layouts(study):

@@ -100,7 +100,7 @@ def time_and_accuracy(cells: Sequence[Cell], name: str) -> Figure | None:
 
 
 def accuracy_domain(cells: Sequence[Cell]) -> tuple[float, float]:
-    """All seeds of all cells with a margin, and never so narrow that noise looks like a trend."""
+    """Return an axis domain that covers all seeds, wide enough that noise is no trend."""
     known = [cell.accuracy for cell in cells if cell.accuracy]
     low, high = min(spread.low for spread in known), max(spread.high for spread in known)
     middle, half = (low + high) / 2, max((high - low) * 0.6, NARROWEST_ACCURACY / 2)
@@ -137,6 +137,6 @@ def _curves(rows: Sequence[Row], y: alt.Y) -> AnyChart:
 
 
 def _ends(rows: Sequence[Row]) -> list[float]:
-    """When each curve ends."""
+    """Return the end of each curve."""
     ends = {str(row["curve"]): float(str(row["trained_s"])) for row in rows}
     return list(ends.values())

@@ -1,4 +1,4 @@
-"""Every rank by itself: its training loss and accuracy over its own part of the data."""
+"""Training loss and accuracy of each rank over its local shard of the data."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def _slowest_to_fastest(rows: Sequence[Row], scale: alt.Scale) -> AnyChart:
 
 
 def _core_limit(rows: Sequence[Row]) -> list[AnyChart]:
-    """Where the cores end, when there are configurations beyond."""
+    """Draw the number of cores, when there are configurations beyond it."""
     if not any(int(str(row["workers"])) > int(str(row["cores"])) for row in rows):
         return []
     beyond = alt.Chart(table()).transform_filter("datum.workers > datum.cores")

@@ -1,4 +1,4 @@
-"""Where a step's time goes."""
+"""Time of a step by phase."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def strategy_scales(rows: Iterable[Row]) -> dict[str, Any]:
 
 
 def _others(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str]:
-    """So many of the offered ones that nobody has; from the beginning again when they run out."""
+    """Return unused values from those offered, cycling when they run out."""
     free = [one for one in offered if one not in taken] or list(offered)
     return [free[i % len(free)] for i in range(number)]
 
@@ -144,7 +144,7 @@ def time_scale(times_s: Sequence[float], *, from_zero: bool) -> alt.Scale:
 
 
 def time_axis(times_s: Sequence[float]) -> alt.Axis:
-    """On a logarithmic scale the usual 1, 2, 5, 10 instead of a line for every digit."""
+    """Return a time axis; on a logarithmic scale with ticks at 1, 2, 5, 10."""
     if not is_wide(times_s):
         return alt.Axis()
     lowest, highest = (math.floor(math.log10(bound(times_s))) for bound in (min, max))

@@ -47,12 +47,12 @@ _RULES: dict[Collective, Rule] = {
 
 
 def algorithm_bandwidth(num_bytes: int, seconds: float) -> float:
-    """Bytes per second: n ÷ time."""
+    """Return the bytes per second: n ÷ time."""
     return num_bytes / seconds
 
 
 def bus_bandwidth(collective: Collective, ranks: int, num_bytes: int, seconds: float) -> float:
-    """Bytes per second that a link would have to carry, as defined by nccl-tests."""
+    """Return the bus bandwidth in bytes per second, as defined by nccl-tests."""
     return algorithm_bandwidth(num_bytes, seconds) * _RULES[collective].bus_factor(ranks)
 
 
@@ -78,8 +78,10 @@ class Floor:
 
 
 def floor_of(collective: Collective, ranks: int, num_bytes: int, machine: Machine) -> Floor | None:
-    """Bytes that must move ÷ the bandwidth of copying at that working set, and the flags by which
-    ranks learn that they may read: there and back, or one way for a barrier.
+    """Return the lower bound of a collective's time: memory traffic and flags.
+
+    Traffic: bytes that must move ÷ the copy bandwidth at that working set. Flags: a round trip, or
+    one way for a barrier.
 
     None when the machine was not measured, or there is nobody to talk to.
     """

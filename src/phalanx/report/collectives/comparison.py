@@ -78,7 +78,7 @@ class PathComparison:
 
 
 def collective_results(measures: Sequence[BenchMeasure]) -> tuple[CollectiveResults, ...]:
-    """In the order of the collectives, and of the measurements within each."""
+    """Return the results by collective, then by measurement."""
     found = [
         (collective, measure, points)
         for collective in SPOKEN

@@ -127,7 +127,7 @@ def _fastest_of_ours(results: CollectiveResults, num_bytes: int) -> CollectivePo
 
 
 def _told(found: Sequence[PathComparison]) -> list[PathComparison]:
-    """At the smallest and the largest size, and at those of TOLD_SIZES that are there."""
+    """Return the comparisons at the smallest, the largest and the TOLD_SIZES."""
     if not found:
         return []
     ends = {found[0].num_bytes, found[-1].num_bytes}

@@ -127,7 +127,7 @@ def _missing(measures: Sequence[BenchMeasure]) -> Topic:
 
 
 def _all_libraries(all_results: Sequence[CollectiveResults]) -> Topic:
-    """Where several MPIs were measured: the smallest lead over any library at each size."""
+    """Return the smallest lead over any MPI library at each size, where several were measured."""
     groups: dict[tuple[Collective, int], list[CollectiveResults]] = {}
     for results in all_results:
         groups.setdefault((results.collective, results.ranks), []).append(results)

@@ -18,7 +18,7 @@ def holds_benches(folder: Path) -> bool:
 
 
 def read_benches(folder: Path) -> tuple[BenchMeasure, ...]:
-    """Every measurement in `folder`, or that it is itself, by name.
+    """Read every measurement in `folder`, or `folder` itself, by name.
 
     Of several, a damaged one is an entry with its error. Raises UserError when there is none, or
     the only one cannot be read.

@@ -1,4 +1,4 @@
-"""From the events of ranks to a point for each path and size. Pure."""
+"""Reduction of ranks' events to a point for each path and size. Pure."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ def _points(
 
 
 def _obstacles(states: Iterable[PathStateEvent]) -> Iterable[Obstacle]:
-    """One for each path and reason: the first collective that it was met with."""
+    """Return one obstacle for each path and reason, with the first collective that met it."""
     seen = set()
     for state in states:
         if state.obstacle and (state.path, state.obstacle) not in seen:

@@ -57,7 +57,7 @@ def title(results: CollectiveResults) -> str:
 
 
 def table_of(results: CollectiveResults, *, wide: bool) -> Table:
-    """In the columns of nccl-tests; sizes are set apart."""
+    """Return the table of a collective in the columns of nccl-tests, grouped by size."""
     names = COLUMNS.split("|")
     shown = [i for i, name in enumerate(names) if wide or name not in ONLY_WHEN_WIDE]
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
@@ -94,7 +94,7 @@ def machine_line(measure: BenchMeasure) -> str:
 def finding_lines(
     drawn_from: Sequence[CollectiveResults], measures: Sequence[BenchMeasure]
 ) -> list[str]:
-    """Every finding as a line that begins with what it is about."""
+    """Return every finding as a line, with its label first."""
     return [
         f"{topic.title}: {sentence.label + ': ' if sentence.label else ''}{sentence.text}"
         for topic in findings(drawn_from, measures)
@@ -103,7 +103,7 @@ def finding_lines(
 
 
 def as_json(measure: BenchMeasure) -> dict[str, Any]:
-    """Everything that the tables show, unrounded, for other programs."""
+    """Return the content of the tables, unrounded, for other programs."""
     drawn_from = collective_results([measure])
     return {
         "bench": measure.name,

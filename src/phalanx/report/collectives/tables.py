@@ -91,7 +91,7 @@ def machine_tables(measures: Sequence[BenchMeasure]) -> list[Table]:
 
 
 def runs_table(measures: Sequence[BenchMeasure]) -> Table:
-    """Every measurement, with what became of it."""
+    """Return a table of every measurement with its status."""
     rows = []
     for measure in measures:
         bench = measure.bench

@@ -1,4 +1,4 @@
-"""Bytes, time and accuracy by compressor, and the time of a step by bandwidth, as charts."""
+"""Charts of bytes, time and accuracy by compressor, and of step time by bandwidth."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ def spoken(compressor: str) -> str:
 
 
 def bandwidth(bytes_per_s: float) -> str:
-    """In bits, as links are called: 1.2 Gbit/s, 850 Mbit/s."""
+    """Format a bandwidth in bits, as usual for links: 1.2 Gbit/s, 850 Mbit/s."""
     bits = 8 * bytes_per_s
     for unit, name in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s")):
         if bits >= unit:
@@ -23,7 +23,7 @@ def bandwidth(bytes_per_s: float) -> str:
 
 
 def pays(bytes_per_s: float | None) -> str:
-    """From `CompressionStudyData.pays_below`."""
+    """Format the result of `CompressionStudyData.pays_below`."""
     if bytes_per_s is None:
         return "never"
     return "always" if math.isinf(bytes_per_s) else f"below {bandwidth(bytes_per_s)}"

@@ -78,7 +78,7 @@ def key_figures(data: CompressionStudyData) -> list[KeyFigure]:
 
 
 def sections(data: CompressionStudyData) -> tuple[Section, ...]:
-    """All charts that the records allow."""
+    """Return the sections with all charts that the records allow."""
     by_place = [
         (place, step_on(data, place, f"step-{number}"))
         for number, place in enumerate(data.places, 1)

@@ -57,7 +57,7 @@ class CompressionCell:
 
     @property
     def accuracy_by_seed(self) -> dict[int, float]:
-        """After the last epoch of whole trainings."""
+        """Validation accuracy after the last epoch of full trainings."""
         return {
             run.setting.seed: accuracy
             for run in self.runs
@@ -67,7 +67,7 @@ class CompressionCell:
 
     @property
     def accuracy(self) -> SeedSpread | None:
-        """After the last epoch; None on links, where only some steps were made."""
+        """Accuracy after the last epoch; None on links, where only some steps were made."""
         if self.place != MEMORY:
             return None
         values = [
@@ -83,7 +83,7 @@ class CompressionCell:
 
 @dataclass(frozen=True, kw_only=True)
 class CompressionStudyData:
-    """Everything that the page is made of."""
+    """Measurements that the page of a compression study shows."""
 
     measures: StudyMeasures
     cells: tuple[CompressionCell, ...]  # in the order of the plan
@@ -133,8 +133,10 @@ class CompressionStudyData:
         return ratio_of_times(plain.times, own.times, comparisons=others)
 
     def accuracy_difference(self, compressor: str) -> Interval | None:
-        """To the accuracy without compression, seed by seed; None where one of them was not
-        measured, or with a single seed."""
+        """Return the difference to the accuracy without compression, seed by seed.
+
+        None where one of them was not measured, or with a single seed.
+        """
         own, plain = self.cell(compressor, MEMORY), self.cell(NONE, MEMORY)
         if own is None or plain is None:
             return None
@@ -161,7 +163,7 @@ class CompressionStudyData:
         )
 
     def pays_below(self, compressor: str) -> float | None:
-        """Bytes per second; see `Fit.pays_below`."""
+        """Return the break-even bandwidth in bytes per second; see `Fit.pays_below`."""
         fit = self.fit
         if fit is None or not {compressor, NONE} <= set(fit.bases_s):
             return None
@@ -223,7 +225,7 @@ def step_times(ranks: Sequence[Sequence[StepEvent]]) -> list[float]:
 
 
 def bandwidth_of(place: str) -> float | None:
-    """Bytes per second of a link such as 1Gbit/s,1ms; None for memory."""
+    """Return the bytes per second of a link such as 1Gbit/s,1ms; None for memory."""
     for word in place.split(","):
         found = re.fullmatch(r"\s*([0-9.]+)\s*([kMG]bit/s)\s*", word, re.IGNORECASE)
         if found:
@@ -243,7 +245,7 @@ def _steps(folder: Path, ranks: Iterable[int]) -> list[list[StepEvent]]:
 
 
 def _sent_bytes(run: RunMeasure) -> float | None:
-    """In a step of the last epoch, by the rank that sends the most."""
+    """Return the bytes a step in the last epoch, of the rank that sends the most."""
     sent = []
     for rank in run.ranks.values():
         last = rank.epochs[max(rank.epochs)] if rank.epochs else None

@@ -87,7 +87,7 @@ def throughput(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
 
 
 def utilisation(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    """With compute, a bar a format, against the floor."""
+    """Draw the utilisation with compute, a bar a format, against the floor."""
     rows = rows_of(_busiest(measure, cache))
     if not rows:
         return None

@@ -90,7 +90,7 @@ def _utilised(points: Sequence[IoPoint]) -> str:
 
 
 def bound(measure: IoMeasure, cache: Cache) -> str | None:
-    """From which compute time on the fastest way keeps up, and how far the profile is from it."""
+    """Return the compute time from which the fastest way keeps up, relative to the profile's."""
     points = best_of_each_format(measure.flat, cache, fewest_ranks(measure))
     best = fastest(points)
     if best is None or measure.bench is None:
@@ -132,7 +132,7 @@ def times_of(measure: IoMeasure, cache: Cache, loader: Loader) -> list[str]:
 
 
 def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> str | None:
-    """Against PyTorch's DataLoader on the same shards, the best that each has."""
+    """Compare with PyTorch's DataLoader on the same shards, each at its best."""
     told = []
     for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure)):
         best = fastest(rivals(measure, point, loader))

@@ -158,5 +158,5 @@ def memory(cache: Cache) -> str:
 
 
 def capital(text: str) -> str:
-    """As a sentence begins: HDF5 stays as it is."""
+    """Capitalise the first word of a sentence: HDF5 stays as it is."""
     return f"{text[0].upper()}{text[1:]}"

@@ -96,13 +96,13 @@ class IoMeasure:
 
     @property
     def paced(self) -> tuple[IoPoint, ...]:
-        """With the compute time of its setting."""
+        """Points with the compute time of the setting."""
         compute_s = self.bench.setting.compute_s if self.bench else None
         return tuple(point for point in self.points if point.compute_s == compute_s)
 
     @property
     def with_compute(self) -> tuple[IoPoint, ...]:
-        """With any compute time: a study measures several."""
+        """Points with any compute time: a study measures several."""
         return tuple(point for point in self.points if point.compute_s)
 
     def flat_of(self, cell: IoCell) -> IoPoint | None:

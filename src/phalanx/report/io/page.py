@@ -99,7 +99,7 @@ def key_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
 
 
 def sections(measure: IoMeasure) -> tuple[Section, ...]:
-    """All charts that the records allow."""
+    """Return the sections with all charts that the records allow."""
     made = []
     for name, title, drawn in SECTIONS:
         rows = tuple(row for chart, draw in drawn if (row := row_of(_panels(measure, chart, draw))))

@@ -107,7 +107,7 @@ def flat_rate(measure: IoMeasure, point: IoPoint) -> float:
 
 
 def bounds(measure: IoMeasure, cache: Cache) -> str | None:
-    """For each format the compute time of a step below which it holds the accelerator up."""
+    """Return, for each format, the compute time below which it is I/O-bound."""
     told = []
     for best in best_of_each_format(measure.flat, cache):
         reached = shortest_s(measure, best)

@@ -68,7 +68,7 @@ def io_study_content(folder: Path) -> Content:
 
 
 def key_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
-    """Where the fastest way turns from I/O-bound to compute-bound."""
+    """Return the compute time at which the fastest way turns compute-bound."""
     best = fastest(best_of_each_format(measure.flat, cache))
     if best is None or measure.bench is None:
         return None

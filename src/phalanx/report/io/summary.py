@@ -63,7 +63,7 @@ def _place(point: IoPoint) -> tuple[int, int, str, int, int]:
 
 
 def as_json(measure: IoMeasure) -> dict[str, Any]:
-    """Everything that the table shows, unrounded, for other programs."""
+    """Return the content of the table, unrounded, for other programs."""
     return {
         "bench": measure.name,
         "status": measure.status,

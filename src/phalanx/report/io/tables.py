@@ -19,7 +19,7 @@ MEGABYTE = 1e6
 
 
 def ways(measure: IoMeasure) -> list[Table]:
-    """Every way of loading, flat out and with compute."""
+    """Return a table of every way of loading, flat out and with compute."""
     if measure.bench is None or not measure.points:
         return []
     setting = measure.bench.setting
@@ -65,7 +65,7 @@ def times_read(measure: IoMeasure, point: IoPoint) -> str:
 
 
 def times_torch(measure: IoMeasure, point: IoPoint) -> str:
-    """Against the same number of readers and batches ahead."""
+    """Return the speed-up over PyTorch with the same number of readers and batches ahead."""
     if point.cell.loader != "phalanx":
         return UNKNOWN
     same = [

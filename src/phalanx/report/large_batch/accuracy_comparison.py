@@ -48,8 +48,9 @@ def base_of(data: LargeBatchStudyData, cell: BatchCell) -> BatchCell | None:
 def compare_to_baseline(
     data: LargeBatchStudyData, remedy: str, *, comparisons: int | None = None
 ) -> list[AccuracyComparison]:
-    """Every larger batch of the study with a remedy, the smallest first; of a batch of which no run
-    came to a result, that it cannot be told.
+    """Compare every larger batch of a remedy with its baseline, the smallest first.
+
+    A batch without a result is compared as "cannot be told".
 
     comparisons: that are made together; those of this remedy where it is not told.
     """

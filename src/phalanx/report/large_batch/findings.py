@@ -140,7 +140,7 @@ def _lost(cell: BatchCell) -> str:
 
 
 def _costs(data: LargeBatchStudyData) -> list[Sentence]:
-    """At each batch what the recipe comes to as it is, and the best where one is seen to be."""
+    """Return, for each batch, the cost of the base recipe, and the best remedy if significant."""
     sentences = []
     for batch_size in data.batch_sizes[1:]:
         cells = [cell for cell in data.at(batch_size) if cell.accuracy]

@@ -76,7 +76,7 @@ def key_figures(data: LargeBatchStudyData) -> list[KeyFigure]:
 
 
 def sections(data: LargeBatchStudyData) -> tuple[Section, ...]:
-    """All charts that the records allow."""
+    """Return the sections with all charts that the records allow."""
     largest = data.batch_sizes[1:][-LOSS_PANELS:]
     made = (
         (

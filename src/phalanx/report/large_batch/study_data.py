@@ -45,7 +45,7 @@ class BatchCell:
 
     @property
     def accuracy(self) -> SeedSpread | None:
-        """On the validation data after the last epoch, of the runs that came to their end."""
+        """Validation accuracy after the last epoch, of completed runs."""
         return _spread(self.runs, lambda run: run.trained[-1].validation_accuracy)
 
     @property
@@ -83,7 +83,7 @@ class BatchCell:
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:
-    """When the runs of a cell first had the target accuracy; means over the seeds that had it."""
+    """Epochs, updates and time to the target accuracy; means over the seeds that reached it."""
 
     cell: BatchCell
     num_reached: int
@@ -96,7 +96,7 @@ class Reached:
 
 @dataclass(frozen=True, kw_only=True)
 class LargeBatchStudyData:
-    """Everything that the page is made of."""
+    """Measurements that the page of a large-batch study shows."""
 
     measures: StudyMeasures
     cells: tuple[BatchCell, ...]  # by increasing batch, then in the order of the plan

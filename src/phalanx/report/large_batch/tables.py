@@ -16,7 +16,7 @@ COLUMNS = (
 
 
 def remedies(data: LargeBatchStudyData) -> Table:
-    """Every remedy at every batch."""
+    """Return a table of every remedy at every batch."""
     return make_table(
         "Remedies",
         "Means over the seeds that came to their end. Against the base: percentage points of "
@@ -56,7 +56,7 @@ def _against(cell: BatchCell, base: BatchCell) -> str:
 
 
 def times(data: LargeBatchStudyData) -> Table:
-    """When each remedy at each batch had the target accuracy."""
+    """Return a table of the time to the target accuracy."""
     target = data.target
     rows = [
         (

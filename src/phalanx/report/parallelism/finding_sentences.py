@@ -32,7 +32,7 @@ SAME_LOSS = 1e-3
 
 
 def fastest(model: ModelData) -> str | None:
-    """At each number of ranks who is the fastest, where that can be told, and against whom."""
+    """Return the fastest scheme at each number of ranks, where significant, and its rivals."""
     parts = []
     for ranks in model.num_ranks:
         cells = sorted(model.on(ranks), key=_epoch_s)

@@ -83,7 +83,7 @@ def _fastest(found: list[tuple[ModelData, ParallelCell]]) -> str:
 
 
 def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
-    """At how many workers an epoch is shortest, and what the most of them take."""
+    """Return the number of workers with the shortest epoch, and the time of the most workers."""
     told = []
     for scheme in schemes_of(cells):
         own = sorted(with_alone(cells, scheme), key=_widths)
@@ -136,8 +136,7 @@ def _algorithms(data: ParallelismStudyData) -> Topic:
 
 
 def against_naive(results: CollectiveResults) -> str | None:
-    """From which size on each algorithm is seen to be faster than the naive one, at every measured
-    size."""
+    """Return the size from which each algorithm is significantly faster than the naive one."""
     naive = {p.num_bytes: p for p in results.points if p.path == "naive"}
     parts = []
     for path in dict.fromkeys(p.path for p in results.points if p.path != "naive"):
@@ -162,7 +161,7 @@ def against_naive(results: CollectiveResults) -> str | None:
 def _sizes_won(
     own: Mapping[int, CollectivePoint], naive: Mapping[int, CollectivePoint]
 ) -> list[int]:
-    """From the largest size down, as long as it is seen to be faster."""
+    """Return the largest sizes without a gap at which `own` is significantly faster."""
     won = []
     for num_bytes in sorted(own, reverse=True):
         if not is_faster(own[num_bytes], naive[num_bytes], comparisons=len(own)):

@@ -96,7 +96,7 @@ def key_figures(model: ModelData) -> list[KeyFigure]:
 
 
 def sections(data: ParallelismStudyData) -> tuple[Section, ...]:
-    """All charts that the records allow."""
+    """Return the sections with all charts that the records allow."""
     made = (
         (
             "scaling",
@@ -222,5 +222,5 @@ def _lead(data: ParallelismStudyData, where: str) -> str:
 
 
 def _word(scheme: str) -> str:
-    """For the name of an element and a file."""
+    """Return a word for the name of an element and a file."""
     return "".join(letter if letter.isalnum() else "-" for letter in scheme)

@@ -43,7 +43,7 @@ def micro_batches_of(cell: ParallelCell) -> int | None:
 
 
 def pipeline(cell: ParallelCell, name: str) -> Figure | None:
-    """One recorded step, a row for each stage."""
+    """Draw one recorded step, a row for each stage."""
     step = pipeline_step(cell.detail)
     if step is None:
         return None
@@ -100,7 +100,7 @@ def pipeline(cell: ParallelCell, name: str) -> Figure | None:
 
 
 def bubble_words(cell: ParallelCell) -> str:
-    """For the head of a panel: bubble 31 % (formula 16 %)."""
+    """Format the title of a panel: bubble 31 % (formula 16 %)."""
     measured, formula = bubble_of(cell)
     parts = [] if measured is None else [f"bubble {percent(measured, 0)}"]
     parts += [] if formula is None else [f"formula {percent(formula, 0)}"]

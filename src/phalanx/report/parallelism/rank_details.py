@@ -136,7 +136,7 @@ class RunDetail:
 
 
 def state(rank: RankDetail) -> Pair:
-    """Bytes of parameters, gradients and optimizer state."""
+    """Return measured and expected bytes of parameters, gradients and optimizer state."""
     memory = rank.memory
     if memory is None:
         return Pair(found=None, formula=rank.expected.state_bytes)
@@ -221,7 +221,7 @@ def pipeline_step(detail: RunDetail) -> PipelineStep | None:
 
 
 def pipeline_steps(detail: RunDetail) -> list[PipelineStep]:
-    """Every step that all ranks of the first pipeline have recorded."""
+    """Return the steps that all ranks of the first pipeline have recorded."""
     ranks = _first_pipeline(detail.ranks)
     by_step: dict[int, dict[int, list[ActionEvent]]] = {}
     for place, rank in enumerate(ranks):

@@ -54,7 +54,7 @@ class ModelData:
 
     @property
     def num_ranks(self) -> list[int]:
-        """All but 1, where there is nothing to compare."""
+        """Numbers of ranks, without 1, where there is nothing to compare."""
         return sorted({cell.ranks for cell in self.cells if cell.ranks > 1})
 
     def on(self, ranks: int) -> list[ParallelCell]:
@@ -70,7 +70,7 @@ class ModelData:
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelismStudyData:
-    """Everything that the page of a parallelism study is made of."""
+    """Measurements that the page of a parallelism study shows."""
 
     measures: StudyMeasures
     models: tuple[ModelData, ...]

@@ -39,7 +39,7 @@ def published() -> tuple[Published, ...]:
 
 
 def beside_published(cells: Sequence[Cell]) -> Table:
-    """Every configuration of a study of such images, then what others have published."""
+    """Return a table of the study's configurations on such images, and of published results."""
     own = [cell for cell in cells if cell.workload.dataset in DATASETS]
     rows = [
         (

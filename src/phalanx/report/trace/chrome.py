@@ -152,7 +152,7 @@ def _complete(rank: int, thread: int, span: TraceSpan, start_ns: int) -> Event:
 def _arrow(
     number: int, wait: Wait, threads: Mapping[tuple[int, TraceSpan], int], start_ns: int
 ) -> list[Event]:
-    """From the collective of the rank that came last to that which waited, at that moment."""
+    """Return an arrow from the collective of the last rank to that of the waiting one."""
     if (
         wait.late_span is None
         or not wait.late_span.began_ns <= wait.ended_ns <= wait.late_span.ended_ns

@@ -88,7 +88,7 @@ def rank_trace(
 
 
 def offset_at(readings: Sequence[ClockReading], at_ns: int) -> int:
-    """To be added for the clock of rank 0: linear between two readings, constant with one."""
+    """Return the offset to the clock of rank 0: linear between two readings, constant with one."""
     if not readings:
         return 0
     first, last = readings[0], readings[-1]

@@ -66,7 +66,7 @@ def counted_steps(steps: tuple[StepEvent, ...]) -> tuple[StepEvent, ...]:
 
 
 def _ends(trace: RankTrace, steps: set[int]) -> tuple[int, int]:
-    """When the first of `steps` began and the last ended, by their spans."""
+    """Return the begin of the first and the end of the last of `steps`, by their spans."""
     own = [span for span in trace.spans if span.detail and span.detail.get("step") in steps]
     began = min((span.began_ns for span in own), default=0)
     return began, max((span.ended_ns for span in own), default=0)
@@ -93,7 +93,7 @@ def _line(row: RankRow) -> list[str]:
 
 
 def _waits(row: RankRow) -> str:
-    """All of them, and for whom most."""
+    """Return the total of the waits, and the rank that caused most."""
     most = next(iter(row.waited_s), None)
     return "" if most is None else f"{_ms(sum(row.waited_s.values()))} ({most})"
 

@@ -53,8 +53,9 @@ def _for_messages(ranks: Mapping[int, RankTrace]) -> list[Wait]:
 
 
 def waited_s(found: Iterable[Wait], rank: int, since_ns: int, until_ns: int) -> dict[int, float]:
-    """Seconds of the waits of `rank` that began between these times, by the rank that came last;
-    the most first."""
+    """Return the seconds that `rank` waited for each late rank, the most first.
+
+    Waits that began between `since_ns` and `until_ns` count."""
     by_late: dict[int, float] = {}
     for wait in found:
         if wait.rank == rank and since_ns <= wait.began_ns < until_ns:

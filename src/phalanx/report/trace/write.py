@@ -1,4 +1,4 @@
-"""From the folder of a traced run to `trace.json`."""
+"""Writing of `trace.json` from the folder of a traced run."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class Scheme(Protocol):
 
     @property
     def waited_s(self) -> float:
-        """Seconds of `forward` and `backward` that were spent waiting for others, so far."""
+        """Seconds of `forward` and `backward` spent waiting for peers, so far."""
 
     def local_batch(self, batch: range) -> range:
         """The samples of a global batch that go through this rank's network."""
@@ -33,7 +33,7 @@ class Scheme(Protocol):
         """Bring the gradients of all ranks together."""
 
     def update(self) -> None:
-        """One step of the optimizer, on the parameters that this rank is in charge of."""
+        """Make one optimizer step on the parameters that this rank owns."""
 
     def distribute(self) -> None:
         """Bring the new parameters to those who need them."""

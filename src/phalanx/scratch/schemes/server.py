@@ -57,7 +57,7 @@ class Worker:
         self.network.backward(global_batch_size)
 
     def combine(self) -> None:
-        """Each server gets the gradients of its part."""
+        """Send each server the gradients of its shard."""
         leaving = [
             self.group.send(Buffer.of(self._part(self.network.gradients, server)), dest=server)
             for server in range(self.servers)
@@ -69,7 +69,7 @@ class Worker:
         """The servers do that."""
 
     def distribute(self) -> None:
-        """Each server sends the new parameters of its part."""
+        """Receive the new parameters of its shard from each server."""
         arriving = [
             self.group.receive(
                 Buffer.of(self._part(self.network.parameters, server)), source=server

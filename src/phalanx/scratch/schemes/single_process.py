@@ -1,4 +1,4 @@
-"""One process that does everything: what all other schemes must agree with."""
+"""Training in one process: the reference for all other schemes."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class SingleProcess:
         self.network.backward(global_batch_size)
 
     def combine(self) -> None:
-        """There are no others."""
+        """Do nothing: there are no peers."""
 
     def update(self) -> None:
         self.optimizer.step(self.network.gradients)
 
     def distribute(self) -> None:
-        """Nobody else needs them."""
+        """Do nothing: there are no peers."""
 
     def full_parameters(self) -> Array:
         return self.network.parameters

@@ -188,7 +188,7 @@ class Tensor(SingleProcess):
         return self.communicator.waited_s
 
     def reported(self, batch: range) -> slice:
-        """All ranks come to the same losses; each reports a share of them."""
+        """Return this rank's share of the samples; all ranks compute the same losses."""
         share = share_of(self.communicator.group.rank, self.communicator.group.size, len(batch))
         return slice(share.start, share.stop)
 
