@@ -30,10 +30,10 @@ from phalanx.parallel.strategy import Batch, Strategy, backward
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.spans import SpanRecorder
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import Trained, Work, batch_of, make_steps, set_rate
+from phalanx.train.loop import EpochCounts, TrainingContext, batch_of, make_steps, set_rate
 from phalanx.train.memory import keep_freed_memory
 from phalanx.train.optimizer import update_rule
-from phalanx.train.schedule import Schedule
+from phalanx.train.schedule import LRSchedule
 
 MODES = ("plain", "timed", "recorded", "traced")
 BATCH = 128
@@ -92,12 +92,12 @@ class CountingWriter(EventWriter):
         self.written_s += time.thread_time() - began
 
 
-def work_of(strategy: Strategy, folder: Path) -> Work:
+def work_of(strategy: Strategy, folder: Path) -> TrainingContext:
     config = TrainConfig(model="mlp")
     strategy.prepare(build_model("mlp", seed=0), update_rule(config, config.lr))
-    return Work(
+    return TrainingContext(
         strategy=strategy,
-        schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
+        schedule=LRSchedule(kind="constant", peak=config.lr, num_steps=1),
         source=InMemorySource(load_dataset("digits")),
         global_batch_size=BATCH,
         seed=0,
@@ -119,7 +119,7 @@ class Bench:
 
     def __init__(self, strategy: BareMPI | BareShared, folder: Path) -> None:
         self.work = work_of(strategy, folder)
-        self._strategy, self._spans, self._trained = strategy, SpanRecorder(), Trained()
+        self._strategy, self._spans, self._trained = strategy, SpanRecorder(), EpochCounts()
         self._all_batches = self._batches()
         self._began, self._used_s, self._within_s = 0.0, 0.0, 0.0
         self._run = {

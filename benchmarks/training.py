@@ -61,11 +61,11 @@ from phalanx.records.files import EventTail, EventWriter, rank_file, write_atomi
 from phalanx.records.schema import StepEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.environment import describe_environment
-from phalanx.train.loop import Work, train_epoch
+from phalanx.train.loop import TrainingContext, train_epoch
 from phalanx.train.memory import keep_freed_memory
 from phalanx.train.optimizer import update_rule
 from phalanx.train.progress import step_s
-from phalanx.train.schedule import Schedule
+from phalanx.train.schedule import LRSchedule
 
 BATCH = 128
 SAMPLES = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
@@ -108,9 +108,9 @@ def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> 
     strategy.prepare(model, update_rule(config, config.lr))
     path = rank_file(folder, strategy.rank)
     writer, tail = EventWriter(path), EventTail(path)
-    work = Work(
+    work = TrainingContext(
         strategy=strategy,
-        schedule=Schedule(kind="constant", peak=config.lr, num_steps=1),
+        schedule=LRSchedule(kind="constant", peak=config.lr, num_steps=1),
         source=InMemorySource(data),
         global_batch_size=BATCH,
         seed=0,

@@ -8,7 +8,7 @@ from phalanx.models.build import build_model
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import Batch
 from phalanx.train.config import TrainConfig
-from phalanx.train.meaning import check_meaning
+from phalanx.train.option_scope import check_option_scope
 
 RULE = OptimizerConfig(name="sgd", learning_rate=0.1)
 
@@ -41,4 +41,4 @@ def test_float64_and_pipelines_are_refused() -> None:
         TrainConfig(autocast="bf16", dtype="float64")
     config = TrainConfig(autocast="bf16", strategy="pipeline", ranks=2)
     with pytest.raises(UserError, match="--autocast bf16 means nothing for --model mlp --strategy"):
-        check_meaning(config, config.mesh_of(2))
+        check_option_scope(config, config.mesh_of(2))

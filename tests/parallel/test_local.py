@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from phalanx.data.sampler import GlobalBatches
 from phalanx.models.build import build_model
-from phalanx.train.schedule import Schedule
+from phalanx.train.schedule import LRSchedule
 from tests.conftest import Ranks
 
 PROGRAM = Path(__file__).parents[1] / "train" / "programs" / "truth.py"
@@ -78,7 +78,7 @@ class Simulated:
 
 def simulate(count: int, options: dict[str, Any]) -> dict[str, Tensor]:
     ranks = [Simulated(rank, count, options.get("optimizer", "adam")) for rank in range(count)]
-    schedule = Schedule(kind="cosine", peak=1e-3, num_steps=100)
+    schedule = LRSchedule(kind="cosine", peak=1e-3, num_steps=100)
     shared, momentum = ranks[0].values(), torch.tensor(0.0)
     is_nesterov = "outer_lr" in options
     for step in range(50):

@@ -14,7 +14,7 @@ from phalanx.errors import UserError
 from phalanx.models.options import DataShape
 from phalanx.parallel.server import Server
 from phalanx.train.config import TrainConfig
-from phalanx.train.fit import check_fit
+from phalanx.train.validate import validate
 from tests.conftest import Ranks
 
 
@@ -28,8 +28,8 @@ def test_a_server_cannot_be_made_slow() -> None:
     shape = DataShape(inputs=(1, 28, 28), num_classes=10)
     config = TrainConfig(strategy="server", ranks=3, threads=1, slow_rank="0:0.1")
     with pytest.raises(UserError, match="rank 0 is a server, which makes no steps; the workers"):
-        check_fit(config, shape)
-    check_fit(replace(config, slow_rank="1:0.1"), shape)
+        validate(config, shape)
+    validate(replace(config, slow_rank="1:0.1"), shape)
 
 
 @pytest.mark.mpi

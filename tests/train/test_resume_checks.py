@@ -11,6 +11,7 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.parallel.sequential import Sequential
+from phalanx.train.checkpointing import CheckpointWriter, StartingPoint
 from phalanx.train.config import TrainConfig
 from phalanx.train.manifest import MANIFEST, MODEL_FILE, Manifest, folder_name
 from phalanx.train.recipe import recipe_of, restarts_schedule
@@ -22,7 +23,6 @@ from phalanx.train.resume import (
     find_checkpoint,
 )
 from phalanx.train.run import complete
-from phalanx.train.saving import Saver, StartingPoint
 from tests.data.packs import make_pack
 from tests.train.test_manifest import save
 
@@ -87,7 +87,7 @@ def test_one_set_aside_counts_while_its_successor_is_missing(tmp_path: Path) -> 
 def test_the_checkpoint_just_written_stays_whatever_the_clock_says(tmp_path: Path) -> None:
     """Of those within epochs two stay: the newest, and of the others the one that was saved last.
     Those of whole epochs all do."""
-    saver = Saver(
+    saver = CheckpointWriter(
         config=CONFIG,
         folder=tmp_path,
         strategy=Sequential(),

@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
-from phalanx.train.schedule import Schedule, check_warm_up, schedule_of, step_at
+from phalanx.train.schedule import LRSchedule, check_warm_up, schedule_of, step_at
 
 KINDS = ("constant", "step", "cosine", "polynomial")
 WARM_UPS = ("constant", "linear", "cosine")
 
 
 @st.composite
-def schedules(draw: st.DrawFn) -> Schedule:
+def schedules(draw: st.DrawFn) -> LRSchedule:
     num_steps = draw(st.integers(1, 300))
-    return Schedule(
+    return LRSchedule(
         kind=draw(st.sampled_from(KINDS)),
         peak=draw(st.floats(1e-6, 100.0)),
         num_steps=num_steps,
@@ -27,12 +27,12 @@ def schedules(draw: st.DrawFn) -> Schedule:
 
 
 def test_constant_is_constant() -> None:
-    schedule = Schedule(kind="constant", peak=0.1, num_steps=10)
+    schedule = LRSchedule(kind="constant", peak=0.1, num_steps=10)
     assert {schedule.at(step) for step in range(20)} == {0.1}
 
 
 def test_cosine_falls_from_the_peak_to_nothing() -> None:
-    schedule = Schedule(kind="cosine", peak=0.1, num_steps=100)
+    schedule = LRSchedule(kind="cosine", peak=0.1, num_steps=100)
     rates = [schedule.at(step) for step in range(101)]
     assert rates[0] == 0.1
     assert rates[50] == pytest.approx(0.05)
@@ -42,12 +42,14 @@ def test_cosine_falls_from_the_peak_to_nothing() -> None:
 
 
 def test_polynomial_falls_by_its_power() -> None:
-    schedule = Schedule(kind="polynomial", peak=0.4, num_steps=10, power=2.0)
+    schedule = LRSchedule(kind="polynomial", peak=0.4, num_steps=10, power=2.0)
     assert [schedule.at(step) for step in (0, 5, 10, 99)] == pytest.approx([0.4, 0.1, 0.0, 0.0])
 
 
 def test_step_falls_at_parts_of_the_whole_run() -> None:
-    schedule = Schedule(kind="step", peak=1.0, num_steps=8, warmup_steps=2, milestones=(0.5, 0.75))
+    schedule = LRSchedule(
+        kind="step", peak=1.0, num_steps=8, warmup_steps=2, milestones=(0.5, 0.75)
+    )
     rates = [schedule.at(step) for step in range(8)]
     assert rates == pytest.approx([1 / 3, 2 / 3, 1, 1, 0.1, 0.1, 0.01, 0.01])
 
@@ -55,7 +57,7 @@ def test_step_falls_at_parts_of_the_whole_run() -> None:
 def test_warm_ups_rise_to_the_peak() -> None:
     made = {
         kind: [
-            Schedule(
+            LRSchedule(
                 kind="constant", peak=1.0, num_steps=9, warmup=kind, warmup_steps=3
             ).at(step)
             for step in range(5)
@@ -68,7 +70,7 @@ def test_warm_ups_rise_to_the_peak() -> None:
 
 
 @given(schedules())
-def test_every_schedule_rises_to_its_peak_and_falls_from_there(schedule: Schedule) -> None:
+def test_every_schedule_rises_to_its_peak_and_falls_from_there(schedule: LRSchedule) -> None:
     rates = [schedule.at(step) for step in range(schedule.num_steps + 5)]
     rising, falling = rates[: schedule.warmup_steps], rates[schedule.warmup_steps :]
     assert all(0 < rate < schedule.peak for rate in rising)
@@ -81,13 +83,13 @@ def test_every_schedule_rises_to_its_peak_and_falls_from_there(schedule: Schedul
 def test_a_milestone_is_reached_at_its_step() -> None:
     """0.55 of 100 is 55.00000000000001 in floating point."""
     for part in (0.07, 0.14, 0.28, 0.29, 0.55, 0.56, 0.57, 0.58):
-        schedule = Schedule(kind="step", peak=1.0, num_steps=100, milestones=(part,))
+        schedule = LRSchedule(kind="step", peak=1.0, num_steps=100, milestones=(part,))
         falls = [step for step in range(100) if schedule.at(step) < 1]
         assert falls[0] == round(part * 100)
 
 
 @given(schedules(), st.integers(0, 50))
-def test_begun_anew_it_is_the_schedule_of_what_is_left(schedule: Schedule, first: int) -> None:
+def test_begun_anew_it_is_the_schedule_of_what_is_left(schedule: LRSchedule, first: int) -> None:
     anew = replace(schedule, first_step=first, num_steps=schedule.num_steps + first)
     rates = [anew.at(first + step) for step in range(schedule.num_steps)]
     assert rates == [schedule.at(step) for step in range(schedule.num_steps)]
@@ -101,9 +103,9 @@ def test_positions_become_steps() -> None:
 
 
 @given(schedules())
-def test_without_a_warm_up_nothing_rises(schedule: Schedule) -> None:
+def test_without_a_warm_up_nothing_rises(schedule: LRSchedule) -> None:
     """And what comes after one is the same decay, over the steps that are left."""
-    plain = Schedule(
+    plain = LRSchedule(
         kind=schedule.kind,
         peak=schedule.peak,
         num_steps=schedule.num_steps - schedule.warmup_steps,
@@ -120,7 +122,7 @@ def test_of_a_run_epochs_become_steps() -> None:
         lr_schedule="polynomial", lr_power=1.0, warmup="cosine",
     )  # fmt: skip
     made = schedule_of(config, global_batch_size=1024, num_train=10_000)
-    assert made == Schedule(
+    assert made == LRSchedule(
         kind="polynomial", peak=0.8, num_steps=40, warmup="cosine", warmup_steps=15, power=1.0
     )
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from phalanx.train.communication import CommunicationOptions
-from phalanx.train.config import KeepingOptions, TrainConfig, WorkOptions
-from phalanx.train.learning import LearningOptions
-from phalanx.train.reading import ReadingOptions
-from phalanx.train.split import SplitOptions
+from phalanx.train.communication_options import CommunicationOptions
+from phalanx.train.config import CheckpointOptions, TrainConfig, TrainingOptions
+from phalanx.train.data_options import DataOptions
+from phalanx.train.optimizer_options import OptimizerOptions
+from phalanx.train.parallel_options import ParallelOptions
 
 
 def _shown_as(title: str, place: int) -> Parameter:
@@ -21,12 +21,12 @@ def _shown_as(title: str, place: int) -> Parameter:
     )
 
 
-Work = Annotated[WorkOptions, _shown_as("Model and run", 1)]
-Reading = Annotated[ReadingOptions, _shown_as("Data", 2)]
-Learning = Annotated[LearningOptions, _shown_as("Optimizer", 3)]
-Split = Annotated[SplitOptions, _shown_as("Parallelism", 4)]
+Work = Annotated[TrainingOptions, _shown_as("Model and run", 1)]
+Reading = Annotated[DataOptions, _shown_as("Data", 2)]
+Learning = Annotated[OptimizerOptions, _shown_as("Optimizer", 3)]
+Split = Annotated[ParallelOptions, _shown_as("Parallelism", 4)]
 Communication = Annotated[CommunicationOptions, _shown_as("Communication", 5)]
-Keeping = Annotated[KeepingOptions, _shown_as("Checkpoints and records", 6)]
+Keeping = Annotated[CheckpointOptions, _shown_as("Checkpoints and records", 6)]
 
 
 CONFIG_HELP = (
@@ -40,12 +40,12 @@ CONFIG_FILE_GROUP = Group("Configuration file", sort_key=7)
 class RunOptions:
     """All options of a training run."""
 
-    work: Work = field(default_factory=WorkOptions)
-    reading: Reading = field(default_factory=ReadingOptions)
-    learning: Learning = field(default_factory=LearningOptions)
-    split: Split = field(default_factory=SplitOptions)
+    work: Work = field(default_factory=TrainingOptions)
+    reading: Reading = field(default_factory=DataOptions)
+    learning: Learning = field(default_factory=OptimizerOptions)
+    split: Split = field(default_factory=ParallelOptions)
     communication: Communication = field(default_factory=CommunicationOptions)
-    keeping: Keeping = field(default_factory=KeepingOptions)
+    keeping: Keeping = field(default_factory=CheckpointOptions)
 
     def config(self) -> TrainConfig:
         """Return the options as one config. Raises: UserError for invalid values."""

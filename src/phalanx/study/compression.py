@@ -17,9 +17,9 @@ from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.study.planned import TrainingRun
-from phalanx.train.communication import Compression, Overlap
+from phalanx.train.communication_options import Compression, Overlap
 from phalanx.train.config import DatasetName, TrainConfig
-from phalanx.train.split import option
+from phalanx.train.parallel_options import option
 
 COUNT = {"PHALANX_COUNT": "1"}
 """Ranks count what they send and receive."""

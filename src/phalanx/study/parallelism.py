@@ -17,7 +17,7 @@ from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.study.planned import PlannedRun, TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import DatasetName, TrainConfig
-from phalanx.train.fit import check_fit
+from phalanx.train.validate import validate
 
 COUNT = {"PHALANX_COUNT": "1"}
 """Ranks count what they send and receive."""
@@ -153,7 +153,7 @@ def plan(study: ParallelismConfig, shapes: dict[ModelName, DataShape]) -> StudyP
                 name = f"{model}-{scheme}-{ranks}-s{seed}"
                 try:
                     config = _config(study, model, scheme, ranks, seed)
-                    check_fit(config, shapes[model])
+                    validate(config, shapes[model])
                 except UserError as error:
                     left_out[name] = str(error).splitlines()[0]
                     continue

@@ -13,7 +13,7 @@ from phalanx.errors import UserError
 from phalanx.models.options import ModelName
 from phalanx.study.planned import TrainingRun
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
-from phalanx.train.split import Strategy
+from phalanx.train.parallel_options import Strategy
 
 EPOCHS = 6
 """The first is warm-up, which leaves five that are timed."""

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName, ModelOptions, completed
-from phalanx.train.communication import CommunicationOptions
-from phalanx.train.learning import LearningOptions
-from phalanx.train.reading import DatasetName, ReadingOptions
-from phalanx.train.split import SplitOptions, option
+from phalanx.train.communication_options import CommunicationOptions
+from phalanx.train.data_options import DataOptions, DatasetName
+from phalanx.train.optimizer_options import OptimizerOptions
+from phalanx.train.parallel_options import ParallelOptions, option
 
 __all__ = ["DatasetName", "DtypeName", "TrainConfig"]
 
@@ -25,7 +25,7 @@ with 128 a run has too few steps to learn much."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkOptions:
+class TrainingOptions:
     """Options of the model and of the length of training."""
 
     model: ModelName = "mlp"
@@ -58,7 +58,7 @@ class WorkOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeepingOptions:
+class CheckpointOptions:
     """Options of checkpoints, resuming, records and the timeout."""
 
     checkpoint_dir: Path | None = None
@@ -85,15 +85,20 @@ class KeepingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(
-    KeepingOptions, CommunicationOptions, SplitOptions, LearningOptions, ReadingOptions, WorkOptions
+    CheckpointOptions,
+    CommunicationOptions,
+    ParallelOptions,
+    OptimizerOptions,
+    DataOptions,
+    TrainingOptions,
 ):
     """All options of one training run."""
 
     def __post_init__(self) -> None:
-        self.check_split()
-        self.check_learning()
+        self.check_parallel()
+        self.check_optimizer()
         self.check_communication()
-        self.check_reading()
+        self.check_data()
         for name in ("epochs", "batch_size", "per_rank_batch_size", "checkpoint_steps"):
             value = getattr(self, name)
             if value is not None and value < 1:

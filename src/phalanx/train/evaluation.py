@@ -13,7 +13,7 @@ from phalanx.data.sources.source import LoadedBatch, Source
 from phalanx.parallel.strategy import Strategy, cross_entropy_sum
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.schema import EvaluationEvent, TrainingEvaluationEvent
-from phalanx.train.hits import num_right
+from phalanx.train.accuracy import num_correct
 
 EVALUATION_BATCH_SIZE = 500
 
@@ -74,6 +74,6 @@ def _counts(strategy: Strategy, batches: Iterable[LoadedBatch]) -> tuple[int, fl
             if strategy.counts and logits is not None:
                 samples += batch.num_samples
                 loss_sum += cross_entropy_sum(logits, batch.targets).item()
-                correct += num_right(logits, batch.targets)
+                correct += num_correct(logits, batch.targets)
         strategy.model.train()
     return samples, loss_sum, correct

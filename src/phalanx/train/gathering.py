@@ -19,7 +19,7 @@ from phalanx.comm.group import Group
 from phalanx.train.tensor_file import Spec, in_file_order, raw
 
 
-class Piece(msgspec.Struct, frozen=True):
+class Box(msgspec.Struct, frozen=True):
     """A box of a tensor, and the rank that sends it."""
 
     rank: int
@@ -27,7 +27,7 @@ class Piece(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]
 
     @property
-    def place(self) -> tuple[slice, ...]:
+    def slices(self) -> tuple[slice, ...]:
         return tuple(slice(o, o + n) for o, n in zip(self.offsets, self.sizes, strict=True))
 
     @property
@@ -35,7 +35,7 @@ class Piece(msgspec.Struct, frozen=True):
         return int(np.prod(self.sizes, dtype=np.int64))
 
 
-class Held(msgspec.Struct, frozen=True):
+class LocalBox(msgspec.Struct, frozen=True):
     """A rank's shard of a tensor."""
 
     code: str
@@ -45,12 +45,12 @@ class Held(msgspec.Struct, frozen=True):
     sizes: tuple[int, ...]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class GatherPlan(msgspec.Struct, frozen=True):
     """Sender of each box of each tensor; the same on every rank."""
 
     specs: dict[str, Spec]
     """Of full tensors, in the order of the file."""
-    pieces: dict[str, list[Piece]]
+    boxes: dict[str, list[Box]]
 
 
 def gather_objects(group: Group | None, value: Any, kind: Any) -> list[Any] | None:
@@ -75,41 +75,43 @@ def gather_objects(group: Group | None, value: Any, kind: Any) -> list[Any] | No
     return values
 
 
-def make_plan(group: Group | None, held: Mapping[str, Held]) -> Plan:
+def make_gather_plan(group: Group | None, local: Mapping[str, LocalBox]) -> GatherPlan:
     """Decide who sends which box of which tensor; of equal ones the first rank's. Collective.
 
     Raises: RuntimeError on rank 0 when the boxes do not make up the tensors.
     """
-    rows = gather_objects(group, dict(held), dict[str, Held])
-    plan = None if rows is None else _merged(rows)
+    rows = gather_objects(group, dict(local), dict[str, LocalBox])
+    plan = None if rows is None else _merge(rows)
     if group is None or group.size == 1:
         assert plan is not None
         return plan
     text = group.share(b"" if plan is None else msgspec.msgpack.encode(plan))
-    return msgspec.msgpack.decode(text, type=Plan)
+    return msgspec.msgpack.decode(text, type=GatherPlan)
 
 
-def _merged(rows: list[dict[str, Held]]) -> Plan:
+def _merge(rows: list[dict[str, LocalBox]]) -> GatherPlan:
     specs: dict[str, Spec] = {}
-    pieces: dict[str, dict[tuple[int, ...], Piece]] = {}
+    by_offsets: dict[str, dict[tuple[int, ...], Box]] = {}
     for rank, row in enumerate(rows):
-        for name, held in row.items():
-            spec = Spec(held.code, held.shape)
+        for name, local in row.items():
+            spec = Spec(local.code, local.shape)
             if specs.setdefault(name, spec) != spec:
                 raise RuntimeError(f"{name} is {specs[name]} on one rank, and {spec} on {rank}")
-            if 0 not in held.sizes:
-                piece = Piece(rank, held.offsets, held.sizes)
-                pieces.setdefault(name, {}).setdefault(held.offsets, piece)
-    plan = Plan({n: specs[n] for n in in_file_order(specs)}, {})
+            if 0 not in local.sizes:
+                box = Box(rank, local.offsets, local.sizes)
+                by_offsets.setdefault(name, {}).setdefault(local.offsets, box)
+    plan = GatherPlan({n: specs[n] for n in in_file_order(specs)}, {})
     for name, spec in plan.specs.items():
-        boxes = list(pieces.get(name, {}).values())
+        boxes = list(by_offsets.get(name, {}).values())
         if sum(box.num_elements for box in boxes) != spec.num_elements:
             raise RuntimeError(f"the ranks' parts of {name} do not make up {list(spec.shape)}")
-        plan.pieces[name] = boxes
+        plan.boxes[name] = boxes
     return plan
 
 
-def full_tensors(group: Group | None, plan: Plan, held: Mapping[str, Tensor]) -> Iterator[Tensor]:
+def full_tensors(
+    group: Group | None, plan: GatherPlan, local: Mapping[str, Tensor]
+) -> Iterator[Tensor]:
     """Yield on rank 0 the full tensors in the plan's order; elsewhere send, and yield nothing.
     Collective.
 
@@ -118,26 +120,26 @@ def full_tensors(group: Group | None, plan: Plan, held: Mapping[str, Tensor]) ->
     rank = 0 if group is None else group.rank
     for name, spec in plan.specs.items():
         full = None
-        for piece in plan.pieces[name]:
-            if rank == 0 and piece.sizes == spec.shape:
-                full = _obtain(group, piece, spec, held.get(name))
+        for box in plan.boxes[name]:
+            if rank == 0 and box.sizes == spec.shape:
+                full = _obtain(group, box, spec, local.get(name))
             elif rank == 0:
                 full = torch.empty(spec.shape, dtype=spec.dtype) if full is None else full
-                full[piece.place] = _obtain(group, piece, spec, held.get(name))
-            elif piece.rank == rank:
+                full[box.slices] = _obtain(group, box, spec, local.get(name))
+            elif box.rank == rank:
                 assert group is not None
-                group.send(_buffer(held[name]), dest=0).wait()
+                group.send(_buffer(local[name]), dest=0).wait()
         if rank == 0:
             yield torch.empty(spec.shape, dtype=spec.dtype) if full is None else full
 
 
-def _obtain(group: Group | None, piece: Piece, spec: Spec, own: Tensor | None) -> Tensor:
-    if piece.rank == 0:
+def _obtain(group: Group | None, box: Box, spec: Spec, own: Tensor | None) -> Tensor:
+    if box.rank == 0:
         assert own is not None
         return own
     assert group is not None
-    received = torch.empty(piece.sizes, dtype=spec.dtype)
-    group.receive(_buffer(received), source=piece.rank).wait()
+    received = torch.empty(box.sizes, dtype=spec.dtype)
+    group.receive(_buffer(received), source=box.rank).wait()
     return received
 
 

@@ -14,22 +14,22 @@ from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
 from phalanx.records.schema import ActionEvent, EpochEvent, MemoryEvent, NoticeEvent, SkippedEvent
 from phalanx.records.totals import RankTotals
+from phalanx.train.accuracy import CorrectCounter
 from phalanx.train.evaluation import evaluate
-from phalanx.train.hits import Hits
 from phalanx.train.memory import resident_bytes
-from phalanx.train.recorded import step_record
-from phalanx.train.schedule import Schedule, step_at
+from phalanx.train.schedule import LRSchedule, step_at
+from phalanx.train.step_record import step_record
 
 MEASURED_STEP = 2
 """The step after which memory is measured: by then every buffer has been made."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class TrainingContext:
     """Everything that a rank holds while it trains."""
 
     strategy: Strategy
-    schedule: Schedule
+    schedule: LRSchedule
     source: Source
     global_batch_size: int
     seed: int
@@ -66,7 +66,7 @@ class Work:
         return self.first_step(self.first_epoch) + MEASURED_STEP
 
 
-def run_epoch(work: Work, epoch: int) -> RankTotals:
+def run_epoch(work: TrainingContext, epoch: int) -> RankTotals:
     """Train on every sample once, or on those that are left, and evaluate. Collective; the ranks
     start and end together."""
     strategy = work.strategy
@@ -115,22 +115,22 @@ def run_epoch(work: Work, epoch: int) -> RankTotals:
 
 
 @dataclass
-class Trained:
+class EpochCounts:
     """One rank's epoch."""
 
     samples: int = 0
     loss_sum: float = 0.0
-    hits: Hits = field(default_factory=Hits)
+    hits: CorrectCounter = field(default_factory=CorrectCounter)
     communication_s: float = 0.0
     steps: int = 0
     damaged: int = 0
     skipped: int = 0
 
 
-def train_epoch(work: Work, epoch: int) -> Trained:
+def train_epoch(work: TrainingContext, epoch: int) -> EpochCounts:
     """Make one update for each global batch of the epoch that is left, in segments between
     checkpoints: after each the ranks have the same parameters."""
-    strategy, trained = work.strategy, Trained()
+    strategy, trained = work.strategy, EpochCounts()
     batches: Iterator[LoadedBatch] = iter(())
     if strategy.role == "worker":
         batches = work.source.train_batches(
@@ -154,7 +154,7 @@ def train_epoch(work: Work, epoch: int) -> Trained:
     return trained
 
 
-def parts_of_epoch(work: Work, epoch: int) -> Iterator[range]:
+def parts_of_epoch(work: TrainingContext, epoch: int) -> Iterator[range]:
     """Yield the steps that are left of an epoch, divided where a checkpoint is due."""
     start, end = work.first_step(epoch), (epoch + 1) * work.steps
     period = work.checkpoint_steps or work.steps
@@ -164,14 +164,18 @@ def parts_of_epoch(work: Work, epoch: int) -> Iterator[range]:
         start = stop
 
 
-def _serve(work: Work, part: range) -> None:
+def _serve(work: TrainingContext, part: range) -> None:
     work.strategy.serve(len(part))
     if work.measured_step in part:
         work.writer.add(_memory(work))
 
 
 def make_steps(
-    work: Work, batches: Iterator[LoadedBatch], epoch: int, part: range, trained: Trained
+    work: TrainingContext,
+    batches: Iterator[LoadedBatch],
+    epoch: int,
+    part: range,
+    trained: EpochCounts,
 ) -> None:
     """Make and record the steps of `part`, and count them into `trained`.
 
@@ -233,21 +237,21 @@ def make_steps(
     trained.steps += len(part)
 
 
-def set_rate(work: Work, step: int) -> None:
+def set_rate(work: TrainingContext, step: int) -> None:
     """Set the learning rate of update number `step`."""
     rate = work.schedule.at(step)
     for group in work.strategy.optimizer.param_groups:
         group["lr"] = rate
 
 
-def _note_skipped(work: Work, epoch: int, step: int, ended: float) -> None:
+def _note_skipped(work: TrainingContext, epoch: int, step: int, ended: float) -> None:
     reason = work.strategy.why_skipped
     work.writer.note(
         SkippedEvent(at_s=ended - work.began_at, epoch=epoch, step=step, reason=reason)
     )
 
 
-def batch_of(work: Work, loaded: LoadedBatch, step: int) -> Batch:
+def batch_of(work: TrainingContext, loaded: LoadedBatch, step: int) -> Batch:
     """Return the batch for the strategy. Where samples may be damaged the ranks agree on the number
     of valid ones, over which the loss is the mean: collective, some 20 µs."""
     global_size = loaded.global_size
@@ -263,7 +267,7 @@ def _over_all_ranks(strategy: Strategy, number: int) -> int:
     return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
 
 
-def tell(work: Work) -> None:
+def tell(work: TrainingContext) -> None:
     """Write the source's notices into the records and, on rank 0, into the log."""
     for text in work.source.notices():
         work.writer.add(NoticeEvent(at_s=time.perf_counter() - work.began_at, text=text))
@@ -271,7 +275,7 @@ def tell(work: Work) -> None:
             print(text, flush=True)
 
 
-def _memory(work: Work) -> MemoryEvent:
+def _memory(work: TrainingContext) -> MemoryEvent:
     state = work.strategy.state_bytes()
     now = resident_bytes()
     known = now is not None and work.resident_before is not None

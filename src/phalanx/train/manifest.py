@@ -85,12 +85,12 @@ def position_of(name: str) -> tuple[int, int]:
     return (numbers[0], numbers[1] if len(numbers) > 1 else 0) if numbers else (-1, 0)
 
 
-def kept_file(rank: int) -> str:
+def rank_state_file(rank: int) -> str:
     """Return the file name of the state that `rank` keeps for itself."""
     return f"{_KEPT}{rank}.safetensors"
 
 
-def is_kept(name: str) -> bool:
+def is_rank_state_file(name: str) -> bool:
     return name.startswith(_KEPT)
 
 
@@ -115,7 +115,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
     except OSError as error:
         raise UserError(f"checkpoint {checkpoint}: {MANIFEST}: {error.strerror}") from error
     try:
-        schema = msgspec.json.decode(content, type=_Schema).schema
+        schema = msgspec.json.decode(content, type=_SchemaVersion).schema
         if schema != MANIFEST_SCHEMA:
             raise UserError(_other_schema(checkpoint, schema))
         manifest = msgspec.json.decode(content, type=Manifest)
@@ -140,7 +140,11 @@ def verify(checkpoint: Path, *, rank: int | None = None) -> Manifest:
     """
     manifest = read_manifest(checkpoint)
     for name, stored in manifest.files.items():
-        if rank is not None and is_kept(name) and name not in (kept_file(0), kept_file(rank)):
+        if (
+            rank is not None
+            and is_rank_state_file(name)
+            and name not in (rank_state_file(0), rank_state_file(rank))
+        ):
             continue
         problem = _problem(checkpoint / name, stored)
         if problem:
@@ -150,7 +154,7 @@ def verify(checkpoint: Path, *, rank: int | None = None) -> Manifest:
     return manifest
 
 
-class _Schema(msgspec.Struct):
+class _SchemaVersion(msgspec.Struct):
     schema: int = 0
 
 

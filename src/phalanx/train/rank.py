@@ -27,7 +27,7 @@ from phalanx.records.files import rank_file, read_events, read_failure, read_run
 from phalanx.records.last import last_file
 from phalanx.records.schema import Outcome, StartedEvent
 from phalanx.train.config import TrainConfig
-from phalanx.train.session import Place, train
+from phalanx.train.session import RunOutput, train
 
 # What is wrong with the options is found by all ranks at once, before they share a folder in
 # which only one could be the first to say so: the others leave rank 0 the time to end them.
@@ -47,7 +47,7 @@ def run_started_by_phalanx(folder: Path) -> None:
     try:
         config = TrainConfig.from_record(read_run(folder).config)
     except (OSError, UserError) as error:
-        _fail(unseen_record(error), launched.rank if launched else 0, Place(folder=None))
+        _fail(unseen_record(error), launched.rank if launched else 0, RunOutput(folder=None))
     guarded(config, launched, folder)
 
 
@@ -67,36 +67,36 @@ def guarded(config: TrainConfig, launched: Launched | None, folder: Path | None)
     """
     rank = launched.rank if launched else 0
     signal.signal(signal.SIGTERM, _raise_terminated)
-    place = Place(folder=folder)
+    output = RunOutput(folder=folder)
     try:
-        train(config, launched, place)
+        train(config, launched, output)
     except (Terminated, KeyboardInterrupt) as request:
-        _stop(request, rank, place)
+        _stop(request, rank, output)
     except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
-        _fail(error, rank, place)
-    return place.folder
+        _fail(error, rank, output)
+    return output.folder
 
 
 def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
-def _stop(request: BaseException, rank: int, place: Place) -> NoReturn:
+def _stop(request: BaseException, rank: int, output: RunOutput) -> NoReturn:
     """End this rank as asked; its records are closed as far as they can be written."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # on the way already
     try:
         outcome = Outcome(status="interrupted")
-        if rank == 0 and place.keeps_run and place.folder is not None:
-            outcome = _known_failure(place, place.folder) or outcome
-        _try(lambda: place.dump(f"rank {rank} was ended: {type(request).__name__}"))
-        _try(place.close)
+        if rank == 0 and output.keeps_run and output.folder is not None:
+            outcome = _known_failure(output, output.folder) or outcome
+        _try(lambda: output.dump(f"rank {rank} was ended: {type(request).__name__}"))
+        _try(output.close)
         if rank == 0:
-            _end_kept_run(place, outcome)
+            _end_kept_run(output, outcome)
     finally:
         os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
 
 
-def _known_failure(place: Place, folder: Path) -> Outcome | None:
+def _known_failure(output: RunOutput, folder: Path) -> Outcome | None:
     """Return the failure of a rank, if that is why the launcher now ends the others.
 
     A rank that is ended as this one is leaves its last collectives; one that was killed does not.
@@ -105,9 +105,9 @@ def _known_failure(place: Place, folder: Path) -> Outcome | None:
         failure = read_failure(folder)
         if failure is not None:
             return Outcome(status="failed", error=failure.message, rank=failure.rank)
-        if place.strategy is None or not place.strategy.recorders():
+        if output.strategy is None or not output.strategy.recorders():
             return None
-        for rank in range(1, place.strategy.size):
+        for rank in range(1, output.strategy.size):
             file = rank_file(folder, rank)
             first = next(iter(read_events(file)), None) if file.exists() else None
             if isinstance(first, StartedEvent) and _was_killed(first, folder):
@@ -127,28 +127,28 @@ def _was_killed(rank: StartedEvent, folder: Path) -> bool:
     return False
 
 
-def _fail(error: BaseException, rank: int, place: Place) -> NoReturn:
+def _fail(error: BaseException, rank: int, output: RunOutput) -> NoReturn:
     """End all ranks. Nothing on the way may keep this rank from `abort`: the others wait."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a launcher that has noticed as well
     exit_code = EXIT_FAILED
     try:
         failure = failure_of(error, rank)
-        _try(lambda: place.dump(f"{type(error).__name__}: {error}"))
-        _try(place.close)
-        if place.folder is None and rank > 0:
+        _try(lambda: output.dump(f"{type(error).__name__}: {error}"))
+        _try(output.close)
+        if output.folder is None and rank > 0:
             time.sleep(ECHO_DELAY_S)
-        exit_code, is_first = report_failure(place.folder, failure)
+        exit_code, is_first = report_failure(output.folder, failure)
         if is_first:
             outcome = Outcome(status="failed", error=failure.message, rank=rank)
-            _end_kept_run(place, outcome)
+            _end_kept_run(output, outcome)
     finally:
         abort(exit_code)
 
 
-def _end_kept_run(place: Place, outcome: Outcome) -> None:
+def _end_kept_run(output: RunOutput, outcome: Outcome) -> None:
     """Close `run.json` where the ranks themselves keep it."""
-    folder = place.folder
-    if folder and place.keeps_run and (folder / "run.json").exists():
+    folder = output.folder
+    if folder and output.keeps_run and (folder / "run.json").exists():
         _try(lambda: end_run(folder, outcome))
 
 

@@ -10,9 +10,9 @@ from dataclasses import fields
 
 from phalanx.data.sources.pack_description import describe
 from phalanx.train.config import TrainConfig
-from phalanx.train.learning import LearningOptions
 from phalanx.train.manifest import Manifest, Value
-from phalanx.train.split import option
+from phalanx.train.optimizer_options import OptimizerOptions
+from phalanx.train.parallel_options import option
 
 SCHEDULE = (
     "epochs", "lr", "lr_rule", "lr_schedule", "lr_milestones", "lr_factor", "lr_power",
@@ -27,7 +27,7 @@ _OTHERS = ("epochs", "autocast")
 def recipe_of(config: TrainConfig) -> dict[str, Value]:
     """Return the options by name, as plain values; `data` is the fingerprint of packed data."""
     fingerprint = describe(config.data).fingerprint if config.data is not None else ""
-    learning = [field.name for field in fields(LearningOptions) if field.name != "optimizer"]
+    learning = [field.name for field in fields(OptimizerOptions) if field.name != "optimizer"]
     names = (*learning, *_OF_THE_DATA, *_OTHERS)
     return {name: _plain(getattr(config, name)) for name in names} | {"data": fingerprint}
 

@@ -20,14 +20,14 @@ from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records import running
 from phalanx.records.schema import Setting
 from phalanx.train.checkpoint_folder import readable_folders
-from phalanx.train.communication import CommunicationOptions
+from phalanx.train.communication_options import CommunicationOptions
 from phalanx.train.config import TrainConfig
+from phalanx.train.data_options import DataOptions
 from phalanx.train.environment import describe_environment
-from phalanx.train.fit import check_fit, dataset_for
-from phalanx.train.learning import LearningOptions
-from phalanx.train.reading import ReadingOptions
+from phalanx.train.optimizer_options import OptimizerOptions
+from phalanx.train.parallel_options import MESH_STRATEGIES, ParallelOptions
 from phalanx.train.resume import check_checkpoint_dir, check_resumable, find_checkpoint
-from phalanx.train.split import ON_A_MESH, SplitOptions
+from phalanx.train.validate import dataset_for, validate
 
 RUNS = Path("runs")
 
@@ -59,7 +59,7 @@ def complete(
         ranks=ranks,
         threads=config.threads or _threads(ranks, launched, nodes),
     )
-    check_fit(config, choice.shape)
+    validate(config, choice.shape)
     _check_writable("--stage", config.stage)
     config, messages = _resumed(config)
     if notices is not None:
@@ -167,7 +167,7 @@ def setting_of(config: TrainConfig) -> Setting:
 
 
 def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
-    if config.strategy not in ON_A_MESH:
+    if config.strategy not in MESH_STRATEGIES:
         return {}
     mesh = config.mesh_of(ranks)
     return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}
@@ -177,7 +177,7 @@ def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
     """Return the options with other values than their defaults, of those that only some runs
     have."""
     defaults = TrainConfig()
-    groups = (SplitOptions, LearningOptions, CommunicationOptions, ReadingOptions)
+    groups = (ParallelOptions, OptimizerOptions, CommunicationOptions, DataOptions)
     names = [field.name for group in groups for field in fields(group)]
     chosen = {
         name: getattr(config, name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from phalanx.errors import UserError
 from phalanx.records.schema import LearningRateSchedule
 from phalanx.train.config import TrainConfig
-from phalanx.train.learning import WarmUp
+from phalanx.train.optimizer_options import WarmUp
 
 CONSTANT_WARM_UP = 0.1
 """Part of the highest rate that a constant warm-up has."""
@@ -19,7 +19,7 @@ ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
+class LRSchedule:
     """From `first_step` to `num_steps`, the whole run's updates: a warm-up of `warmup_steps`, then
     from `peak` on:
 
@@ -96,11 +96,11 @@ def schedule_of(
     global_batch_size: int,
     num_train: int,
     start: tuple[int, int] = (0, 0),
-) -> Schedule:
+) -> LRSchedule:
     """num_train: samples of an epoch. start: position at which a run that resumed began it anew."""
     sizes = {"num_train": num_train, "global_batch_size": global_batch_size}
     steps_per_epoch = step_at((1, 0), **sizes)
-    return Schedule(
+    return LRSchedule(
         kind=config.lr_schedule,
         peak=config.learning_rate(global_batch_size),
         num_steps=config.epochs * steps_per_epoch,

@@ -23,24 +23,30 @@ from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.schema import FinishedEvent, NoticeEvent, Outcome, StartedEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import parameters_sha256
+from phalanx.train.checkpointing import (
+    CheckpointWriter,
+    StartingPoint,
+    agreed_manifest,
+    load,
+    starting_point,
+)
 from phalanx.train.config import TrainConfig
+from phalanx.train.data_source import open_source
 from phalanx.train.evaluation import evaluate_on_training_data
-from phalanx.train.join import join
-from phalanx.train.loop import Work, run_epoch, tell
+from phalanx.train.loop import TrainingContext, run_epoch, tell
+from phalanx.train.make_strategy import make_strategy
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
+from phalanx.train.parallel_options import MESH_STRATEGIES, parse_slow_rank
 from phalanx.train.resume import RunIsFinishedError, check_order
 from phalanx.train.run import begin_run, complete, new_folder, this_command, title
-from phalanx.train.saving import Saver, StartingPoint, agreed_manifest, load, starting_point
 from phalanx.train.schedule import schedule_of
-from phalanx.train.sourcing import open_source
-from phalanx.train.split import ON_A_MESH, parse_slow_rank
 from phalanx.train.trace import Tracing, dump_into
 
 
 @dataclass
-class Place:
+class RunOutput:
     """Where this rank writes; the folder is known from the start, or once rank 0 has named it."""
 
     folder: Path | None
@@ -61,11 +67,11 @@ class Place:
             recorder.write(reason)
 
 
-def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
+def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> None:
     began_at = time.perf_counter() - process_age_s()
     notices: list[str] = []
-    if place.folder is None:
-        place.keeps_run = True
+    if output.folder is None:
+        output.keeps_run = True
         try:
             config, choice = complete(config, launched, notices)
         except RunIsFinishedError as finished:
@@ -76,47 +82,47 @@ def train(config: TrainConfig, launched: Launched | None, place: Place) -> None:
     assert config.threads is not None, "the run's record holds a complete configuration"
     torch.set_num_threads(config.threads)
     keep_freed_memory()
-    strategy = join(config, launched)
+    strategy = make_strategy(config, launched)
     start = starting_point(config, strategy)
-    if place.keeps_run:
-        place.folder = Path(strategy.share(str(config.run_dir or new_folder(config))))
+    if output.keeps_run:
+        output.folder = Path(strategy.share(str(config.run_dir or new_folder(config))))
         if strategy.rank == 0:
             begin_run(
-                place.folder, config, study="train", command=this_command(), mpi=strategy.library
+                output.folder, config, study="train", command=this_command(), mpi=strategy.library
             )
             lines = _first_lines(config, choice.reason, launched)
             print("\n".join([lines[0], *notices, *lines[1:]]), flush=True)
         strategy.barrier()
-    assert place.folder is not None, "named by the parent or by rank 0"
-    place.strategy = strategy
-    dump_into(place.folder)
-    place.writer = EventWriter(rank_file(place.folder, strategy.rank))
+    assert output.folder is not None, "named by the parent or by rank 0"
+    output.strategy = strategy
+    dump_into(output.folder)
+    output.writer = EventWriter(rank_file(output.folder, strategy.rank))
     if config.trace:
-        place.tracing = Tracing(strategy, place.folder, began_at)
-    work, saver = _prepare(config, strategy, start, place.writer, began_at)
+        output.tracing = Tracing(strategy, output.folder, began_at)
+    work, saver = _prepare(config, strategy, start, output.writer, began_at)
     _epochs(config, work, saver)
     if saver:
         saver.close()
     work.source.close()
-    if place.tracing:
-        place.tracing.compare_clocks()
-    place.writer.add(
+    if output.tracing:
+        output.tracing.compare_clocks()
+    output.writer.add(
         FinishedEvent(
             at_s=time.perf_counter() - began_at,
             parameters_sha256=parameters_sha256(work.strategy.model),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
     )
-    place.close()
+    output.close()
     strategy.barrier()
-    if place.keeps_run and strategy.rank == 0:
-        end_run(place.folder, Outcome(status="completed"))
+    if output.keeps_run and strategy.rank == 0:
+        end_run(output.folder, Outcome(status="completed"))
     strategy.close()
 
 
 def _leave(config: TrainConfig, launched: Launched | None, finished: RunIsFinishedError) -> None:
     """End a run that has nothing left to do; on all ranks, or some would wait for the others."""
-    strategy = join(config, launched)
+    strategy = make_strategy(config, launched)
     agreed_manifest(finished.checkpoint, strategy)
     if strategy.rank == 0:
         print(finished, flush=True)
@@ -134,7 +140,7 @@ def _with_host(error: UserError, launched: Launched | None) -> UserError:
 def _first_lines(config: TrainConfig, reason: str, launched: Launched | None) -> list[str]:
     """Return the first lines of a log: the data, the run, and the mesh axes that cross nodes."""
     lines = [reason, title(config)]
-    if launched and launched.local_world_size and config.strategy in ON_A_MESH:
+    if launched and launched.local_world_size and config.strategy in MESH_STRATEGIES:
         mesh = config.mesh_of(launched.world_size)
         lines += filter(None, [placement_notice(mesh, launched.local_world_size)])
     return lines
@@ -146,7 +152,7 @@ def _prepare(
     start: StartingPoint,
     writer: EventWriter,
     began_at: float,
-) -> tuple[Work, Saver | None]:
+) -> tuple[TrainingContext, CheckpointWriter | None]:
     """Make data, model, optimizer and, when resuming, load their state; also the checkpoint writer,
     where one is wanted."""
     dtype = getattr(torch, config.dtype)
@@ -172,10 +178,10 @@ def _prepare(
     strategy.prepare(model, update_rule(config, schedule.peak))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
-        strategy.barrier()  # `Saver.begin` may rename the folder that slower ranks still read
+        strategy.barrier()  # `begin` may rename the folder that slower ranks still read
     saver = None
     if config.checkpoint_dir:
-        saver = Saver(
+        saver = CheckpointWriter(
             config=config,
             folder=config.checkpoint_dir,
             strategy=strategy,
@@ -187,7 +193,7 @@ def _prepare(
         )
         saver.begin()
     slow_rank, delay_s = parse_slow_rank(config.slow_rank) if config.slow_rank else (-1, 0.0)
-    work = Work(
+    work = TrainingContext(
         strategy=strategy,
         delay_s=delay_s if strategy.rank == slow_rank else 0.0,
         resident_before=resident_before,
@@ -227,7 +233,7 @@ def _tell(strategy: Strategy, config: TrainConfig) -> None:
     strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
 
 
-def _started(config: TrainConfig, work: Work, num_parameters: int) -> StartedEvent:
+def _started(config: TrainConfig, work: TrainingContext, num_parameters: int) -> StartedEvent:
     """num_parameters: of the whole model, of which this rank may hold a part."""
     assert config.threads is not None, "the run's record holds a complete configuration"
     strategy, source = work.strategy, work.source
@@ -251,7 +257,7 @@ def _started(config: TrainConfig, work: Work, num_parameters: int) -> StartedEve
     )
 
 
-def _epochs(config: TrainConfig, work: Work, saver: Saver | None) -> None:
+def _epochs(config: TrainConfig, work: TrainingContext, saver: CheckpointWriter | None) -> None:
     """Train the epochs that are left; after each, rank 0 writes the summary and a checkpoint
     follows."""
     trained_s = 0.0

@@ -21,7 +21,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.local_shards import local_shard, place_like
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.checkpoint import write_checkpoint
-from phalanx.train.gathering import Held, Plan, full_tensors, make_plan
+from phalanx.train.gathering import GatherPlan, LocalBox, full_tensors, make_gather_plan
 from phalanx.train.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, folder_name, verify
 from phalanx.train.tensor_file import Spec, write_stream
 
@@ -40,7 +40,7 @@ def save_sharded(
     """
     files = {MODEL_FILE: model_parts(strategy), OPTIMIZER_FILE: optimizer_parts(strategy)}
     group = strategy.checkpoint_group()
-    plans = {name: make_plan(group, _held(parts)) for name, parts in files.items()}
+    plans = {name: make_gather_plan(group, _local_boxes(parts)) for name, parts in files.items()}
     streams = {
         name: full_tensors(group, plans[name], {key: _plain(part) for key, part in parts.items()})
         for name, parts in files.items()
@@ -96,12 +96,12 @@ def optimizer_parts(strategy: Strategy) -> dict[str, Tensor]:
     }
 
 
-def _held(parts: Mapping[str, Tensor]) -> dict[str, Held]:
-    held = {}
+def _local_boxes(parts: Mapping[str, Tensor]) -> dict[str, LocalBox]:
+    boxes = {}
     for name, tensor in parts.items():
         sizes, offsets = _box(tensor)
-        held[name] = Held(Spec.of(tensor).code, tuple(tensor.shape), offsets, sizes)
-    return held
+        boxes[name] = LocalBox(Spec.of(tensor).code, tuple(tensor.shape), offsets, sizes)
+    return boxes
 
 
 def _box(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -118,7 +118,7 @@ def _plain(part: Tensor) -> Tensor:
     return local_shard(part).contiguous()
 
 
-def _check_shapes(plans: Mapping[str, Plan], shapes: Shapes) -> None:
+def _check_shapes(plans: Mapping[str, GatherPlan], shapes: Shapes) -> None:
     """Raise RuntimeError before anything is written that is not the model."""
     found = {name: spec.shape for name, spec in plans[MODEL_FILE].specs.items()}
     wrong = [n for n in {**found, **shapes} if found.get(n) != shapes.get(n)]

@@ -19,10 +19,10 @@ from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.totals import RankTotals
 from phalanx.train.config import TrainConfig
-from phalanx.train.join import join
-from phalanx.train.loop import Work, run_epoch
+from phalanx.train.loop import TrainingContext, run_epoch
+from phalanx.train.make_strategy import make_strategy
 from phalanx.train.optimizer import update_rule
-from phalanx.train.schedule import Schedule
+from phalanx.train.schedule import LRSchedule
 
 COUNTED = (
     "samples",
@@ -58,7 +58,7 @@ def samples(model: str) -> Dataset:
 
 def run(model: Any, kind: Any, folder: Path) -> None:
     config = TrainConfig(model=model, strategy=kind, dtype="float64", **OPTIONS[model])
-    strategy = join(config, None if kind == "sequential" else detect(os.environ))
+    strategy = make_strategy(config, None if kind == "sequential" else detect(os.environ))
     dataset = samples(model)
     network = build_model(
         model,
@@ -69,9 +69,9 @@ def run(model: Any, kind: Any, folder: Path) -> None:
     )
     strategy.prepare(network, update_rule(config, config.lr))  # gives all the weights of rank 0
     writer = EventWriter(rank_file(folder / f"{model}-{kind}", strategy.rank))
-    work = Work(
+    work = TrainingContext(
         strategy=strategy,
-        schedule=Schedule(kind="constant", peak=config.lr, num_steps=11),
+        schedule=LRSchedule(kind="constant", peak=config.lr, num_steps=11),
         source=InMemorySource(dataset),
         global_batch_size=BATCH,
         seed=0,

@@ -8,7 +8,7 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 from phalanx.train.config import TrainConfig
-from phalanx.train.fit import check_fit
+from phalanx.train.validate import validate
 from tests.conftest import Ranks
 
 
@@ -73,4 +73,4 @@ def test_what_does_not_fit(options: dict, text: str) -> None:
     config = TrainConfig(**{"strategy": "pipeline", **options})
     shape = DataShape(inputs=(64,), num_classes=64) if config.model == "gpt" else MNIST_SHAPE
     with pytest.raises(UserError, match=text):
-        check_fit(config, shape)
+        validate(config, shape)

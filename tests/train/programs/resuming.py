@@ -20,7 +20,7 @@ from phalanx.launch.detect import detect
 from phalanx.parallel.strategy import Batch, StepResult, Strategy
 from phalanx.train import session
 from phalanx.train.config import TrainConfig
-from phalanx.train.join import join
+from phalanx.train.make_strategy import make_strategy
 from phalanx.train.run import complete
 
 
@@ -49,9 +49,9 @@ def run(folder: Path, options: dict[str, Any]) -> None:
         {"threads": 1, "dtype": "float64", "timeout_s": 60.0, **options}
     )
     config, _ = complete(config, launched)
-    session.join = lambda config, launched: watched(join(config, launched), seen)
+    session.make_strategy = lambda config, launched: watched(make_strategy(config, launched), seen)
     try:
-        session.train(config, launched, session.Place(folder=folder))
+        session.train(config, launched, session.RunOutput(folder=folder))
     except UserError as error:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"refused-{rank}").write_text(str(error))

@@ -24,11 +24,11 @@ from phalanx.records.files import EventWriter, rank_file, read_events
 from phalanx.records.schema import EpochEvent, MemoryEvent, StepEvent
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.config import TrainConfig
-from phalanx.train.join import RENDEZVOUS, join
-from phalanx.train.loop import Work, run_epoch
+from phalanx.train.loop import TrainingContext, run_epoch
+from phalanx.train.make_strategy import RENDEZVOUS, make_strategy
 from phalanx.train.manifest import Manifest
 from phalanx.train.optimizer import update_rule
-from phalanx.train.schedule import Schedule
+from phalanx.train.schedule import LRSchedule
 
 BATCH, STEPS = 30, 50
 SAMPLES = (STEPS - 1) * BATCH + 2  # the last batch has fewer samples than four ranks
@@ -64,7 +64,7 @@ def manifest(config: TrainConfig, epochs_done: int) -> Manifest:
 def run(name: str, config: TrainConfig, folder: Path) -> None:
     dtype = getattr(torch, config.dtype)
     launched = None if config.strategy == "sequential" else detect(os.environ)
-    strategy = join(config, launched)
+    strategy = make_strategy(config, launched)
     model = build_model(config.model, seed=config.seed + strategy.rank, dtype=dtype)
     strategy.num_accumulated = config.accumulate
     strategy.prepare(model, update_rule(config, config.lr))  # gives all the weights of rank 0
@@ -72,9 +72,9 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     if config.resume is not None:
         epoch = load_checkpoint(config.resume, strategy.model, strategy.optimizer).epochs_done
     writer = EventWriter(rank_file(folder / name, strategy.rank))
-    work = Work(
+    work = TrainingContext(
         strategy=strategy,
-        schedule=Schedule(kind=config.lr_schedule, peak=config.lr, num_steps=2 * STEPS),
+        schedule=LRSchedule(kind=config.lr_schedule, peak=config.lr, num_steps=2 * STEPS),
         source=InMemorySource(samples(dtype)),
         global_batch_size=BATCH,
         seed=config.seed,

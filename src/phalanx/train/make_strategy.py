@@ -26,7 +26,7 @@ from phalanx.train.config import TrainConfig
 RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
 
 
-def join(config: TrainConfig, launched: Launched | None) -> Strategy:
+def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
     """Return the strategy of the options, with all its ranks present.
 
     Raises: UserError when MPI sees another number of ranks than its launcher started, or ranks
@@ -36,9 +36,9 @@ def join(config: TrainConfig, launched: Launched | None) -> Strategy:
         case "sequential":
             return Sequential()
         case "gloo":
-            return _join_gloo(config, launched)
+            return _make_gloo(config, launched)
         case "mpi":
-            return _join_mpi(config, launched)
+            return _make_mpi(config, launched)
         case "shared":
             return Shared(_world(config, launched))
         case "server":
@@ -65,10 +65,10 @@ def join(config: TrainConfig, launched: Launched | None) -> Strategy:
 
             return ZeroOne(_world(config, launched), backend=config.backend)
         case "zero" | "tensor" | "pipeline" | "mesh":
-            return _join_mesh(config, launched)
+            return _make_mesh(config, launched)
 
 
-def _join_mpi(config: TrainConfig, launched: Launched | None) -> MPI:
+def _make_mpi(config: TrainConfig, launched: Launched | None) -> MPI:
     compressor = make_compressor(
         config.compress,
         powersgd_rank=config.powersgd_rank,
@@ -84,7 +84,7 @@ def _join_mpi(config: TrainConfig, launched: Launched | None) -> MPI:
     )
 
 
-def _join_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
+def _make_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
     from phalanx.parallel.on_mesh import OnMesh
     from phalanx.parallel.pipeline.staged import Staged
 
@@ -126,7 +126,7 @@ def _world(config: TrainConfig, launched: Launched | None) -> World:
     return world
 
 
-def _join_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:
+def _make_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:
     rank = launched.rank if launched else 0
     size = launched.world_size if launched else 1
     if RENDEZVOUS in os.environ or launched is None:

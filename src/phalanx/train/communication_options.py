@@ -1,7 +1,7 @@
 """The options of what the ranks send each other and when, validated where they are made. No torch,
 no MPI.
 
-Annotations here are objects, not strings: see `split.py`.
+Annotations here are objects, not strings: see `parallel_options.py`.
 """
 
 from dataclasses import dataclass

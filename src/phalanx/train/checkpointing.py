@@ -20,8 +20,8 @@ from phalanx.records.schema import SavedEvent
 from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.checkpoint_folder import lock, remove
 from phalanx.train.config import TrainConfig
-from phalanx.train.kept import load_kept, send_kept
 from phalanx.train.manifest import Manifest, Value, folder_name, read_manifest
+from phalanx.train.rank_state import gather_rank_state, load_rank_state
 from phalanx.train.recipe import differences, recipe_of, restarts_schedule
 
 MOST_WITHIN = 2
@@ -33,7 +33,7 @@ MOST_NAMED = 8
 
 
 @dataclass(kw_only=True)
-class Saver:
+class CheckpointWriter:
     """One rank's part in writing checkpoints; collective."""
 
     config: TrainConfig
@@ -98,7 +98,7 @@ class Saver:
 
             path = save_sharded(self.folder, strategy, manifest, self.shapes)
         else:
-            kept = send_kept(strategy)
+            kept = gather_rank_state(strategy)
             if strategy.rank == 0:
                 parts = (strategy.model, strategy.optimizer)
                 path = save_checkpoint(self.folder, *parts, manifest, also=kept)
@@ -233,4 +233,4 @@ def load(checkpoint: Path, strategy: Strategy) -> tuple[Manifest, list[str]]:
     else:
         parts = (strategy.model, strategy.optimizer)
         manifest = load_checkpoint(checkpoint, *parts, strategy.rank)
-    return manifest, list(filter(None, [load_kept(checkpoint, manifest, strategy)]))
+    return manifest, list(filter(None, [load_rank_state(checkpoint, manifest, strategy)]))

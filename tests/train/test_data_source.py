@@ -10,8 +10,8 @@ from phalanx.data.sources.pack_description import describe
 from phalanx.errors import UserError
 from phalanx.parallel.sequential import Sequential
 from phalanx.train.config import TrainConfig
+from phalanx.train.data_source import measure, preparation
 from phalanx.train.run import complete, setting_of, title
-from phalanx.train.sourcing import measure, preparation
 from tests.data.packs import make_pack, rows
 
 

@@ -8,94 +8,94 @@ from dataclasses import dataclass
 from phalanx.errors import UserError
 from phalanx.parallel.mesh import Mesh
 from phalanx.train.config import TrainConfig
-from phalanx.train.split import ON_A_MESH, option
+from phalanx.train.parallel_options import MESH_STRATEGIES, option
 
 
 @dataclass(frozen=True)
-class Meaning:
+class OptionScope:
     """Options, and the runs that read them."""
 
     names: tuple[str, ...]
     where: str
     """As the user reads it."""
-    holds: Callable[[TrainConfig, Mesh], bool]
+    applies: Callable[[TrainConfig, Mesh], bool]
 
 
-MEANINGS = (
-    Meaning(
+OPTION_SCOPES = (
+    OptionScope(
         ("zero_stage",),
         "--strategy zero and meshes with shard",
         lambda config, mesh: config.strategy == "zero" or mesh.shard > 1,
     ),
-    Meaning(
+    OptionScope(
         ("backend",),
         "--strategy zero, tensor, pipeline and mesh (PyTorch's DDP on Gloo is --strategy gloo)",
-        lambda config, _: config.strategy in ON_A_MESH,
+        lambda config, _: config.strategy in MESH_STRATEGIES,
     ),
-    Meaning(
+    OptionScope(
         ("sequence_parallel",),
         "--model gpt with --strategy tensor or a mesh with tp",
         lambda config, mesh: config.model == "gpt" and (config.strategy == "tensor" or mesh.tp > 1),
     ),
-    Meaning(
+    OptionScope(
         ("pipeline_schedule", "micro_batches", "stages_per_rank"),
         "--strategy pipeline and meshes with pp",
         lambda config, mesh: config.strategy == "pipeline" or mesh.pp > 1,
     ),
-    Meaning(
+    OptionScope(
         ("servers", "server_mode", "staleness"),
         "--strategy server",
         lambda config, _: config.strategy == "server",
     ),
-    Meaning(
+    OptionScope(
         ("local_steps", "outer_optimizer", "outer_lr", "outer_momentum"),
         "--strategy local",
         lambda config, _: config.strategy == "local",
     ),
-    Meaning(
+    OptionScope(
         ("all_reduce", "compress", "overlap", "bucket_mb", "link"),
         "--strategy mpi",
         lambda config, _: config.strategy == "mpi",
     ),
-    Meaning(
+    OptionScope(
         ("autocast",),
         "strategies and meshes without pipelines",
         lambda config, mesh: config.strategy != "pipeline" and mesh.pp == 1,
     ),
-    Meaning(
+    OptionScope(
         ("all_reduce",),
         "gradients that are not compressed",
         lambda config, _: config.compress == "none",
     ),
-    Meaning(
+    OptionScope(
         ("bucket_mb",),
         "gradients that overlap or are compressed, not for --overlap off without --compress",
         lambda config, _: config.overlap != "off" or config.compress != "none",
     ),
-    Meaning(
+    OptionScope(
         ("powersgd_rank",), "--compress powersgd", lambda config, _: config.compress == "powersgd"
     ),
-    Meaning(("topk_fraction",), "--compress topk", lambda config, _: config.compress == "topk"),
-    Meaning(
+    OptionScope(("topk_fraction",), "--compress topk", lambda config, _: config.compress == "topk"),
+    OptionScope(
         ("lr_milestones", "lr_factor"),
         "--lr-schedule step",
         lambda config, _: config.lr_schedule == "step",
     ),
-    Meaning(
+    OptionScope(
         ("lr_power",),
         "--lr-schedule polynomial",
         lambda config, _: config.lr_schedule == "polynomial",
     ),
-    Meaning(("warmup",), "--warmup-epochs", lambda config, _: config.warmup_epochs > 0),
-    Meaning(
+    OptionScope(("warmup",), "--warmup-epochs", lambda config, _: config.warmup_epochs > 0),
+    OptionScope(
         ("momentum",),
         "--optimizer sgd and lars",
         lambda config, _: config.optimizer in ("sgd", "lars"),
     ),
-    Meaning(
+    OptionScope(
         ("trust_coefficient",), "--optimizer lars", lambda config, _: config.optimizer == "lars"
     ),
-    Meaning(
+    OptionScope(
         (
             "readers",
             "reader_kind",
@@ -111,13 +111,13 @@ MEANINGS = (
         "--data",
         lambda config, _: config.data is not None,
     ),
-    Meaning(("stage_mb", "keep_staged"), "--stage", lambda config, _: config.stage is not None),
-    Meaning(
+    OptionScope(("stage_mb", "keep_staged"), "--stage", lambda config, _: config.stage is not None),
+    OptionScope(
         ("restart_schedule", "allow_changes"),
         "--resume",
         lambda config, _: config.resume is not None,
     ),
-    Meaning(
+    OptionScope(
         ("checkpoint_steps",),
         "--checkpoint-dir",
         lambda config, _: config.checkpoint_dir is not None,
@@ -125,17 +125,17 @@ MEANINGS = (
 )
 
 
-def check_meaning(config: TrainConfig, mesh: Mesh) -> None:
+def check_option_scope(config: TrainConfig, mesh: Mesh) -> None:
     """Raises: UserError for an option that was given another value than its default and that this
     run would not read."""
     defaults = TrainConfig()
-    for meaning in MEANINGS:
-        for name in meaning.names:
+    for scope in OPTION_SCOPES:
+        for name in scope.names:
             value = getattr(config, name)
-            if value != getattr(defaults, name) and not meaning.holds(config, mesh):
+            if value != getattr(defaults, name) and not scope.applies(config, mesh):
                 given = option(name) if value is True else f"{option(name)} {value}"
                 raise UserError(
-                    f"{given} means nothing for {_run(config)}: it is for {meaning.where}"
+                    f"{given} means nothing for {_run(config)}: it is for {scope.where}"
                 )
 
 

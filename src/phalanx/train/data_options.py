@@ -1,7 +1,7 @@
 """The options of where samples come from and how they are read, validated where they are made. No
 torch, no MPI.
 
-Annotations here are objects, not strings: see `split.py`.
+Annotations here are objects, not strings: see `parallel_options.py`.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.train.split import option
+from phalanx.train.parallel_options import option
 
 DatasetName = Literal["auto", "digits", "mnist", "fashion", "cifar10", "text"]
 Readers = Literal["threads", "processes"]
@@ -17,7 +17,7 @@ Damaged = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingOptions:
+class DataOptions:
     """Where samples come from."""
 
     dataset: DatasetName = "auto"
@@ -77,7 +77,7 @@ class ReadingOptions:
         """Name of the data in logs and records."""
         return self.dataset if self.data is None else self.data.resolve().name
 
-    def check_reading(self) -> None:
+    def check_data(self) -> None:
         """Raises: UserError for values that no run could use."""
         for name in ("readers", "cache_mb"):
             if not getattr(self, name) >= 0:

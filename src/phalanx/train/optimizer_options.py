@@ -1,6 +1,6 @@
 """The options of how the parameters are updated, validated where they are made. No torch, no MPI.
 
-Annotations here are objects, not strings: see `split.py`.
+Annotations here are objects, not strings: see `parallel_options.py`.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.records.schema import LearningRateRule, LearningRateSchedule
-from phalanx.train.split import option
+from phalanx.train.parallel_options import option
 
 OptimizerName = Literal["adam", "adamw", "sgd", "lars", "lamb"]
 WarmUp = Literal["linear", "cosine", "constant"]
@@ -16,7 +16,7 @@ BadGradients = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearningOptions:
+class OptimizerOptions:
     """Options of the optimizer and the learning rate."""
 
     lr: float = 1e-3
@@ -67,7 +67,7 @@ class LearningOptions:
     """What follows when a gradient is not finite: `stop` the run, or `skip` the step. Both name
     rank and parameter."""
 
-    def check_learning(self) -> None:
+    def check_optimizer(self) -> None:
         """Raises: UserError for values that no run could use."""
         for name in ("lr", "lr_factor", "lr_power", "trust_coefficient", "clip_norm"):
             value = getattr(self, name)

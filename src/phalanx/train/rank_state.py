@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 from phalanx.comm.group import Group
 from phalanx.parallel.step import RankLocalState
 from phalanx.parallel.strategy import Strategy
-from phalanx.train.gathering import Piece, Plan, full_tensors, gather_objects
-from phalanx.train.manifest import Manifest, is_kept, kept_file
+from phalanx.train.gathering import Box, GatherPlan, full_tensors, gather_objects
+from phalanx.train.manifest import Manifest, is_rank_state_file, rank_state_file
 from phalanx.train.tensor_file import Spec, in_file_order, write_stream
 
 Write = Callable[[Path], None]
@@ -33,16 +33,16 @@ class _Described(msgspec.Struct, frozen=True):
     plan: list[list[int]]
     specs: dict[str, Spec]
 
-    def as_plan(self, rank: int) -> Plan:
+    def as_plan(self, rank: int) -> GatherPlan:
         specs = {name: self.specs[name] for name in in_file_order(self.specs)}
-        pieces = {
-            name: [Piece(rank, (0,) * len(spec.shape), spec.shape)] if spec.num_elements else []
+        boxes = {
+            name: [Box(rank, (0,) * len(spec.shape), spec.shape)] if spec.num_elements else []
             for name, spec in specs.items()
         }
-        return Plan(specs, pieces)
+        return GatherPlan(specs, boxes)
 
 
-def send_kept(strategy: Strategy) -> Write | None:
+def gather_rank_state(strategy: Strategy) -> Write | None:
     """Return on rank 0 what writes the files of all ranks into a folder; None where nothing is
     kept. The others have sent theirs when they return. Collective: rank 0 must call what it gets.
     """
@@ -67,21 +67,21 @@ def _write(folder: Path, group: Group | None, rows: list[_Described], own: dict[
         plan = row.as_plan(rank)
         words = {"words": row.words, "plan": json.dumps(row.plan)}
         stream = full_tensors(group, plan, own)
-        write_stream(folder / kept_file(rank), plan.specs, stream, words)
+        write_stream(folder / rank_state_file(rank), plan.specs, stream, words)
 
 
-def load_kept(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:
+def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:
     """This rank's part goes into the strategy; after `prepare`. Collective.
 
     Returns: where it does not fit why not, in a line for the user; else nothing.
     """
-    num_ranks = sum(map(is_kept, manifest.files))
+    num_ranks = sum(map(is_rank_state_file, manifest.files))
     if not num_ranks:
         return ""
-    told = f"what {_said(checkpoint / kept_file(0))['words']} kept in checkpoint {checkpoint}"
+    told = f"what {_said(checkpoint / rank_state_file(0))['words']} kept in checkpoint {checkpoint}"
     if num_ranks != strategy.size:
         return f"{told} is forgotten: it is of {num_ranks} ranks, this run has {strategy.size}"
-    if not strategy.load_rank_local_state(_read(checkpoint / kept_file(strategy.rank))):
+    if not strategy.load_rank_local_state(_read(checkpoint / rank_state_file(strategy.rank))):
         return (
             f"{told} is forgotten: this run has another --strategy or --compress, or other buckets"
         )

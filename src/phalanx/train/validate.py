@@ -13,9 +13,9 @@ from phalanx.models.options import (
 )
 from phalanx.parallel.mesh import Mesh
 from phalanx.train.config import TrainConfig
-from phalanx.train.meaning import check_meaning
+from phalanx.train.option_scope import check_option_scope
+from phalanx.train.parallel_options import MESH_STRATEGIES, parse_slow_rank
 from phalanx.train.schedule import check_warm_up
-from phalanx.train.split import ON_A_MESH, parse_slow_rank
 
 
 def dataset_for(config: TrainConfig) -> str:
@@ -23,22 +23,22 @@ def dataset_for(config: TrainConfig) -> str:
     return "text" if config.dataset == "auto" and config.model == "gpt" else config.dataset
 
 
-def check_fit(config: TrainConfig, shape: DataShape) -> None:
+def validate(config: TrainConfig, shape: DataShape) -> None:
     """config: complete; shape: of the data.
 
     Raises: UserError with the numbers that do not fit.
     """
     assert config.ranks is not None, "complete() comes first"
     check_data(config.model, shape)
-    check_reading(config, shape)
+    check_data_use(config, shape)
     config.global_batch_size(config.ranks)
     if config.slow_rank is not None:
         check_slow_rank(config, config.slow_rank, config.ranks)
     mesh = config.mesh_of(config.ranks)
-    check_meaning(config, mesh)
+    check_option_scope(config, mesh)
     check_warm_up(config)
     check_whole_gradients(config)
-    if config.strategy in ON_A_MESH:
+    if config.strategy in MESH_STRATEGIES:
         check_sharding(config, mesh)
         check_tensor(config, mesh, shape)
         check_pipeline(config, mesh)
@@ -60,7 +60,7 @@ def check_whole_gradients(config: TrainConfig) -> None:
         )
 
 
-def check_reading(config: TrainConfig, shape: DataShape) -> None:
+def check_data_use(config: TrainConfig, shape: DataShape) -> None:
     """Raises: UserError for what cannot be done to this data, or not with this strategy."""
     if config.augment and shape.is_text:
         raise UserError("--augment shifts and mirrors images, and this data is text: leave it out")

@@ -5,7 +5,7 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape
 from phalanx.train.config import TrainConfig
-from phalanx.train.fit import check_fit
+from phalanx.train.validate import validate
 
 IMAGES = DataShape()
 TEXT = DataShape(inputs=(66,), num_classes=256)
@@ -14,7 +14,7 @@ TEXT = DataShape(inputs=(66,), num_classes=256)
 def told(shape: DataShape, **options: object) -> str:
     """What the user is told of options that do not fit."""
     with pytest.raises(UserError) as caught:
-        check_fit(TrainConfig(**options), shape)  # type: ignore[arg-type]
+        validate(TrainConfig(**options), shape)  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -121,4 +121,4 @@ def test_options_that_mean_nothing(options: dict[str, object], words: str) -> No
     ],
 )
 def test_what_fits_is_let_pass(options: dict[str, object]) -> None:
-    check_fit(TrainConfig(**options), IMAGES)  # type: ignore[arg-type]
+    validate(TrainConfig(**options), IMAGES)  # type: ignore[arg-type]

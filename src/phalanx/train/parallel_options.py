@@ -20,11 +20,11 @@ OuterOptimizer = Literal["average", "nesterov"]
 Backend = Literal["mpi", "gloo"]
 
 WITHOUT_MPI: tuple[Strategy, ...] = ("sequential", "gloo")
-ON_A_MESH: tuple[Strategy, ...] = ("zero", "tensor", "pipeline", "mesh")
+MESH_STRATEGIES: tuple[Strategy, ...] = ("zero", "tensor", "pipeline", "mesh")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SplitOptions:
+class ParallelOptions:
     """Options of the parallelism: strategy, ranks, mesh, pipeline, servers."""
 
     strategy: Strategy = "sequential"
@@ -94,7 +94,7 @@ class SplitOptions:
     slow_rank: str | None = None
     """Makes a rank slower, as RANK:SECONDS a step, to see who waits for it."""
 
-    def check_split(self) -> None:
+    def check_parallel(self) -> None:
         """Raises: UserError for values that no run could use."""
         if self.mesh is not None and self.strategy == "sequential":
             object.__setattr__(self, "strategy", "mesh")

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 LARGE = 2**15
-"""Logits of a step that are looked at while they are in the cache; to hold them would take memory
-that has not been touched before, which costs more than looking."""
-MOST_LOGITS = 2**18
-"""Of small steps, held and looked at all together, which is faster than one by one."""
+"""Logits of a step that are compared while they are in the cache; to store them would take memory
+that has not been touched before, which costs more than comparing."""
+MAX_LOGITS = 2**18
+"""Of small steps, stored and compared all together, which is faster than one by one."""
 
 
-class Hits:
+class CorrectCounter:
     """Counter of correct predictions. An ignored target is never correct."""
 
     def __init__(self) -> None:
@@ -28,12 +28,12 @@ class Hits:
             logits = logits[: targets.shape[0]]
         number = logits.numel()
         if number >= LARGE:
-            self._total += num_right(logits, targets)
+            self._total += num_correct(logits, targets)
             return
         self._logits.append(logits)
         self._targets.append(targets)
         self._waiting += number
-        if self._waiting >= MOST_LOGITS:
+        if self._waiting >= MAX_LOGITS:
             self._count()
 
     def total(self) -> int:
@@ -43,16 +43,16 @@ class Hits:
     def _count(self) -> None:
         if not self._logits:
             return
-        self._total += num_right(torch.cat(self._logits), torch.cat(self._targets))
+        self._total += num_correct(torch.cat(self._logits), torch.cat(self._targets))
         self._logits.clear()
         self._targets.clear()
         self._waiting = 0
 
 
-def num_right(logits: Tensor, targets: Tensor) -> int:
+def num_correct(logits: Tensor, targets: Tensor) -> int:
     """Return how many targets have the largest logit, of equal ones the first.
 
     logits: (n, …, classes); targets: (n, …).
     """
-    # Not `argmax`: it looks for the same twice as long.
+    # Not `argmax`: it takes twice as long.
     return int((logits.max(-1).indices == targets).sum())
