@@ -61,8 +61,8 @@ def is_killed_while_awaited(pipes: Pipes, said: Connection) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     policy = WaitPolicy.for_node(3, 2)
     watch = FailureDetector(Silence(), group="g", members=(0, 1, 2), policy=policy, timeout_s=30)
-    watch.is_gone, watch.activity = node.is_gone, "a test"
-    assert not node.is_gone(2 - pipes.Get_rank())
+    watch.is_dead, watch.activity = node.is_dead, "a test"
+    assert not node.is_dead(2 - pipes.Get_rank())
     try:
         watch.until(lambda: False, peers=lambda: [2 - pipes.Get_rank(), KILLED])
     except PeerFailedError as error:

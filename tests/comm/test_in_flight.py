@@ -37,12 +37,12 @@ def test_none_is_lost_and_none_is_asked_by_two_threads() -> None:
     in_flight = InFlight()
     messages = [Slow() for _ in range(400)]
 
-    def give_up(some: Sequence[Slow]) -> None:
+    def abandon(some: Sequence[Slow]) -> None:
         for message in some:
-            in_flight.give_up(message)
+            in_flight.abandon(message)
             in_flight.sweep()
 
-    threads = [threading.Thread(target=give_up, args=(messages[i::4],)) for i in range(4)]
+    threads = [threading.Thread(target=abandon, args=(messages[i::4],)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -13,7 +13,7 @@ from tests.conftest import Ranks
 
 
 def read(environ: dict[str, str], **given: object) -> RankSettings:
-    asked = {"link": None, "check": None, "library": "Open MPI", "told_gpu_aware": None}
+    asked = {"link": None, "check": None, "library": "Open MPI", "reported_gpu_aware": None}
     return read_settings(environ, **{**asked, **given})
 
 

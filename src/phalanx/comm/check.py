@@ -17,7 +17,7 @@ from phalanx.comm.transport import Transport
 Counts = Sequence[int | None]
 
 
-class Fingerprint(NamedTuple):
+class CallSignature(NamedTuple):
     """Signature of one rank's call, sent to its peers for comparison."""
 
     agreed: str
@@ -43,15 +43,15 @@ def compare_calls(transport: Transport, call: Call, name_of: Callable[[int], str
         [Buffer.of(text) for text in texts],
         Buffer.of(np.frombuffer(own, np.uint8)),
     )
-    disagreement = compare([Fingerprint(*json.loads(text.tobytes())) for text in texts], name_of)
+    disagreement = compare([CallSignature(*json.loads(text.tobytes())) for text in texts], name_of)
     if disagreement is not None:
         raise MismatchError(disagreement)
 
 
-def compare(calls: Sequence[Fingerprint], name_of: Callable[[int], str]) -> str | None:
+def compare(calls: Sequence[CallSignature], name_of: Callable[[int], str]) -> str | None:
     """Describe which rank called what if the calls do not match; None if they do."""
     if len({call.agreed for call in calls}) > 1:
-        return who_does_what([call.agreed for call in calls], name_of)
+        return describe_calls([call.agreed for call in calls], name_of)
     for source, sender in enumerate(calls):
         for dest, receiver in enumerate(calls):
             sent = sender.sent[dest] if sender.sent else None
@@ -64,7 +64,7 @@ def compare(calls: Sequence[Fingerprint], name_of: Callable[[int], str]) -> str 
     return None
 
 
-def who_does_what(texts: Sequence[str], name_of: Callable[[int], str]) -> str:
+def describe_calls(texts: Sequence[str], name_of: Callable[[int], str]) -> str:
     """texts: of each rank; those of the same text are named together."""
     callers: dict[str, list[str]] = {}
     for rank, text in enumerate(texts):

@@ -21,7 +21,7 @@ ROUND_TRIPS = 20
 TAG = 2**15 - 3
 
 
-def offset_to_first(group: Group) -> ClockReading:
+def estimate_offset(group: Group) -> ClockReading:
     """Estimate the offset from this rank's `now_ns()` to the clock of the first rank of `group`.
 
     Collective. Exactly 0 on the first rank's machine.
@@ -34,9 +34,9 @@ def offset_to_first(group: Group) -> ClockReading:
         if machines[other] == machines[0]:
             continue
         if group.rank == 0:
-            _answer(group, other)
+            _serve_readings(group, other)
         elif group.rank == other:
-            offset_ns, error_ns = _ask(group)
+            offset_ns, error_ns = _measure_offset(group)
     return ClockReading(at_ns=now_ns(), offset_ns=offset_ns, error_ns=error_ns)
 
 
@@ -48,7 +48,7 @@ def machine(rank: int) -> int:
         return -1 - rank
 
 
-def _ask(group: Group) -> tuple[int, int]:
+def _measure_offset(group: Group) -> tuple[int, int]:
     """Offset and its largest error, by the shortest of some round trips."""
     trips = []
     reading = np.zeros(1, np.int64)
@@ -62,7 +62,7 @@ def _ask(group: Group) -> tuple[int, int]:
     return offset_ns, took_ns // 2
 
 
-def _answer(group: Group, other: int) -> None:
+def _serve_readings(group: Group, other: int) -> None:
     reading = np.zeros(1, np.int64)
     for _ in range(ROUND_TRIPS):
         group.receive(Buffer.of(reading), source=other, tag=TAG).wait()

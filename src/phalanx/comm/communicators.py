@@ -90,7 +90,7 @@ def drain(communicator: Any) -> None:
         message.Recv(bytearray(status.Get_count()))
 
 
-def communicator_of(communicator: Any, members: Sequence[int], tag: int) -> Any:
+def create_subcommunicator(communicator: Any, members: Sequence[int], tag: int) -> Any:
     """Create a communicator of some of the ranks of another; called by these ranks only.
 
     The caller frees it.

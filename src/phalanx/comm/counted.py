@@ -107,7 +107,7 @@ class CountedShmGroup:
         self._traffic.add(formulas.scatter_traffic(given, self.rank, root))
 
 
-def counted(
+def count_traffic(
     shm: ShmGroup | None, traffic: TrafficCounter | None
 ) -> ShmGroup | CountedShmGroup | None:
     """`shm`, counting where that is asked for."""

@@ -11,10 +11,11 @@ from phalanx.comm.mpi import is_stand_in
 VARIABLE = "PHALANX_GPU_AWARE"
 
 
-def is_gpu_aware(environ: Mapping[str, str], library: str, told: bool | None) -> bool | None:
+def is_gpu_aware(environ: Mapping[str, str], library: str, reported: bool | None) -> bool | None:
     """Return whether GPU memory may be passed to MPI; None if unknown, which means no.
 
-    library: the version text of the MPI library. told: what the library itself answers (`ask`).
+    library: the version text of the MPI library. reported: the library's own
+    answer (`query_gpu_support`).
     Cray MPICH and Intel MPI are built for GPUs and take them only where a variable says so.
     Raises: ValueError when PHALANX_GPU_AWARE is neither 0 nor 1.
     """
@@ -27,10 +28,10 @@ def is_gpu_aware(environ: Mapping[str, str], library: str, told: bool | None) ->
         return environ.get("MPICH_GPU_SUPPORT_ENABLED") == "1"
     if "Intel(R) MPI" in library:
         return environ.get("I_MPI_OFFLOAD", "0") not in ("", "0")
-    return told
+    return reported
 
 
-def ask(mpi: Any) -> bool | None:
+def query_gpu_support(mpi: Any) -> bool | None:
     """Query the MPI library itself for GPU support; None if it does not report it.
 
     mpi: the module mpi4py.MPI.

@@ -16,10 +16,10 @@ from phalanx.comm.communicators import (
     TAGS,
     Communicators,
     OpenCommunicators,
-    communicator_of,
+    create_subcommunicator,
     tag_limit,
 )
-from phalanx.comm.counted import counted
+from phalanx.comm.counted import count_traffic
 from phalanx.comm.device_collectives import DeviceCollectives, DeviceOps
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.failure_detector import FailureDetector
@@ -122,7 +122,7 @@ class GroupBase:
         self._shm = join_all(set_up, nodes, policy=policy, name=name, timeout_s=timeout_s)
         if self._shm is not None:
             self._detector.bell = self._shm.bell
-        self._detector.is_gone = self._is_gone
+        self._detector.is_dead = self._is_dead
         self._device: DeviceCollectives | None = None
         self._broken: BaseException | None = None
         self._closed = False
@@ -164,8 +164,8 @@ class GroupBase:
     @traffic.setter
     def traffic(self, traffic: TrafficCounter | None) -> None:
         self._traffic = self._transport.traffic = traffic
-        self._p2p.intra_node = counted(self._intra_node, traffic)
-        self._shared = counted(self._shm, traffic)
+        self._p2p.intra_node = count_traffic(self._intra_node, traffic)
+        self._shared = count_traffic(self._shm, traffic)
         self._fast = self._fastest()
 
     @property
@@ -231,7 +231,7 @@ class GroupBase:
         # First synchronize, with a timeout; what MPI then does has none, but need not wait.
         self._set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
         barrier(SubTransport(self._set_up, members))
-        communicator = communicator_of(self._communicators.own, members, tag)
+        communicator = create_subcommunicator(self._communicators.own, members, tag)
         group = type(self)(
             communicator,
             name=name,
@@ -250,7 +250,7 @@ class GroupBase:
         communicator.Free()
         return group
 
-    def wait_by(self, policy: WaitPolicy) -> None:
+    def set_wait_policy(self, policy: WaitPolicy) -> None:
         """Set the wait policy of this rank from now on. Any thread may call it at any time."""
         self._detector.policy = policy
 
@@ -260,7 +260,7 @@ class GroupBase:
         reason = encodable(reason)
         self._detector.failed[self.members[self.rank]] = reason
         self._fail_shm(reason)
-        self._detector.tell_failure(reason)
+        self._detector.report_failure(reason)
         self._recorder.write(reason)
         self._broken = self._broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
         self._fast = None
@@ -304,7 +304,7 @@ class GroupBase:
                 call = call._replace(name=f"{call.name} by {way}")
             with self._call_context:
                 self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
-                compare_calls(self._set_up, call, self._detector.text_of)
+                compare_calls(self._set_up, call, self._detector.rank_label)
         return self._call_context
 
     def _fastest(self) -> ShmGroup | SingleRank | None:
@@ -332,11 +332,11 @@ class GroupBase:
         self._in_flight.add(request)
         return request
 
-    def _is_gone(self, rank: int) -> bool:
+    def _is_dead(self, rank: int) -> bool:
         if self._shm is not None:
-            return self._shm.is_gone(rank)
+            return self._shm.is_dead(rank)
         if self._intra_node is not None and rank in self._intra_node.group_ranks:
-            return self._intra_node.is_gone(self._intra_node.group_ranks.index(rank))
+            return self._intra_node.is_dead(self._intra_node.group_ranks.index(rank))
         return False
 
     def _expect_messages(self) -> None:

@@ -29,7 +29,7 @@ class LinkEmulator:
         self.link = link
         self._guard = threading.Lock()
         self._left_at_s = 0.0
-        self._held: queue.Queue[HeldMessage | None] = queue.Queue()
+        self._held: queue.Queue[DelayedMessage | None] = queue.Queue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -44,7 +44,7 @@ class LinkEmulator:
         with self._guard:
             self._left_at_s = max(_clock(), self._left_at_s) + leaving_s
             arrives_at_s = self._left_at_s + self.link.latency_s
-            message = HeldMessage(communicator, memory, dest, tag, arrives_at_s)
+            message = DelayedMessage(communicator, memory, dest, tag, arrives_at_s)
             self._held.put(message)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="link", daemon=True)
@@ -74,7 +74,7 @@ class LinkEmulator:
         self._held.task_done()
 
 
-class HeldMessage:
+class DelayedMessage:
     """A message that is held back, and then MPI's; a request such as mpi4py's."""
 
     __slots__ = (

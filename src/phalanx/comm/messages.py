@@ -14,7 +14,7 @@ from phalanx.comm.dtypes import DType
 from phalanx.comm.errors import MismatchError, PeerFailedError
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import NETWORK
-from phalanx.comm.in_flight import CANCEL_S, InFlight, Unfinished
+from phalanx.comm.in_flight import CANCEL_S, InFlight, PendingOperation
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.traffic import Traffic, TrafficCounter
 from phalanx.comm.transport import Messages, ScratchArena
@@ -71,7 +71,7 @@ class MessageTransport:
     def scratch(self, count: int, dtype: DType) -> Buffer:
         return self._scratch.take(count, dtype)
 
-    def finish(self, pending: Unfinished) -> None:
+    def finish(self, pending: PendingOperation) -> None:
         """Raises: what ended the wait; all messages under way are then called back."""
         try:
             while not pending.is_done:
@@ -79,7 +79,7 @@ class MessageTransport:
         except BaseException:
             started = [exchange.pending for exchange in self._started]
             for unfinished in dict.fromkeys((pending, *started)):
-                self.in_flight.give_up(unfinished)
+                self.in_flight.abandon(unfinished)
             self._started.clear()
             raise
 
@@ -253,10 +253,10 @@ class MessageRequest:
 
     def __del__(self) -> None:
         if not self._is_over:
-            self._in_flight.give_up(self._pending)
+            self._in_flight.abandon(self._pending)
 
     def send(self, buffer: Buffer, dest: int) -> None:
-        self._whom = f"rank {self._detector.text_of(dest)}"
+        self._whom = f"rank {self._detector.rank_label(dest)}"
         self._activity = f"send to {self._whom}, tag {self._tag},"
         self._pending.send(self._communicator, buffer, dest, FIRST_USER_TAG + self._tag)
         self._moved = _moved([(buffer, dest)], [])
@@ -264,7 +264,7 @@ class MessageRequest:
 
     def receive(self, buffer: Buffer, source: int | None) -> None:
         """Begin to receive. The first chunk of a long message from any source fixes the source."""
-        self._whom = "any rank" if source is None else f"rank {self._detector.text_of(source)}"
+        self._whom = "any rank" if source is None else f"rank {self._detector.rank_label(source)}"
         self._activity = f"receive from {self._whom}, tag {self._tag},"
         self._moved = Traffic(0, buffer.num_bytes, 0)
         tag = FIRST_USER_TAG + self._tag
@@ -302,14 +302,14 @@ class MessageRequest:
         return False
 
     def end(self, error: Exception) -> None:
-        """Give it up, if it is not over: `error` for whoever asks."""
+        """End it with `error`, unless it is complete."""
         with self._guard:
             if not self._is_over:
                 self._end(error)
 
     def _end(self, error: Exception) -> None:
         self._error, self._is_over = error, True
-        self._in_flight.give_up(self._pending)
+        self._in_flight.abandon(self._pending)
 
     def _withdraw(self, error: Exception) -> bool:
         """Cancel a receive; False when the message has arrived after all."""
@@ -360,7 +360,7 @@ class MessageRequest:
         if self.source is None:
             spans.add(self._activity.split(",")[0], NETWORK, began_ns, now_ns())
             return
-        peer = self._detector.in_world(self.source)
+        peer = self._detector.world_rank(self.source)
         detail: Detail = {"waited for": peer, "bytes": self._moved.received_bytes}
         spans.add(f"waiting for rank {peer}", NETWORK, began_ns, now_ns(), detail)
 

@@ -17,7 +17,7 @@ def mpi() -> Any:
     return MPI
 
 
-def put_in_place_of_mpi(stand_in: Any | None) -> None:
+def install_stand_in(stand_in: Any | None) -> None:
     """Let `mpi()` return `stand_in` from now on; None: mpi4py again."""
     global _stand_in
     _stand_in = stand_in

@@ -12,7 +12,7 @@ from typing import Any
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import FLOAT32
-from phalanx.comm.gpu import ask, is_gpu_aware
+from phalanx.comm.gpu import is_gpu_aware, query_gpu_support
 from phalanx.comm.select import Topology, explain, requested_algorithm
 from phalanx.comm.world import World
 from phalanx.launch.orphan import end_with_parent
@@ -27,7 +27,7 @@ def describe(mpi: Any) -> dict[str, object]:
         "library": " ".join(mpi.Get_library_version().splitlines()[0].split(",")[0].split()),
         "thread_level": _thread_level(mpi),
         "shared_window_error": _shared_window_error(mpi),
-        "gpu_aware": is_gpu_aware(os.environ, mpi.Get_library_version(), ask(mpi)),
+        "gpu_aware": is_gpu_aware(os.environ, mpi.Get_library_version(), query_gpu_support(mpi)),
         **_engine(mpi),
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.comm.failure_detector import FailureDetector
-from phalanx.comm.in_flight import keep_for_ever
+from phalanx.comm.in_flight import keep_alive_forever
 
 
 class SetupCommunicator:
@@ -43,7 +43,7 @@ class SetupCommunicator:
         """Split off the ranks with the same color. Every rank must have arrived: MPI has no
         timeout for this. members: their ranks in the world. `free` the result."""
         communicator = self._communicator.Split(color, self.Get_rank())
-        return SetupCommunicator(communicator, self._detector.of_some(communicator, tuple(members)))
+        return SetupCommunicator(communicator, self._detector.subset(communicator, tuple(members)))
 
     def free(self) -> None:
         self._detector.close()
@@ -58,7 +58,7 @@ def await_request(detector: FailureDetector, request: Any, *memory: object) -> N
     try:
         detector.until(request.Test)
     except BaseException:
-        keep_for_ever((request, memory))
+        keep_alive_forever((request, memory))
         raise
 
 

@@ -67,13 +67,14 @@ def read_settings(
     link: Link | None,
     check: bool | None,
     library: str,
-    told_gpu_aware: bool | None,
+    reported_gpu_aware: bool | None,
 ) -> RankSettings:
     """This rank's. link, check: as the program says, None: as the environment does. library: the
-    version text of the MPI library; told_gpu_aware: what it answers when asked (`gpu.ask`)."""
+    version text of the MPI library; reported_gpu_aware: its own answer
+    (`query_gpu_support`)."""
     module, problem, gpu_aware = kernels.compiled(), None, False
     try:
-        gpu_aware = is_gpu_aware(environ, library, told_gpu_aware) is True
+        gpu_aware = is_gpu_aware(environ, library, reported_gpu_aware) is True
     except ValueError as error:  # told to all ranks, since they wait for this one
         problem = str(error)
     return RankSettings(
@@ -158,10 +159,10 @@ def _who_has(values: Sequence[str]) -> str:
     ranks: dict[str, list[int]] = {}
     for rank, value in enumerate(values):
         ranks.setdefault(value, []).append(rank)
-    return ", ".join(f"{value} on {_text_of(some)}" for value, some in ranks.items())
+    return ", ".join(f"{value} on {_rank_labels(some)}" for value, some in ranks.items())
 
 
-def _text_of(ranks: Sequence[int], most: int = 8) -> str:
+def _rank_labels(ranks: Sequence[int], most: int = 8) -> str:
     listed = ", ".join(str(rank) for rank in ranks[:most])
     more = f" and {len(ranks) - most} others" if len(ranks) > most else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed}{more}"

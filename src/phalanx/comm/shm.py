@@ -263,7 +263,7 @@ class ShmGroup:
             self._moves_messages = True
             self._module.in_long_waits(_poke_mpi)
 
-    def is_gone(self, rank: int) -> bool:
+    def is_dead(self, rank: int) -> bool:
         """Return whether the process of `rank`, which had joined, has ended."""
         return bool(self._module.is_dead(self._handle, rank))
 
@@ -337,15 +337,15 @@ class ShmGroup:
             return MismatchError(self._calls())
         if status == _PEER_FAILED:
             rank = (self._ranks(lambda peer: peer.failed) or [self.rank])[0]
-            return PeerFailedError(f"{self._text_of([rank])} failed: {self._peer(rank).reason}")
+            return PeerFailedError(f"{self._rank_labels([rank])} failed: {self._peer(rank).reason}")
         if status == _PEER_DIED:
             gone = self._module.progress(self._handle)[2]
-            return PeerDiedError(f"{self._text_of([gone])} failed: its process is gone")
+            return PeerDiedError(f"{self._rank_labels([gone])} failed: its process is gone")
         _, awaited, _ = self._module.progress(self._handle)
         missing = self._ranks(lambda peer: peer.phase < awaited)
-        return WaitTimeoutError(self._text_of(missing))
+        return WaitTimeoutError(self._rank_labels(missing))
 
-    def _text_of(self, ranks: Sequence[int]) -> str:
+    def _rank_labels(self, ranks: Sequence[int]) -> str:
         return f"rank {', '.join(str(self.group_ranks[rank]) for rank in ranks)}"
 
     def _ranks(self, chosen: Callable[[_PeerStatus], bool | int]) -> list[int]:
@@ -369,7 +369,9 @@ class ShmGroup:
             callers.setdefault(text, []).append(rank)
         if len(callers) == 1:
             return f"ranks send and expect parts of different sizes in {next(iter(callers))}"
-        return ", ".join(f"{self._text_of(ranks)} called {call}" for call, ranks in callers.items())
+        return ", ".join(
+            f"{self._rank_labels(ranks)} called {call}" for call, ranks in callers.items()
+        )
 
 
 def describe_call(fingerprint: int, count: int) -> str:

@@ -14,7 +14,7 @@ from phalanx.comm.layout import CACHE_LINE_BYTES
 Messages = Sequence[tuple[Buffer, int]]
 """Buffers, each with the rank that it goes to or comes from."""
 
-KEPT_BYTES = 256 * 2**20  # of memory for collectives, from one to the next
+MAX_ARENA_BYTES = 256 * 2**20  # of memory for collectives, from one to the next
 
 
 class PendingExchange(Protocol):
@@ -89,7 +89,7 @@ class ScratchArena:
 
     def release(self) -> None:
         """A collective begins: nothing is in use. What the last one lacked is there from now on."""
-        if self._kept.size < self._taken <= KEPT_BYTES:
+        if self._kept.size < self._taken <= MAX_ARENA_BYTES:
             self._kept = np.empty(self._taken, np.uint8)
             self._begin = self._kept.ctypes.data
         self._taken = 0

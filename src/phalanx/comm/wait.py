@@ -1,9 +1,9 @@
-"""The one waiting policy: spin while that is cheap, then yield, then sleep, never for ever.
+"""The wait policy: spin while that is cheap, then yield, then sleep, never forever.
 
 With a core for every rank a spinning wait sees a flag within a fraction of a microsecond. With
 more ranks than cores each spin keeps the awaited rank from running, so the wait yields at once;
-with many more the looks of all that wait would fill the cores, so they become fewer. Who waits long
-looks seldom: that adds a small part to the wait, and leaves the core to others.
+with many more the polls of all waiting ranks would fill the cores, so they become fewer. A long
+wait polls rarely: that adds a small part to the wait, and leaves the core to others.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-YIELDS = 200  # divided by the square of the ranks a core: each has all others run before it
-NAP_S_A_RANK = 25e-6  # with this many ranks a core, looks of some 5 µs take a fifth of it
+YIELDS = 200  # divided by the square of the ranks per core: each has all others run before it
+NAP_S_PER_RANK = 25e-6  # with this many ranks per core, polls of some 5 µs take a fifth of it
 NAP_SHARE = 1 / 100  # a nap, of the wait so far
-# Over a network short waits are many, a compressor's above all; long ones go beside arithmetic.
+# Over a network short waits are many, a compressor's above all; long ones overlap compute.
 NETWORK_NAP_S, NETWORK_NAP_SHARE = 20e-6, 1 / 20
-# Beside arithmetic that has the only core, each look makes a step longer, and a late one is hidden.
+# Beside compute that has the only core, each poll makes a step longer, and a late one is hidden.
 BESIDE_NAP_S, BESIDE_NAP_SHARE = 300e-6, 1 / 5
 LONGEST_NAP_S = 1e-3  # where ranks do not share cores by the dozen
 # A yield that takes this long has given the core to a process that computes; twice in a short time
-# is competition. Who sleeps then gets the core when it wakes, who yields waits for all others each
+# is contention. A sleeper then gets the core when it wakes, a yielder waits for all others each
 # time. So sleep, and yield again after many times what that has cost. The same as in waiting.c.
 SLOW_S, TWICE_WITHIN_S, CROWDED_TIMES, CROWDED_S = 1e-3, 0.25, 20, 0.1
 
 
 class WaitTimeoutError(TimeoutError):
-    """Ranks did not come in time; the message names them and what was waited for."""
+    """Ranks did not arrive in time; the message names them and the call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,39 +43,39 @@ class WaitPolicy:
 
     @classmethod
     def for_node(cls, ranks: int, cores: int) -> WaitPolicy:
-        """The policy for `ranks` ranks that share `cores` cores."""
+        """Return the policy for `ranks` ranks that share `cores` cores."""
         if ranks > cores:
             ranks_a_core = ranks / cores
             return cls(
                 spins=1,
                 yields=min(100, int(YIELDS / ranks_a_core**2)),
-                nap_s=max(100e-6, NAP_S_A_RANK * ranks_a_core),
+                nap_s=max(100e-6, NAP_S_PER_RANK * ranks_a_core),
             )
         return cls(spins=2_000, yields=20_000, nap_s=100e-6)
 
     @classmethod
     def for_network(cls) -> WaitPolicy:
-        """Where every wait takes longer than a nap, and others need the core meanwhile: the thread
-        that brings what is waited for."""
+        """Return the policy where every wait takes longer than a nap, and the thread that moves the
+        messages needs the core meanwhile."""
         return cls(spins=1, yields=0, nap_s=NETWORK_NAP_S, nap_share=NETWORK_NAP_SHARE)
 
     @classmethod
-    def beside_arithmetic(cls) -> WaitPolicy:
-        """The same of a thread that waits while this rank computes."""
+    def beside_compute(cls) -> WaitPolicy:
+        """Return the policy of a thread that waits while this rank computes."""
         return cls(spins=1, yields=0, nap_s=BESIDE_NAP_S, nap_share=BESIDE_NAP_SHARE)
 
 
-class Competition:
+class CoreContention:
     """Estimate of whether other processes compete for the cores of waiting ranks."""
 
     def __init__(self) -> None:
         self._slow_at_s = -TWICE_WITHIN_S
         self._until_s = 0.0
 
-    def is_on(self, now_s: float) -> bool:
+    def is_contended(self, now_s: float) -> bool:
         return now_s < self._until_s
 
-    def yielded(self, began_s: float, ended_s: float) -> None:
+    def record_yield(self, began_s: float, ended_s: float) -> None:
         lasted_s = ended_s - began_s
         if lasted_s < SLOW_S:
             return
@@ -91,12 +91,12 @@ def wait_until(
     timeout_s: float,
     on_timeout: Callable[[], str],
     nap: Callable[[float], None] = time.sleep,
-    competition: Competition | None = None,
+    contention: CoreContention | None = None,
 ) -> None:
     """Return as soon as `ready()` is true.
 
-    nap: sleeps that many seconds, or until there is reason to look again. competition: what is
-    remembered from wait to wait.
+    nap: sleeps that many seconds, or until there is reason to poll again. contention: state kept
+    from wait to wait.
 
     Raises: WaitTimeoutError with the text of `on_timeout()` after `timeout_s` seconds.
     """
@@ -104,15 +104,15 @@ def wait_until(
         if ready():
             return
     began = now = time.monotonic()
-    competition = competition or Competition()
+    contention = contention or CoreContention()
     for _ in range(policy.yields):
         if ready():
             return
-        if competition.is_on(now):
+        if contention.is_contended(now):
             break
         os.sched_yield()
         before, now = now, time.monotonic()
-        competition.yielded(before, now)
+        contention.record_yield(before, now)
         if now - began > timeout_s:
             raise WaitTimeoutError(on_timeout())
     longest_s = max(LONGEST_NAP_S, 4 * policy.nap_s)

@@ -20,7 +20,7 @@ from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag
 from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.failure_detector import NOTICE_TAG, FailureDetector
 from phalanx.comm.flight_recorder import FlightRecorder
-from phalanx.comm.gpu import ask
+from phalanx.comm.gpu import query_gpu_support
 from phalanx.comm.group import Group
 from phalanx.comm.link import Link
 from phalanx.comm.link_emulator import LinkEmulator
@@ -220,7 +220,7 @@ class World:
             link=link,
             check=check,
             library=self._mpi.Get_library_version(),
-            told_gpu_aware=ask(self._mpi),
+            reported_gpu_aware=query_gpu_support(self._mpi),
         )
         return exchange(own, set_up.allgather)
 

@@ -17,7 +17,7 @@ from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_m
 from phalanx.parallel.step import RankLocalState
 from phalanx.records.spans import SpanRecorder, now_ns
 
-DURING_BACKWARD, AFTER_BACKWARD = WaitPolicy.beside_arithmetic(), WaitPolicy.for_network()
+DURING_BACKWARD, AFTER_BACKWARD = WaitPolicy.beside_compute(), WaitPolicy.for_network()
 """Wait policy of the thread while this rank computes, and when this rank waits for the thread."""
 
 
@@ -83,7 +83,7 @@ class BucketedGradReducer:
     def __enter__(self) -> Self:
         self._is_open = True
         if self._thread is not None:
-            self._group.wait_by(DURING_BACKWARD)
+            self._group.set_wait_policy(DURING_BACKWARD)
         if self._buckets is not None:
             self._buckets.begin()
         return self
@@ -189,7 +189,7 @@ class BucketedGradReducer:
         if self._thread is not None:
             for bucket in remaining:
                 self._thread.submit(bucket)
-            self._group.wait_by(AFTER_BACKWARD)
+            self._group.set_wait_policy(AFTER_BACKWARD)
             return self._thread.wait()
         completed = []
         for bucket in remaining:

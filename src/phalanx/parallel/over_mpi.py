@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.clock import offset_to_first
+from phalanx.comm.clock import estimate_offset
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
 from phalanx.comm.world import World
@@ -105,7 +105,7 @@ class OverMPI(Strategy):
         return (self._world.recorder,)
 
     def clock(self) -> ClockReading:
-        return offset_to_first(self._world.group)
+        return estimate_offset(self._world.group)
 
     def close(self) -> None:
         if self._checkpoint_group is not None:

@@ -14,7 +14,7 @@ from torch.distributed import PrefixStore, Store
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous
 
-from phalanx.comm.mpi import mpi, put_in_place_of_mpi
+from phalanx.comm.mpi import install_stand_in, mpi
 from phalanx.comm.sockets.meeting import Address, Listener
 from phalanx.comm.sockets.stand_in import StandIn
 from phalanx.comm.world import World
@@ -109,7 +109,7 @@ def connect_ranks(rdzv: Rendezvous, timeout: timedelta, *, check: bool | None = 
     addresses = _exchange_addresses(rdzv, listener.address, timeout)
     check_one_node(addresses)
     mesh = listener.connect(rdzv.rank, addresses, timeout_s)
-    put_in_place_of_mpi(StandIn(mesh, timeout_s))
+    install_stand_in(StandIn(mesh, timeout_s))
     try:
         return World.create(timeout_s=timeout_s, check=check)
     except BaseException:
@@ -120,7 +120,7 @@ def connect_ranks(rdzv: Rendezvous, timeout: timedelta, *, check: bool | None = 
 def disconnect_ranks() -> None:
     """Close the connections of `connect_ranks`, once the world is closed."""
     stand_in = mpi()
-    put_in_place_of_mpi(None)
+    install_stand_in(None)
     stand_in.close()
 
 

@@ -13,15 +13,15 @@ from phalanx.comm.kernels import narrow, reduce_terms, widen
 from phalanx.comm.transport import Transport
 
 
-def running_dtype(dtype: DType, op: ReduceOp) -> DType:
+def accumulator_dtype(dtype: DType, op: ReduceOp) -> DType:
     """The type of totals of `dtype`: its own, where nothing is lost by that."""
     rounds = dtype.is_half and op in (ReduceOp.SUM, ReduceOp.PRODUCT)
     return FLOAT32 if rounds else dtype
 
 
-def running(transport: Transport, buffer: Buffer, op: ReduceOp) -> Buffer:
+def accumulator_of(transport: Transport, buffer: Buffer, op: ReduceOp) -> Buffer:
     """The values of `buffer` in the type of the totals; `buffer` itself where that is its own."""
-    dtype = running_dtype(buffer.dtype, op)
+    dtype = accumulator_dtype(buffer.dtype, op)
     if dtype == buffer.dtype:
         return buffer
     wide = transport.scratch(buffer.count, dtype)
@@ -29,7 +29,7 @@ def running(transport: Transport, buffer: Buffer, op: ReduceOp) -> Buffer:
     return wide
 
 
-def settle(total: Buffer, result: Buffer, op: ReduceOp, divisor: float) -> None:
+def store_result(total: Buffer, result: Buffer, op: ReduceOp, divisor: float) -> None:
     """result becomes total / divisor, in its own type; the two may be the same memory."""
     if total.dtype != result.dtype:
         narrow(total, result, divisor)

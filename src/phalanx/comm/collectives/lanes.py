@@ -12,7 +12,7 @@ from typing import Protocol
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import pairwise
-from phalanx.comm.collectives.accumulate import running, settle
+from phalanx.comm.collectives.accumulate import accumulator_of, store_result
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.transport import SubTransport, Transport
 
@@ -94,7 +94,7 @@ def all_reduce(
     by_node = ranks_by_node(nodes)
     num_lanes = min(len(ranks) for ranks in by_node)
     local = SubTransport(transport, next(ranks for ranks in by_node if transport.rank in ranks))
-    total = running(transport, buffer, op)
+    total = accumulator_of(transport, buffer, op)
     spare = [0] * (local.size - num_lanes)  # ranks of a larger node that carry nothing
     totals = pairwise.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
     results = pairwise.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]
@@ -104,5 +104,5 @@ def all_reduce(
     if own < num_lanes:
         lane = SubTransport(transport, [ranks[own] for ranks in by_node])
         pairwise.all_reduce(lane, totals[own], op, 1.0)
-        settle(totals[own], results[own], op, divisor)
+        store_result(totals[own], results[own], op, divisor)
     intra_node.all_gather(results, results[own], timeout_s=timeout_s)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.accumulate import settle
+from phalanx.comm.collectives.accumulate import store_result
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
@@ -60,7 +60,7 @@ def all_reduce(transport: MessageTransport, buffer: Buffer, op: ReduceOp, diviso
         transport.traffic.add(
             all_reduce_traffic(buffer.count, buffer.dtype.itemsize, transport.rank, transport.size)
         )
-    settle(buffer, buffer, op, divisor)
+    store_result(buffer, buffer, op, divisor)
 
 
 class LibraryCall:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.accumulate import running, settle
+from phalanx.comm.collectives.accumulate import accumulator_of, store_result
 from phalanx.comm.collectives.pairwise import shares_of
-from phalanx.comm.collectives.segments import arriving, segments_of
+from phalanx.comm.collectives.segments import receive_segments, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.transport import Transport
@@ -69,14 +69,14 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
     """
     rank = transport.rank
     workers = workers_of(transport.size)
-    total = running(transport, buffer, op)
+    total = accumulator_of(transport, buffer, op)
     if rank not in workers:
         transport.exchange([(segment, rank + 1) for segment in segments_of(total)], [])
         transport.exchange([], [(buffer, rank + 1)])
         return
     is_paired = rank > 0 and rank - 1 not in workers
     if is_paired:
-        for term, segment in arriving(transport, [total], rank - 1):
+        for term, segment in receive_segments(transport, [total], rank - 1):
             reduce_terms([term, segment], segment, op)
     _halve_and_double(transport, workers, total, buffer, op, divisor)
     if is_paired:
@@ -98,11 +98,11 @@ def _halve_and_double(
         partner = workers[step.partner]
         given, kept = _together(totals, step.given), _together(totals, step.kept)
         sending = transport.start([(segment, partner) for segment in segments_of(given)], [])
-        for term, own in arriving(transport, [kept], partner):
+        for term, own in receive_segments(transport, [kept], partner):
             # The lower half of the ranks comes first in the sum, on both sides.
             reduce_terms([own, term] if position < step.partner else [term, own], own, op)
         sending.finish()
-    settle(totals[position], results[position], op, divisor)
+    store_result(totals[position], results[position], op, divisor)
     for step in reversed(steps):
         partner = workers[step.partner]
         kept, given = _together(results, step.kept), _together(results, step.given)

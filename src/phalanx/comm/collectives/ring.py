@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.accumulate import running, settle
+from phalanx.comm.collectives.accumulate import accumulator_of, store_result
 from phalanx.comm.collectives.pairwise import shares_of
-from phalanx.comm.collectives.segments import arriving, segments_of
+from phalanx.comm.collectives.segments import receive_segments, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.transport import Transport
@@ -27,11 +27,11 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
     Source: Patarasuk & Yuan 2009, doi:10.1016/j.jpdc.2008.09.002.
     """
     rank, size = transport.rank, transport.size
-    total = running(transport, buffer, op)
+    total = accumulator_of(transport, buffer, op)
     totals, results = shares_of(total, size), shares_of(buffer, size)
     if size > 1:
         _reduce_scatter(transport, totals, op)
-    settle(totals[rank], results[rank], op, divisor)
+    store_result(totals[rank], results[rank], op, divisor)
     _all_gather(transport, results)
 
 
@@ -42,7 +42,7 @@ def _reduce_scatter(transport: Transport, totals: Sequence[Buffer], op: ReduceOp
     sends = [transport.start([(s, after)], []) for s in segments_of(totals[before])]
     passing = [totals[(rank - step) % size] for step in range(2, size + 1)]
     num_handed_on = sum(len(segments_of(share)) for share in passing[:-1])
-    for number, (term, segment) in enumerate(arriving(transport, passing, before)):
+    for number, (term, segment) in enumerate(receive_segments(transport, passing, before)):
         reduce_terms([term, segment], segment, op)
         if number < num_handed_on:
             sends.append(transport.start([(segment, after)], []))

@@ -10,7 +10,7 @@ from phalanx.comm.layout import chunks
 from phalanx.comm.transport import PendingExchange, Transport
 
 SEGMENT_BYTES = 256 * 1024  # a few of them stay in a core's cache
-AHEAD = 2  # segments that are on their way while one is reduced
+NUM_PREFETCHED = 2  # segments that are on their way while one is reduced
 
 
 def segments_of(buffer: Buffer, *, itemsize: int | None = None) -> list[Buffer]:
@@ -22,7 +22,7 @@ def segments_of(buffer: Buffer, *, itemsize: int | None = None) -> list[Buffer]:
     return [buffer.part(cut.start, cut.stop) for cut in chunks(buffer.count, largest)]
 
 
-def arriving(
+def receive_segments(
     transport: Transport, targets: Sequence[Buffer], source: int
 ) -> Iterator[tuple[Buffer, Buffer]]:
     """For each segment of `targets`: (what `source` sent for it, the segment itself), in order.
@@ -33,7 +33,7 @@ def arriving(
     if not segments:
         return
     largest = max(segment.count for segment in segments)
-    num_places = min(len(segments), AHEAD + 1)
+    num_places = min(len(segments), NUM_PREFETCHED + 1)
     places = [transport.scratch(largest, segments[0].dtype) for _ in range(num_places)]
     on_their_way: deque[tuple[Buffer, PendingExchange]] = deque()
     expected = 0

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.accumulate import running, settle
-from phalanx.comm.collectives.segments import arriving, segments_of
+from phalanx.comm.collectives.accumulate import accumulator_of, store_result
+from phalanx.comm.collectives.segments import receive_segments, segments_of
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.transport import PendingExchange, Transport
@@ -68,7 +68,7 @@ def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: floa
             and sends ⌈log₂ p⌉ · n elements.
     Order:  of the tree: ((0 op 1) op (2 op 3)) op ….
     """
-    total = running(transport, buffer, op)
+    total = accumulator_of(transport, buffer, op)
     itemsize = total.dtype.itemsize
     totals, results = segments_of(total), segments_of(buffer, itemsize=itemsize)
     parent = parent_of(transport.rank)
@@ -87,11 +87,11 @@ def _reduce_and_send_down(
 ) -> None:
     """Run the root's side: reduce every segment and send the result down."""
     children = children_of(transport.rank, transport.size)
-    terms = [arriving(transport, totals, child) for child in children]
+    terms = [receive_segments(transport, totals, child) for child in children]
     sends = []
     for total, result in zip(totals, results, strict=True):
         _add(terms, total, op)
-        settle(total, result, op, divisor)
+        store_result(total, result, op, divisor)
         sends.append(transport.start([(result, child) for child in reversed(children)], []))
     for send in sends:
         send.finish()
@@ -109,7 +109,7 @@ def _send_up_and_forward_down(
     The result of a segment is received `lag` segments after it was sent: so many are in flight.
     """
     children = children_of(transport.rank, transport.size)
-    terms = [arriving(transport, totals, child) for child in children]
+    terms = [receive_segments(transport, totals, child) for child in children]
     lag = 2 * (transport.size - 1).bit_length()
     ups: list[PendingExchange] = []
     downs = []

@@ -25,7 +25,7 @@ from phalanx.comm.sockets.requests import (
 from phalanx.comm.wait import WaitTimeoutError
 
 _MAX_TAG = 2**31 - 1
-_LOOK_EVERY_S = 1e-3
+_POLL_INTERVAL_S = 1e-3
 
 
 class SocketGroup:
@@ -178,17 +178,17 @@ class SocketCommunicator:
             self._mesh.progress()
             with self._mesh.guard:
                 arrival = self._mesh.inbox.take(self._context + 1, source, tag)
-                has_gone = self._mesh.inbox.has_gone(source)
+                is_dead = self._mesh.inbox.is_dead(source)
             if arrival is not None:
                 return arrival.memory
-            if has_gone:
+            if is_dead:
                 raise PeerFailedError(f"rank {source} failed: its process is gone")
             if time.monotonic() > until_s:
                 raise WaitTimeoutError(
                     f"rank {self._mesh.rank} waited {self._timeout_s:g} s in set-up for "
                     f"rank {source}"
                 )
-            self._mesh.idle(_LOOK_EVERY_S)
+            self._mesh.idle(_POLL_INTERVAL_S)
 
     def _receive(self, memory: memoryview, source: int, context: int, tag: int) -> ReceiveRequest:
         return ReceiveRequest(

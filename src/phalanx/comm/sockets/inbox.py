@@ -98,10 +98,10 @@ class Inbox:
         self._arrived[context].remove(arrival)
         return arrival
 
-    def has_gone(self, source: int) -> bool:
+    def is_dead(self, source: int) -> bool:
         return source in self._gone
 
-    def gone(self, source: int) -> None:
+    def mark_dead(self, source: int) -> None:
         """Nothing will come from `source` any more."""
         self._gone.add(source)
         for posted in self._posted.values():

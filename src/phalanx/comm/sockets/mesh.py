@@ -56,7 +56,7 @@ class _Connection:
         self.arrival: Arrival | None = None
         self.num_read = 0  # of the header, or of the message
         self.takes_messages = True
-        self.is_gone = False
+        self.is_dead = False
 
 
 class SocketMesh:
@@ -172,12 +172,12 @@ class SocketMesh:
         return any(select.select(readers, writers, [], _STREAM_S))
 
     def _lose(self, peer: _Connection) -> None:
-        if not peer.is_gone:
-            peer.is_gone = True
+        if not peer.is_dead:
+            peer.is_dead = True
             self._poll.unregister(peer.socket)
             self._end_sendings(peer)
             peer.socket.close()
-            self.inbox.gone(peer.rank)
+            self.inbox.mark_dead(peer.rank)
 
     def _end_sendings(self, peer: _Connection) -> None:
         peer.takes_messages = False
@@ -187,7 +187,7 @@ class SocketMesh:
 
 
 def _is_long(peer: _Connection) -> bool:
-    if peer.is_gone:
+    if peer.is_dead:
         return False
     coming = peer.arrival is not None and peer.arrival.num_bytes > _LONG_BYTES
     return coming or any(len(view) > _LONG_BYTES for s in peer.sendings for view in s.views)

@@ -21,7 +21,7 @@ class SocketError(RuntimeError):
         return ERR_TRUNCATE
 
 
-class GoneError(SocketError, PeerFailedError):
+class DeadPeerError(SocketError, PeerFailedError):
     """The process of the rank that a message was to come from is gone."""
 
     def Get_error_class(self) -> int:
@@ -103,7 +103,7 @@ class ReceiveRequest:
         self._is_done = True
 
     def fail(self, rank: int) -> None:
-        self._error = GoneError(f"rank {rank} failed: its process is gone")
+        self._error = DeadPeerError(f"rank {rank} failed: its process is gone")
         self._is_done = True
 
     def __bool__(self) -> bool:
@@ -145,7 +145,7 @@ class JoinedRequest:
         try:
             while self._requests and self._requests[-1].Test():
                 self._requests.pop()
-        except GoneError:
+        except DeadPeerError:
             return False
         return not self._requests
 

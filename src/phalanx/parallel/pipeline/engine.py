@@ -64,7 +64,7 @@ class Pipeline:
         """modules: this rank's stages, by number; they may be split or sharded already.
         boundaries: what goes into each stage, and last the logits that leave the last one.
         micro_batch_size: samples; shapes between stages do not change.
-        clock_offset_s: from `comm.clock.offset_to_first`. label_smoothing: of the loss.
+        clock_offset_s: from `comm.clock.estimate_offset`. label_smoothing: of the loss.
 
         Raises: ValueError when the group or the stages are not those of the layout.
         """
