@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from phalanx.data.catalog import digits_file, fetch_folder, resolve
-from phalanx.data.file_sets import cache_folder
-from phalanx.data.published import MNIST_FILES
+from phalanx.data.published.file_sets import cache_folder
+from phalanx.data.published.published_file import MNIST_FILES
 from phalanx.errors import UserError
 
 

@@ -9,8 +9,8 @@ import torch
 from phalanx.data.catalog import resolve
 from phalanx.data.cifar import read_cifar10
 from phalanx.data.dataset import load_dataset
-from phalanx.data.file_sets import CIFAR10
 from phalanx.data.inventory import inventory
+from phalanx.data.published.file_sets import CIFAR10
 from phalanx.errors import UserError
 
 RECORD_BYTES = 1 + 3 * 32 * 32

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.published import MNIST_FILES
-from tests.data.mirror import serve
+from phalanx.data.published.published_file import MNIST_FILES
+from tests.data.published.mirror import serve
 
 
 def phalanx(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:

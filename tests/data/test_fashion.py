@@ -13,9 +13,9 @@ import torch
 from phalanx.data.catalog import resolve
 from phalanx.data.dataset import load_dataset
 from phalanx.data.fashion import read_fashion
-from phalanx.data.file_sets import FASHION
 from phalanx.data.inventory import inventory
-from phalanx.data.published import is_verified
+from phalanx.data.published.file_sets import FASHION
+from phalanx.data.published.published_file import is_verified
 from phalanx.errors import UserError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.arrays import Bytes
-from phalanx.data.lock import exclusive
+from phalanx.data.file_lock import exclusive
 from phalanx.records.files import write_atomically
 
 LOCK_TIMEOUT_S = 60.0

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
-from phalanx.data.file_sets import (
+from phalanx.data.published.file_sets import (
     CIFAR10,
     FASHION,
     MNIST,
@@ -22,7 +22,7 @@ from phalanx.data.file_sets import (
     search_roots,
     what_is_missing,
 )
-from phalanx.data.published import check_size, find_file
+from phalanx.data.published.published_file import check_size, find_file
 from phalanx.data.reference import describe_reference
 from phalanx.data.vocabulary import VOCABULARY
 from phalanx.errors import UserError

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from phalanx.data.arrays import Arrays
-from phalanx.data.file_sets import FASHION
 from phalanx.data.labels import check_labels
 from phalanx.data.mnist import read_idx_files
+from phalanx.data.published.file_sets import FASHION
 
 
 def read_fashion(folder: Path) -> Arrays:

@@ -15,9 +15,14 @@ from phalanx.data.catalog import (
     Name,
     digits_file,
 )
-from phalanx.data.file_sets import find_folder, search_roots
 from phalanx.data.images import read_files
-from phalanx.data.published import PublishedFile, find_file, is_verified, read_verified
+from phalanx.data.published.file_sets import find_folder, search_roots
+from phalanx.data.published.published_file import (
+    PublishedFile,
+    find_file,
+    is_verified,
+    read_verified,
+)
 from phalanx.data.reference import fingerprint, has_reference, read_reference
 from phalanx.data.text import num_windows
 from phalanx.errors import UserError

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.data.arrays import Arrays, Bytes
-from phalanx.data.file_sets import MNIST, FileSet
 from phalanx.data.idx import parse_idx
-from phalanx.data.published import PublishedFile, find_file, read_verified
+from phalanx.data.published.file_sets import MNIST, FileSet
+from phalanx.data.published.published_file import PublishedFile, find_file, read_verified
 from phalanx.errors import UserError
 
 IMAGE_SHAPE = (28, 28)

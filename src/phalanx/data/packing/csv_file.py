@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.gzip_file import read_unzipped
 from phalanx.data.packing.columns import chosen_columns
 from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
 from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
-from phalanx.data.unzip import read_unzipped
 from phalanx.errors import UserError
 
 MAX_EXPANSION, MIN_LIMIT_BYTES = 100, 64 * 2**20

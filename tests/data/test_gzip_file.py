@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.unzip import read_unzipped, unzipped_size
+from phalanx.data.gzip_file import read_unzipped, unzipped_size
 from phalanx.errors import UserError
 
 CONTENT = bytes(range(256)) * 40

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.download import DownloadError, TooLongError, download
-from tests.data.mirror import Manner, Mirror, serve
+from phalanx.data.published.download import DownloadError, TooLongError, download
+from tests.data.published.mirror import Manner, Mirror, serve
 
 CONTENT = bytes(range(256)) * 2000  # 512 000 bytes, several chunks
 

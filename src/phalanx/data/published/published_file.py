@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.data.unzip import read_unzipped, unzipped_size
+from phalanx.data.gzip_file import read_unzipped, unzipped_size
 from phalanx.errors import UserError
 
 

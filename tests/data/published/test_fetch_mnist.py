@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.fetch import fetch_mnist
-from phalanx.data.lock import exclusive
-from phalanx.data.published import MNIST_FILES, PublishedFile, is_verified
+from phalanx.data.file_lock import exclusive
+from phalanx.data.published.fetch_mnist import fetch_mnist
+from phalanx.data.published.published_file import MNIST_FILES, PublishedFile, is_verified
 from phalanx.errors import UserError
-from tests.data.mirror import Manner, serve
+from tests.data.published.mirror import Manner, serve
 
 CONTENTS = {"one": bytes(range(256)) * 1000, "two": b"2" * 5000}
 FILES = [

@@ -8,15 +8,20 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from phalanx.data.download import DownloadError, OnBytes, TooLongError, download
-from phalanx.data.lock import exclusive
-from phalanx.data.published import (
+from phalanx.data.file_lock import exclusive
+from phalanx.data.gzip_file import read_unzipped
+from phalanx.data.published.download import (
+    DownloadError,
+    OnBytes,
+    TooLongError,
+    download,
+)
+from phalanx.data.published.published_file import (
     MNIST_FILES,
     MNIST_MIRRORS,
     PublishedFile,
     is_verified,
 )
-from phalanx.data.unzip import read_unzipped
 from phalanx.errors import UserError
 
 TIMEOUT_S = 30.0

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.lock import exclusive
+from phalanx.data.file_lock import exclusive
 
 HOLD = """
 import sys, time, pathlib
-from phalanx.data.lock import exclusive
+from phalanx.data.file_lock import exclusive
 with exclusive(pathlib.Path(sys.argv[1]), timeout_s=10):
     print("held", flush=True)
     time.sleep(60)

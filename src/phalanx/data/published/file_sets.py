@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.data.published import (
+from phalanx.data.published.published_file import (
     MNIST_FILES,
     TRAIN_LABELS,
     PublishedFile,
