@@ -65,7 +65,7 @@ class BareShared(Shared):
         logits, loss = self._forward(batch)
         backward(loss, self.loss_weight(batch.global_targets))
         if not self.optimizer.apply():
-            self.refuse_gradients()
+            self.reject_gradients()
         loss.item()
         return logits.detach()
 

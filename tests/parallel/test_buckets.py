@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from phalanx.comm.link import Link
-from phalanx.parallel.buckets import LAST_PART, WORTH, network_bucket_bytes, plan_buckets
+from phalanx.parallel.buckets import (
+    LAST_BUCKET_DIVISOR,
+    TRANSFER_TO_LATENCY,
+    network_bucket_bytes,
+    plan_buckets,
+)
 from phalanx.parallel.comm_thread import CommThread
 from phalanx.parallel.gradient_buckets import GradientBuckets
 
@@ -21,7 +26,7 @@ SIZES = st.lists(st.integers(1, 100), min_size=1, max_size=20)
 def test_the_last_bucket_is_small(sizes: list[int], largest: int, random) -> None:
     order = list(range(len(sizes)))
     random.shuffle(order)
-    last_bytes = largest // LAST_PART
+    last_bytes = largest // LAST_BUCKET_DIVISOR
     plain = plan_buckets(sizes, ["a"] * len(sizes), order, largest)
     buckets = plan_buckets(sizes, ["a"] * len(sizes), order, largest, last_bytes)
     assert [number for bucket in buckets for number in bucket] == order
@@ -39,7 +44,7 @@ def test_the_last_bucket_is_small(sizes: list[int], largest: int, random) -> Non
 def test_a_bucket_is_long_on_its_way_and_not_longer() -> None:
     late = Link(bandwidth_bytes_per_s=125e6, latency_s=1e-3)
     travel_s = network_bucket_bytes(late) / 125e6
-    assert WORTH * 2 * 1e-3 < travel_s < 1.1 * WORTH * 2 * 1e-3
+    assert TRANSFER_TO_LATENCY * 2 * 1e-3 < travel_s < 1.1 * TRANSFER_TO_LATENCY * 2 * 1e-3
     assert network_bucket_bytes(Link(bandwidth_bytes_per_s=1e3)) == 2**16
     slower = Link(bandwidth_bytes_per_s=12.5e6, latency_s=1e-3)
     assert network_bucket_bytes(slower) < network_bucket_bytes(late)

@@ -10,20 +10,20 @@ from phalanx.comm import kernels
 from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
 from phalanx.parallel.gradients import (
-    BadGradients,
+    NonFiniteGradients,
     are_finite,
-    bad_among,
     clip_factor,
+    describe_nonfinite,
+    find_nonfinite,
     square_of,
     squares_of,
-    told,
 )
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import IGNORED, Batch, cross_entropy_sum
 
 SGD = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9)
 NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
-FINE = BadGradients(-1, 0, 1.5)
+FINE = NonFiniteGradients(-1, 0, 1.5)
 
 
 def test_squares_of_many_shapes() -> None:
@@ -73,20 +73,20 @@ def test_clipped_is_no_longer_than_asked_for(norm: float, most: float) -> None:
 
 def test_the_last_of_the_model_is_the_first_of_the_backward_pass() -> None:
     bad = torch.tensor([1.0, math.nan])
-    assert bad_among([bad, None, bad, torch.ones(2)], 0.5) == BadGradients(2, 2, 0.5)
-    assert bad_among([torch.ones(2), None], 0.5).number == 0
+    assert find_nonfinite([bad, None, bad, torch.ones(2)], 0.5) == NonFiniteGradients(2, 2, 0.5)
+    assert find_nonfinite([torch.ones(2), None], 0.5).number == 0
 
 
 @pytest.mark.parametrize(
     ("ranks", "words"),
     [
         (
-            [FINE, BadGradients(2, 3, math.nan)],
+            [FINE, NonFiniteGradients(2, 3, math.nan)],
             "step 7: gradients are not finite: rank 1, where the loss is nan; "
             "in the backward pass first second.weight and 2 parameters after it",
         ),
         (
-            [BadGradients(0, 1, 2.0), FINE, BadGradients(3, 4, 2.0)],
+            [NonFiniteGradients(0, 1, 2.0), FINE, NonFiniteGradients(3, 4, 2.0)],
             "step 7: gradients are not finite: ranks 0, 2; in the backward pass first first.weight",
         ),
         (
@@ -96,12 +96,12 @@ def test_the_last_of_the_model_is_the_first_of_the_backward_pass() -> None:
         ),
     ],
 )
-def test_whose_they_are_is_told(ranks: list[BadGradients], words: str) -> None:
-    assert told(7, ranks, BadGradients(3, 2, 0.0), NAMES) == words
+def test_whose_they_are_is_told(ranks: list[NonFiniteGradients], words: str) -> None:
+    assert describe_nonfinite(7, ranks, NonFiniteGradients(3, 2, 0.0), NAMES) == words
 
 
 def test_what_does_not_come_again_is_told_as_that() -> None:
-    assert told(7, [FINE, FINE], FINE, NAMES).endswith(
+    assert describe_nonfinite(7, [FINE, FINE], FINE, NAMES).endswith(
         "not finite, but were when they were made again: a fault of memory or of a message?"
     )
 
@@ -128,7 +128,7 @@ def test_a_run_stops_where_gradients_are_not_finite() -> None:
 
 
 def test_a_step_that_is_skipped_changes_nothing() -> None:
-    strategy = made(skips_bad_gradients=True)
+    strategy = made(skips_nonfinite_gradients=True)
     assert not strategy.step(batch(0)).is_skipped
     weights = [p.detach().clone() for p in strategy.model.parameters()]
     momentum = [s["momentum_buffer"].clone() for s in strategy.optimizer_state().values()]

@@ -2,13 +2,13 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.parallel.vector import as_one_vector, views_of
+from phalanx.parallel.vector import flatten_parameters, views_of
 
 
 def test_parameters_become_views_of_the_vector() -> None:
     model = nn.Linear(3, 2)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    vector = as_one_vector(list(model.parameters()))
+    vector = flatten_parameters(list(model.parameters()))
     assert vector.tolist() == torch.cat([values.flatten() for values in before]).tolist()
     vector += 1
     for parameter, values in zip(model.parameters(), before, strict=True):
@@ -19,4 +19,4 @@ def test_parameters_become_views_of_the_vector() -> None:
 def test_other_types_are_refused() -> None:
     mixed = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1, dtype=torch.float64))]
     with pytest.raises(ValueError, match=r"not of torch\.float32, torch\.float64"):
-        as_one_vector(mixed)
+        flatten_parameters(mixed)

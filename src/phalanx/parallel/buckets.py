@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from phalanx.comm.link import Link
 
-FIXED_S = 50e-6
-"""What a message costs beside the network's latency: a guess for ranks that sleep and wake."""
-UNKNOWN = Link(bandwidth_bytes_per_s=10e9 / 8, latency_s=50e-6)
-"""What a network is taken for of which nothing is known: 10 Gbit/s Ethernet."""
-WORTH = 8
-"""A bucket is on its way this many times as long as it is late: an eighth more than all at once."""
-LAST_PART = 8
-"""The last bucket, which nothing hides, is at most such a part of the others."""
+MESSAGE_OVERHEAD_S = 50e-6
+"""Overhead of a message beside the network's latency: a guess for ranks that sleep and wake."""
+UNKNOWN_LINK = Link(bandwidth_bytes_per_s=10e9 / 8, latency_s=50e-6)
+"""Assumed for an unknown network: 10 Gbit/s Ethernet."""
+TRANSFER_TO_LATENCY = 8
+"""Transfer time of a bucket over its latency: costs an eighth more than one single bucket."""
+LAST_BUCKET_DIVISOR = 8
+"""The last bucket, which cannot be hidden, is at most this fraction of the others: 1/8."""
 
 
 def plan_buckets(
@@ -70,8 +70,12 @@ def largest_bucket_bytes(ranks: int, cache_bytes: int) -> int:
 
 
 def network_bucket_bytes(link: Link) -> int:
-    """Return the bucket size that amortizes latency: transfer takes `WORTH` times the latency of
-    its two rounds. No larger, so that there are several buckets."""
-    bandwidth = link.bandwidth_bytes_per_s or UNKNOWN.bandwidth_bytes_per_s
+    """Return the bucket size that amortizes latency, and no larger, so that there are several.
+
+    Its transfer takes `TRANSFER_TO_LATENCY` times the latency of its two rounds.
+    """
+    bandwidth = link.bandwidth_bytes_per_s or UNKNOWN_LINK.bandwidth_bytes_per_s
     assert bandwidth is not None, "said above"
-    return max(2**16, int(WORTH * 2 * (link.latency_s + FIXED_S) * bandwidth))
+    return max(
+        2**16, int(TRANSFER_TO_LATENCY * 2 * (link.latency_s + MESSAGE_OVERHEAD_S) * bandwidth)
+    )

@@ -128,7 +128,7 @@ class Activations:
 
 def tensor_parallel_traffic(
     layers: Collection[str],
-    pieces: Sequence[Activations],
+    micro_batches: Sequence[Activations],
     mesh: Mesh,
     place: Mapping[str, int],
     itemsize: int,
@@ -147,9 +147,9 @@ def tensor_parallel_traffic(
         return NOTHING
     blocks = sum(name.startswith("block") for name in layers)
     moves = []
-    for piece in pieces:
-        reduced = all_reduce_traffic(piece.values, itemsize, place["tp"], mesh.tp)
-        parts = [piece.values // mesh.tp * itemsize] * mesh.tp
+    for micro_batch in micro_batches:
+        reduced = all_reduce_traffic(micro_batch.values, itemsize, place["tp"], mesh.tp)
+        parts = [micro_batch.values // mesh.tp * itemsize] * mesh.tp
         gathered, scattered = (
             all_gather_traffic(parts, place["tp"]),
             reduce_scatter_traffic(parts, place["tp"]),
@@ -161,7 +161,9 @@ def tensor_parallel_traffic(
             moves += [gathered] * (("embedding" in layers) + ("head" in layers))
     if sequence_parallel:
         norms = 2 * blocks + ("norm" in layers)
-        moves += [all_reduce_traffic(pieces[0].width, itemsize, place["tp"], mesh.tp)] * (2 * norms)
+        moves += [all_reduce_traffic(micro_batches[0].width, itemsize, place["tp"], mesh.tp)] * (
+            2 * norms
+        )
     return sum_traffic(moves)
 
 

@@ -62,7 +62,7 @@ class Gloo(Strategy):
         """Return the weight that undoes DDP's division of the sum by the number of ranks."""
         return self.size / global_targets
 
-    def unsynchronized(self) -> AbstractContextManager[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         return self._replica.no_sync()
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:

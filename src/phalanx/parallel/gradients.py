@@ -17,8 +17,8 @@ REMEDIES = (
     "lower --lr, give --warmup-epochs or --clip-norm, or leave such steps out by "
     "--bad-gradients skip"
 )
-LOOKED_THROUGH = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""By kernels in C."""
+CHECKED_DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""Types that the C kernel checks."""
 
 
 def square_of(tensor: Tensor) -> float:
@@ -53,7 +53,7 @@ def are_finite(tensors: Sequence[Tensor]) -> bool:
 
 
 def _has_kernel(tensor: Tensor) -> bool:
-    return type(tensor) is Tensor and tensor.dtype in LOOKED_THROUGH and is_plain(tensor)
+    return type(tensor) is Tensor and tensor.dtype in CHECKED_DTYPES and is_plain(tensor)
 
 
 def squares_of(tensors: Iterable[Tensor]) -> Tensor:
@@ -70,19 +70,19 @@ def clip_factor(norm: float, most: float) -> float:
     return most / norm if norm > most else 1.0
 
 
-class BadGradients(NamedTuple):
+class NonFiniteGradients(NamedTuple):
     """Non-finite gradients of one rank."""
 
     parameter: int
-    """Of those that are not finite the last one of the model: in the backward pass the first.
+    """The last non-finite one of the model, which is the first in the backward pass.
     -1: all are finite."""
     number: int
-    """Of parameters whose gradients are not finite."""
+    """Number of parameters with non-finite gradients."""
     loss: float
-    """Of the rank's own samples."""
+    """Loss of the rank's own samples."""
 
 
-def bad_among(gradients: Sequence[Tensor | None], loss: float) -> BadGradients:
+def find_nonfinite(gradients: Sequence[Tensor | None], loss: float) -> NonFiniteGradients:
     """Find non-finite gradients. gradients: of the model's parameters, in their order; None for
     none."""
     bad = [
@@ -90,11 +90,11 @@ def bad_among(gradients: Sequence[Tensor | None], loss: float) -> BadGradients:
         for number, gradient in enumerate(gradients)
         if gradient is not None and not bool(gradient.isfinite().all())
     ]
-    return BadGradients(max(bad, default=-1), len(bad), loss)
+    return NonFiniteGradients(max(bad, default=-1), len(bad), loss)
 
 
-def told(
-    step: int, ranks: Sequence[BadGradients], summed: BadGradients, names: Sequence[str]
+def describe_nonfinite(
+    step: int, ranks: Sequence[NonFiniteGradients], summed: NonFiniteGradients, names: Sequence[str]
 ) -> str:
     """Describe non-finite gradients in one line: the step, the rank or ranks, and the parameter.
 
@@ -114,16 +114,18 @@ def told(
     return f"{start}: {who}{_first(ranks[bad[0]], names)}"
 
 
-def told_of_one(step: int, rank: int, found: BadGradients, names: Sequence[str]) -> str:
+def describe_rank_nonfinite(
+    step: int, rank: int, found: NonFiniteGradients, names: Sequence[str]
+) -> str:
     """Describe non-finite gradients of a rank that trains by itself."""
     return f"step {step}: {NOT_FINITE}: rank {rank}{_first(found, names)}"
 
 
-def _first(found: BadGradients, names: Sequence[str]) -> str:
+def _first(found: NonFiniteGradients, names: Sequence[str]) -> str:
     why = "" if math.isfinite(found.loss) else f", where the loss is {found.loss}"
     return f"{why}; in the backward pass first {names[found.parameter]}{_others(found)}"
 
 
-def _others(found: BadGradients) -> str:
+def _others(found: NonFiniteGradients) -> str:
     more = found.number - 1
     return f" and {more} parameter{'s' * (more > 1)} after it" if more else ""

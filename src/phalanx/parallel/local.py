@@ -17,7 +17,7 @@ from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.reducer import AllReducer, make_reducer
 from phalanx.comm.world import World
 from phalanx.parallel.formulas import data_parallel_state
-from phalanx.parallel.gradients import told_of_one
+from phalanx.parallel.gradients import describe_rank_nonfinite
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.step import RankLocalState
@@ -30,7 +30,7 @@ from phalanx.parallel.strategy import (
     backward,
     storage_bytes,
 )
-from phalanx.parallel.vector import as_one_vector
+from phalanx.parallel.vector import flatten_parameters
 from phalanx.records.schema import ExpectedCosts
 
 OuterOptimizer = Literal["average", "nesterov"]
@@ -79,7 +79,7 @@ class Local(OverMPI):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
-        self._parameters_now = as_one_vector(self._parameters)
+        self._parameters_now = flatten_parameters(self._parameters)
         self._world.broadcast(self._parameters_now.numpy())
         self._broadcast_untrained()
         self._shared = self._parameters_now.clone()
@@ -126,10 +126,10 @@ class Local(OverMPI):
             backward_s=computed - began, communication_s=time.perf_counter() - stepped
         )
 
-    def find_bad_gradients(self) -> str:
+    def describe_nonfinite_gradients(self) -> str:
         """Describe this rank's gradients alone: peers are at other steps. Not collective."""
-        own = self._remade_gradients()
-        return told_of_one(self._batch.step, self.rank, own, self._names)
+        own = self._recompute_gradients()
+        return describe_rank_nonfinite(self._batch.step, self.rank, own, self._names)
 
     def finish_epoch(self) -> None:
         if self._steps_since:

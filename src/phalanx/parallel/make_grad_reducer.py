@@ -16,8 +16,8 @@ from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.parallel.bucketed_reducer import BucketedGradReducer
 from phalanx.parallel.buckets import (
-    LAST_PART,
-    UNKNOWN,
+    LAST_BUCKET_DIVISOR,
+    UNKNOWN_LINK,
     largest_bucket_bytes,
     network_bucket_bytes,
 )
@@ -61,7 +61,7 @@ def make_grad_reducer(
         compressor,
         GroupBackend(group, None if method == "auto" else method),
         largest_bytes=largest_bytes,
-        last_bytes=largest_bytes // LAST_PART if overlaps else None,
+        last_bytes=largest_bytes // LAST_BUCKET_DIVISOR if overlaps else None,
         overlaps=overlaps,
     )
 
@@ -69,7 +69,7 @@ def make_grad_reducer(
 def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
     if world.on_one_node:
         return largest_bucket_bytes(world.size, world.settings.cache_bytes)
-    return network_bucket_bytes(world.link or UNKNOWN) if overlaps else whole
+    return network_bucket_bytes(world.link or UNKNOWN_LINK) if overlaps else whole
 
 
 def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> AlgorithmChoice:

@@ -29,7 +29,7 @@ from phalanx.parallel.make_grad_reducer import (
     make_grad_reducer,
 )
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.over_mpi import OverMPI, gradient_of
+from phalanx.parallel.over_mpi import OverMPI, dense_gradient
 from phalanx.parallel.step import RankLocalState
 from phalanx.parallel.strategy import UpdateTimes, backward
 from phalanx.records.schema import ExpectedCosts
@@ -155,7 +155,7 @@ class MPI(OverMPI):
 
     def _sum_gradients(self) -> None:
         assert self._reducer is not None, "prepare() comes first"
-        gradients = [gradient_of(parameter) for parameter in self._parameters]
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
         if self.size == 1:
             for parameter, gradient in zip(self._parameters, gradients, strict=True):
                 parameter.grad = gradient

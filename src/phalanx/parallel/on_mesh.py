@@ -30,7 +30,7 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.device_mesh import device_mesh
 from phalanx.parallel.engine import Backend, OnTorch
-from phalanx.parallel.gradients import are_finite, bad_among, squares_of
+from phalanx.parallel.gradients import are_finite, find_nonfinite, squares_of
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer
@@ -45,7 +45,7 @@ from phalanx.parallel.strategy import (
     StateBytes,
     UpdateTimes,
     backward,
-    pieces_of,
+    split_micro_batches,
     storage_bytes,
     trained_parameters,
 )
@@ -77,7 +77,7 @@ class OnMesh(OnTorch):
         self._devices = device_mesh(mesh)
         self.coordinates = mesh.coordinates(world.rank)
         self.data_rank, self.data_size = mesh.data_rank(world.rank), mesh.data_size
-        self.counts = self.coordinates["tp"] == 0
+        self.counts_samples = self.coordinates["tp"] == 0
         self.is_sharded = mesh.size > mesh.dp
         self._units: list[list[ParameterSpec]] = []
         self._layers: list[str] = []
@@ -129,20 +129,22 @@ class OnMesh(OnTorch):
             shard.grad = None
 
     @contextlib.contextmanager
-    def unsynchronized(self) -> Iterator[None]:
+    def no_sync(self) -> Iterator[None]:
         synchronize_gradients(self.model, False)
         yield
         synchronize_gradients(self.model, True)
 
-    def pieces(self, batch: Batch) -> list[Batch]:
+    def micro_batches(self, batch: Batch) -> list[Batch]:
         """Return equally many micro-batches on every rank: ranks that share parameters use them
         equally often."""
-        pieces = pieces_of(batch, self.num_accumulated)
-        while len(pieces) < self.num_accumulated:
-            last = pieces[-1]
+        micro_batches = split_micro_batches(batch, self.num_accumulated)
+        while len(micro_batches) < self.num_accumulated:
+            last = micro_batches[-1]
             ignored = torch.full_like(last.targets[:1], IGNORED)
-            pieces.append(last._replace(inputs=last.inputs[:1], targets=ignored, num_samples=0))
-        return pieces
+            micro_batches.append(
+                last._replace(inputs=last.inputs[:1], targets=ignored, num_samples=0)
+            )
+        return micro_batches
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         began = time.perf_counter()
@@ -219,13 +221,13 @@ class OnMesh(OnTorch):
         self._world.all_reduce(total.numpy())
         return float(total)
 
-    def find_bad_gradients(self) -> str:
+    def describe_nonfinite_gradients(self) -> str:
         """Describe non-finite sums, by parameter only; after sharding the originating rank is
         unknown."""
-        found = bad_among([shard.grad for shard in self._shards], 0.0)
+        found = find_nonfinite([shard.grad for shard in self._shards], 0.0)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
-        return self._told(found, found, self._names)
+        return self._describe_nonfinite(found, found, self._names)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = trained_parameters(self.model)
@@ -267,14 +269,14 @@ class OnMesh(OnTorch):
             state_formula=stored_formula(mesh, itemsize, quantities),
         )
 
-    def _moved(self, pieces: Sequence[int]) -> Traffic:
+    def _moved(self, micro_batches: Sequence[int]) -> Traffic:
         """Return the traffic of a step, without that between stages. pieces: samples of each
         micro-batch."""
         mesh, place, itemsize = self._mesh, self.coordinates, self._itemsize
-        gathers = len(pieces) * (2 if self._zero_stage == 3 else 1)
+        gathers = len(micro_batches) * (2 if self._zero_stage == 3 else 1)
         layers = tensor_parallel_traffic(
             self._layers,
-            [self._activations(samples) for samples in pieces],
+            [self._activations(samples) for samples in micro_batches],
             mesh,
             place,
             itemsize,

@@ -72,28 +72,28 @@ class OverMPI(Strategy):
         return self._world.group.nodes[self.rank]
 
     @property
-    def stands_for_node(self) -> bool:
-        return self.rank in self._first_of_nodes()
+    def is_node_leader(self) -> bool:
+        return self.rank in self._first_rank_of_each_node()
 
-    def _first_of_nodes(self) -> list[int]:
+    def _first_rank_of_each_node(self) -> list[int]:
         """Return the first rank of each node that is given samples, where there is one."""
         first: dict[int, int] = {}
         for rank in range(self.first_worker, self.size):
             first.setdefault(self._world.group.nodes[rank], rank)
         return sorted(first.values())
 
-    def one_of_each_node(self) -> Group | None:
-        first = self._first_of_nodes()
+    def node_leaders(self) -> Group | None:
+        first = self._first_rank_of_each_node()
         if len(first) == 1 or self.rank not in first:
             return None
         group = self._world.group.subgroup(first, name="one of each node")
-        group.traffic = None  # what it carries is no training
+        group.traffic = None  # not counted as training
         return group
 
     def checkpoint_group(self) -> Group | None:
         if self._checkpoint_group is None and self.size > 1:
             group = self._world.group.subgroup(range(self.size), name="checkpoints")
-            group.traffic = None  # what it carries is no training
+            group.traffic = None  # not counted as training
             self._checkpoint_group = group
         return self._checkpoint_group
 
@@ -124,7 +124,7 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
     ]
 
 
-def gradient_of(parameter: nn.Parameter) -> Tensor:
+def dense_gradient(parameter: nn.Parameter) -> Tensor:
     """Return the gradient, contiguous; zeros where the loss does not reach the parameter."""
     if parameter.grad is None:
         return torch.zeros_like(parameter, memory_format=torch.contiguous_format)

@@ -22,7 +22,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.parallel.gradients import REMEDIES, bad_among, square_of, told_of_one
+from phalanx.parallel.gradients import REMEDIES, describe_rank_nonfinite, find_nonfinite, square_of
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.serving.clocks import Clocks
@@ -44,7 +44,7 @@ from phalanx.parallel.strategy import (
     backward,
     storage_bytes,
 )
-from phalanx.parallel.vector import as_one_vector, views_of
+from phalanx.parallel.vector import flatten_parameters, views_of
 from phalanx.records.schema import ExpectedCosts
 
 Mode = Literal["synchronous", "asynchronous", "bounded"]
@@ -79,15 +79,15 @@ class Server(OverMPI):
         self._mode: Mode = mode
         self._most_lead = staleness if mode == "bounded" else None
         self.role = "server" if self.rank < servers else "worker"
-        self.counts = self.role == "worker"
+        self.counts_samples = self.role == "worker"
         self.data_size = self._workers
         self.data_rank = max(0, self.rank - servers)
         number = self.rank if self.role == "server" else self.data_rank
         self.coordinates = {self.role: number}
         self.collective = f"parameter server, {mode}"
         self.leads: Counter[int] = Counter()
-        """On servers, of the latter two modes: steps that were begun, by how many steps the worker
-        was ahead of the slowest."""
+        """On servers, of the latter two modes: number of steps, by the worker's lead over the
+        slowest when it began them."""
         self._staleness: Counter[int] = Counter()
         self._peers: Group | None = None
 
@@ -95,7 +95,7 @@ class Server(OverMPI):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
-        self._weights = as_one_vector(self._parameters)
+        self._weights = flatten_parameters(self._parameters)
         self._world.broadcast(self._weights.numpy())
         self._broadcast_untrained()
         self._shares = [
@@ -108,10 +108,10 @@ class Server(OverMPI):
             self._gradient = torch.zeros_like(self._weights)
             self._gradients = views_of(self._gradient, self._parameters)
 
-    # What a worker does.
+    # -- worker --
 
     def step(self, batch: Batch) -> StepResult:
-        self.optimizer.state.clear()  # what a checkpoint brought: it is the servers' to keep
+        self.optimizer.state.clear()  # loaded from a checkpoint: the servers hold it
         own_targets = int((batch.targets != IGNORED).sum())
         self._header = Header(
             batch.step, self.optimizer.param_groups[0]["lr"], own_targets / batch.global_targets
@@ -128,14 +128,14 @@ class Server(OverMPI):
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
-        self._look_through(loss_sum)
+        self._check_finite(loss_sum)
         push_and_pull(self._world.group, self._header, self._gradient, self._weights, self._shares)
         self.communicated_bytes += self._gradient.nbytes
         return UpdateTimes(
             backward_s=computed - began, communication_s=time.perf_counter() - computed
         )
 
-    def _look_through(self, loss_sum: Tensor) -> None:
+    def _check_finite(self, loss_sum: Tensor) -> None:
         """Check the gradient before it is sent. A server that gets a share of NaN makes no update
         of the step; a share of 0 is an update by nothing.
 
@@ -145,13 +145,13 @@ class Server(OverMPI):
         if math.isfinite(square_of(self._gradient)):
             return
         self.is_skipped = True
-        own = bad_among(self._gradients, loss_sum.item())
-        self.why_skipped = told_of_one(self._batch.step, self.rank, own, self._names)
-        if not self.skips_bad_gradients:
+        own = find_nonfinite(self._gradients, loss_sum.item())
+        self.why_skipped = describe_rank_nonfinite(self._batch.step, self.rank, own, self._names)
+        if not self.skips_nonfinite_gradients:
             raise UserError(f"{self.why_skipped}; {REMEDIES}")
         self._header = self._header._replace(share=math.nan if self._mode == "synchronous" else 0.0)
 
-    # What a server does.
+    # -- server --
 
     def _prepare_server(self, rule: OptimizerConfig) -> None:
         own = self._shares[self.rank]
@@ -160,10 +160,10 @@ class Server(OverMPI):
         self._slots = torch.zeros(slots, len(own), dtype=self._weights.dtype)
         if self._servers > 1:
             self._peers = self._world.group.subgroup(range(self._servers), name="servers")
-            self._peers.traffic = None  # what it carries is for checkpoints, not for training
+            self._peers.traffic = None  # it serves checkpoints, not training
 
     def serve(self, num_steps: int) -> None:
-        if self.optimizer.state:  # of a checkpoint, or what was shown to one
+        if self.optimizer.state:  # of a checkpoint, loaded or saved
             self._share.take_state(self._parameters, self.optimizer)
         if self._mode == "synchronous":
             self._serve_in_step(num_steps)
@@ -232,7 +232,7 @@ class Server(OverMPI):
         peers.gather([Buffer.of(output.numpy()) for output in outputs], part, root=0)
         return whole
 
-    # What is known of both.
+    # -- both --
 
     def staleness(self) -> Counter[int]:
         """Return rank 0's counts, which stand for all servers: each update is counted once."""

@@ -23,8 +23,8 @@ from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.parallel.formulas import all_reduce_formula
-from phalanx.parallel.gradients import bad_among
-from phalanx.parallel.over_mpi import OverMPI, gradient_of
+from phalanx.parallel.gradients import find_nonfinite
+from phalanx.parallel.over_mpi import OverMPI, dense_gradient
 from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
 from phalanx.records.schema import ExpectedCosts
 
@@ -87,7 +87,7 @@ class Shared(OverMPI):
         computed = time.perf_counter()
         self.is_skipped = not self.optimizer.apply()
         if self.is_skipped:
-            self.refuse_gradients()
+            self.reject_gradients()
         stepped = time.perf_counter()
         if self.size > 1:
             self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
@@ -96,11 +96,11 @@ class Shared(OverMPI):
             own_s = 0.0
         return UpdateTimes(backward_s=computed - began, communication_s=stepped - computed - own_s)
 
-    def find_bad_gradients(self) -> str:
+    def describe_nonfinite_gradients(self) -> str:
         """Describe each rank's own gradients, which still exist; their sums never do."""
-        own = bad_among([parameter.grad for parameter in self._parameters], 0.0)
-        own = own._replace(loss=self._remade_gradients().loss)
-        return self._told(own, own, self._names)
+        own = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
+        own = own._replace(loss=self._recompute_gradients().loss)
+        return self._describe_nonfinite(own, own, self._names)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return expected costs. Parameters and state exist once: each rank's part of them is
@@ -204,7 +204,7 @@ class FusedOptimizer(Optimizer):
 
         Returns: whether it was made, on all ranks alike; if not, a gradient is not finite.
         """
-        gradients = [gradient_of(parameter) for parameter in self._parameters]
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
         addresses = [gradient.data_ptr() for gradient in gradients]
         used_s = self._step.step_at(
             addresses, self.param_groups[0]["lr"], int(self._num_steps[0]) + 1

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 IGNORED = -100
-"""A target that counts for nothing: that of a sample that a rank borrows to take part."""
+"""Ignored target: that of a padding sample, with which a rank takes part in a step."""
 
 
 class Batch(NamedTuple):
@@ -20,13 +20,13 @@ class Batch(NamedTuple):
     """(n, …), n at least 1."""
 
     targets: Tensor
-    """(n,) or (n, T) int64, `IGNORED` where there is nothing to tell."""
+    """(n,) or (n, T) int64, `IGNORED` where there is nothing to predict."""
 
     num_samples: int
-    """Of these, without the borrowed ones."""
+    """Number of these, without padding samples."""
 
     global_targets: int
-    """Predictions in the whole batch, over all ranks: what the loss is divided by."""
+    """Predictions in the global batch, over all ranks: the divisor of the loss."""
 
     step: int
     """Of the run, from 0."""
@@ -38,11 +38,11 @@ class UpdateTimes(NamedTuple):
     backward_s: float
     """The rank's own arithmetic."""
     communication_s: float
-    """What the rank spent on, and waited for, the others after that."""
+    """Communication, and waiting for peers, after that."""
     hidden_s: float | None = None
     """Communication while the rank computed; None where nobody measures it."""
     last_bucket_s: float | None = None
-    """Of the bucket that was complete last, which nothing can hide."""
+    """Communication of the last bucket, which cannot be hidden."""
 
 
 class StepResult(NamedTuple):
@@ -115,15 +115,15 @@ def backward(loss_sum: Tensor, weight: float) -> None:
     loss_sum.backward(torch.tensor(weight, dtype=loss_sum.dtype))
 
 
-def pieces_of(batch: Batch, number: int) -> list[Batch]:
+def split_micro_batches(batch: Batch, number: int) -> list[Batch]:
     """Split `batch` into at most `number` micro-batches whose sizes differ by at most one."""
     if number == 1:
         return [batch]
     inputs, targets = batch.inputs.tensor_split(number), batch.targets.tensor_split(number)
     return [
-        Batch(some, of_them, len(some), batch.global_targets, batch.step)
-        for some, of_them in zip(inputs, targets, strict=True)
-        if len(some)
+        Batch(part, part_targets, len(part), batch.global_targets, batch.step)
+        for part, part_targets in zip(inputs, targets, strict=True)
+        if len(part)
     ]
 
 

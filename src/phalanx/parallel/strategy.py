@@ -20,12 +20,12 @@ from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
 from phalanx.parallel.gradients import (
     REMEDIES,
-    BadGradients,
+    NonFiniteGradients,
     are_finite,
-    bad_among,
     clip_factor,
+    describe_nonfinite,
+    find_nonfinite,
     square_of,
-    told,
 )
 from phalanx.parallel.step import (
     IGNORED,
@@ -37,7 +37,7 @@ from phalanx.parallel.step import (
     UpdateTimes,
     backward,
     cross_entropy_sum,
-    pieces_of,
+    split_micro_batches,
     storage_bytes,
     trained_parameters,
 )
@@ -54,7 +54,7 @@ __all__ = [
     "UpdateTimes",
     "backward",
     "cross_entropy_sum",
-    "pieces_of",
+    "split_micro_batches",
     "storage_bytes",
     "trained_parameters",
 ]
@@ -75,40 +75,40 @@ class Strategy(ABC):
     size: int
     local_rank: int
     data_rank: int
-    """Which part of each global batch this rank sees."""
+    """Number of this rank's shard of each global batch."""
     data_size: int
-    """Into how many parts each global batch is cut."""
-    counts: bool = True
-    """Whether this rank's samples, losses and hits are counted; of the ranks that see the same
-    samples one does."""
+    """Number of shards of each global batch."""
+    counts_samples: bool = True
+    """Whether this rank counts samples, losses and correct predictions; of the ranks that see the
+    same samples one does."""
     role: Literal["worker", "server"] = "worker"
     """A server sees no samples: the loop calls its `serve` in place of the steps of an epoch."""
     coordinates: dict[str, int] = {}  # noqa: RUF012  # along the axes of the mesh; replaced, not changed
     collective: str | None = None  # what carries the gradients, for the records
     library: str | None = None  # the MPI library in use and its version
-    communicated_bytes: int = 0  # gradient bytes that this rank has handed to the others
-    num_accumulated: int = 1  # pieces into which a rank's part of a batch is cut
+    communicated_bytes: int = 0  # gradient bytes that this rank has reduced
+    num_accumulated: int = 1  # micro-batches of a rank's shard of a batch
     label_smoothing: float = 0.0
     clip_norm: float | None = None
-    skips_bad_gradients: bool = False
+    skips_nonfinite_gradients: bool = False
     autocast: torch.dtype | None = None  # of forward and backward passes, where that is safe
-    spans: SpanRecorder | None = None  # where what happens is traced
+    spans: SpanRecorder | None = None  # where events are traced
     is_skipped: bool = False  # whether the last step changed nothing
     why_skipped: str = ""  # in a line, the same on every rank; of the last step that was skipped
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
-    """There once `prepare` has been called: the model as this rank holds it."""
+    """Set by `prepare`: the model as this rank holds it."""
     module: nn.Module
-    """What is called in the forward pass."""
+    """Module that the forward pass calls."""
     optimizer: Optimizer
-    """There once `prepare` has been called. Its `param_groups` take the learning rate; its state
+    """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:  # noqa: ARG002
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
 
-        Strategies call this first, and go on from there.
+        Overriding methods call this first.
         """
         self.model = self.module = model
         trained = trained_parameters(model)
@@ -122,23 +122,23 @@ class Strategy(ABC):
         clock = time.perf_counter
         self._batch = batch
         self.clear_gradients()
-        pieces = self.pieces(batch)
+        micro_batches = self.micro_batches(batch)
         loss_sum, logits, forward_s, backward_s = 0.0, [], 0.0, 0.0
-        for piece in pieces[:-1]:
-            with self.unsynchronized():
+        for micro_batch in micro_batches[:-1]:
+            with self.no_sync():
                 began = clock()
-                made, loss = self._forward(piece)
+                output, loss = self._forward(micro_batch)
                 forwarded = clock()
                 backward(loss, self.loss_weight(batch.global_targets))
                 loss_sum += loss.item()
-                logits.append(made.detach())
+                logits.append(output.detach())
                 forward_s += forwarded - began
                 backward_s += clock() - forwarded
         began = clock()
-        made, loss = self._forward(pieces[-1])
+        output, loss = self._forward(micro_batches[-1])
         forward_s += clock() - began
         times = self.update(loss, batch.global_targets)
-        logits.append(made.detach())
+        logits.append(output.detach())
         return StepResult(
             loss_sum + loss.item(),
             logits[0] if len(logits) == 1 else torch.cat(logits),
@@ -160,7 +160,7 @@ class Strategy(ABC):
         self.is_skipped = False
         factor = self._clip_factor()
         if factor is None:
-            self.refuse_gradients()
+            self.reject_gradients()
             return
         self._scale_gradients(factor)
         self.optimizer.step()
@@ -182,44 +182,46 @@ class Strategy(ABC):
         parameters and ranks; not finite if and only if one of them is not."""
         return sum(square_of(p.grad) for p in self._parameters if p.grad is not None)
 
-    def refuse_gradients(self) -> None:
+    def reject_gradients(self) -> None:
         """Find out whose gradients are not finite, then stop or skip. Collective.
 
         Raises: UserError.
         """
         self.is_skipped = True
-        self.why_skipped = self.find_bad_gradients()
-        if not self.skips_bad_gradients:
+        self.why_skipped = self.describe_nonfinite_gradients()
+        if not self.skips_nonfinite_gradients:
             raise UserError(f"{self.why_skipped}; {REMEDIES}")
 
-    def find_bad_gradients(self) -> str:
+    def describe_nonfinite_gradients(self) -> str:
         """Describe non-finite gradients in a line that names rank and parameter. Collective.
 
         Cost: as much as a step: every rank recomputes its own gradients, which the sums have
         replaced.
         """
-        summed = bad_among([parameter.grad for parameter in self._parameters], 0.0)
-        return self._told(self._remade_gradients(), summed, self._names)
+        summed = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
+        return self._describe_nonfinite(self._recompute_gradients(), summed, self._names)
 
-    def _told(self, own: BadGradients, summed: BadGradients, names: Sequence[str]) -> str:
+    def _describe_nonfinite(
+        self, own: NonFiniteGradients, summed: NonFiniteGradients, names: Sequence[str]
+    ) -> str:
         """Return rank 0's description of all ranks' non-finite gradients. Collective."""
         rows = self.gather(own)
         if rows is None:
             return self.share("")
-        ranks = [BadGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
-        return self.share(told(self._batch.step, ranks, summed, names))
+        ranks = [NonFiniteGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
+        return self.share(describe_nonfinite(self._batch.step, ranks, summed, names))
 
-    def _remade_gradients(self) -> BadGradients:
+    def _recompute_gradients(self) -> NonFiniteGradients:
         """Recompute this rank's gradients of the batch, before they are summed over the ranks, and
         check them."""
         self.clear_gradients()
         loss_sum = 0.0
-        with self.unsynchronized():
-            for piece in self.pieces(self._batch):
-                _, loss = self._forward(piece)
+        with self.no_sync():
+            for micro_batch in self.micro_batches(self._batch):
+                _, loss = self._forward(micro_batch)
                 backward(loss, self.loss_weight(self._batch.global_targets))
                 loss_sum += loss.item()
-        found = bad_among([parameter.grad for parameter in self._parameters], loss_sum)
+        found = find_nonfinite([parameter.grad for parameter in self._parameters], loss_sum)
         self.clear_gradients()
         return found
 
@@ -233,9 +235,9 @@ class Strategy(ABC):
         for parameter, gradient in zip(scaled, gradients, strict=True):
             parameter.grad = gradient
 
-    def pieces(self, batch: Batch) -> list[Batch]:
+    def micro_batches(self, batch: Batch) -> list[Batch]:
         """Return the micro-batches of `batch`, one forward pass each."""
-        return pieces_of(batch, self.num_accumulated)
+        return split_micro_batches(batch, self.num_accumulated)
 
     def loss_weight(self, global_targets: int) -> float:
         """Return the factor of a rank's loss sum before its backward pass."""
@@ -256,7 +258,7 @@ class Strategy(ABC):
         for parameter in self._parameters:
             parameter.grad = None
 
-    def unsynchronized(self) -> AbstractContextManager[None]:
+    def no_sync(self) -> AbstractContextManager[None]:
         """Accumulate locally: within it, forward and backward add to this rank's own gradients
         alone."""
         return nullcontext()
@@ -291,7 +293,7 @@ class Strategy(ABC):
         """Number of this rank's node."""
         return 0
 
-    def one_of_each_node(self) -> Group | None:
+    def node_leaders(self) -> Group | None:
         """Return a new group of one rank of each node, for a thread of its own; None: there is one
         node, or this rank is none of these. Collective over those ranks."""
         return None
@@ -302,8 +304,8 @@ class Strategy(ABC):
         return None
 
     @property
-    def stands_for_node(self) -> bool:
-        """Return whether this rank is its node's in `one_of_each_node`: the first that is given
+    def is_node_leader(self) -> bool:
+        """Return whether this rank is its node's in `node_leaders`: the first that is given
         samples."""
         return self.local_rank == 0
 

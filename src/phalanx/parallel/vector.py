@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from phalanx.comm.layout import starts_of
 
 
-def as_one_vector(parameters: Sequence[nn.Parameter]) -> Tensor:
+def flatten_parameters(parameters: Sequence[nn.Parameter]) -> Tensor:
     """Return all values as one vector (n,), one parameter after the other; the parameters become
     views.
 

@@ -43,7 +43,7 @@ def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> 
             staged=staged,
             spans=strategy.spans,
         )
-        if staged is not None and strategy.stands_for_node:
+        if staged is not None and strategy.is_node_leader:
             source.stager = _stager(config, described, strategy, source, staged)
         return source
     return InMemorySource(
@@ -96,7 +96,7 @@ def _stager(
         source.stage_units(),
         lambda: schedule.ahead(*source.position),
         max_bytes=None if config.stage_mb is None else config.stage_mb * 1e6,
-        group=strategy.one_of_each_node(),
+        group=strategy.node_leaders(),
     )
 
 

@@ -71,7 +71,7 @@ def _counts(strategy: Strategy, batches: Iterable[LoadedBatch]) -> tuple[int, fl
         strategy.model.eval()
         for batch in batches:
             logits = strategy.predict(batch.inputs)
-            if strategy.counts and logits is not None:
+            if strategy.counts_samples and logits is not None:
                 samples += batch.num_samples
                 loss_sum += cross_entropy_sum(logits, batch.targets).item()
                 correct += num_correct(logits, batch.targets)

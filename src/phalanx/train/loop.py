@@ -199,13 +199,13 @@ def make_steps(
         if result.is_skipped:
             _note_skipped(work, epoch, step, ended)
             trained.skipped += 1
-        elif strategy.counts:
+        elif strategy.counts_samples:
             samples, loss_sum = batch.num_samples, recorded_loss(result.loss_sum)
             trained.samples += samples
             trained.loss_sum += loss_sum
             if result.logits is not None:
                 trained.hits.add(result.logits, loaded.targets)
-        if loaded.num_damaged and strategy.counts:
+        if loaded.num_damaged and strategy.counts_samples:
             trained.damaged += loaded.num_damaged
         trained.communication_s += result.communication_s
         writer.note(
@@ -263,7 +263,7 @@ def batch_of(work: TrainingContext, loaded: LoadedBatch, step: int) -> Batch:
 
 def _over_all_ranks(strategy: Strategy, number: int) -> int:
     """Return the sum over the ranks, counting ranks with the same samples once."""
-    rows = strategy.gather([number if strategy.counts else 0])
+    rows = strategy.gather([number if strategy.counts_samples else 0])
     return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
 
 

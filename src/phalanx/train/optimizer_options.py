@@ -12,7 +12,7 @@ from phalanx.train.parallel_options import option
 
 OptimizerName = Literal["adam", "adamw", "sgd", "lars", "lamb"]
 WarmUp = Literal["linear", "cosine", "constant"]
-BadGradients = Literal["stop", "skip"]
+NonFinitePolicy = Literal["stop", "skip"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class OptimizerOptions:
     clip_norm: float | None = None
     """Scale the gradient down to this norm, over all parameters and ranks. Default: never."""
 
-    bad_gradients: BadGradients = "stop"
+    bad_gradients: NonFinitePolicy = "stop"
     """What follows when a gradient is not finite: `stop` the run, or `skip` the step. Both name
     rank and parameter."""
 

@@ -229,7 +229,7 @@ def _tell(strategy: Strategy, config: TrainConfig) -> None:
     """Set the strategy's options that are common to all strategies."""
     strategy.num_accumulated = config.accumulate
     strategy.label_smoothing, strategy.clip_norm = config.label_smoothing, config.clip_norm
-    strategy.skips_bad_gradients = config.bad_gradients == "skip"
+    strategy.skips_nonfinite_gradients = config.bad_gradients == "skip"
     strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
 
 

@@ -68,7 +68,7 @@ ALL = {"lars": LARS, "lamb": LAMB, "clipped": CLIPPED, "smoothed": SMOOTHED}
 def trained(strategy: Strategy, case: Case, learning: Learning, seed: int) -> dict[str, Tensor]:
     """Closes nothing. A bad step has a sample that is not finite, the last one of its batch."""
     strategy.label_smoothing = learning.label_smoothing
-    strategy.clip_norm, strategy.skips_bad_gradients = learning.clip_norm, True
+    strategy.clip_norm, strategy.skips_nonfinite_gradients = learning.clip_norm, True
     strategy.prepare(case.build(seed), learning.rule)
     if strategy.role == "server":
         strategy.serve(STEPS)
@@ -145,7 +145,7 @@ def strategies(
 def check_bad_steps_of_local(case: Case) -> None:
     """A rank that trains by itself skips by itself."""
     strategy = Local(world(), steps=3, outer_optimizer="average", outer_lr=1.0, outer_momentum=0.0)
-    strategy.skips_bad_gradients = True
+    strategy.skips_nonfinite_gradients = True
     strategy.prepare(case.build(3), SMOOTHED.rule)
     skipped = [step for step in range(STEPS) if make_step(strategy, case, SMOOTHED, step)]
     assert skipped == [BAD_STEP] * (strategy.rank == strategy.size - 1)

@@ -82,7 +82,7 @@ def trained(strategy: Strategy, case: Case, rule: OptimizerConfig, seed: int) ->
         before = strategy.traffic()
         result = strategy.step(batch)
         check_traffic(strategy, before, SIZES[step])
-        if strategy.counts and batch.num_samples:
+        if strategy.counts_samples and batch.num_samples:
             assert result.logits is not None and result.loss_sum > 0
             assert len(result.logits) >= batch.num_samples
     assert_memory(strategy)

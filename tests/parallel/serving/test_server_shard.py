@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.serving.server_shard import ServerShard
-from phalanx.parallel.vector import as_one_vector, views_of
+from phalanx.parallel.vector import flatten_parameters, views_of
 
 RULES = {
     "adam": OptimizerConfig(name="adam", learning_rate=0.01),
@@ -33,7 +33,7 @@ def gradients(step: int, like: Tensor) -> Tensor:
 def by_torch(rule: OptimizerConfig, steps: range, optimizer=None, of=None):
     """Parameters and optimizer after `steps` updates of all parameters."""
     of = of or parameters()
-    vector = as_one_vector(of)
+    vector = flatten_parameters(of)
     optimizer = optimizer or torch_optimizer(rule, of)
     for step in steps:
         for parameter, gradient in zip(of, views_of(gradients(step, vector), of), strict=True):

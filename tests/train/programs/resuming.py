@@ -28,7 +28,7 @@ def watched(strategy: Strategy, seen: dict[int, list[int]]) -> Strategy:
     step = strategy.step
 
     def stepping(batch: Batch) -> StepResult:
-        if strategy.counts:
+        if strategy.counts_samples:
             first = batch.inputs.reshape(len(batch.inputs), -1)[: batch.num_samples, 0]
             seen[batch.step] = np.rint(first.numpy() * 1000).astype(int).tolist()
         return step(batch)

@@ -70,7 +70,7 @@ class Staged(OnMesh):
         share = -(-global_batch_size // self.data_size)
         self._micro_batch_size = -(-share // layout.micro_batches)
         self._place = self.coordinates["pp"]
-        self.counts = self.counts and self._place == layout.last_rank
+        self.counts_samples = self.counts_samples and self._place == layout.last_rank
 
     def _divide(self, model: nn.Module) -> nn.Module:
         assert isinstance(model, nn.Sequential), "the model is a chain of layers"

@@ -58,8 +58,8 @@ def train(word: str, truth: Truth) -> None:
         before = strategy.traffic()
         part = part_of(strategy, truth, step)
         result = strategy.step(part)
-        losses.append(result.loss_sum if strategy.counts else 0.0)
-        if strategy.counts:
+        losses.append(result.loss_sum if strategy.counts_samples else 0.0)
+        if strategy.counts_samples:
             assert result.logits is not None
             assert len(result.logits) == len(part.inputs)
         assert bool(strategy.actions()) == (step + 1 in RECORDED_STEPS)
@@ -88,7 +88,7 @@ def check_prediction(strategy: Staged, truth: Truth) -> None:
     with torch.no_grad():
         logits = strategy.predict(inputs)
     strategy.model.train()
-    assert logits is not None or not strategy.counts
+    assert logits is not None or not strategy.counts_samples
     if logits is not None:
         assert (logits - truth.model(inputs)).abs().max() < TOLERANCE
 
