@@ -23,9 +23,7 @@ def main(words: Sequence[str] | None = None) -> None:
     prepare_streams()
     handle_termination_signals()
     try:
-        from phalanx.cli.app import (
-            app,  # inside `try`: the import takes a second, and Ctrl-C may come
-        )
+        from phalanx.cli.app import app  # takes a second, in which Ctrl-C may come
 
         app(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()

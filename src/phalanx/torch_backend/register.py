@@ -1,11 +1,10 @@
 """Registration of backend "mpi", run by `import torch` (entry point `torch.backends`).
 
-Kept tiny: it costs every program that imports PyTorch. Everything else is imported by the first
+Kept small, since every program that imports PyTorch pays for it. All else is imported by the first
 `init_process_group("mpi")`.
 
-A program that does not ask for backend mpi runs as without Phalanx. Two things differ, both only
-in ranks that an MPI launcher started: `is_mpi_available()` is True, and the variables of
-`launch/variables.py` are set.
+A program that does not use backend mpi runs as without Phalanx, with two differences in ranks of an
+MPI launcher: `is_mpi_available()` is True, and the variables of `launch/variables.py` are set.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ def register() -> None:
     with contextlib.suppress(Exception):
         try:
             launched = detect_mpi(os.environ)
-        except UserError:  # whoever asks for backend mpi reads it then
+        except UserError:  # raised again when backend mpi is used
             launched = None
         try:
             _register(sys.modules["torch"], is_rank=launched is not None)
         except Exception as error:  # noqa: BLE001
-            # Where a user may want it, and once: children of a rank inherit the mark.
+            # On rank 0, once: children of a rank inherit the marker.
             if launched is not None and launched.rank == 0 and MARKER_VARIABLE not in os.environ:
                 os.environ[MARKER_VARIABLE] = ""
                 print(f"phalanx: backend mpi is not available: {error!r}", file=sys.stderr)
@@ -47,7 +46,7 @@ def _register(torch: Any, *, is_rank: bool) -> None:
         return
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
     if c10d.is_mpi_available():
-        return  # PyTorch was built with MPI: its own is what the user wants
+        return  # PyTorch was built with MPI: keep its own backend
     from torch.distributed.rendezvous import register_rendezvous_handler
 
     helper = _wrapped(c10d._new_process_group_helper, c10d)
@@ -60,7 +59,7 @@ def _register(torch: Any, *, is_rank: bool) -> None:
     # cannot do so with one that is written in Python.
     recording: set[str] = getattr(c10d, "_FR_SELF_RECORDING_BACKENDS", set())
     recording.add("mpi")
-    c10d.ProcessGroupMPI = ProcessGroupMPIFactory  # what PyTorch up to 2.13 asks for a group
+    c10d.ProcessGroupMPI = ProcessGroupMPIFactory  # PyTorch up to 2.13 creates groups by it
     c10d._new_process_group_helper = helper
     if is_rank:
         set_variables(os.environ)

@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.comm import watch
+from phalanx.comm import failure_detector
 
 TIMEOUT_S, LATE_S = 0.5, 1.5
 
@@ -120,7 +120,9 @@ def check_late(number: int, rank: int) -> None:
     dist.barrier()
 
 
-watch.GRACE_S = 0.4  # that the others have to answer, on messages: less than rank 1 is late
+failure_detector.GRACE_S = (
+    0.4  # that the others have to answer, on messages: less than rank 1 is late
+)
 APART = sys.argv[1:] == ["apart"]
 dist.init_process_group("mpi", timeout=timedelta(seconds=60))
 for each in range(len(CASES)):

@@ -1,1 +1,1 @@
-"""The ways in which a collective can be carried, a family a file."""
+"""The measured implementations of the collectives, one family per file."""
