@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from phalanx.bench.measure import calls
+from phalanx.bench.measure import time_calls
 from phalanx.bench.paths.path import BenchParams, CaseBuffers, PreparedCase
 from phalanx.bench.pattern import Pattern
 from phalanx.bench.plan import Case
@@ -24,7 +24,7 @@ def made(call: Callable[[CaseBuffers], object]) -> tuple[PreparedCase, Pattern]:
 
 def test_right_results() -> None:
     prepared, pattern = made(lambda _: None)
-    times_s, wrong = calls(prepared, pattern, lambda: None, range(5))
+    times_s, wrong = time_calls(prepared, pattern, lambda: None, range(5))
     assert (len(times_s), wrong) == (5, 0)
 
 
@@ -33,21 +33,21 @@ def test_a_wrong_element_in_every_call_is_counted() -> None:
         memory.output[17] += 1
 
     prepared, pattern = made(add_one)
-    _, wrong = calls(prepared, pattern, lambda: None, range(5))
+    _, wrong = time_calls(prepared, pattern, lambda: None, range(5))
     assert wrong == 5
 
 
 def test_buffers_are_rewritten_before_every_call() -> None:
     seen = []
     prepared, pattern = made(lambda memory: seen.append(memory.input.copy()))
-    calls(prepared, pattern, lambda: None, range(3))
+    time_calls(prepared, pattern, lambda: None, range(3))
     assert not np.array_equal(seen[0], seen[1])
     assert np.array_equal(seen[0], seen[2])
 
 
 def test_only_the_call_itself_is_timed() -> None:
     prepared, pattern = made(lambda _: time.sleep(0.002))
-    times_s, _ = calls(prepared, pattern, lambda: time.sleep(0.2), range(2))
+    times_s, _ = time_calls(prepared, pattern, lambda: time.sleep(0.2), range(2))
     assert all(0.002 <= seconds < 0.2 for seconds in times_s)
 
 
@@ -61,7 +61,7 @@ def test_memory_elsewhere_is_brought_there_and_back() -> None:
         copy_out=lambda: order.append("get"),
     )
     _, pattern = made(lambda _: None)
-    calls(prepared, pattern, lambda: order.append("barrier"), range(1))
+    time_calls(prepared, pattern, lambda: order.append("barrier"), range(1))
     assert order == ["put", "barrier", "call", "get"]
 
 
@@ -74,7 +74,7 @@ def test_several_calls_a_time_are_given_by_their_mean_and_one_more_is_checked() 
         memory.output[:] *= 2  # wrong, on purpose
 
     prepared, pattern = made(double)
-    times_s, wrong = calls(prepared, pattern, lambda: None, range(2), calls_a_time=3)
+    times_s, wrong = time_calls(prepared, pattern, lambda: None, range(2), calls_a_time=3)
     assert len(numbers) == 2 * 4
     assert numbers[3] == numbers[0], "the checked call has fresh input"
     assert all(seconds >= 0.002 for seconds in times_s)

@@ -54,7 +54,7 @@ def prepare(
             made.call()
         except Exception as error:  # noqa: BLE001  # the other paths continue
             reason = _one_line(error)
-        if everywhere(group, not reason) and made:
+        if all_ranks(group, not reason) and made:
             prepared[path.name] = made
         else:
             unsupported[path.name] = reason or "it fails on another rank"
@@ -75,7 +75,7 @@ def measure(
     costs_s = {}
     for name, made in prepared.items():
         began = time.perf_counter()
-        calls(made, pattern, barrier, range(WARM_UP_CALLS), budget.calls_a_time)
+        time_calls(made, pattern, barrier, range(WARM_UP_CALLS), budget.calls_a_time)
         costs_s[name] = (time.perf_counter() - began) / WARM_UP_CALLS
     # Rank 0's clock decides, so that all make the same number of calls.
     plan = group.share(schedule(costs_s, budget_s=budget.seconds, repeats=budget.repeats))
@@ -83,11 +83,13 @@ def measure(
         # The first call of a turn is dropped: the path before it has filled the cache.
         numbers = range(plan.calls[path] + 1)
         with preemption.watch(path):
-            times_s, wrong = calls(prepared[path], pattern, barrier, numbers, budget.calls_a_time)
+            times_s, wrong = time_calls(
+                prepared[path], pattern, barrier, numbers, budget.calls_a_time
+            )
         yield Turn(path=path, round=number, times_s=times_s[1:], wrong=wrong)
 
 
-def calls(
+def time_calls(
     made: PreparedCase,
     pattern: Pattern,
     barrier: Callable[[], None],
@@ -123,7 +125,7 @@ def _begin(made: PreparedCase, pattern: Pattern, barrier: Callable[[], None], nu
     barrier()
 
 
-def everywhere(group: Group, well: bool) -> bool:
+def all_ranks(group: Group, well: bool) -> bool:
     """Return whether `well` is true on all ranks. Collective."""
     word = np.array([well], np.int32)
     group.all_reduce(Buffer.of(word), ReduceOp.MIN)

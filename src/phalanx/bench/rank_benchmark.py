@@ -113,7 +113,7 @@ class CollectiveBenchmark:
 
     def _measure_machine(self, largest_bytes: int) -> None:
         if self._world.size > 1:
-            self._measure_flags()
+            self._measure_round_trips()
         for working_set in working_sets(largest_bytes):
             for name in KERNELS:
                 times_s = list(
@@ -129,7 +129,7 @@ class CollectiveBenchmark:
                     )
                 )
 
-    def _measure_flags(self) -> None:
+    def _measure_round_trips(self) -> None:
         barrier = self._start_barrier.pair_barrier() if self._world.rank < 2 else None
         if barrier:
             times_s = list(measure_round_trips(barrier))

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.generate import missing, num_bytes_of, remove
+from phalanx.bench.io.generate import max_part_bytes, missing_parts, remove_parts
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.errors import RunFailedError, UserError
@@ -85,7 +85,7 @@ class IoRun:
     def num_bytes(self) -> int:
         """Return an upper bound of the bytes of data on disk."""
         shape = data_location(self.config, Path()).shape
-        return sum(num_bytes_of(format_, shape) for format_ in self.config.formats)
+        return sum(max_part_bytes(format_, shape) for format_ in self.config.formats)
 
     def check(self) -> None:
         """Check nothing: the options were checked before."""
@@ -107,7 +107,9 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
     Data written for them is removed at the end, also after an error.
     """
     locations = {data_location(run.config, study): run.config.formats for run in planned}
-    ours = {location: missing(location, formats, 1) for location, formats in locations.items()}
+    ours = {
+        location: missing_parts(location, formats, 1) for location, formats in locations.items()
+    }
     failed = 0
     try:
         for number, run in enumerate(planned, 1):
@@ -123,7 +125,7 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
                 console.print(f"{label}  failed: {str(error).splitlines()[0]}", markup=False)
     finally:
         for location, parts in ours.items():
-            remove(location, parts)
+            remove_parts(location, parts)
     return failed
 
 

@@ -12,8 +12,8 @@ from phalanx.bench.io.generate import (
     data_files,
     generate,
     is_complete,
-    missing,
-    remove,
+    missing_parts,
+    remove_parts,
 )
 from phalanx.errors import UserError
 
@@ -67,11 +67,11 @@ def test_a_disk_that_is_too_small(location: DataLocation, monkeypatch: pytest.Mo
 
 def test_what_was_not_there_is_removed_and_nothing_else(location: DataLocation) -> None:
     generate(location, ["npy"], 1, nobody)
-    ours = missing(location, ["npy", "files"], 2)
+    ours = missing_parts(location, ["npy", "files"], 2)
     assert ours == [location.part("npy", 1), location.part("files", 0), location.part("files", 1)]
     generate(location, ["npy", "files"], 2, nobody)
-    remove(location, ours)
+    remove_parts(location, ours)
     assert is_complete(location.part("npy", 0))
     assert [path.name for path in location.folder.iterdir()] == ["npy"]
-    remove(location, [location.part("npy", 0)])
+    remove_parts(location, [location.part("npy", 0)])
     assert not location.root.exists()

@@ -10,7 +10,7 @@ from phalanx.bench.io.scaling import Workload
 from phalanx.records.io import READS, Format, IoCell, Loader
 
 PACKED: tuple[Format, ...] = ("tar", "npy")
-Way = TypeVar("Way")
+Item = TypeVar("Item")
 TORCH: tuple[Loader, ...] = ("torch", "torch-batched")
 
 
@@ -38,22 +38,22 @@ def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCel
     return list(made)
 
 
-def turns(planned: Sequence[Way], runs: int) -> Iterator[tuple[int, Way]]:
+def turns(planned: Sequence[Item], runs: int) -> Iterator[tuple[int, Item]]:
     """Yield (round, item); each round begins with another item, round 0 is the warm-up."""
     for number in range(runs + 1):
         first = number % len(planned) if planned else 0
-        for way in (*planned[first:], *planned[:first]):
-            yield number, way
+        for item in (*planned[first:], *planned[:first]):
+            yield number, item
 
 
-def paces(cell: IoCell, workload: Workload) -> tuple[float, ...]:
+def compute_times(cell: IoCell, workload: Workload) -> tuple[float, ...]:
     """Return the compute times per step to measure: 0 (flat out) and the profile's.
 
     The other loaders are measured flat out only."""
     return (0.0, workload.compute_s) if cell.loader == "phalanx" else (0.0,)
 
 
-def least_s(config: IoConfig, formats: Sequence[Format]) -> float:
+def min_duration_s(config: IoConfig, formats: Sequence[Format]) -> float:
     """Return the total emulated compute time, a lower bound of the duration."""
     workload = config.workload
     paced = [

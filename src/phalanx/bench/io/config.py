@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from phalanx.bench.io.profile import read_profile
-from phalanx.bench.io.scaling import Scale, Workload, fit
+from phalanx.bench.io.scaling import ScaleOptions, Workload, scale_workload
 from phalanx.bench.sizes import parse_size
 from phalanx.errors import UserError
 from phalanx.records.io import Cache, Format, Loader, Profile, ReaderKind
@@ -109,7 +109,7 @@ class IoConfig:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value:g}")
-        batch = self.batch_size or self.facts.batch_size
+        batch = self.batch_size or self.training_profile.batch_size
         if self.samples and self.samples < (self.steps or 1) * batch:
             raise UserError(
                 f"--samples {self.samples} are fewer than --steps {self.steps or 1} take with "
@@ -126,28 +126,28 @@ class IoConfig:
                 raise UserError(f"--{option} must be at least {least}, not {one}")
 
     @property
-    def facts(self) -> Profile:
+    def training_profile(self) -> Profile:
         return read_profile(self.profile)
 
     @property
     def chosen_accelerator(self) -> str:
-        known = self.facts.compute_s
+        known = self.training_profile.compute_s
         if self.accelerator is not None and self.accelerator not in known:
             raise UserError(
-                f"--accelerator {self.accelerator}: profile {self.facts.name} has a compute time "
-                f"for {', '.join(known)}"
+                f"--accelerator {self.accelerator}: profile {self.training_profile.name} has a "
+                f"compute time for {', '.join(known)}"
             )
         return self.accelerator or next(iter(known))
 
     @property
-    def scale(self) -> Scale:
+    def scale(self) -> ScaleOptions:
         try:
             num_bytes = parse_size(self.data_bytes)
         except UserError as error:
             raise UserError(str(error).replace("--sizes", "--data-bytes")) from error
         if num_bytes < MIN_DATA_BYTES:
             raise UserError(f"--data-bytes {self.data_bytes}: 64KB is the least")
-        return Scale(
+        return ScaleOptions(
             data_bytes=num_bytes,
             num_samples=self.samples,
             steps=self.steps,
@@ -158,7 +158,7 @@ class IoConfig:
 
     @property
     def workload(self) -> Workload:
-        return fit(self.facts, self.chosen_accelerator, self.scale)
+        return scale_workload(self.training_profile, self.chosen_accelerator, self.scale)
 
     @property
     def loaders(self) -> tuple[Loader, ...]:
@@ -169,8 +169,8 @@ class IoConfig:
         """One-line summary of the measurement, the first line of a log."""
         work = self.workload
         return (
-            f"{self.facts.name} on {self.chosen_accelerator}: {work.num_samples:,} samples of "
-            f"{work.sample_bytes:,} B a rank, batch {work.batch_size}, "
+            f"{self.training_profile.name} on {self.chosen_accelerator}: {work.num_samples:,} "
+            f"samples of {work.sample_bytes:,} B a rank, batch {work.batch_size}, "
             f"{1e3 * work.compute_s:.3g} ms a step ({work.demand_bytes_per_s / 1e6:,.3g} MB/s "
             f"asked for): {', '.join(self.formats)}"
         )

@@ -46,7 +46,7 @@ class DataLocation:
         return self.folder / format_ / f"part-{part}"
 
 
-def num_bytes_of(format_: Format, shape: Shape) -> int:
+def max_part_bytes(format_: Format, shape: Shape) -> int:
     """Return an upper bound of the bytes that one part takes on disk."""
     if format_ == "files":
         return shape.num_samples * (-(-shape.sample_bytes // BLOCK_BYTES) + 1) * BLOCK_BYTES
@@ -60,7 +60,7 @@ def check_room(location: DataLocation, formats: Sequence[Format], parts: int) ->
     Raises: UserError when the disk has no room for them plus a reserve.
     """
     needed = sum(
-        num_bytes_of(format_, location.shape)
+        max_part_bytes(format_, location.shape)
         for format_ in formats
         for part in range(parts)
         if not is_complete(location.part(format_, part))
@@ -75,7 +75,7 @@ def check_room(location: DataLocation, formats: Sequence[Format], parts: int) ->
     return needed
 
 
-def missing(location: DataLocation, formats: Sequence[Format], parts: int) -> list[Path]:
+def missing_parts(location: DataLocation, formats: Sequence[Format], parts: int) -> list[Path]:
     """Return the folders of parts that are still to be written."""
     wanted = (location.part(format_, part) for format_ in formats for part in range(parts))
     return [part for part in wanted if not is_complete(part)]
@@ -172,7 +172,7 @@ def _to_disk(paths: Sequence[Path]) -> None:
             os.close(descriptor)
 
 
-def remove(location: DataLocation, parts: Sequence[Path]) -> None:
+def remove_parts(location: DataLocation, parts: Sequence[Path]) -> None:
     """Remove these parts, and their parent folders if empty."""
     for part in parts:
         shutil.rmtree(part, ignore_errors=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from phalanx.bench.io.cells import least_s
+from phalanx.bench.io.cells import min_duration_s
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.formats.known import unavailable_reason
 from phalanx.bench.io.generate import (
@@ -24,12 +24,12 @@ from phalanx.bench.io.generate import (
     check_room,
     free_bytes,
     generate,
-    missing,
-    remove,
+    missing_parts,
+    remove_parts,
 )
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.progress import ProgressLine, RankProgress
-from phalanx.bench.io.rank_benchmark import data_location, folder_of
+from phalanx.bench.io.rank_benchmark import data_location, ranks_folder
 from phalanx.bench.io.storage import storage_of
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks
@@ -55,7 +55,7 @@ RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")
 def new_folder(config: IoConfig) -> Path:
     """Return the default folder of a benchmark, which is not created."""
     moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return RUNS / f"{moment}-io-{config.facts.name}"
+    return RUNS / f"{moment}-io-{config.training_profile.name}"
 
 
 def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: Console) -> None:
@@ -74,17 +74,17 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
         raise UserError("; ".join(left_out.values()))
     if config.drop_names and not can_drop_names():
         raise UserError("--drop-names needs root, and a /proc/sys that can be written to")
-    ours = missing(location, formats, max(config.ranks))
+    ours = missing_parts(location, formats, max(config.ranks))
     needed = check_room(location, formats, max(config.ranks))
     _begin(folder, config, command, location, left_out)
-    _tell(config, location, formats, needed, console)
+    _print_plan(config, location, formats, needed, console)
     try:
         with closed_on_error(partial(end_io, folder)), ProgressLine(console) as line:
             _measure(config, folder, location, formats, line)
         end_io(folder, Outcome(status="completed"))
     finally:
         if not config.keep:
-            remove(location, ours)
+            remove_parts(location, ours)
 
 
 def _measure(
@@ -101,7 +101,7 @@ def _measure(
     )
     write_io(folder, msgspec.structs.replace(read_io(folder), generated=written))
     for ranks in config.ranks:
-        records = folder_of(folder, ranks)
+        records = ranks_folder(folder, ranks)
         records.mkdir()
         followed = RankProgress(records, ranks)
         with Job.start([rank_command(folder, ranks)], records / LAUNCHER_LOG) as job:
@@ -130,7 +130,7 @@ def rank_command(folder: Path, ranks: int) -> Command:
     )
 
 
-def _tell(
+def _print_plan(
     config: IoConfig, location: DataLocation, formats: list[Format], needed: int, console: Console
 ) -> None:
     """Print the disk space and the time that the measurement will take."""
@@ -143,8 +143,8 @@ def _tell(
         f"data in {location.root}: {what}; {amount(free_bytes(location.root))} free", markup=False
     )
     console.print(
-        f"at least {timedelta(seconds=round(least_s(config, formats)))} of compute, emulated: the "
-        "loader has the processor to itself, as beside a GPU",
+        f"at least {timedelta(seconds=round(min_duration_s(config, formats)))} of compute, "
+        "emulated: the loader has the processor to itself, as beside a GPU",
         markup=False,
     )
 
@@ -181,7 +181,7 @@ def _begin(
 def setting_of(config: IoConfig) -> IoSetting:
     workload = config.workload
     return IoSetting(
-        profile=config.facts,
+        profile=config.training_profile,
         accelerator=config.chosen_accelerator,
         scaled=list(workload.scaled),
         num_samples=workload.num_samples,

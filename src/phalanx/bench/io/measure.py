@@ -54,7 +54,7 @@ class LoaderBenchmark:
             self._loaders.end(cell.format)
         if cell.loader in READS:
             return self._plain(cell, files)
-        index_batches = batches_of(self._workload, order, paced=compute_s > 0)
+        index_batches = epoch_batches(self._workload, order, paced=compute_s > 0)
         is_new = not self._loaders.has(cell)
         loader = self._loaders.of(cell, folder, self._location.shape)
         if is_new and cell.cache == "warm":
@@ -102,7 +102,7 @@ class LoaderBenchmark:
         return resident_share
 
 
-def batches_of(workload: Workload, order: int, *, paced: bool) -> list[Indices]:
+def epoch_batches(workload: Workload, order: int, *, paced: bool) -> list[Indices]:
     """Return the sample indices of an epoch's batches in the order of seed `order`: all, or if
     paced the first `steps`."""
     shuffled = np.random.default_rng(order).permutation(workload.num_samples).astype(np.int64)

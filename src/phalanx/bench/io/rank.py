@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NoReturn
 
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.rank_benchmark import folder_of, measure_cells
+from phalanx.bench.io.rank_benchmark import measure_cells, ranks_folder
 from phalanx.launch.detect import detect
 from phalanx.launch.orphan import end_with_parent
 from phalanx.records.failures import EXIT_FAILED, failure_of, report_failure
@@ -35,9 +35,9 @@ def run_rank(folder: Path, ranks: int) -> None:
         if ranks > 1:
             _on_ranks(config, folder, formats, ranks)
         else:
-            measure_cells(config, folder, formats, rank=0, ranks=1, barrier=_alone)
+            measure_cells(config, folder, formats, rank=0, ranks=1, barrier=_no_barrier)
     except BaseException as error:  # noqa: BLE001  # the peers must not hang
-        _fail(error, rank, folder_of(folder, ranks), ranks)
+        _fail(error, rank, ranks_folder(folder, ranks), ranks)
 
 
 def _on_ranks(config: IoConfig, folder: Path, formats: list[Format], ranks: int) -> None:
@@ -48,7 +48,7 @@ def _on_ranks(config: IoConfig, folder: Path, formats: list[Format], ranks: int)
     world.close()
 
 
-def _alone() -> None:
+def _no_barrier() -> None:
     """Barrier of a single rank."""
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from phalanx.bench.io.cells import cells, paces, turns
+from phalanx.bench.io.cells import cells, compute_times, turns
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import DataLocation
 from phalanx.bench.io.measure import LoaderBenchmark
@@ -19,7 +19,7 @@ from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgr
 
 def data_location(config: IoConfig, folder: Path) -> DataLocation:
     """Return the location of the data of a benchmark."""
-    shape = shape_of(config.workload, config.facts.samples_per_file)
+    shape = shape_of(config.workload, config.training_profile.samples_per_file)
     return DataLocation(root=(config.data_dir or folder / "data").absolute(), shape=shape)
 
 
@@ -34,7 +34,7 @@ def measure_cells(
 ) -> None:
     """Measure all cells for `ranks`, with records in `folder`/ranks-<n>."""
     began = time.monotonic()
-    writer = EventWriter(rank_file(folder_of(folder, ranks), rank))
+    writer = EventWriter(rank_file(ranks_folder(folder, ranks), rank))
     workload = config.workload
     measurement = LoaderBenchmark(
         data_location(config, folder),
@@ -44,21 +44,23 @@ def measure_cells(
         drop_names=config.drop_names,
         kept_batches=max(config.depth) + 1,
     )
-    ways = cells(config, ranks, formats)
-    planned = [(cell, pace) for cell in ways for pace in paces(cell, workload)]
+    planned_cells = cells(config, ranks, formats)
+    planned = [
+        (cell, compute_s) for cell in planned_cells for compute_s in compute_times(cell, workload)
+    ]
     total = len(planned) * (config.runs + 1)
-    for done, (number, (cell, pace)) in enumerate(turns(planned, config.runs)):
+    for done, (number, (cell, compute_s)) in enumerate(turns(planned, config.runs)):
         if rank == 0:
-            doing = doing_of(cell, pace)
+            doing = describe_cell(cell, compute_s)
             at_s = time.monotonic() - began
             writer.add(IoProgressEvent(at_s=at_s, done=done, total=total, doing=doing))
-        measured = measurement.epoch(cell, pace, order=number)
+        measured = measurement.epoch(cell, compute_s, order=number)
         writer.add(
             IoEpochEvent(
                 at_s=time.monotonic() - began,
                 cell=cell,
                 round=number,
-                compute_s=pace,
+                compute_s=compute_s,
                 samples=measured.timed.samples,
                 bytes=measured.num_bytes,
                 total_s=measured.timed.total_s,
@@ -74,11 +76,11 @@ def measure_cells(
     writer.close()
 
 
-def folder_of(folder: Path, ranks: int) -> Path:
+def ranks_folder(folder: Path, ranks: int) -> Path:
     return folder / f"ranks-{ranks}"
 
 
-def doing_of(cell: IoCell, pace: float) -> str:
+def describe_cell(cell: IoCell, compute_s: float) -> str:
     """Describe the cell for the progress line."""
-    how = "with compute" if pace else "flat out"
+    how = "with compute" if compute_s else "flat out"
     return f"{cell.format}, {cell.cache}, {cell.loader} {how}"

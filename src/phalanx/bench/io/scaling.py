@@ -16,7 +16,7 @@ COMPUTE_S = 2.5  # of an epoch, if MIN_STEPS allow
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class ScaleOptions:
     """Sizes that the user has set; None: as much of the profile as fits."""
 
     data_bytes: int  # room for a rank's samples in one format
@@ -52,7 +52,7 @@ class Workload:
         return self.batch_bytes / self.compute_s
 
 
-def fit(profile: Profile, accelerator: str, scale: Scale) -> Workload:
+def scale_workload(profile: Profile, accelerator: str, scale: ScaleOptions) -> Workload:
     """Return the profile scaled to this machine.
 
     Samples too large for a few batches to fit are scaled down, and the compute time with them and
@@ -78,11 +78,11 @@ def fit(profile: Profile, accelerator: str, scale: Scale) -> Workload:
         compute_s=compute_s,
         scaled=(),
     )
-    scaled = _told(profile, accelerator, workload)
+    scaled = _describe_scaling(profile, accelerator, workload)
     return Workload(**{**vars(workload), "scaled": scaled})
 
 
-def _size_factor(profile: Profile, batch: int, scale: Scale) -> float:
+def _size_factor(profile: Profile, batch: int, scale: ScaleOptions) -> float:
     """Return 1, 1/2, 1/4 …, the factor at which enough batches fit."""
     batch_bytes = batch * profile.sample_bytes
     if scale.num_samples or MIN_STEPS * batch_bytes <= scale.data_bytes:
@@ -94,28 +94,30 @@ def _size_factor(profile: Profile, batch: int, scale: Scale) -> float:
     return factor
 
 
-def _told(profile: Profile, accelerator: str, workload: Workload) -> tuple[str, ...]:
-    told = []
+def _describe_scaling(profile: Profile, accelerator: str, workload: Workload) -> tuple[str, ...]:
+    notes = []
     if workload.num_samples != profile.num_samples:
-        told.append(f"{workload.num_samples:,} samples a rank, not {profile.num_samples:,} in all")
+        notes.append(f"{workload.num_samples:,} samples a rank, not {profile.num_samples:,} in all")
     if workload.batch_size != profile.batch_size:
-        told.append(f"batches of {workload.batch_size}, not {profile.batch_size}")
+        notes.append(f"batches of {workload.batch_size}, not {profile.batch_size}")
     steps = profile.num_samples // profile.batch_size
     if workload.steps != steps:
-        told.append(f"{workload.steps:,} steps an epoch, not {steps:,}")
+        notes.append(f"{workload.steps:,} steps an epoch, not {steps:,}")
     if workload.sample_bytes != profile.sample_bytes:
         factor = _factor(workload.sample_bytes / profile.sample_bytes)
-        told.append(f"samples of {workload.sample_bytes:,} B, {factor} of {profile.sample_bytes:,}")
+        notes.append(
+            f"samples of {workload.sample_bytes:,} B, {factor} of {profile.sample_bytes:,}"
+        )
     if profile.sample_bytes_deviation:
-        told.append(
+        notes.append(
             "all samples of one size, not with a standard deviation of "
             f"{profile.sample_bytes_deviation / profile.sample_bytes:.0%}"
         )
     given_s = profile.compute_s[accelerator]
     if workload.compute_s != given_s:
         factor = _factor(workload.compute_s / given_s)
-        told.append(f"{1e3 * workload.compute_s:.3g} ms a step, {factor} of {1e3 * given_s:.3g}")
-    return tuple(told)
+        notes.append(f"{1e3 * workload.compute_s:.3g} ms a step, {factor} of {1e3 * given_s:.3g}")
+    return tuple(notes)
 
 
 def _factor(value: float) -> str:

@@ -47,16 +47,16 @@ def small_file_costs(folder: Path, *, num_files: int, file_bytes: int, runs: int
             os.preadv(descriptor, into, number * file_bytes)
         os.close(descriptor)
 
-    ways: dict[str, Callable[[], None]] = {
+    operations: dict[str, Callable[[], None]] = {
         "open, close": opened,
         "open, read, close": opened_and_read,
         "read out of one file": read_from_one,
     }
-    took: dict[str, list[float]] = {name: [] for name in ways}
+    took: dict[str, list[float]] = {name: [] for name in operations}
     for _ in range(runs + 1):
-        for name, way in ways.items():
+        for name, operation in operations.items():
             began = time.thread_time()
-            way()
+            operation()
             took[name].append(1e6 * (time.thread_time() - began) / num_files)
     return {
         name: {"median": median(times[1:]), "low": min(times[1:]), "high": max(times[1:])}
