@@ -25,7 +25,7 @@ from phalanx.report.collectives.comparison import (
     collective_results,
     path_comparisons,
 )
-from phalanx.report.collectives.finding_sentences import compared
+from phalanx.report.collectives.finding_sentences import comparison_text
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.format import duration, size
 
@@ -52,7 +52,7 @@ def report(results: CollectiveResults) -> None:
     for pair in path_comparisons(results):
         print(
             f"{size(pair.num_bytes):>10}  {pair.ours.label:14} {duration(pair.ours.median_s):>8}"
-            f"  {compared(pair)} ({duration(pair.theirs.median_s)})"
+            f"  {comparison_text(pair)} ({duration(pair.theirs.median_s)})"
         )
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from phalanx.launch.cores import usable_cores
 from phalanx.records.files import read_study, write_atomically, write_study
-from phalanx.report.large_batch.accuracy_comparison import furthest_by_remedy
+from phalanx.report.large_batch.accuracy_comparison import largest_holding_by_remedy
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, read_study_data
 from phalanx.report.page import write_report
@@ -101,7 +101,7 @@ def main() -> None:
         "environment": msgspec.to_builtins(describe_environment(None)),
         "headline": headline(data),
         "target_accuracy": data.target,
-        "furthest": {cell.remedy: cell.batch_size for cell in furthest_by_remedy(data)},
+        "furthest": {cell.remedy: cell.batch_size for cell in largest_holding_by_remedy(data)},
         "findings": {
             topic.title: [f"{s.label}: {s.text}" for s in topic.sentences]
             for topic in findings(data)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from phalanx.comm.call import Call
 from phalanx.comm.flight_recorder import MAX_LOGGED, KernelLog, LoggedCall, kernel_calls, merge_logs
-from phalanx.records.last import DUMP_DIR, read_last, who_was_where
+from phalanx.records.last_collectives import DUMP_DIR, describe_stuck_ranks, read_last_collectives
 from tests.conftest import Ranks
 
 # How a collective goes: by the kernels alone, logged by both, or by messages.
@@ -63,13 +63,13 @@ def test_a_rank_that_hangs_is_found_by_what_it_did_last(
     output = ranks.mpi(3, programs("last.py"), may_fail=True)
     assert "notes are right" in output
     assert f"(its last collectives: {tmp_path}/last-collectives-" in output
-    found = read_last(tmp_path)
+    found = read_last_collectives(tmp_path)
     assert set(found) >= {0, 1}
     assert "waited 1 s in all_reduce number" in found[0].reason or "failed" in found[0].reason
     world = {rank: last.groups[0] for rank, last in found.items()}
     assert world[0].calls[-1].is_done is False
     assert world[0].calls[-1].call == "all_reduce(float32, 1 elements, SUM)"
-    said = who_was_where(found)
+    said = describe_stuck_ranks(found)
     assert said is not None
     if 2 in found:  # it was given the time to say it
         assert "rank 2 is 1 collective behind: it last finished all_reduce number" in said

@@ -12,7 +12,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.records.closing import closed_on_error, end_run
 from phalanx.records.failures import EXIT_UNWRITABLE, failure_of, report_failure
 from phalanx.records.files import read_failure, read_run, write_run
-from phalanx.records.judging import Ending, judge
+from phalanx.records.outcome import JobExit, determine_outcome
 from phalanx.records.schema import Outcome
 from tests.report.made_study import Job, run_of
 
@@ -103,9 +103,9 @@ def test_a_failure_is_printed_where_it_cannot_be_written(
 
 
 def test_a_rank_that_could_not_write_is_recognised_by_its_exit_code(tmp_path: Path) -> None:
-    error = judge(tmp_path, 2, Ending(EXIT_UNWRITABLE)).error or ""
+    error = determine_outcome(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).error or ""
     assert error.startswith(f"a rank could not write its records to {tmp_path} (")
     assert error.endswith("bytes are free there)")
     (tmp_path / "launcher.log").write_text("phalanx: rank 1: OSError: [Errno 28] No space left\n")
-    error = judge(tmp_path, 2, Ending(EXIT_UNWRITABLE)).error or ""
+    error = determine_outcome(tmp_path, 2, JobExit(EXIT_UNWRITABLE)).error or ""
     assert error.endswith("launcher.log: rank 1: OSError: [Errno 28] No space left")

@@ -23,7 +23,7 @@ from phalanx.records.owner import has_died, is_alive, this_process
 from phalanx.records.running import begin_run
 from phalanx.records.schema import Outcome, Owner
 from phalanx.report.collectives.folder import read_benches
-from phalanx.report.ends import DIED
+from phalanx.report.completeness import DIED
 from phalanx.report.folder import read_folder
 from phalanx.report.io.folder import read_io_measure
 from tests.report.collectives.made_bench import make_bench

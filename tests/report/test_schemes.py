@@ -7,11 +7,11 @@ import pytest
 
 from phalanx.report.comparison import layout_of, workload_labels, workload_of
 from phalanx.report.schemes import (
-    exchanges_within,
+    communicates_within,
     group_of,
     makes_the_same_update,
     scheme_of,
-    spoken,
+    scheme_phrase,
 )
 from tests.report.made_study import Job, run_of
 
@@ -67,8 +67,8 @@ def test_sizes_of_a_model_make_another_workload() -> None:
 
 
 def test_what_is_known_of_schemes() -> None:
-    assert spoken("zero 2") == "ZeRO 2"
-    assert spoken("something else") == "something else"
+    assert scheme_phrase("zero 2") == "ZeRO 2"
+    assert scheme_phrase("something else") == "something else"
     group = group_of("pipeline gpipe")
     assert group is not None
     assert group.name == "split"
@@ -78,4 +78,4 @@ def test_what_is_known_of_schemes() -> None:
         True,
         False,
     ]
-    assert [exchanges_within(s) for s in ("zero 1", "zero 3", "tensor")] == [False, True, True]
+    assert [communicates_within(s) for s in ("zero 1", "zero 3", "tensor")] == [False, True, True]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.records.last import DUMP_DIR, read_last, who_was_where
+from phalanx.records.last_collectives import DUMP_DIR, describe_stuck_ranks, read_last_collectives
 from tests.conftest import Ranks
 
 pytestmark = pytest.mark.mpi
@@ -20,11 +20,11 @@ def test_a_script_that_raises(
     monkeypatch.setenv(DUMP_DIR, str(tmp_path / "last"))
     output = ranks.mpi(2, programs("last.py"), "raise", may_fail=True)
     assert "no such luck" in output
-    found = read_last(tmp_path / "last")
+    found = read_last_collectives(tmp_path / "last")
     assert set(found) == {0, 1}, output
     assert found[1].reason == "ValueError: no such luck"
     assert "rank 1 failed: ValueError: no such luck" in found[0].reason
-    said = who_was_where(found)
+    said = describe_stuck_ranks(found)
     assert said is not None
     assert said.startswith("rank 1 is 1 collective behind: it last finished all_reduce number")
     assert "of group world of backend mpi" in said
@@ -38,6 +38,6 @@ def test_a_script_that_is_asked_to_end(
 ) -> None:
     monkeypatch.setenv(DUMP_DIR, str(tmp_path))
     ranks.mpi(2, programs("last.py"), "end", may_fail=True)
-    found = read_last(tmp_path)
+    found = read_last_collectives(tmp_path)
     assert found[1].reason == "rank 1 was asked to end (SIGTERM)"
     assert found[1].groups[0].calls[-1].is_done

@@ -14,7 +14,7 @@ import pytest
 
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
-from phalanx.records.last import read_last
+from phalanx.records.last_collectives import read_last_collectives
 from phalanx.records.schema import StartedEvent, StepEvent
 from tests.conftest import ONE_THREAD, Ranks
 
@@ -74,10 +74,10 @@ def test_a_run_that_fails_is_traced_and_tells_who_was_where(ranks: Ranks, tmp_pa
         process.kill()
     assert process.returncode == 1
     error = read_run(folder).outcome.error or ""
-    if not read_last(folder) and find_mpi(os.environ).vendor != "openmpi":
+    if not read_last_collectives(folder) and find_mpi(os.environ).vendor != "openmpi":
         assert re.search("(rank 1, a worker,|ranks) ended without a word", error)
         return  # Hydra killed rank 0 in the same moment
-    last = read_last(folder)[0]
+    last = read_last_collectives(folder)[0]
     assert {group.group for group in last.groups} >= {"parts", "world"}
     parts = next(group for group in last.groups if group.group == "parts")
     assert parts.calls[-1].name == "fused_step"

@@ -28,8 +28,8 @@ from phalanx.launch.watch import watch
 from phalanx.records.closing import closed_on_error, end_bench, now
 from phalanx.records.collectives import Bench, BenchSetting, MeasuredEvent
 from phalanx.records.files import create, read_bench_events
-from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome
 from phalanx.train.environment import describe_environment
@@ -72,8 +72,8 @@ def run_bench(
             progress,
         ):
             ending = watch(job, progress.update, silent_s=silent_s, has_launcher=True)
-        outcome = judge(
-            folder, config.ranks, Ending(*ending), events=read_bench_events, last=MeasuredEvent
+        outcome = determine_outcome(
+            folder, config.ranks, JobExit(*ending), events=read_bench_events, last=MeasuredEvent
         )
     end_bench(folder, outcome)
     raise_failure(folder, outcome)

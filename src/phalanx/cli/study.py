@@ -31,8 +31,8 @@ from phalanx.study.planned import command_words
 from phalanx.study.scaling import (
     ScalingConfig,
     default_folder,
+    larger_study_hint,
     plan,
-    what_more_would_tell,
 )
 from phalanx.study.scratch import plan_scratch
 from phalanx.train.config import DatasetName
@@ -83,7 +83,7 @@ def scaling(
         console.print("interrupted; the same command goes on from here", markup=False)
         raise
     show_summary(folder, console)
-    console.print(what_more_would_tell(config, usable_cores()), markup=False)
+    console.print(larger_study_hint(config, usable_cores()), markup=False)
     report = write_report(folder)
     console.print(f"report: {report}", markup=False)
     print_study(folder, report, json_)

@@ -21,7 +21,7 @@ from phalanx.comm.memory import SharedMemory, allocate_shared
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.world import World
-from phalanx.records.last import GroupCalls
+from phalanx.records.last_collectives import GroupCalls
 from phalanx.records.spans import SpanRecorder, now_ns
 
 NAME = "parts"

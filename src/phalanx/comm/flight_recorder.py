@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from phalanx.comm.call import Call
-from phalanx.records.last import (
+from phalanx.records.last_collectives import (
     GroupCalls,
     LastCall,
     LastCollectives,
     dump_folder,
-    write_last,
+    write_last_collectives,
 )
 from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
@@ -114,7 +114,7 @@ class FlightRecorder:
                 reason=reason,
                 groups=[group for group in groups if group.calls],
             )
-            return write_last(folder, last)
+            return write_last_collectives(folder, last)
         return None
 
     def _alive(self) -> list[Any]:

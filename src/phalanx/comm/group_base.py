@@ -36,7 +36,7 @@ from phalanx.comm.single_rank import SingleRank
 from phalanx.comm.traffic import TrafficCounter, payload_bytes
 from phalanx.comm.transport import SubTransport
 from phalanx.comm.wait import WaitPolicy
-from phalanx.records.last import GroupCalls
+from phalanx.records.last_collectives import GroupCalls
 from phalanx.records.spans import SpanRecorder
 
 # On the communicator for notices, beside the tag of the notices themselves.

@@ -15,7 +15,7 @@ START_S = 600.0
 
 
 class JobEnd(NamedTuple):
-    """Exit of a job, with the fields of `phalanx.records.judging.Ending`."""
+    """Exit of a job, with the fields of `phalanx.records.outcome.JobExit`."""
 
     exit_code: int | None
     rank: int | None

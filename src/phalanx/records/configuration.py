@@ -18,7 +18,7 @@ that nobody has thought of here makes another configuration, it is never average
 Configuration = Mapping[str, object]
 
 
-def deciding(config: Configuration) -> dict[str, object]:
+def deciding_options(config: Configuration) -> dict[str, object]:
     """The options that decide, as they come back from a document (lists for tuples)."""
     kept = {name: value for name, value in config.items() if name not in PLACES}
     plain: dict[str, object] = msgspec.to_builtins(kept, str_keys=True)

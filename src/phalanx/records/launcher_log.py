@@ -21,7 +21,7 @@ def read_log(folder: Path) -> str:
     return path.read_text(errors="replace") if path.exists() else ""
 
 
-def last_words(folder: Path, *, besides: int | None = None) -> str | None:
+def last_lines(folder: Path, *, besides: int | None = None) -> str | None:
     """Return the error that a rank ended with and could not write down: what Phalanx printed of
     it, else the line below a traceback of Python. None where there is none: then it was killed, or
     MPI did not start.
@@ -85,7 +85,7 @@ _KILLED, _ABORTED, _CRASHED = (
 )
 
 
-def why_silent(
+def explain_silence(
     folder: Path, exit_code: int | None, *, of_a_rank: bool = False, besides: int | None = None
 ) -> str:
     """A sentence: why ranks ended that wrote no error down.
@@ -93,7 +93,7 @@ def why_silent(
     of_a_rank: it is certain that a rank ended first; the sentence goes on after a colon.
     besides: a rank whose error is known.
     """
-    words, log = last_words(folder, besides=besides), read_log(folder)
+    words, log = last_lines(folder, besides=besides), read_log(folder)
     if words is not None:
         return f"{'the' if of_a_rank else 'The'} first error in {LAUNCHER_LOG}: {words}"
     found = next((line.strip() for line in log.splitlines() if _is_of_memory(line)), None)

@@ -6,7 +6,7 @@ WITHIN_PASSES_FROM_STAGE = 2
 """ZeRO gathers parameters and scatters gradients within the passes from this stage on."""
 
 
-def exchanges_within_passes(strategy: str, zero_stage: object) -> bool:
+def communicates_within_passes(strategy: str, zero_stage: object) -> bool:
     """Return whether most messages are sent within the forward and backward passes.
 
     They are timed as these passes, so the communication time of such a step leaves them out.

@@ -13,10 +13,10 @@ from phalanx.report.options import (
     Options,
     layout_options,
     named_with_options,
-    varying_words,
+    varying_options,
     workload_options,
 )
-from phalanx.report.schemes import scheme_of, spoken
+from phalanx.report.schemes import scheme_of, scheme_phrase
 from phalanx.report.statistics import Interval, Times, ratio_of_times
 
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -68,7 +68,7 @@ class ParallelLayout:
         """The layout in a sentence: MPI on 2 ranks."""
         if self.strategy == "sequential":
             return f"sequential with {counted(self.threads, 'thread')}"
-        return f"{spoken(self.strategy)} on {self.span}"
+        return f"{scheme_phrase(self.strategy)} on {self.span}"
 
     @property
     def span(self) -> str:
@@ -216,7 +216,7 @@ def workload_labels(workloads: Iterable[TrainingWorkload]) -> dict[TrainingWorkl
                     for n in varying
                     if n in words and (value := getattr(workload, n))
                 ),
-                *varying_words(workload.others, [other.others for other in distinct]),
+                *varying_options(workload.others, [other.others for other in distinct]),
             ]
         )
         for workload in distinct

@@ -16,7 +16,7 @@ QUIET_SHARE = 0.9
 RUNS_SHOWN = 5
 
 
-def disturbed(runs: Sequence[RunMeasure]) -> list[RunMeasure]:
+def disturbed_runs(runs: Sequence[RunMeasure]) -> list[RunMeasure]:
     """Return the runs during which other processes took more of the cores than on a quiet
     machine."""
     return [run for run in runs if (share := core_share(run)) is not None and share < QUIET_SHARE]
@@ -62,7 +62,7 @@ def disturbance_topic(runs: Sequence[RunMeasure]) -> Topic:
 def _lost(runs: Sequence[RunMeasure]) -> str | None:
     """`38 % of the cores around 12 of 24 runs`."""
     known = [run for run in runs if core_share(run) is not None]
-    found = disturbed(runs)
+    found = disturbed_runs(runs)
     if not found:
         return None
     taken = 1 - fmean(share for run in found if (share := core_share(run)) is not None)

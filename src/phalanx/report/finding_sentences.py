@@ -12,7 +12,7 @@ from statistics import fmean
 from phalanx.report.comparison import Cell, counted, sequential_reference, speed_up
 from phalanx.report.format import joined, percent, points, ratio, seconds
 from phalanx.report.overlap import mean_overlap
-from phalanx.report.schemes import spoken
+from phalanx.report.schemes import scheme_phrase
 from phalanx.report.statistics import Interval, mean_interval
 
 WALL_SHARE = 0.30
@@ -59,16 +59,16 @@ def _against_one_thread(best: Cell, cells: Sequence[Cell]) -> str:
     if best is reference:
         return "neither threads nor ranks are seen to make the epoch shorter"
     interval = speed_up(reference, best, comparisons=len(cells) - 1)
-    text = compared(interval, "the sequential program with 1 thread")
+    text = comparison_text(interval, "the sequential program with 1 thread")
     alone = min((cell for cell in cells if _sequential(cell)), key=lambda cell: cell.epoch_s)
     if best is not alone and alone is not reference:
         other = speed_up(alone, best, comparisons=len(cells) - 1)
         threads = counted(alone.layout.threads, "thread")
-        text += f", and {compared(other, 'the best sequential run')} ({threads})"
+        text += f", and {comparison_text(other, 'the best sequential run')} ({threads})"
     return f"it is {text}"
 
 
-def compared(interval: Interval | None, what: str) -> str:
+def comparison_text(interval: Interval | None, what: str) -> str:
     """1.93 times (1.81 to 2.05) as fast as `what`, or that it cannot be told."""
     if interval is None:
         return f"not told from {what} by so few epochs"
@@ -99,7 +99,7 @@ def oversubscription(cells: Sequence[Cell]) -> str | None:
         if fitting and crowded:
             best = min(fitting, key=lambda cell: cell.epoch_s)
             parts += [
-                f"{spoken(strategy)} on {cell.layout.span} "
+                f"{scheme_phrase(strategy)} on {cell.layout.span} "
                 + _longer(speed_up(cell, best, comparisons=len(crowded)), best.layout.span)
                 for cell in crowded
             ]
@@ -198,7 +198,7 @@ def mpi_or_gloo(cells: Sequence[Cell]) -> str | None:
     both = sorted(set(mpi) & set(gloo))
     parts = [
         f"with {mpi[split].layout.span} "
-        + compared(speed_up(gloo[split], mpi[split], comparisons=len(both)), "Gloo")
+        + comparison_text(speed_up(gloo[split], mpi[split], comparisons=len(both)), "Gloo")
         for split in both
     ]
     return sentence(f"MPI is {joined(parts)}") if parts else None
@@ -234,13 +234,13 @@ def _wall(strategy: str, cells: Sequence[Cell]) -> str:
             facts += [] if share is None else [f"{percent(share, 0)} communication"]
             crowd = ", where ranks share cores" if cell.oversubscribed else ""
             where = f"the wall stands at {cell.layout.span}{crowd}"
-            return f"with {spoken(strategy)} {where} ({', '.join(facts)})"
+            return f"with {scheme_phrase(strategy)} {where} ({', '.join(facts)})"
         if interval is None or interval.verdict(1) != "higher":
             told = "too few epochs" if interval is None else f"{ratio(interval)} as fast"
             unknown.append(f"{cell.layout.span} against {before.layout.span} ({told})")
     if unknown:
-        return f"with {spoken(strategy)} no wall can be told: {joined(unknown)}"
-    return f"with {spoken(strategy)} there is no wall up to {cells[-1].layout.span}"
+        return f"with {scheme_phrase(strategy)} no wall can be told: {joined(unknown)}"
+    return f"with {scheme_phrase(strategy)} there is no wall up to {cells[-1].layout.span}"
 
 
 def _others(number: int) -> str:

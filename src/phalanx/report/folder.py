@@ -11,7 +11,7 @@ from phalanx.records.files import rank_file, read_events, read_run, read_study
 from phalanx.records.owner import has_died
 from phalanx.records.schema import Study
 from phalanx.report.comparison import Cell, compare
-from phalanx.report.ends import DIED
+from phalanx.report.completeness import DIED
 from phalanx.report.measures import RankMeasure, RunMeasure, measure_rank, measure_run
 from phalanx.report.trace.read import is_traced
 

@@ -21,7 +21,7 @@ from phalanx.records.schema import (
     SummaryEvent,
     TrainingEvaluationEvent,
 )
-from phalanx.records.waiting import exchanges_within_passes
+from phalanx.records.waiting import communicates_within_passes
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer")
@@ -281,7 +281,7 @@ def _rate(counted: Sequence[EpochMeasure], epochs: Sequence[EpochMeasure]) -> fl
 def _exchanges_within(setting: Setting) -> bool:
     """The network from scratch times its messages wherever they are."""
     stage = setting.options.get("zero_stage", DEFAULT_ZERO_STAGE)
-    return setting.model != SCRATCH_MODEL and exchanges_within_passes(setting.strategy, stage)
+    return setting.model != SCRATCH_MODEL and communicates_within_passes(setting.strategy, stage)
 
 
 def _rank_epoch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from phalanx.records.configuration import deciding
+from phalanx.records.configuration import deciding_options
 from phalanx.records.schema import Run, Setting
 
 Options = tuple[tuple[str, str], ...]
@@ -60,7 +60,7 @@ def named_with_options(scheme: str, setting: Setting) -> str:
     return f"{scheme} ({', '.join(words)})" if words else scheme
 
 
-def varying_words(own: Options, everyone: Iterable[Options]) -> list[str]:
+def varying_options(own: Options, everyone: Iterable[Options]) -> list[str]:
     """Return the options of `own` that are not the same in `everyone`, in words."""
     all_of_them = [dict(options) for options in everyone]
     return [
@@ -72,7 +72,7 @@ def varying_words(own: Options, everyone: Iterable[Options]) -> list[str]:
 
 def _all(run: Run) -> dict[str, object]:
     """Return the options of the configuration, completed from the setting."""
-    found = deciding({**run.setting.options, **run.config})
+    found = deciding_options({**run.setting.options, **run.config})
     found.setdefault("lr_schedule", run.setting.learning_rate_schedule)
     found.setdefault("lr_rule", run.setting.learning_rate_rule)
     return {name: value for name, value in found.items() if name not in IN_THE_SETTING}

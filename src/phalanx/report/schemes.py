@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from phalanx.records.schema import Setting
-from phalanx.records.waiting import exchanges_within_passes
+from phalanx.records.waiting import communicates_within_passes
 
-SPOKEN = {
+PHRASES = {
     "sequential": "the sequential program",
     "mpi": "MPI",
     "mpi library": "the MPI library\N{RIGHT SINGLE QUOTATION MARK}s all-reduce",
@@ -35,7 +35,7 @@ SPOKEN = {
     "server bounded": "the parameter server with bounded staleness",
     "server 2 servers": "two synchronous parameter servers",
 }
-SPOKEN_FIRST = {"zero": "ZeRO", "mesh": "the mesh"}
+PHRASES_OF_STRATEGIES = {"zero": "ZeRO", "mesh": "the mesh"}
 DRIFTING = ("server asynchronous", "server bounded", "local")
 """Schemes that do not make the update of the sequential program: by theory their losses differ."""
 
@@ -94,15 +94,19 @@ def group_of(scheme: str) -> SchemeGroup | None:
     return next((group for group in GROUPS if strategy in group.strategies), None)
 
 
-def spoken(scheme: str) -> str:
+def scheme_phrase(scheme: str) -> str:
     """Return the name of a scheme in a sentence."""
     base, bracket, options = scheme.partition(" (")
     if bracket:
-        return f"{spoken(base)} ({options}"
-    if scheme in SPOKEN:
-        return SPOKEN[scheme]
+        return f"{scheme_phrase(base)} ({options}"
+    if scheme in PHRASES:
+        return PHRASES[scheme]
     strategy, _, rest = scheme.partition(" ")
-    return f"{SPOKEN_FIRST[strategy]} {rest}" if strategy in SPOKEN_FIRST and rest else scheme
+    return (
+        f"{PHRASES_OF_STRATEGIES[strategy]} {rest}"
+        if strategy in PHRASES_OF_STRATEGIES and rest
+        else scheme
+    )
 
 
 def makes_the_same_update(scheme: str) -> bool:
@@ -110,13 +114,13 @@ def makes_the_same_update(scheme: str) -> bool:
     return not scheme.startswith(DRIFTING)
 
 
-def exchanges_within(scheme: str) -> bool:
+def communicates_within(scheme: str) -> bool:
     """Return whether most communication lies within the forward and backward passes.
 
     It is timed as these passes.
     """
     words = scheme.split()
-    return exchanges_within_passes(words[0], words[1] if len(words) > 1 else 0)
+    return communicates_within_passes(words[0], words[1] if len(words) > 1 else 0)
 
 
 def _of_its_axes(setting: Setting) -> list[str]:

@@ -117,7 +117,7 @@ def paired_difference(
     return mean_interval(differences, comparisons=comparisons)
 
 
-def holding(difference: Interval | None, margin: float) -> Holding:
+def non_inferiority(difference: Interval | None, margin: float) -> Holding:
     """Judge non-inferiority: not significantly worse, and by its interval less than `margin`
     worse."""
     if difference is None:

@@ -18,17 +18,17 @@ from phalanx.scratch.schemes.tensor import Tensor, TensorCommunicator, tensor_ne
 def build_scheme(config: ScratchConfig, group: Group | None) -> Scheme:
     """`config` is complete; group: of all ranks, None for `alone`."""
     if config.scheme == "tensor":
-        return _tensor(config, _given(group))
+        return _tensor(config, _require_group(group))
     network = multilayer(config.sizes, config.activation, seed=config.seed, dtype=config.dtype)
     match config.scheme:
         case "alone":
             return SingleProcess(network, _optimizer(config, network))
         case "library":
-            return Library(network, _optimizer(config, network), _given(group))
+            return Library(network, _optimizer(config, network), _require_group(group))
         case "ring":
-            return Ring(network, _optimizer(config, network), _given(group))
+            return Ring(network, _optimizer(config, network), _require_group(group))
         case "server":
-            return _worker_or_server(config, network, _given(group))
+            return _worker_or_server(config, network, _require_group(group))
 
 
 def _tensor(config: ScratchConfig, group: Group) -> Tensor:
@@ -58,6 +58,6 @@ def _optimizer(config: ScratchConfig, network: FeedForwardNetwork) -> Momentum:
     return Momentum(network.parameters, lr=config.lr, momentum=config.momentum)
 
 
-def _given(group: Group | None) -> Group:
+def _require_group(group: Group | None) -> Group:
     assert group is not None, "every scheme but `alone` has a group"
     return group

@@ -51,7 +51,7 @@ def map_images(folder: Path, dtype: DTypeLike) -> tuple[Samples, Samples]:
     return _mapped(folder / "train.npy", dtype), _mapped(folder / "validation.npy", dtype)
 
 
-def forget_images(folder: Path) -> None:
+def unlink_images(folder: Path) -> None:
     """Take the files' names away, once all ranks have mapped them: the samples stay in memory as
     long as a rank has them, and nothing is left behind however the run ends."""
     for name in ("train.npy", "validation.npy"):

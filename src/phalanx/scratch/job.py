@@ -24,8 +24,8 @@ from phalanx.launch.temporary import job_folder
 from phalanx.launch.watch import watch
 from phalanx.records.closing import closed_on_error, end_run
 from phalanx.records.environment import describe_environment
-from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
 from phalanx.records.running import begin_run
 from phalanx.records.schema import Setting
 from phalanx.scratch.config import ScratchConfig, choose_data
@@ -71,7 +71,7 @@ def run_scratch(
             silent_s, has_launcher = 2 * config.timeout_s, mpi is not None
             with Job.start([ranks], folder / LAUNCHER_LOG) as job, progress:
                 ending = watch(job, progress.update, silent_s=silent_s, has_launcher=has_launcher)
-        outcome = judge(folder, config.ranks, Ending(*ending))
+        outcome = determine_outcome(folder, config.ranks, JobExit(*ending))
     end_run(folder, outcome)
     raise_failure(folder, outcome)
 

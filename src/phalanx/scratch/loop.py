@@ -38,7 +38,7 @@ class LoopContext:
     )  # counts what this rank sends and receives
 
 
-class Laps:
+class PhaseTimer:
     """Times the parts of a step, one after the other."""
 
     def __init__(self, began: float, scheme: Scheme) -> None:
@@ -58,7 +58,7 @@ class Laps:
         return self.ended - began - (self._waited - waited)
 
 
-def handed_in(moved: TrafficCounter) -> int:
+def payload_bytes(moved: TrafficCounter) -> int:
     """Return the bytes of buffers that this rank sent or passed to collectives."""
     return sum(count.bytes for name, count in moved.payload.items() if name != "receive")
 
@@ -96,7 +96,7 @@ def run_epoch(context: LoopContext, epoch: int) -> RankTotals:
             samples=counts.samples,
             loss_sum=counts.loss_sum,
             correct=counts.correct,
-            communicated_bytes=handed_in(moved),
+            communicated_bytes=payload_bytes(moved),
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,
             user_s=used.user_s,
@@ -142,7 +142,7 @@ def train_step(
     began: `time.perf_counter()` at which the previous step ended.
     Returns: the record, this rank's hits, and when the step ended.
     """
-    scheme, laps = context.scheme, Laps(began, context.scheme)
+    scheme, laps = context.scheme, PhaseTimer(began, context.scheme)
     mine = scheme.local_batch(range(len(batch)))
     inputs, labels = context.train.take(batch[mine.start : mine.stop])
     data_s = laps.next()

@@ -70,7 +70,7 @@ def multilayer(
 
 
 def full_layer(number: int, inputs: int, outputs: int, *, seed: int, dtype: DTypeLike) -> Linear:
-    name = name_of(number)
+    name = layer_name(number)
     weight = initial_weight(inputs, outputs, seed=seed, name=name)
     bias = initial_bias(inputs, outputs, seed=seed, name=name)
     return Linear(name, weight, bias, dtype, is_first=number == 0)
@@ -80,6 +80,6 @@ def activation_of(activation: Activation, width: int, dtype: DTypeLike) -> Modul
     return ReLU(width) if activation == "relu" else Sigmoid(width, dtype)
 
 
-def name_of(number: int) -> str:
+def layer_name(number: int) -> str:
     """A layer's name, from which its initial weights are drawn."""
     return f"linear{number + 1}"

@@ -19,7 +19,7 @@ from phalanx.records.totals import RankTotals, summarize
 from phalanx.scratch.build import build_scheme
 from phalanx.scratch.config import ScratchConfig
 from phalanx.scratch.expected import expected_of, num_parameters
-from phalanx.scratch.images import forget_images, map_images
+from phalanx.scratch.images import map_images, unlink_images
 from phalanx.scratch.loop import LoopContext, run_epoch
 from phalanx.scratch.world import OneProcess, WorldProtocol
 
@@ -69,7 +69,7 @@ def _prepare(
     )
     world.barrier("samples mapped")
     if world.rank == 0:
-        forget_images(images)
+        unlink_images(images)
     if world.group is not None:
         world.group.traffic = context.traffic
     now = time.perf_counter()

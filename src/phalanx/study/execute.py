@@ -12,7 +12,7 @@ from rich.console import Console
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
-from phalanx.records.configuration import Configuration, deciding, differences, shared
+from phalanx.records.configuration import Configuration, deciding_options, differences, shared
 from phalanx.records.files import read_events, read_run, read_study, write_run, write_study
 from phalanx.records.schema import Probe, Study, SummaryEvent
 from phalanx.study.planned import PlannedRun
@@ -38,7 +38,9 @@ def open_study(
     Raises: UserError when the folder holds another study, or one of other options, and when none
     of the runs can be made.
     """
-    wanted = {run.name: deciding({**run.options, "data found": list(data)}) for run in planned}
+    wanted = {
+        run.name: deciding_options({**run.options, "data found": list(data)}) for run in planned
+    }
     if (folder / "study.json").exists():
         _check_same(folder, _read(folder), wanted, command)
         return

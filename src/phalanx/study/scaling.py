@@ -129,7 +129,7 @@ def layouts(study: ScalingConfig, cores: int) -> Iterator[tuple[Strategy, int, i
                 yield strategy, ranks, study.threads_per_rank
 
 
-def what_more_would_tell(study: ScalingConfig, cores: int) -> str:
+def larger_study_hint(study: ScalingConfig, cores: int) -> str:
     """Return a hint to the options that the quick study leaves out."""
     more = []
     if not study.full:

@@ -16,7 +16,7 @@ from typing import Any
 
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.world import abort
-from phalanx.records.last import dump_folder
+from phalanx.records.last_collectives import dump_folder
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.signals import defer_handlers
 

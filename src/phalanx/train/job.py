@@ -23,8 +23,8 @@ from phalanx.launch.local import local_commands
 from phalanx.launch.temporary import job_folder
 from phalanx.launch.watch import watch
 from phalanx.records.closing import closed_on_error, end_run
-from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
 from phalanx.train.config import TrainConfig
 from phalanx.train.progress import Progress
 from phalanx.train.run import begin_run
@@ -62,7 +62,7 @@ def run_job(
             with Job.start(commands, folder / LAUNCHER_LOG) as job, progress:
                 ending = watch(job, progress.update, silent_s=silent_s, has_launcher=has_launcher)
         assert config.ranks is not None, "complete() comes first"
-        outcome = judge(folder, config.ranks, Ending(*ending))
+        outcome = determine_outcome(folder, config.ranks, JobExit(*ending))
     end_run(folder, outcome)
     raise_failure(folder, outcome)
 

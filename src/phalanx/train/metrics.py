@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phalanx.records.divergence import loss_text
 from phalanx.records.schema import SummaryEvent
-from phalanx.records.waiting import exchanges_within_passes
+from phalanx.records.waiting import communicates_within_passes
 from phalanx.train.config import TrainConfig
 
 
@@ -24,7 +24,7 @@ def epoch_line(summary: SummaryEvent, config: TrainConfig) -> str:
 
 def communication_words(config: TrainConfig, share: float) -> str:
     """A dash where messages go within the passes, and are timed as these."""
-    within = exchanges_within_passes(config.strategy, config.zero_stage)
+    within = communicates_within_passes(config.strategy, config.zero_stage)
     return "  communication " + ("\N{EN DASH}" if within else f"{share:.1%}")
 
 

@@ -24,7 +24,7 @@ from phalanx.records.failures import (
     unseen_record,
 )
 from phalanx.records.files import rank_file, read_events, read_failure, read_run
-from phalanx.records.last import last_file
+from phalanx.records.last_collectives import last_collectives_file
 from phalanx.records.schema import Outcome, StartedEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import RunOutput, train
@@ -118,7 +118,7 @@ def _known_failure(output: RunOutput, folder: Path) -> Outcome | None:
 
 def _was_killed(rank: StartedEvent, folder: Path) -> bool:
     """Return whether the process of a rank on this node is gone without having written why."""
-    if rank.hostname != socket.gethostname() or last_file(folder, rank.rank).exists():
+    if rank.hostname != socket.gethostname() or last_collectives_file(folder, rank.rank).exists():
         return False
     try:
         os.kill(rank.process_id, 0)

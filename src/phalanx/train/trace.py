@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.last import DUMP_DIR
+from phalanx.records.last_collectives import DUMP_DIR
 from phalanx.records.spans import SpanRecorder, TracedRank, write_spans
 
 

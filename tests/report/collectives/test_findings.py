@@ -6,8 +6,8 @@ from phalanx.records.schema import Outcome
 from phalanx.report.collectives.comparison import (
     CollectiveResults,
     collective_results,
+    fastest_ranges,
     path_comparisons,
-    reigns,
 )
 from phalanx.report.collectives.finding_sentences import (
     best_against_rest,
@@ -46,7 +46,7 @@ def test_ours_against_the_fastest_of_the_others(tmp_path: Path) -> None:
 
 def test_who_wins_where(tmp_path: Path) -> None:
     results = only_results(make_bench(tmp_path / "b"))
-    assert reigns(results) == [(None, 4, 4), ("phalanx window", 2**16, 2**24)]
+    assert fastest_ranges(results) == [(None, 4, 4), ("phalanx window", 2**16, 2**24)]
     assert crossings(results) == (
         "The fastest is phalanx window from 64 KB to 16 MB; at 4 B it cannot be told."
     )

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from phalanx.report.compression.charts import bandwidth_rows
 from phalanx.report.compression.findings import findings, headline
-from phalanx.report.compression.fit import CompressionPoint, fitted
+from phalanx.report.compression.fit import CompressionPoint, fit_step_time
 from phalanx.report.compression.page import content_of
 from phalanx.report.compression.study_data import MEMORY, CompressionStudyData, read_study_data
 from phalanx.report.compression.summary import print_summary
@@ -58,11 +58,11 @@ def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
         for name, sent, base in (("none", 8.0, 5.0), ("free", 4.0, 4.0), ("larger", 9.0, 6.0))
         for b in (1.0, 10.0)
     ]
-    fit = fitted(points)
+    fit = fit_step_time(points)
     assert fit is not None
     assert fit.pays_below("free", "none") == float("inf")
     assert fit.pays_below("larger", "none") is None
-    assert fitted(points[:1]) is None
+    assert fit_step_time(points[:1]) is None
 
 
 def test_accuracy_is_held_within_the_spread_of_the_seeds(made: CompressionStudyData) -> None:

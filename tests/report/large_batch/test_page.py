@@ -11,7 +11,10 @@ from rich.console import Console
 
 from phalanx.records.files import rank_file, read_run, write_run
 from phalanx.records.schema import Outcome
-from phalanx.report.large_batch.accuracy_comparison import compare_to_baseline, furthest_by_remedy
+from phalanx.report.large_batch.accuracy_comparison import (
+    compare_to_baseline,
+    largest_holding_by_remedy,
+)
 from phalanx.report.large_batch.charts import batch_rows, loss_rows
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.page import content_of
@@ -79,7 +82,9 @@ def test_a_remedy_is_held_to_itself(made: LargeBatchStudyData) -> None:
     assert lars.accuracy.mean > made.baseline.accuracy.high, "better than the base recipe"
     results = {h.cell.batch_size: h for h in compare_to_baseline(made, "LARS")}
     assert (results[1024].verdict, results[4096].verdict) == ("holds", "is below")
-    assert [cell.remedy for cell in furthest_by_remedy(made) if cell.batch_size == 4096] == ["LAMB"]
+    assert [cell.remedy for cell in largest_holding_by_remedy(made) if cell.batch_size == 4096] == [
+        "LAMB"
+    ]
 
 
 def test_no_batch_is_passed_over_that_failed(tmp_path: Path) -> None:

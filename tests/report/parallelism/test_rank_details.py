@@ -6,7 +6,7 @@ import pytest
 
 from phalanx.records.schema import ActionEvent
 from phalanx.report.parallelism.rank_details import (
-    Pair,
+    FormulaCheck,
     RankDetail,
     RunDetail,
     detail_rank,
@@ -50,16 +50,16 @@ def test_a_server_is_counted_by_the_steps_of_its_workers() -> None:
 @pytest.mark.parametrize(
     ("pair", "difference", "is_equal"),
     [
-        (Pair(found=110, formula=100), 0.1, False),
-        (Pair(found=100.05, formula=100), 0.0005, True),
-        (Pair(found=0, formula=0), 0.0, True),
-        (Pair(found=1, formula=0), float("inf"), False),
-        (Pair(found=None, formula=100), None, None),
-        (Pair(found=1, formula=None), None, None),
+        (FormulaCheck(found=110, formula=100), 0.1, False),
+        (FormulaCheck(found=100.05, formula=100), 0.0005, True),
+        (FormulaCheck(found=0, formula=0), 0.0, True),
+        (FormulaCheck(found=1, formula=0), float("inf"), False),
+        (FormulaCheck(found=None, formula=100), None, None),
+        (FormulaCheck(found=1, formula=None), None, None),
     ],
 )
 def test_what_was_found_beside_the_formula(
-    pair: Pair, difference: float | None, is_equal: bool | None
+    pair: FormulaCheck, difference: float | None, is_equal: bool | None
 ) -> None:
     assert pair.difference == (None if difference is None else pytest.approx(difference))
     assert pair.is_equal is is_equal

@@ -41,8 +41,8 @@ from phalanx.launch.watch import watch
 from phalanx.records.closing import closed_on_error, end_io, now
 from phalanx.records.files import create, read_io, read_io_events, write_io
 from phalanx.records.io import Format, IoBench, IoEndEvent, IoSetting
-from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome
 from phalanx.report.format import amount
@@ -111,7 +111,9 @@ def _measure(
                 silent_s=silent_s,
                 has_launcher=ranks > 1,
             )
-        outcome = judge(records, ranks, Ending(*ending), events=read_io_events, last=IoEndEvent)
+        outcome = determine_outcome(
+            records, ranks, JobExit(*ending), events=read_io_events, last=IoEndEvent
+        )
         raise_failure(records, outcome)
 
 

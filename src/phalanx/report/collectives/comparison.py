@@ -13,7 +13,7 @@ from phalanx.report.statistics import Interval, blocks, ratio_of_times
 FAR = 3.0
 """A path whose median is more than this many times as long is slower, without an interval."""
 
-SPOKEN: dict[Collective, str] = {
+PHRASES: dict[Collective, str] = {
     "all_reduce": "all-reduce",
     "reduce_scatter": "reduce-scatter",
     "all_gather": "all-gather",
@@ -81,7 +81,7 @@ def collective_results(measures: Sequence[BenchMeasure]) -> tuple[CollectiveResu
     """Return the results by collective, then by measurement."""
     found = [
         (collective, measure, points)
-        for collective in SPOKEN
+        for collective in PHRASES
         for measure in measures
         if (points := tuple(p for p in measure.points if p.collective == collective))
     ]
@@ -100,7 +100,7 @@ def collective_results(measures: Sequence[BenchMeasure]) -> tuple[CollectiveResu
 def first_collective(measure: BenchMeasure) -> Collective | None:
     """The first of those that were measured, in the order of the page."""
     found = {point.collective for point in measure.points}
-    return next((collective for collective in SPOKEN if collective in found), None)
+    return next((collective for collective in PHRASES if collective in found), None)
 
 
 def path_comparisons(results: CollectiveResults) -> tuple[PathComparison, ...]:
@@ -138,7 +138,7 @@ def fastest(points: Sequence[CollectivePoint]) -> CollectivePoint | None:
     return first if told else None
 
 
-def reigns(results: CollectiveResults) -> list[tuple[str | None, int, int]]:
+def fastest_ranges(results: CollectiveResults) -> list[tuple[str | None, int, int]]:
     """(label of the fastest path, or None where that cannot be told, first size, last size), by
     increasing size."""
     found = [(fastest(results.at(num_bytes)), num_bytes) for num_bytes in results.sizes]
@@ -157,7 +157,7 @@ def labels_in_order(points: Iterable[CollectivePoint]) -> list[str]:
 
 def _label(collective: Collective, measure: BenchMeasure, runs: Sequence[BenchMeasure]) -> str:
     """The collective, and what tells this run from the others."""
-    parts = [SPOKEN[collective]]
+    parts = [PHRASES[collective]]
     if len({run.mpi for run in runs}) > 1:
         parts.append(measure.mpi)
     settings = [run.bench.setting for run in runs if run.bench]

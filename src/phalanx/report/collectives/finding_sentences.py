@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from phalanx.report.collectives.comparison import (
     CollectiveResults,
     PathComparison,
+    fastest_ranges,
     path_comparisons,
-    reigns,
     speed_ratio,
 )
 from phalanx.report.collectives.measures import CollectivePoint
@@ -25,12 +25,12 @@ HEADLINE_BYTES = 2**20
 
 
 def best_against_rest(results: CollectiveResults) -> str | None:
-    told = _told(path_comparisons(results))
+    told = _selected_sizes(path_comparisons(results))
     if not told:
         return None
     parts = [
         f"{at_size(pair.num_bytes)}{pair.ours.label} takes {duration(pair.ours.median_s)}, "
-        f"{compared(pair, comparisons=len(told))} ({duration(pair.theirs.median_s)})"
+        f"{comparison_text(pair, comparisons=len(told))} ({duration(pair.theirs.median_s)})"
         for pair in told
     ]
     return sentence("; ".join(parts))
@@ -43,7 +43,7 @@ def headline_comparison(results: CollectiveResults) -> PathComparison | None:
     )
 
 
-def compared(comparison: PathComparison, *, comparisons: int = 1) -> str:
+def comparison_text(comparison: PathComparison, *, comparisons: int = 1) -> str:
     """5.1 times (4.6 to 5.7) as fast as Open MPI, or that it cannot be told."""
     theirs = comparison.theirs.label
     interval = speed_ratio(comparison.ours, comparison.theirs, comparisons=comparisons)
@@ -68,7 +68,7 @@ def crossings(results: CollectiveResults) -> str | None:
     """Return the fastest path for each range of sizes."""
     if results.sizes == (0,) or len({point.path for point in results.points}) < 2:
         return None
-    parts = reigns(results)
+    parts = fastest_ranges(results)
     if len(parts) == 1:
         label = parts[0][0]
         every = f"{label} is the fastest at every size"
@@ -89,7 +89,7 @@ def private_tensors(results: CollectiveResults) -> str | None:
     )
     if not found:
         return None
-    least, most = (compared(pair, comparisons=len(found)) for pair in (found[0], found[-1]))
+    least, most = (comparison_text(pair, comparisons=len(found)) for pair in (found[0], found[-1]))
     text = f"on backend mpi dist.{results.collective} is {least}"
     if len(found) == 1:
         return sentence(text)
@@ -126,7 +126,7 @@ def _fastest_of_ours(results: CollectiveResults, num_bytes: int) -> CollectivePo
     return next((point for point in points if point.is_ours), points[0])
 
 
-def _told(found: Sequence[PathComparison]) -> list[PathComparison]:
+def _selected_sizes(found: Sequence[PathComparison]) -> list[PathComparison]:
     """Return the comparisons at the smallest, the largest and the TOLD_SIZES."""
     if not found:
         return []

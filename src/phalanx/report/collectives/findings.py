@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from phalanx.records.collectives import Collective
 from phalanx.report.collectives.comparison import (
     FAR,
-    SPOKEN,
+    PHRASES,
     CollectiveResults,
     PathComparison,
     path_comparisons,
@@ -15,7 +15,7 @@ from phalanx.report.collectives.comparison import (
 from phalanx.report.collectives.finding_sentences import (
     at_size,
     best_against_rest,
-    compared,
+    comparison_text,
     crossings,
     distance_from_floor,
     headline_comparison,
@@ -58,7 +58,7 @@ def headline(all_results: Sequence[CollectiveResults]) -> str:
     first = all_results[0].collective
     rivals = [pair for pair in found if pair[0].collective == first] or found[:1]
     results, comparison = min(rivals, key=lambda pair: pair[1].gain)
-    what, told = SPOKEN[results.collective], compared(comparison, comparisons=len(rivals))
+    what, told = PHRASES[results.collective], comparison_text(comparison, comparisons=len(rivals))
     if comparison.num_bytes:
         what = f"{what} of {size(comparison.num_bytes)}"
     return sentence(f"{what} {results.where}: {comparison.ours.label} is {told}").rstrip(".")
@@ -117,7 +117,7 @@ def _missing(measures: Sequence[BenchMeasure]) -> Topic:
     for obstacle, runs in met.items():
         where = f" ({joined(runs)})" if len(runs) < len(measures) else ""
         reason = obstacle.reason.rstrip(".")
-        text = sentence(f"{SPOKEN[obstacle.collective]}: {reason}{where}")
+        text = sentence(f"{PHRASES[obstacle.collective]}: {reason}{where}")
         told.append(Sentence(label=obstacle.label, text=text))
     return Topic(
         title="Not measured",
@@ -137,10 +137,10 @@ def _all_libraries(all_results: Sequence[CollectiveResults]) -> Topic:
             found = [comparison for results in group for comparison in path_comparisons(results)]
             sizes = sorted({comparison.num_bytes for comparison in found})
             hardest = [min((d for d in found if d.num_bytes == n), key=_gain) for n in sizes]
-            label = f"{sentence(SPOKEN[collective]).rstrip('.')}, {ranks} ranks"
+            label = f"{sentence(PHRASES[collective]).rstrip('.')}, {ranks} ranks"
             parts = [
-                f"{at_size(comparison.num_bytes)}{compared(comparison, comparisons=len(hardest))}"
-                for comparison in hardest
+                f"{at_size(pair.num_bytes)}{comparison_text(pair, comparisons=len(hardest))}"
+                for pair in hardest
             ]
             told.append(Sentence(label=label, text=sentence("; ".join(parts))))
     return Topic(
@@ -169,7 +169,7 @@ def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
 
 def _alone(results: CollectiveResults) -> str:
     fastest = results.at(results.sizes[-1])[0]
-    what = f"{SPOKEN[results.collective]}{of_size(fastest.num_bytes)} {results.where}"
+    what = f"{PHRASES[results.collective]}{of_size(fastest.num_bytes)} {results.where}"
     return sentence(f"{what}: {duration(fastest.median_s)} with {fastest.label}").rstrip(".")
 
 

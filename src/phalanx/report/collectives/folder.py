@@ -10,7 +10,7 @@ from phalanx.records.collectives import MeasuredEvent
 from phalanx.records.files import rank_file, read_bench, read_bench_events
 from phalanx.records.owner import has_died
 from phalanx.report.collectives.measures import BenchMeasure, measure_bench
-from phalanx.report.ends import DIED, check_ends
+from phalanx.report.completeness import DIED, check_complete
 
 
 def holds_benches(folder: Path) -> bool:
@@ -44,7 +44,7 @@ def _read(folder: Path) -> BenchMeasure:
         files = [rank_file(folder, rank) for rank in range(bench.setting.ranks)]
         ranks = {file: list(read_bench_events(file)) for file in files}
         if bench.outcome.status == "completed":
-            check_ends(folder, ranks, MeasuredEvent)
+            check_complete(folder, ranks, MeasuredEvent)
     except (ValueError, OSError) as error:
         return BenchMeasure(name=folder.name, status="damaged", error=str(error))
     measure = measure_bench(bench, list(ranks.values()))

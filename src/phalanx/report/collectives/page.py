@@ -14,7 +14,7 @@ from phalanx.report.collectives.charts import (
     times_slower,
 )
 from phalanx.report.collectives.comparison import (
-    SPOKEN,
+    PHRASES,
     CollectiveResults,
     collective_results,
     path_comparisons,
@@ -89,7 +89,7 @@ def key_figure(results: CollectiveResults) -> KeyFigure | None:
 
 def _lead(measures: Sequence[BenchMeasure]) -> str:
     benches = [measure.bench for measure in measures if measure.bench]
-    what = joined(list(dict.fromkeys(SPOKEN[c] for b in benches for c in b.setting.collectives)))
+    what = joined(list(dict.fromkeys(PHRASES[c] for b in benches for c in b.setting.collectives)))
     types = joined(list(dict.fromkeys(f"{b.setting.dtype} {b.setting.op}" for b in benches)))
     ranks = joined(list(dict.fromkeys(counted(b.setting.ranks, "rank") for b in benches)))
     libraries = joined(list(dict.fromkeys(measure.mpi for measure in measures if measure.bench)))

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.collectives.comparison import (
-    SPOKEN,
+    PHRASES,
     CollectiveResults,
     collective_results,
     path_comparisons,
@@ -127,7 +127,7 @@ def as_json(measure: BenchMeasure) -> dict[str, Any]:
             "flag_round_trip_s": measure.machine.round_trip_s,
         },
         "not_measured": [
-            {"path": o.label, "collective": SPOKEN[o.collective], "reason": o.reason}
+            {"path": o.label, "collective": PHRASES[o.collective], "reason": o.reason}
             for o in measure.obstacles
         ],
         "findings": finding_lines(drawn_from, [measure]),

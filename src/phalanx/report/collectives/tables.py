@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.report.collectives.comparison import SPOKEN, CollectiveResults
+from phalanx.report.collectives.comparison import PHRASES, CollectiveResults
 from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
 from phalanx.report.format import UNKNOWN, duration, joined, microseconds, size
 from phalanx.report.tables import Table, make_table
@@ -101,7 +101,7 @@ def runs_table(measures: Sequence[BenchMeasure]) -> Table:
                 measure.status,
                 measure.mpi,
                 str(bench.setting.ranks) if bench else UNKNOWN,
-                joined([SPOKEN[c] for c in bench.setting.collectives]) if bench else UNKNOWN,
+                joined([PHRASES[c] for c in bench.setting.collectives]) if bench else UNKNOWN,
                 f"{sum(len(point.times_s) for point in measure.points):,}",
                 measure.error or "",
             )

@@ -15,7 +15,7 @@ from phalanx.report.charts.theme import (
     strategy_scales,
     time_axis,
 )
-from phalanx.report.compression.format import bandwidth, spoken
+from phalanx.report.compression.format import bandwidth, compressor_phrase
 from phalanx.report.compression.study_data import (
     MEMORY,
     NONE,
@@ -34,7 +34,7 @@ SOURCE = "epoch events: sent_bytes; step events: all times"
 def sent(data: CompressionStudyData, name: str) -> Figure | None:
     rows: list[Row] = [
         {
-            "compressor": spoken(compressor),
+            "compressor": compressor_phrase(compressor),
             "sent_mb": num_bytes / 2**20,
             "words": f"{amount(num_bytes)}{_smaller(data, compressor)}",
         }
@@ -57,7 +57,7 @@ def step_on(data: CompressionStudyData, place: str, name: str) -> Figure | None:
     cells = [cell for cell in data.cells if cell.place == place]
     rows: list[Row] = [
         {
-            "compressor": spoken(cell.compressor),
+            "compressor": compressor_phrase(cell.compressor),
             "step_ms": 1e3 * cell.step_s,
             "words": f"{1e3 * cell.step_s:.3g} ms{_faster(data, cell)}",
         }
@@ -83,7 +83,7 @@ def accuracy(data: CompressionStudyData, name: str) -> Figure | None:
         if spread:
             rows.append(
                 {
-                    "compressor": spoken(compressor),
+                    "compressor": compressor_phrase(compressor),
                     "accuracy": spread.mean,
                     "low": spread.low,
                     "high": spread.high,
@@ -111,7 +111,7 @@ def accuracy(data: CompressionStudyData, name: str) -> Figure | None:
     ]
     plain = data.accuracy(NONE)
     if plain:
-        line = base.transform_filter(f"datum.compressor == '{spoken(NONE)}'")
+        line = base.transform_filter(f"datum.compressor == '{compressor_phrase(NONE)}'")
         layers.insert(0, line.mark_rule(strokeDash=[4, 3], color="var(--axis)").encode(x="low:Q"))
         layers[0] = layers[0].encode(y=alt.value(0), y2=alt.value("height"))
     return figure(
@@ -209,7 +209,7 @@ def bandwidth_rows(data: CompressionStudyData) -> list[Row]:
 
 def _row(compressor: str, bytes_per_s: float, step_s: float, kind: str) -> Row:
     return {
-        "strategy": spoken(compressor),
+        "strategy": compressor_phrase(compressor),
         "bits_per_s": 8 * bytes_per_s,
         "link": bandwidth(bytes_per_s),
         "step_ms": 1e3 * step_s,

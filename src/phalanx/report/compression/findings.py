@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from phalanx.report.comparability import comparability_topic
 from phalanx.report.comparison import counted
-from phalanx.report.compression.format import bandwidth, spoken
+from phalanx.report.compression.format import bandwidth, compressor_phrase
 from phalanx.report.compression.study_data import (
     MARGIN,
     MEMORY,
@@ -52,14 +52,14 @@ def headline(data: CompressionStudyData) -> str:
     runs = data.measures.runs
     if not any(cell.place == place for cell in data.cells):
         return "No run came to its end yet."
-    chosen = chosen_in(data, place)
+    chosen = best_compressor(data, place)
     if chosen is None:
         return with_disturbance(
             f"In {place} nothing is seen to be faster than gradients as they are", runs
         )
     cell, interval = chosen
     where = "in shared memory" if place == MEMORY else f"on a link of {place}"
-    text = f"{spoken(cell.compressor)} makes steps {where} {ratio(interval)} as fast"
+    text = f"{compressor_phrase(cell.compressor)} makes steps {where} {ratio(interval)} as fast"
     if data.holds_accuracy(cell.compressor) == "holds":
         text += f" and holds the accuracy, to {MARGIN * 100:g} points"
     elif data.accuracy(cell.compressor) is None:
@@ -79,7 +79,9 @@ def nearest_gigabit(data: CompressionStudyData) -> str | None:
     return min(rated)[1] if rated else None
 
 
-def chosen_in(data: CompressionStudyData, place: str) -> tuple[CompressionCell, Interval] | None:
+def best_compressor(
+    data: CompressionStudyData, place: str
+) -> tuple[CompressionCell, Interval] | None:
     """Return the compressor with the shortest step that is faster and holds the accuracy.
 
     Faster than without compression, significantly. Where none is known to hold the accuracy, those
@@ -103,7 +105,7 @@ def _by_place(data: CompressionStudyData) -> list[tuple[str, str]]:
     told = []
     for place in data.places:
         known = {
-            spoken(c): interval
+            compressor_phrase(c): interval
             for c in data.compressors
             if c != NONE and (interval := data.faster_interval(c, place))
         }
@@ -140,7 +142,7 @@ def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
             text = f"pays on any link: a step without its sending takes {-added_ms:.2f} ms less"
         else:
             text = f"pays below {bandwidth(below)}: it costs {added_ms:.2f} ms of coding a step"
-        told.append((spoken(compressor), sentence(text)))
+        told.append((compressor_phrase(compressor), sentence(text)))
     if told:
         told.append(
             (
@@ -159,7 +161,7 @@ def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
         return []
     told = [
         (
-            spoken(NONE),
+            compressor_phrase(NONE),
             f"{percent(plain.mean, 2)} over {counted(plain.seeds, 'seed')}"
             + (f", from {percent(plain.low, 2)} to {percent(plain.high, 2)}." * (plain.seeds > 1))
             + "." * (plain.seeds == 1),
@@ -177,7 +179,7 @@ def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
             verdict = {"holds": "holds it", "is below": "is below", "cannot be told": ""}
             word = verdict[data.holds_accuracy(compressor)] or "cannot be told"
             text += f"{word}, {points_with_span(difference)}."
-        told.append((spoken(compressor), text))
+        told.append((compressor_phrase(compressor), text))
     return told
 
 
@@ -190,7 +192,7 @@ def _bytes(data: CompressionStudyData) -> list[tuple[str, str]]:
         text = f"{amount(sent)} a step"
         if compressor != NONE and factor:
             text += f", {factor:.3g} times fewer"
-        told.append((spoken(compressor), sentence(text)))
+        told.append((compressor_phrase(compressor), sentence(text)))
     return told
 
 

@@ -50,7 +50,7 @@ class Fit:
         return self.slope * saved_bytes / added_s if added_s > 0 else math.inf
 
 
-def fitted(points: Sequence[CompressionPoint]) -> Fit | None:
+def fit_step_time(points: Sequence[CompressionPoint]) -> Fit | None:
     """Fit by least squares of the relative differences; None with fewer than two bandwidths."""
     groups: dict[str, list[CompressionPoint]] = {}
     for point in points:

@@ -9,7 +9,7 @@ from phalanx.report.compression.study_data import NONE
 _NAMES = {NONE: "float32", "powersgd": "PowerSGD", "topk": "top-k"}
 
 
-def spoken(compressor: str) -> str:
+def compressor_phrase(compressor: str) -> str:
     return _NAMES.get(compressor, compressor)
 
 
@@ -22,7 +22,7 @@ def bandwidth(bytes_per_s: float) -> str:
     return f"{bits / 1e3:.3g} kbit/s"
 
 
-def pays(bytes_per_s: float | None) -> str:
+def break_even_text(bytes_per_s: float | None) -> str:
     """Format the result of `CompressionStudyData.pays_below`."""
     if bytes_per_s is None:
         return "never"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
 from phalanx.report.compression.charts import accuracy, sent, step_by_bandwidth, step_on
-from phalanx.report.compression.findings import chosen_in, findings, headline, nearest_gigabit
-from phalanx.report.compression.format import spoken
+from phalanx.report.compression.findings import best_compressor, findings, headline, nearest_gigabit
+from phalanx.report.compression.format import compressor_phrase
 from phalanx.report.compression.study_data import (
     KIND,
     MEMORY,
@@ -59,7 +59,7 @@ def key_figures(data: CompressionStudyData) -> list[KeyFigure]:
     """Return the compressor that is faster and holds the accuracy, for each place."""
     figures = []
     for place in data.places:
-        chosen = chosen_in(data, place)
+        chosen = best_compressor(data, place)
         if chosen is None:
             continue
         best, interval = chosen
@@ -70,7 +70,7 @@ def key_figures(data: CompressionStudyData) -> list[KeyFigure]:
             KeyFigure(
                 label=place,
                 value=f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}",
-                meaning=spoken(best.compressor),
+                meaning=compressor_phrase(best.compressor),
                 beside=beside,
             )
         )

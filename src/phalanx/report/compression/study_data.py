@@ -13,7 +13,7 @@ from statistics import fmean, median
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.schema import StepEvent
 from phalanx.report.comparison import SeedSpread
-from phalanx.report.compression.fit import CompressionPoint, Fit, fitted
+from phalanx.report.compression.fit import CompressionPoint, Fit, fit_step_time
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import (
@@ -21,7 +21,7 @@ from phalanx.report.statistics import (
     Interval,
     Times,
     blocks,
-    holding,
+    non_inferiority,
     paired_difference,
     ratio_of_times,
 )
@@ -144,12 +144,12 @@ class CompressionStudyData:
         return paired_difference(own.accuracy_by_seed, plain.accuracy_by_seed, comparisons=others)
 
     def holds_accuracy(self, compressor: str) -> Holding:
-        return "holds" if compressor == NONE else holding(
+        return "holds" if compressor == NONE else non_inferiority(
             self.accuracy_difference(compressor), MARGIN)  # fmt: skip
 
     @cached_property
     def fit(self) -> Fit | None:
-        return fitted(
+        return fit_step_time(
             [
                 CompressionPoint(
                     compressor=cell.compressor,
@@ -193,8 +193,8 @@ def make_study_data(
             compressor=compressor,
             place=place,
             runs=tuple(runs),
-            step_s=median(median(timed(steps[run.name])) for run in runs),
-            times=_times([timed(steps[run.name]) for run in runs]),
+            step_s=median(median(without_warm_up(steps[run.name])) for run in runs),
+            times=_times([without_warm_up(steps[run.name]) for run in runs]),
             sent_bytes=_sent_bytes(runs[-1]),
         )
         for (compressor, place), runs in groups.items()
@@ -202,7 +202,7 @@ def make_study_data(
     return CompressionStudyData(measures=measures, cells=tuple(cells))
 
 
-def timed(steps: Sequence[float]) -> Sequence[float]:
+def without_warm_up(steps: Sequence[float]) -> Sequence[float]:
     """Drop the warm-up steps, which make buckets and meet cold memory."""
     return steps[WARM_UP_STEPS:] or steps
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.report.compression.format import pays, spoken
+from phalanx.report.compression.format import break_even_text, compressor_phrase
 from phalanx.report.compression.study_data import MEMORY, NONE, CompressionStudyData
 from phalanx.report.format import UNKNOWN, amount, percent, points
 from phalanx.report.tables import Table, make_table
@@ -37,7 +37,7 @@ def fit_table(data: CompressionStudyData) -> Table:
         if fit is None
         else [
             (
-                spoken(name),
+                compressor_phrase(name),
                 f"{1e3 * base_s:.2f}",
                 f"{1e3 * (base_s - fit.bases_s.get(NONE, base_s)):+.2f}",
                 amount(fit.sent_bytes[name]),
@@ -52,7 +52,7 @@ def _row(data: CompressionStudyData, compressor: str, places: list[str]) -> tupl
     own, plain = data.accuracy(compressor), data.accuracy(NONE)
     known = data.fit is not None and compressor != NONE
     return (
-        spoken(compressor),
+        compressor_phrase(compressor),
         UNKNOWN if sent is None else amount(sent),
         UNKNOWN if factor is None else f"{factor:.3g}",
         *(_step(data, compressor, place) for place in places),
@@ -61,7 +61,7 @@ def _row(data: CompressionStudyData, compressor: str, places: list[str]) -> tupl
         UNKNOWN
         if own is None
         else f"{own.low * 100:.2f} {UNKNOWN} {percent(own.high, 2)}, {own.seeds}",
-        pays(data.pays_below(compressor)) if known else UNKNOWN,
+        break_even_text(data.pays_below(compressor)) if known else UNKNOWN,
     )
 
 

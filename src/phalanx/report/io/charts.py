@@ -10,7 +10,7 @@ from phalanx.records.io import READS, Cache
 from phalanx.report.charts.figure import Figure, Row, figure, table
 from phalanx.report.io.comparison import (
     LOADERS,
-    SPOKEN,
+    PHRASES,
     fewest_ranks,
     floor_of,
     in_cache,
@@ -34,7 +34,7 @@ def _row(point: IoPoint) -> Row:
     shares = point.range_utilisation or (None, None)
     readers = f"{cell.readers} {cell.kind}" if cell.readers else "no readers"
     return {
-        "format": SPOKEN[cell.format],
+        "format": PHRASES[cell.format],
         "loader": LOADERS[cell.loader],
         "kind": cell.kind,
         "cache": cell.cache,

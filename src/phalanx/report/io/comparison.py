@@ -9,7 +9,7 @@ from statistics import median
 from phalanx.records.io import READS, Cache, IoCell
 from phalanx.report.io.measures import IoMeasure, IoPoint
 
-SPOKEN = {
+PHRASES = {
     "files": "many small files",
     "tar": "tar shards",
     "npy": "memory maps",
@@ -121,4 +121,4 @@ def how(cell: IoCell) -> str:
 
 def label_of(cell: IoCell) -> str:
     """A way as one reads it in a table."""
-    return f"{SPOKEN[cell.format]}, {how(cell)}"
+    return f"{PHRASES[cell.format]}, {how(cell)}"

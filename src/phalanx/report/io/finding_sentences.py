@@ -12,7 +12,7 @@ from phalanx.report.finding_sentences import sentence
 from phalanx.report.format import amount, duration, joined, percent, three_digits
 from phalanx.report.io.comparison import (
     LOADERS,
-    SPOKEN,
+    PHRASES,
     LoaderComparison,
     balance_s,
     best_of_each_format,
@@ -41,11 +41,11 @@ def fastest_format(measure: IoMeasure, cache: Cache) -> str | None:
         (point for point in points if point is not best), key=lambda p: -p.samples_per_s
     )
     told = [
-        f"{factor(best.samples_per_s / p.samples_per_s)} those of {SPOKEN[p.cell.format]}"
+        f"{factor(best.samples_per_s / p.samples_per_s)} those of {PHRASES[p.cell.format]}"
         for p in others
     ]
     return sentence(
-        f"most come from {SPOKEN[best.cell.format]}, {rate(best)} with {how(best.cell)}: "
+        f"most come from {PHRASES[best.cell.format]}, {rate(best)} with {how(best.cell)}: "
         f"{joined(told)}"
     )
 
@@ -58,13 +58,13 @@ def small_files(measure: IoMeasure, cache: Cache) -> str | None:
     if files is None or not packed:
         return None
     told = [
-        f"{SPOKEN[d.ours.cell.format]} {d.gain:.1f} times ({d.low:.1f} to {d.high:.1f})"
+        f"{PHRASES[d.ours.cell.format]} {d.gain:.1f} times ({d.low:.1f} to {d.high:.1f})"
         for d in (compare_loaders(point, files) for point in packed)
     ]
     return sentence(f"against many small files, {joined(told)} the samples/s")
 
 
-def busy(measure: IoMeasure, cache: Cache) -> str | None:
+def utilisation(measure: IoMeasure, cache: Cache) -> str | None:
     """Return the formats that keep the accelerator busy, and those that do not."""
     floor = floor_of(measure)
     points = [p for p in own(in_cache(measure.paced, cache)) if p.utilisation is not None]
@@ -86,7 +86,7 @@ def busy(measure: IoMeasure, cache: Cache) -> str | None:
 
 
 def _utilised(points: Sequence[IoPoint]) -> str:
-    return joined([f"{SPOKEN[p.cell.format]} ({percent(p.utilisation or 0, 1)})" for p in points])
+    return joined([f"{PHRASES[p.cell.format]} ({percent(p.utilisation or 0, 1)})" for p in points])
 
 
 def bound(measure: IoMeasure, cache: Cache) -> str | None:
@@ -101,7 +101,7 @@ def bound(measure: IoMeasure, cache: Cache) -> str | None:
     far = f"{margin:.1f} times what it takes" if margin >= 1 else f"{percent(margin, 0)} of that"
     return sentence(
         f"a batch of {amount(setting.batch_size * setting.sample_bytes)} takes "
-        f"{duration(least_s)} from {SPOKEN[best.cell.format]}; a step computes "
+        f"{duration(least_s)} from {PHRASES[best.cell.format]}; a step computes "
         f"{duration(setting.compute_s)}, {far}: {which}"
     )
 
@@ -125,7 +125,7 @@ def against_kept_read(measure: IoMeasure, cache: Cache) -> str | None:
 def times_of(measure: IoMeasure, cache: Cache, loader: Loader) -> list[str]:
     """Return the time of each format's best way relative to a plain read."""
     return [
-        f"{SPOKEN[point.cell.format]} {1 / compare_loaders(point, other).gain:.2f}"
+        f"{PHRASES[point.cell.format]} {1 / compare_loaders(point, other).gain:.2f}"
         for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure))
         for other in rivals(measure, point, loader)[:1]
     ]
@@ -139,13 +139,13 @@ def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> st
         if best is not None:
             found = compare_loaders(point, best)
             told.append(
-                f"{compared(found)} on {SPOKEN[point.cell.format]} ({rate(point)} with "
+                f"{comparison_text(found)} on {PHRASES[point.cell.format]} ({rate(point)} with "
                 f"{how(point.cell)} against {rate(best)} with {how(best.cell)})"
             )
     return sentence(f"Phalanx is {joined(told)}") if told else None
 
 
-def compared(found: LoaderComparison) -> str:
+def comparison_text(found: LoaderComparison) -> str:
     theirs = LOADERS[found.theirs.cell.loader]
     if abs(found.gain - 1) <= SAME_WITHIN:
         return f"as fast as {theirs}"
@@ -159,9 +159,11 @@ def first_batch(measure: IoMeasure, cache: Cache) -> str | None:
     if not points:
         return None
     least, most = min(points, key=_first), max(points, key=_first)
-    text = f"the first batch is there after {duration(least.first_s)} ({SPOKEN[least.cell.format]})"
+    text = (
+        f"the first batch is there after {duration(least.first_s)} ({PHRASES[least.cell.format]})"
+    )
     if most.cell.format != least.cell.format:
-        text += f" to {duration(most.first_s)} ({SPOKEN[most.cell.format]})"
+        text += f" to {duration(most.first_s)} ({PHRASES[most.cell.format]})"
     return sentence(text)
 
 
@@ -179,11 +181,11 @@ def weak_scaling(measure: IoMeasure, cache: Cache) -> str | None:
         low, high = min(by_ranks, default=1), max(by_ranks, default=1)
         if low < high:
             gain = by_ranks[high].samples_per_s / by_ranks[low].samples_per_s
-            told.append(f"{SPOKEN[name]} {gain:.2f} times with {high / low:g} times the ranks")
+            told.append(f"{PHRASES[name]} {gain:.2f} times with {high / low:g} times the ranks")
     return sentence(f"together ranks read {joined(told)}") if told else None
 
 
-def was_it_cold(measure: IoMeasure) -> str | None:
+def cold_cache(measure: IoMeasure) -> str | None:
     """Return a sentence on how cold the cold epochs were."""
     points = in_cache(measure.points, "cold")
     if not points:
@@ -202,7 +204,7 @@ def was_it_cold(measure: IoMeasure) -> str | None:
     worst = max(points, key=lambda p: p.resident or 0.0)
     return sentence(
         f"cold is not cold here: up to {percent(worst.resident or 0, 0)} of the pages of "
-        f"{SPOKEN[worst.cell.format]} stayed in memory although the system was asked to drop them"
+        f"{PHRASES[worst.cell.format]} stayed in memory although the system was asked to drop them"
     )
 
 

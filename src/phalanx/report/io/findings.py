@@ -9,7 +9,7 @@ from phalanx.report.finding_sentences import sentence
 from phalanx.report.format import joined, percent
 from phalanx.report.io import finding_sentences
 from phalanx.report.io.comparison import (
-    SPOKEN,
+    PHRASES,
     best_of_each_format,
     caches_of,
     fastest,
@@ -29,7 +29,7 @@ _QUESTIONS: tuple[tuple[str, str, tuple[SentenceFunction, ...]], ...] = (
         "Is the accelerator kept busy?",
         "Utilisation: compute ÷ total time of an epoch, median over epochs; the best way of each "
         "format.",
-        (finding_sentences.busy, finding_sentences.bound, finding_sentences.first_batch),
+        (finding_sentences.utilisation, finding_sentences.bound, finding_sentences.first_batch),
     ),
     (
         "Which format?",
@@ -101,12 +101,12 @@ def conditions(measures: Sequence[IoMeasure]) -> Topic:
 def conditions_of(measure: IoMeasure) -> list[str]:
     told = []
     if measure.bench:
-        if cold := finding_sentences.was_it_cold(measure):
+        if cold := finding_sentences.cold_cache(measure):
             told.append(cold)
         if measure.bench.setting.scaled:
             told.append(f"Scaled: {'; '.join(measure.bench.setting.scaled)}.")
         left_out = measure.bench.left_out.items()
-        told += [f"Not measured: {SPOKEN.get(name, name)}; {why}." for name, why in left_out]
+        told += [f"Not measured: {PHRASES.get(name, name)}; {why}." for name, why in left_out]
     if wrong := sum(point.wrong for point in measure.points):
         told.append(f"{wrong:,} samples were not those asked for: no rate here counts.")
     if measure.status in ("missing", "interrupted"):
@@ -140,7 +140,7 @@ def headline(measures: Sequence[IoMeasure]) -> str:
         accelerator = measure.bench.setting.accelerator.upper()
         verb = "is busy" if (best.utilisation or 0) >= floor_of(measure) else "is only busy"
         return (
-            f"{capital(SPOKEN[best.cell.format])} from {memory(best.cell.cache)}: an emulated "
+            f"{capital(PHRASES[best.cell.format])} from {memory(best.cell.cache)}: an emulated "
             f"{accelerator} {verb} {reached} of the time with {name}"
         ).replace(" %", f"{NO_BREAK}%")
     for measure in measures:
@@ -149,7 +149,7 @@ def headline(measures: Sequence[IoMeasure]) -> str:
             best_of_each_format(measure.flat, caches[0], fewest_ranks(measure)) if caches else []
         )
         if found := fastest(points):
-            return f"{capital(SPOKEN[found.cell.format])}: {finding_sentences.rate(found)}"
+            return f"{capital(PHRASES[found.cell.format])}: {finding_sentences.rate(found)}"
     return "No way of loading was measured to its end yet"
 
 

@@ -9,7 +9,7 @@ from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_io, read_io_events
 from phalanx.records.io import IoEndEvent
 from phalanx.records.owner import has_died
-from phalanx.report.ends import DIED, check_ends
+from phalanx.report.completeness import DIED, check_complete
 from phalanx.report.io.measures import IoMeasure, measure_io
 
 
@@ -38,7 +38,7 @@ def read_io_of_study(folder: Path) -> IoMeasure:
         ]
         events = {file: list(read_io_events(file)) for file in files}
         if bench.outcome.status == "completed":
-            check_ends(folder, events, IoEndEvent)
+            check_complete(folder, events, IoEndEvent)
     except (ValueError, OSError) as error:
         return IoMeasure(name=folder.name, status="damaged", error=str(error))
     measure = measure_io(bench, events.values())

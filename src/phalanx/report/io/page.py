@@ -12,7 +12,7 @@ from phalanx.report.format import amount, duration, percent
 from phalanx.report.io import charts
 from phalanx.report.io.comparison import (
     CACHE_LABELS,
-    SPOKEN,
+    PHRASES,
     caches_of,
     floor_of,
     how,
@@ -93,7 +93,7 @@ def key_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
     return KeyFigure(
         label=CACHE_LABELS[cache],
         value=percent(best.utilisation or 0.0, 1),
-        meaning=f"busy, {SPOKEN[best.cell.format]}, {how(best.cell)}",
+        meaning=f"busy, {PHRASES[best.cell.format]}, {how(best.cell)}",
         beside=f"floor {percent(floor_of(measure), 0)}; first batch after {duration(best.first_s)}",
     )
 

@@ -11,7 +11,7 @@ from phalanx.report.finding_sentences import sentence
 from phalanx.report.format import duration, joined, percent
 from phalanx.report.io import finding_sentences
 from phalanx.report.io.comparison import (
-    SPOKEN,
+    PHRASES,
     balance_s,
     best_of_each_format,
     caches_of,
@@ -81,7 +81,7 @@ def choice(measure: IoMeasure, cache: Cache) -> str | None:
         return None
     floor, step = percent(floor_of(measure), 0), duration(measure.bench.setting.compute_s)
     busy = percent(chosen.utilisation or 0, 1)
-    name = SPOKEN[chosen.cell.format]
+    name = PHRASES[chosen.cell.format]
     if (chosen.utilisation or 0.0) >= floor_of(measure):
         return sentence(
             f"at {step} a step {name} with {how(chosen.cell)} suffice: busy {busy}, floor {floor}"
@@ -112,7 +112,7 @@ def bounds(measure: IoMeasure, cache: Cache) -> str | None:
     for best in best_of_each_format(measure.flat, cache):
         reached = shortest_s(measure, best)
         measured = f"floor reached at {duration(reached)}" if reached else "floor never reached"
-        name = SPOKEN[best.cell.format]
+        name = PHRASES[best.cell.format]
         told.append(f"{name} below {duration(balance_s(measure, best))} a step ({measured})")
     return sentence(f"I/O-bound: {joined(told)}") if told else None
 
@@ -151,7 +151,7 @@ def _more(measure: IoMeasure, cache: Cache, field: str, word: str) -> str | None
     if len(rates) < 2:
         return None
     least = min(rates)
-    name = SPOKEN[best.cell.format]
+    name = PHRASES[best.cell.format]
     gains = [(value, rates[value] / rates[least]) for value in sorted(rates) if value != least]
     if max(gain for _, gain in gains) <= 1 + AS_FAST_WITHIN:
         return sentence(f"{name}: more than {least} {word} gain nothing")
@@ -168,7 +168,7 @@ def study_headline(study: IoStudy) -> str:
             continue
         verb = "keep" if (chosen.utilisation or 0.0) >= floor_of(measure) else "keep only"
         text = (
-            f"{measure.name} from {memory(cache)}: {SPOKEN[chosen.cell.format]} with "
+            f"{measure.name} from {memory(cache)}: {PHRASES[chosen.cell.format]} with "
             f"{how(chosen.cell)} {verb} an {measure.bench.setting.accelerator.upper()} busy "
             f"{percent(chosen.utilisation or 0.0, 1)} of the time"
         )

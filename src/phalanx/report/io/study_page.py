@@ -14,7 +14,7 @@ from phalanx.report.format import duration
 from phalanx.report.io import charts
 from phalanx.report.io.comparison import (
     CACHE_LABELS,
-    SPOKEN,
+    PHRASES,
     balance_s,
     best_of_each_format,
     caches_of,
@@ -76,7 +76,7 @@ def key_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
         label=f"{measure.name}, {CACHE_LABELS[cache]}",
         value=duration(balance_s(measure, best)),
         meaning="a step: below it the storage holds the accelerator up",
-        beside=f"{SPOKEN[best.cell.format]}, {how(best.cell)}; the profile computes "
+        beside=f"{PHRASES[best.cell.format]}, {how(best.cell)}; the profile computes "
         f"{duration(measure.bench.setting.compute_s)}",
     )
 

@@ -11,13 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from phalanx.report.comparison import counted
-from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, SPOKEN, floor_of
+from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, PHRASES, floor_of
 from phalanx.report.io.findings import findings
 from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.tables import COLUMNS, row
 from phalanx.report.terminal import print_findings
 
-FORMATS = list(SPOKEN)
+FORMATS = list(PHRASES)
 WIDE_COLUMNS = 124
 ONLY_WHEN_WIDE = frozenset({"MB/s range#", "busy range#", "stalls#", "ahead#"})
 IN_THE_TITLE = frozenset({"cache", "ranks#"})

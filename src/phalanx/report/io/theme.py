@@ -8,7 +8,7 @@ import altair as alt
 
 from phalanx.report.charts.figure import AnyChart, Row, table
 from phalanx.report.charts.theme import faded_unless, highlight
-from phalanx.report.io.comparison import LOADERS, SPOKEN
+from phalanx.report.io.comparison import LOADERS, PHRASES
 
 LOADER_COLOURS = {
     "phalanx": "var(--mpi)",
@@ -56,7 +56,7 @@ def loader_colour(rows: Sequence[Row]) -> alt.Color:
 def format_colour(rows: Sequence[Row], *, legend: bool = True) -> alt.Color:
     keys = _keys(rows)
     scale = alt.Scale(
-        domain=[SPOKEN[key] for key in keys], range=[FORMAT_COLOURS[key] for key in keys]
+        domain=[PHRASES[key] for key in keys], range=[FORMAT_COLOURS[key] for key in keys]
     )
     shown = alt.Legend(columns=2, symbolOpacity=1) if legend else None
     return alt.Color("format:N", title=None, scale=scale, legend=shown)
@@ -65,14 +65,14 @@ def format_colour(rows: Sequence[Row], *, legend: bool = True) -> alt.Color:
 def format_shape(rows: Sequence[Row]) -> alt.Shape:
     keys = _keys(rows)
     scale = alt.Scale(
-        domain=[SPOKEN[key] for key in keys], range=[FORMAT_SHAPES[key] for key in keys]
+        domain=[PHRASES[key] for key in keys], range=[FORMAT_SHAPES[key] for key in keys]
     )
     return alt.Shape("format:N", title=None, scale=scale, legend=alt.Legend(columns=2))
 
 
 def _keys(rows: Sequence[Row]) -> list[str]:
     present = {str(row["format"]) for row in rows}
-    return [key for key, label in SPOKEN.items() if label in present]
+    return [key for key, label in PHRASES.items() if label in present]
 
 
 def formats_in_order(rows: Sequence[Row]) -> list[str]:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, without_runs
-from phalanx.report.statistics import Interval, holding, paired_difference
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, empty_cell
+from phalanx.report.statistics import Interval, non_inferiority, paired_difference
 
 MARGIN = 0.0025
 """A batch holds the accuracy where it is seen to cost less than this, and not seen to cost
@@ -32,10 +32,10 @@ class AccuracyComparison:
     def verdict(self) -> Verdict:
         if self.cell.diverged:
             return "diverged"
-        return holding(None if self.base.diverged else self.difference, MARGIN)
+        return non_inferiority(None if self.base.diverged else self.difference, MARGIN)
 
 
-def base_of(data: LargeBatchStudyData, cell: BatchCell) -> BatchCell | None:
+def baseline_of(data: LargeBatchStudyData, cell: BatchCell) -> BatchCell | None:
     """The same remedy at the smallest batch, else the base recipe where its optimizer is the
     same."""
     smallest = data.batch_sizes[0]
@@ -55,10 +55,10 @@ def compare_to_baseline(
     comparisons: that are made together; those of this remedy where it is not told.
     """
     larger = {c.batch_size: c for c in larger_cells(data) if c.remedy == remedy}
-    base = base_of(data, next(iter(larger.values()))) if larger else None
+    base = baseline_of(data, next(iter(larger.values()))) if larger else None
     if base is None:
         return []
-    cells = [larger.get(size) or without_runs(remedy, size) for size in data.batch_sizes[1:]]
+    cells = [larger.get(size) or empty_cell(remedy, size) for size in data.batch_sizes[1:]]
     return [
         AccuracyComparison(
             cell=cell,
@@ -77,7 +77,7 @@ def larger_cells(data: LargeBatchStudyData) -> list[BatchCell]:
     return [cell for cell in data.cells if cell.batch_size > data.batch_sizes[0]]
 
 
-def furthest(results: Sequence[AccuracyComparison]) -> AccuracyComparison | None:
+def largest_holding(results: Sequence[AccuracyComparison]) -> AccuracyComparison | None:
     """The largest batch up to which every batch of the study holds."""
     last = None
     for result in results:
@@ -87,17 +87,19 @@ def furthest(results: Sequence[AccuracyComparison]) -> AccuracyComparison | None
     return last
 
 
-def furthest_by_remedy(data: LargeBatchStudyData) -> list[BatchCell]:
+def largest_holding_by_remedy(data: LargeBatchStudyData) -> list[BatchCell]:
     """Return each remedy's largest batch up to which all hold, where there is one.
 
     Corrected for all comparisons together.
     """
     number = len(larger_cells(data))
-    found = [furthest(compare_to_baseline(data, r, comparisons=number)) for r in data.remedies]
+    found = [
+        largest_holding(compare_to_baseline(data, r, comparisons=number)) for r in data.remedies
+    ]
     return [result.cell for result in found if result is not None]
 
 
-def carried_least(
+def significantly_least(
     cells: Sequence[BatchCell], values_of: Callable[[BatchCell], Mapping[int, float]]
 ) -> BatchCell | None:
     """The cell with the smallest values, where it is seen to be below every other, seed by seed;

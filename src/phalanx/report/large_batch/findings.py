@@ -14,15 +14,15 @@ from phalanx.report.format import joined, percent, points, points_with_span, sec
 from phalanx.report.large_batch.accuracy_comparison import (
     MARGIN,
     AccuracyComparison,
-    base_of,
-    carried_least,
+    baseline_of,
     compare_to_baseline,
-    furthest,
-    furthest_by_remedy,
     larger_cells,
+    largest_holding,
+    largest_holding_by_remedy,
+    significantly_least,
 )
 from phalanx.report.large_batch.charts import mean_loss
-from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, Reached
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, TimeToTarget
 from phalanx.report.statistics import paired_difference
 from phalanx.report.topic import Sentence, Topic
 
@@ -36,7 +36,7 @@ def headline(data: LargeBatchStudyData) -> str:
     if baseline is None:
         return "The recipe of the smallest batch has not been run to its end yet"
     small, number = f"batch {baseline.batch_size:,}", len(larger_cells(data))
-    reached = furthest_by_remedy(data)
+    reached = largest_holding_by_remedy(data)
     if reached:
         best = max(reached, key=lambda cell: cell.batch_size)
         same = [cell.remedy for cell in reached if cell.batch_size == best.batch_size]
@@ -108,7 +108,7 @@ def _holds(data: LargeBatchStudyData) -> list[Sentence]:
         told = [f"batch {r.cell.batch_size:,} {_verdict(r)}" for r in results]
         if not told:
             continue
-        reached = furthest(results)
+        reached = largest_holding(results)
         start = "up to no larger batch" if reached is None else (
             f"up to batch {reached.cell.batch_size:,}")  # fmt: skip
         text = f"{start}, held to {results[0].base.label}: {'; '.join(told)}."
@@ -149,7 +149,9 @@ def _costs(data: LargeBatchStudyData) -> list[Sentence]:
         plain = data.cell("plain", batch_size)
         if plain and plain.accuracy:
             parts.append(f"as it is the recipe comes to {_cost(data, plain)}")
-        best = carried_least(whole, lambda cell: {s: -a for s, a in cell.accuracy_by_seed.items()})
+        best = significantly_least(
+            whole, lambda cell: {s: -a for s, a in cell.accuracy_by_seed.items()}
+        )
         if best is not None and best is not plain:
             parts.append(f"best is {best.remedy} with {_cost(data, best)}")
         elif len(whole) > 1 and best is None:
@@ -167,7 +169,7 @@ def _cost(data: LargeBatchStudyData, cell: BatchCell) -> str:
     """Accuracy, and what it is against that of the smallest batch."""
     assert cell.accuracy is not None
     text = percent(cell.accuracy.mean, 2)
-    base = base_of(data, cell)
+    base = baseline_of(data, cell)
     if base is None:
         return text
     interval = paired_difference(cell.accuracy_by_seed, base.accuracy_by_seed)
@@ -277,7 +279,7 @@ def _times(data: LargeBatchStudyData) -> list[Sentence]:
         ("soonest", lambda cell: by_label[cell.label].trained_s_by_seed),
         ("in the fewest updates", lambda cell: by_label[cell.label].updates_by_seed),
     ):
-        best = carried_least(cells, values_of)
+        best = significantly_least(cells, values_of)
         if best is not None:
             text = f"{best.label}: {_how_long(by_label[best.label])}."
             sentences.append(Sentence(label=what, text=text))
@@ -289,7 +291,7 @@ def _times(data: LargeBatchStudyData) -> list[Sentence]:
     return sentences
 
 
-def _how_long(reached: Reached) -> str:
+def _how_long(reached: TimeToTarget) -> str:
     assert reached.trained_s is not None and reached.epochs is not None
     return (
         f"{seconds(reached.trained_s)} of training, {reached.epochs:.1f} epochs, "

@@ -9,7 +9,7 @@ from pathlib import Path
 from phalanx.report.charts.figure import Figure
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.format import percent
-from phalanx.report.large_batch.accuracy_comparison import MARGIN, furthest_by_remedy
+from phalanx.report.large_batch.accuracy_comparison import MARGIN, largest_holding_by_remedy
 from phalanx.report.large_batch.charts import (
     accuracy_by_batch,
     gap_by_batch,
@@ -63,7 +63,7 @@ def content_of(data: LargeBatchStudyData) -> Content:
 
 def key_figures(data: LargeBatchStudyData) -> list[KeyFigure]:
     """The largest batch of each remedy that holds the accuracy, the largest first."""
-    furthest = sorted(furthest_by_remedy(data), key=lambda cell: -cell.batch_size)
+    furthest = sorted(largest_holding_by_remedy(data), key=lambda cell: -cell.batch_size)
     return [
         KeyFigure(
             label=cell.remedy,

@@ -82,7 +82,7 @@ class BatchCell:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reached:
+class TimeToTarget:
     """Epochs, updates and time to the target accuracy; means over the seeds that reached it."""
 
     cell: BatchCell
@@ -134,14 +134,14 @@ class LargeBatchStudyData:
             return None
         return math.floor(self.baseline.accuracy.low / TARGET_STEP - 1e-9) * TARGET_STEP
 
-    def reached(self, cell: BatchCell) -> Reached:
+    def reached(self, cell: BatchCell) -> TimeToTarget:
         by_seed = {
             run.setting.seed: hit
             for run in cell.runs
             if run.setting and (hit := self._first_hit(run))
         }
         hits, steps = list(by_seed.values()), cell.updates_per_epoch or 0
-        return Reached(
+        return TimeToTarget(
             cell=cell,
             num_reached=len(hits),
             epochs=fmean(hit.epoch + 1 for hit in hits) if hits else None,
@@ -187,7 +187,7 @@ def make_study_data(measures: StudyMeasures) -> LargeBatchStudyData:
     )
 
 
-def without_runs(remedy: str, batch_size: int) -> BatchCell:
+def empty_cell(remedy: str, batch_size: int) -> BatchCell:
     """The cell of a batch of which no run came to a result."""
     return BatchCell(
         remedy=remedy, batch_size=batch_size, learning_rate=math.nan, runs=(), diverged=()

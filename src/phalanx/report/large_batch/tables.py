@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from phalanx.report.format import UNKNOWN, fixed, percent, points
-from phalanx.report.large_batch.accuracy_comparison import base_of
+from phalanx.report.large_batch.accuracy_comparison import baseline_of
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData
 from phalanx.report.tables import Table, make_table
 
@@ -29,7 +29,7 @@ def remedies(data: LargeBatchStudyData) -> Table:
 
 
 def remedy_row(data: LargeBatchStudyData, cell: BatchCell) -> tuple[str, ...]:
-    accuracy, base = cell.accuracy, base_of(data, cell)
+    accuracy, base = cell.accuracy, baseline_of(data, cell)
     return (
         cell.remedy,
         f"{cell.batch_size:,}",

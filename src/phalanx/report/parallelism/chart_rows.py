@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from phalanx.report.charts.figure import Row, Value
 from phalanx.report.format import amount, percent
 from phalanx.report.parallelism.rank_details import (
-    Pair,
+    FormulaCheck,
     PipelineStep,
     RankDetail,
     RunDetail,
@@ -83,7 +83,8 @@ def byte_rows(cells: Iterable[ParallelCell]) -> list[Row]:
                     "bar": _bar(cell, role),
                     "sent_mb": found / MEBIBYTE,
                     "formula_mb": None if formula is None else formula / MEBIBYTE,
-                    "words": f"{amount(found)} {mark([cell.detail.sent(rank) for rank in ranks])}",
+                    "words": f"{amount(found)} "
+                    f"{deviation_mark([cell.detail.sent(rank) for rank in ranks])}",
                     "formula": _formula(ranks, "traffic_formula"),
                 }
             )
@@ -117,7 +118,7 @@ def memory_rows(cells: Iterable[ParallelCell]) -> list[Row]:
                         "end_mb": end,
                         "all_mb": (pair.found or 0.0) / MEBIBYTE,
                         "formula_mb": None if pair.formula is None else pair.formula / MEBIBYTE,
-                        "words": f"{amount(pair.found or 0.0)} {mark([pair])}",
+                        "words": f"{amount(pair.found or 0.0)} {deviation_mark([pair])}",
                         "formula": rank.expected.state_formula or "",
                     }
                 )
@@ -205,7 +206,7 @@ def fullest(detail: RunDetail, role: str) -> RankDetail | None:
     return max(known, key=lambda rank: state(rank).found or 0.0, default=None)
 
 
-def mark(pairs: Sequence[Pair]) -> str:
+def deviation_mark(pairs: Sequence[FormulaCheck]) -> str:
     """Return `=` if every rank's value equals its formula, else the largest deviation."""
     known = [pair.difference for pair in pairs if pair.difference is not None]
     if not known:

@@ -20,11 +20,11 @@ from phalanx.report.format import (
     ratio,
     seconds,
 )
-from phalanx.report.parallelism.chart_rows import fullest, mark
+from phalanx.report.parallelism.chart_rows import deviation_mark, fullest
 from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
-from phalanx.report.parallelism.rank_details import Pair, state
+from phalanx.report.parallelism.rank_details import FormulaCheck, state
 from phalanx.report.parallelism.study_data import ModelData, ParallelCell, waiting_share
-from phalanx.report.schemes import makes_the_same_update, spoken
+from phalanx.report.schemes import makes_the_same_update, scheme_phrase
 from phalanx.report.statistics import Interval, mean_interval
 
 SAME_LOSS = 1e-3
@@ -46,26 +46,26 @@ def fastest(model: ModelData) -> str | None:
             near = [cell for cell in cells if cell.cell in rivals]
             text = (
                 f"on {ranks} ranks the fastest of {len(cells)} schemes cannot be told: "
-                f"{spoken(first.scheme)} takes {taken}, and {_named(near)} may be as fast"
+                f"{scheme_phrase(first.scheme)} takes {taken}, and {_named(near)} may be as fast"
             )
         else:
             text = (
-                f"on {ranks} ranks {spoken(first.scheme)} is the fastest of {len(cells)} schemes "
-                f"({taken})"
+                f"on {ranks} ranks {scheme_phrase(first.scheme)} is the fastest of {len(cells)} "
+                f"schemes ({taken})"
             )
         slower = speed_up(last.cell, first.cell, comparisons=len(cells) - 1)
         if slower is not None and slower.verdict(1) == "higher":
-            text += f"; {spoken(last.scheme)} takes {ratio(slower)} as long"
+            text += f"; {scheme_phrase(last.scheme)} takes {ratio(slower)} as long"
         parts.append(text)
     return sentence("; ".join(parts)) if parts else None
 
 
 def _named(cells: list[ParallelCell]) -> str:
-    names = [spoken(cell.scheme) for cell in cells[:NAMED]]
+    names = [scheme_phrase(cell.scheme) for cell in cells[:NAMED]]
     return joined([*names, *([f"{len(cells) - NAMED} more"] if len(cells) > NAMED else [])])
 
 
-def worth_it(model: ModelData) -> str | None:
+def faster_than_sequential(model: ModelData) -> str | None:
     """Return the schemes that are faster than the sequential program with one thread."""
     alone = model.sequential
     others = [cell for cell in model.cells if cell is not alone]
@@ -85,7 +85,7 @@ def worth_it(model: ModelData) -> str | None:
     interval, best = max(faster, key=lambda pair: pair[0].estimate)
     return (
         f"{len(faster)} of {len(others)} configurations are seen to be faster than {base}; "
-        f"{spoken(best.scheme)} on {best.ranks} ranks is {ratio(interval)} as fast.{beyond}"
+        f"{scheme_phrase(best.scheme)} on {best.ranks} ranks is {ratio(interval)} as fast.{beyond}"
     )
 
 
@@ -98,14 +98,16 @@ def faster_than(alone: ParallelCell, cell: ParallelCell, comparisons: int) -> In
 def least_memory(model: ModelData) -> str | None:
     """Return the scheme with the least training state on its fullest rank."""
     alone = model.sequential
-    whole = _kept(alone) if alone else None
+    whole = _state_bytes(alone) if alone else None
     parts = []
     for ranks in model.num_ranks:
-        kept = [(k, c) for c in model.on(ranks) if (k := _kept(c)) is not None]
+        kept = [(k, c) for c in model.on(ranks) if (k := _state_bytes(c)) is not None]
         if len(kept) < 2:
             continue
         least, cell = min(kept, key=lambda pair: pair[0])
-        text = f"on {ranks} ranks {spoken(cell.scheme)} keeps the least, {amount(least)} a rank"
+        text = (
+            f"on {ranks} ranks {scheme_phrase(cell.scheme)} keeps the least, {amount(least)} a rank"
+        )
         if whole:
             text += f" against {amount(whole)} of one process ({percent(least / whole, 0)})"
         if formula := _state_formula(cell):
@@ -146,7 +148,7 @@ def bytes_and_theory(model: ModelData) -> str | None:
         f"in {len(equal)} of {len(told)} configurations every rank has sent the bytes of its "
         "formula"
     )
-    others = [f"{label} {mark(told[label])}" for label in told if label not in equal]
+    others = [f"{label} {deviation_mark(told[label])}" for label in told if label not in equal]
     if others:
         text += f"; not in {joined(others)}"
     return sentence(text)
@@ -161,8 +163,8 @@ def most_and_least_bytes(model: ModelData) -> str | None:
             continue
         least, most = min(found, key=_first), max(found, key=_first)
         parts.append(
-            f"on {ranks} ranks the busiest rank of {spoken(least[1].scheme)} sends the least, "
-            f"{amount(least[0])} a step, that of {spoken(most[1].scheme)} the most, "
+            f"on {ranks} ranks the busiest rank of {scheme_phrase(least[1].scheme)} sends the "
+            f"least, {amount(least[0])} a step, that of {scheme_phrase(most[1].scheme)} the most, "
             f"{amount(most[0])}"
         )
     return sentence("; ".join(parts)) if parts else None
@@ -180,7 +182,8 @@ def waits(model: ModelData) -> str | None:
         least, most = min(found, key=_first), max(found, key=_first)
         parts.append(
             f"on {ranks} ranks waiting takes from {percent(least[0], 0)} of the training time "
-            f"({spoken(least[1].scheme)}) to {percent(most[0], 0)} ({spoken(most[1].scheme)})"
+            f"({scheme_phrase(least[1].scheme)}) to {percent(most[0], 0)} "
+            f"({scheme_phrase(most[1].scheme)})"
         )
     return sentence("; ".join(parts)) if parts else None
 
@@ -213,7 +216,7 @@ def _pairs(own: Mapping[int, float], base: Mapping[int, float]) -> list[tuple[fl
     return [(own[seed], base[seed]) for seed in sorted(own.keys() & base.keys())]
 
 
-def drifting(model: ModelData) -> str | None:
+def drift(model: ModelData) -> str | None:
     """Return the loss and accuracy of schemes that do not make the same update, seed by seed."""
     alone = model.sequential
     parts = []
@@ -227,7 +230,7 @@ def drifting(model: ModelData) -> str | None:
         change = "diverged"
         if mean < UNBOUNDED:
             change = signed(fmean(own / base - 1 for own, base in pairs))
-        text = f"{spoken(cell.scheme)} ends with loss {loss_text(mean)} ({change}"
+        text = f"{scheme_phrase(cell.scheme)} ends with loss {loss_text(mean)} ({change}"
         gap = _gap(cell.cell, alone.cell)
         text += f", {gap}" if gap else ""
         parts.append(f"{text})")
@@ -236,7 +239,7 @@ def drifting(model: ModelData) -> str | None:
     return sentence(start + "; ".join(parts)) if parts else None
 
 
-def stale(model: ModelData) -> str | None:
+def staleness(model: ModelData) -> str | None:
     """Return the staleness of the parameters that updates were computed from."""
     parts = []
     for cell in model.cells:
@@ -268,7 +271,7 @@ def bubbles(model: ModelData) -> str | None:
     return sentence("; ".join(parts)) if parts else None
 
 
-def sent_pairs(cell: ParallelCell) -> list[Pair]:
+def sent_pairs(cell: ParallelCell) -> list[FormulaCheck]:
     """Return counted and expected bytes of every rank that has both."""
     pairs = [cell.detail.sent(rank) for rank in cell.detail.ranks]
     return [pair for pair in pairs if pair.difference is not None]
@@ -285,7 +288,7 @@ def _most_sent(cell: ParallelCell) -> float | None:
     return max((sent for sent in found if sent is not None), default=None)
 
 
-def _kept(cell: ParallelCell) -> float | None:
+def _state_bytes(cell: ParallelCell) -> float | None:
     full = [rank for role in cell.detail.roles if (rank := fullest(cell.detail, role))]
     return max((found for rank in full if (found := state(rank).found)), default=None)
 

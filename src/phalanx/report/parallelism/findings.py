@@ -19,7 +19,7 @@ from phalanx.report.parallelism.chart_rows import hidden_of, workers_of
 from phalanx.report.parallelism.rank_details import EQUAL_WITHIN
 from phalanx.report.parallelism.scratch import fewest_workers, schemes_of, with_alone
 from phalanx.report.parallelism.study_data import ModelData, ParallelCell, ParallelismStudyData
-from phalanx.report.schemes import spoken
+from phalanx.report.schemes import scheme_phrase
 from phalanx.report.topic import Sentence, Topic
 
 SentenceFunction = Callable[[ModelData], str | None]
@@ -78,7 +78,7 @@ def _fastest(found: list[tuple[ModelData, ParallelCell]]) -> str:
         return "No way of splitting the training is seen to beat one process with one thread here"
     interval, model, best = max(told, key=lambda item: item[0].estimate)
     gain = f"{ratio(interval)} as fast as one process with one thread"
-    text = f"{spoken(best.scheme)} on {best.ranks} ranks trains the {model.label} {gain}"
+    text = f"{scheme_phrase(best.scheme)} on {best.ranks} ranks trains the {model.label} {gain}"
     return sentence(text).rstrip(".")
 
 
@@ -202,7 +202,7 @@ _QUESTIONS: tuple[tuple[str, str, tuple[SentenceFunction, ...]], ...] = (
         "The shortest median epoch among schemes on the same number of ranks, where the interval "
         "of its ratio to every other says so; the first epoch is left out as warm-up where there "
         "are three. T(1) is the sequential program with one thread.",
-        (finding_sentences.fastest, finding_sentences.worth_it),
+        (finding_sentences.fastest, finding_sentences.faster_than_sequential),
     ),
     (
         "Memory",
@@ -226,12 +226,12 @@ _QUESTIONS: tuple[tuple[str, str, tuple[SentenceFunction, ...]], ...] = (
         "The same mathematics",
         "Splitting changes the time and not the update; asynchronous servers and local steps do "
         "change it. Runs are compared seed by seed: those of one seed start from the same weights.",
-        (finding_sentences.losses_agree, finding_sentences.drifting),
+        (finding_sentences.losses_agree, finding_sentences.drift),
     ),
     (
         "Staleness",
         "Updates of other workers between reading the parameters and writing the update.",
-        (finding_sentences.stale,),
+        (finding_sentences.staleness,),
     ),
     (
         "Pipelines",

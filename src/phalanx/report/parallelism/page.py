@@ -27,7 +27,7 @@ from phalanx.report.parallelism.study_data import (
     read_study_data,
 )
 from phalanx.report.parallelism.tables import all_tables
-from phalanx.report.schemes import group_of, makes_the_same_update, spoken
+from phalanx.report.schemes import group_of, makes_the_same_update, scheme_phrase
 from phalanx.report.sections import Panel, Row, Section
 from phalanx.report.tables import environments, executions
 
@@ -89,7 +89,7 @@ def key_figures(model: ModelData) -> list[KeyFigure]:
             value=seconds(best.cell.epoch_s)
             if interval is None
             else f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN} ({span(interval)})",
-            meaning=f"{spoken(best.scheme)} on {best.ranks} ranks",
+            meaning=f"{scheme_phrase(best.scheme)} on {best.ranks} ranks",
             beside=beside,
         )
     ]

@@ -53,7 +53,7 @@ class StepLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
+class FormulaCheck:
     """A counted or measured value, and that of the formula; None where unknown."""
 
     found: float | None
@@ -116,17 +116,17 @@ class RunDetail:
             total.update(rank.staleness)
         return total
 
-    def sent(self, rank: RankDetail) -> Pair:
+    def sent(self, rank: RankDetail) -> FormulaCheck:
         """Bytes a step."""
         return self._a_step(rank.sent_bytes, rank.expected.sent_bytes)
 
-    def received(self, rank: RankDetail) -> Pair:
+    def received(self, rank: RankDetail) -> FormulaCheck:
         """Bytes a step."""
         return self._a_step(rank.received_bytes, rank.expected.received_bytes)
 
-    def _a_step(self, counted: int | None, formula: float | None) -> Pair:
+    def _a_step(self, counted: int | None, formula: float | None) -> FormulaCheck:
         known = counted is not None and self.num_steps
-        return Pair(found=counted / self.num_steps if known else None, formula=formula)  # type: ignore[operator]
+        return FormulaCheck(found=counted / self.num_steps if known else None, formula=formula)  # type: ignore[operator]
 
     @property
     def step_s(self) -> float | None:
@@ -135,13 +135,13 @@ class RunDetail:
         return median(times_s[len(times_s) // 3 :]) if times_s else None
 
 
-def state(rank: RankDetail) -> Pair:
+def state(rank: RankDetail) -> FormulaCheck:
     """Return measured and expected bytes of parameters, gradients and optimizer state."""
     memory = rank.memory
     if memory is None:
-        return Pair(found=None, formula=rank.expected.state_bytes)
+        return FormulaCheck(found=None, formula=rank.expected.state_bytes)
     found = memory.parameters_bytes + memory.gradients_bytes + memory.optimizer_bytes
-    return Pair(found=found, formula=rank.expected.state_bytes)
+    return FormulaCheck(found=found, formula=rank.expected.state_bytes)
 
 
 def detail_rank(number: int, events: Iterable[AnyEvent]) -> RankDetail:
@@ -246,14 +246,14 @@ def _first_pipeline(ranks: Sequence[RankDetail]) -> list[RankDetail]:
     acting = [rank for rank in ranks if rank.actions]
     if not acting:
         return []
-    first = _beside_the_pipeline(acting[0])
+    first = _outside_pipeline(acting[0])
     return sorted(
-        (rank for rank in acting if _beside_the_pipeline(rank) == first),
+        (rank for rank in acting if _outside_pipeline(rank) == first),
         key=lambda rank: (rank.coordinates.get("pp", rank.rank), rank.rank),
     )
 
 
-def _beside_the_pipeline(rank: RankDetail) -> dict[str, int]:
+def _outside_pipeline(rank: RankDetail) -> dict[str, int]:
     return {axis: place for axis, place in rank.coordinates.items() if axis != "pp"}
 
 

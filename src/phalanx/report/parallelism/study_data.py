@@ -15,7 +15,7 @@ from phalanx.report.comparison import Cell, TrainingWorkload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.parallelism.rank_details import RunDetail, detail_rank
-from phalanx.report.schemes import GROUPS, SchemeGroup, exchanges_within, group_of
+from phalanx.report.schemes import GROUPS, SchemeGroup, communicates_within, group_of
 
 ALGORITHMS = "algorithms"
 """Folder within the study, of measured collectives: one for each number of ranks."""
@@ -144,7 +144,7 @@ def runs_of(cells: Iterable[ParallelCell]) -> list[RunMeasure]:
 def waiting_share(cell: ParallelCell) -> float | None:
     """Communication that steps waited for \N{DIVISION SIGN} training time; None where most of it
     is not told apart from forward and backward."""
-    return None if exchanges_within(cell.scheme) else cell.cell.communication_share
+    return None if communicates_within(cell.scheme) else cell.cell.communication_share
 
 
 def names_of(cells: Iterable[ParallelCell]) -> list[str]:

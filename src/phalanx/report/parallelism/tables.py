@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.report.format import MINUS, UNKNOWN, amount, fixed, percent
-from phalanx.report.parallelism.chart_rows import fullest, hidden_of, mark, workers_of
+from phalanx.report.parallelism.chart_rows import deviation_mark, fullest, hidden_of, workers_of
 from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
-from phalanx.report.parallelism.rank_details import Pair, RankDetail, state
+from phalanx.report.parallelism.rank_details import FormulaCheck, RankDetail, state
 from phalanx.report.parallelism.study_data import (
     ModelData,
     ParallelCell,
@@ -57,7 +57,7 @@ def comparison_row(model: ModelData, cell: ParallelCell) -> tuple[str, ...]:
         UNKNOWN if measured.speed_up is None else f"{measured.speed_up:.2f}",
         UNKNOWN if measured.efficiency is None else percent(measured.efficiency, 0),
         amount(max(known)) if known else UNKNOWN,
-        mark(pairs),
+        deviation_mark(pairs),
         UNKNOWN if kept is None or kept.found is None else amount(kept.found),
         UNKNOWN if kept is None else _of_formula(kept),
         _percent(waiting_share(cell), 0),
@@ -84,10 +84,10 @@ def traffic(models: Sequence[ModelData]) -> Table:
                             role if len(ranks) == 1 else f"{len(ranks)} {role}s",
                             _range([pair.found for pair in sent]),
                             _range([pair.formula for pair in sent]),
-                            mark(sent),
+                            deviation_mark(sent),
                             _range([pair.found for pair in received]),
                             _range([pair.formula for pair in received]),
-                            mark(received),
+                            deviation_mark(received),
                             _formula(ranks, "traffic_formula"),
                         )
                     )
@@ -185,7 +185,7 @@ def scratch_row(cell: ParallelCell) -> tuple[str, ...]:
         _percent(waiting_share(cell), 0),
         _range([pair.found for pair in pairs]),
         _range([pair.formula for pair in pairs]),
-        mark(pairs),
+        deviation_mark(pairs),
         UNKNOWN if measured.loss is None else f"{measured.loss.mean:.4f}",
         UNKNOWN if measured.accuracy is None else percent(measured.accuracy.mean, 2),
     )
@@ -204,12 +204,12 @@ def _percent(share: float | None, decimals: int) -> str:
     return UNKNOWN if share is None else percent(share, decimals)
 
 
-def _fullest(cell: ParallelCell) -> Pair | None:
+def _fullest(cell: ParallelCell) -> FormulaCheck | None:
     found = [rank for role in cell.detail.roles if (rank := fullest(cell.detail, role))]
     return max((state(rank) for rank in found), key=lambda pair: pair.found or 0, default=None)
 
 
-def _of_formula(pair: Pair) -> str:
+def _of_formula(pair: FormulaCheck) -> str:
     """Return the deviation of memory from the formula: +0.2 %."""
     if pair.difference is None:
         return UNKNOWN

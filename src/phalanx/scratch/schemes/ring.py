@@ -44,14 +44,14 @@ def ring_all_reduce(vector: Array, group: Group) -> None:
     for turn in range(size - 1):
         sent, summed = chunks[(rank - turn) % size], chunks[(rank - turn - 1) % size]
         term = arriving[: len(summed)]
-        pass_on(sent, term, group)
+        send_receive(sent, term, group)
         summed += term
     for turn in range(size - 1):
         sent, replaced = chunks[(rank + 1 - turn) % size], chunks[(rank - turn) % size]
-        pass_on(sent, replaced, group)
+        send_receive(sent, replaced, group)
 
 
-def pass_on(sent: Array, received: Array, group: Group) -> None:
+def send_receive(sent: Array, received: Array, group: Group) -> None:
     """Send to the right while receiving from the left. Nobody may wait until it has begun both:
     if all ranks sent first and waited, none would be there to receive."""
     arriving = group.receive(Buffer.of(received), source=(group.rank - 1) % group.size)

@@ -24,7 +24,7 @@ from phalanx.scratch.network import FeedForwardNetwork
 from phalanx.scratch.schemes.scheme import Role
 
 
-def part_of(vector: Array, server: int, servers: int) -> Array:
+def shard_of(vector: Array, server: int, servers: int) -> Array:
     """The part of a vector of all parameters that `server` is in charge of; a view."""
     share = share_of(server, servers, len(vector))
     return vector[share.start : share.stop]
@@ -84,7 +84,7 @@ class Worker:
         return self.network.parameters
 
     def _part(self, vector: Array, server: int) -> Array:
-        return part_of(vector, server, self.servers)
+        return shard_of(vector, server, self.servers)
 
 
 class ParameterServer:
@@ -97,7 +97,7 @@ class ParameterServer:
     ) -> None:
         """initial: (n,) all parameters as the workers begin with them; kept is the part."""
         self.group, self.servers, self.size = group, servers, len(initial)
-        self.parameters = part_of(initial, group.rank, servers).copy()
+        self.parameters = shard_of(initial, group.rank, servers).copy()
         self.gradients = np.zeros_like(self.parameters)
         self.optimizer = Momentum(self.parameters, lr=lr, momentum=momentum)
         self._term = np.zeros_like(self.parameters)

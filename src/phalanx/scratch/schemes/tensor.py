@@ -20,7 +20,7 @@ from phalanx.scratch.arrays import Array, Rows
 from phalanx.scratch.initial import initial_bias, initial_weight
 from phalanx.scratch.modules import Linear, Module
 from phalanx.scratch.momentum import Momentum
-from phalanx.scratch.network import Activation, FeedForwardNetwork, activation_of, name_of
+from phalanx.scratch.network import Activation, FeedForwardNetwork, activation_of, layer_name
 from phalanx.scratch.partition import LayerPartition
 from phalanx.scratch.schemes.single_process import SingleProcess
 
@@ -154,7 +154,7 @@ def _layer(
     seed: int,
     dtype: DTypeLike,
 ) -> Linear:
-    name, rank, is_first = name_of(number), communicator.group.rank, number == 0
+    name, rank, is_first = layer_name(number), communicator.group.rank, number == 0
     rows, columns = partition.rows(rank), partition.columns(rank)
     weight = initial_weight(partition.inputs, partition.outputs, seed=seed, name=name).astype(dtype)
     bias = initial_bias(partition.inputs, partition.outputs, seed=seed, name=name).astype(dtype)

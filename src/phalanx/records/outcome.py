@@ -19,18 +19,22 @@ import msgspec
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.failures import EXIT_UNWRITABLE
 from phalanx.records.files import rank_file, read_events, read_failure
-from phalanx.records.last import last_file, read_last, who_was_where
+from phalanx.records.last_collectives import (
+    describe_stuck_ranks,
+    last_collectives_file,
+    read_last_collectives,
+)
 from phalanx.records.launcher_log import (
     LAUNCHER_LOG,
+    explain_silence,
     failed_ranks,
-    last_words,
+    last_lines,
     named_processes,
-    why_silent,
 )
 from phalanx.records.schema import Event, Failure, FinishedEvent, Outcome
 
 
-class Ending(NamedTuple):
+class JobExit(NamedTuple):
     """Exit of a run's processes, as their parent saw it."""
 
     exit_code: int | None
@@ -42,10 +46,10 @@ class Ending(NamedTuple):
     """Seconds of silence after which they were ended."""
 
 
-def judge(
+def determine_outcome(
     folder: Path,
     ranks: int,
-    ending: Ending,
+    ending: JobExit,
     *,
     events: Callable[[Path], Iterable[Event]] = read_events,
     last: type[Event] = FinishedEvent,
@@ -55,11 +59,11 @@ def judge(
     events: reads a rank's file; last: the event with which a rank says that it came to its end.
     """
     records = _Records(folder, events, last)
-    outcome = _judged(records, ranks, ending)
+    outcome = _outcome_of(records, ranks, ending)
     failure = records.failure
     if outcome.status == "completed" or (failure is not None and failure.mendable):
         return outcome
-    where = who_was_where(read_last(folder))
+    where = describe_stuck_ranks(read_last_collectives(folder))
     if where is None:
         return outcome
     return msgspec.structs.replace(outcome, error=f"{outcome.error}\n  {where}")
@@ -76,7 +80,11 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     failure = _failure(folder)
     if failure is not None and not error.startswith(failure.message):
         failure = None  # another rank is to blame
-    last = f"\n  what ranks did last: {last_file(folder, '*')}" if read_last(folder) else ""
+    last = (
+        f"\n  what ranks did last: {last_collectives_file(folder, '*')}"
+        if read_last_collectives(folder)
+        else ""
+    )
     if failure is None:
         raise RunFailedError(f"{error}\n  the launcher's output: {folder / LAUNCHER_LOG}{last}")
     if failure.mendable:
@@ -118,7 +126,7 @@ def _failure(folder: Path) -> Failure | None:
         return None
 
 
-def _judged(records: _Records, ranks: int, ending: Ending) -> Outcome:
+def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
     failure = records.failure
     is_about_peer = failure is not None and _PEER_IS_GONE.search(failure.message) is not None
     if failure is not None and not is_about_peer:
@@ -134,7 +142,7 @@ def _judged(records: _Records, ranks: int, ending: Ending) -> Outcome:
     return Outcome(
         status="failed",
         error=f"ranks ended without a word ({_code(ending.exit_code)}); "
-        f"unfinished: {_named(unfinished)}. {why_silent(records.folder, ending.exit_code)}",
+        f"unfinished: {_named(unfinished)}. {explain_silence(records.folder, ending.exit_code)}",
     )
 
 
@@ -156,7 +164,7 @@ def _lost_peer(failure: Failure) -> Outcome:
     return Outcome(status="failed", error=error, rank=int(peer))
 
 
-def _cause(records: _Records, unfinished: Sequence[int], ending: Ending) -> Outcome | None:
+def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Outcome | None:
     """Why ranks ended that wrote no error down, where anything tells."""
     code, folder = ending.exit_code, records.folder
     if code is None:
@@ -178,14 +186,14 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: Ending) -> Outc
         return None
     role = getattr(records.first(rank), "role", None)
     who = f"rank {rank}, a {role}," if role else f"rank {rank}"
-    why = why_silent(folder, code, of_a_rank=True, besides=witness)
+    why = explain_silence(folder, code, of_a_rank=True, besides=witness)
     error = f"{who} ended without a word ({_code(code)}): {why}"
     return Outcome(status="failed", error=error, rank=rank)
 
 
 def _unwritable(folder: Path, code: int, *, besides: int | None) -> str:
     """A sentence: a rank failed and could not write down why."""
-    words = last_words(folder, besides=besides)
+    words = last_lines(folder, besides=besides)
     said = f". The first error in {LAUNCHER_LOG}: {words}" if words else ""
     return f"a rank could not write its records to {folder} ({_code(code)}; {_room(folder)}){said}"
 
@@ -197,7 +205,7 @@ def _room(folder: Path) -> str:
         return f"which cannot be read: {error.strerror}"
 
 
-def _first_to_end(records: _Records, suspects: Sequence[int], ending: Ending) -> int | None:
+def _first_to_end(records: _Records, suspects: Sequence[int], ending: JobExit) -> int | None:
     """The rank of `suspects` whose end made the others end; None where nothing tells.
 
     Launchers of all MPIs name the process, some the rank.

@@ -62,15 +62,15 @@ class LastCollectives(msgspec.Struct, frozen=True, kw_only=True):
     groups: list[GroupCalls]
 
 
-def last_file(folder: Path, rank: int | str) -> Path:
+def last_collectives_file(folder: Path, rank: int | str) -> Path:
     """rank: `*` for the pattern of all."""
     return folder / f"last-collectives-{rank}.json"
 
 
-def write_last(folder: Path, last: LastCollectives) -> Path:
+def write_last_collectives(folder: Path, last: LastCollectives) -> Path:
     """Groups that the same process has written of before, and that `last` is silent about, stay;
     so does the first reason."""
-    path = last_file(folder, last.rank)
+    path = last_collectives_file(folder, last.rank)
     earlier = _read(path)
     if earlier is not None and earlier.process_id == last.process_id:
         known = {(group.group, *group.members) for group in last.groups}
@@ -80,7 +80,7 @@ def write_last(folder: Path, last: LastCollectives) -> Path:
     return path
 
 
-def read_last(folder: Path) -> dict[int, LastCollectives]:
+def read_last_collectives(folder: Path) -> dict[int, LastCollectives]:
     """Read the files of all ranks that wrote one, by rank; skip damaged ones."""
     found = {}
     for path in folder.glob("last-collectives-*.json"):
@@ -91,7 +91,7 @@ def read_last(folder: Path) -> dict[int, LastCollectives]:
     return dict(sorted(found.items()))
 
 
-def who_was_where(lasts: Mapping[int, LastCollectives]) -> str | None:
+def describe_stuck_ranks(lasts: Mapping[int, LastCollectives]) -> str | None:
     """Describe the ranks that are behind and what they last finished, in one sentence.
 
     Where none is behind, the collective that all were in; None where nothing is known.
@@ -105,7 +105,7 @@ def who_was_where(lasts: Mapping[int, LastCollectives]) -> str | None:
         for (_, members), of_ranks in sorted(groups.items(), key=_newest, reverse=True)
         if (sentence := _behind(members, of_ranks))
     ]
-    return "; ".join(sentences[:2]) if sentences else _together(groups)
+    return "; ".join(sentences[:2]) if sentences else _common_collective(groups)
 
 
 def _newest(item: tuple[object, dict[int, GroupCalls]]) -> int:
@@ -137,7 +137,9 @@ def _behind(members: Sequence[int], of_ranks: Mapping[int, GroupCalls]) -> str |
     return text + (f" (rank {_listed(silent)} left no word)" if silent else "")
 
 
-def _together(groups: Mapping[tuple[str, tuple[int, ...]], dict[int, GroupCalls]]) -> str | None:
+def _common_collective(
+    groups: Mapping[tuple[str, tuple[int, ...]], dict[int, GroupCalls]],
+) -> str | None:
     """Describe the collective that all were in, and the ranks without a file."""
     waited_in = [item for item in groups.items() if _waiting(item[1])]
     newest = max(waited_in, key=_newest, default=None)

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from phalanx.records.last import (
+from phalanx.records.last_collectives import (
     GroupCalls,
     LastCall,
     LastCollectives,
-    last_file,
-    read_last,
-    who_was_where,
-    write_last,
+    describe_stuck_ranks,
+    last_collectives_file,
+    read_last_collectives,
+    write_last_collectives,
 )
 
 
@@ -51,7 +51,7 @@ def test_who_is_behind_is_named_with_what_it_last_finished() -> None:
         last(1, calls(20, 44, done=False)),
         last(2, calls(20, 41, done=True)),
     )
-    assert who_was_where(everyone) == (
+    assert describe_stuck_ranks(everyone) == (
         "rank 2 is 3 collectives behind: it last finished all_reduce number 41 of group world, "
         "the others are in all_reduce number 44"
     )
@@ -59,7 +59,7 @@ def test_who_is_behind_is_named_with_what_it_last_finished() -> None:
 
 def test_who_is_behind_and_in_the_middle_of_one() -> None:
     everyone = by_rank(last(0, calls(1, 3, done=False)), last(1, calls(1, 2, done=False)))
-    assert who_was_where(everyone) == (
+    assert describe_stuck_ranks(everyone) == (
         "rank 1 is 1 collective behind: it last finished all_reduce number 1 of group world, "
         "the others are in all_reduce number 3 (rank 2 left no word)"
     )
@@ -67,7 +67,7 @@ def test_who_is_behind_and_in_the_middle_of_one() -> None:
 
 def test_who_left_no_word_is_named() -> None:
     everyone = by_rank(last(0, calls(1, 5, done=False)), last(2, calls(1, 5, done=False)))
-    assert who_was_where(everyone) == (
+    assert describe_stuck_ranks(everyone) == (
         "rank 1 left no word; rank 0, 2 waited in all_reduce number 5 of group world"
     )
 
@@ -79,15 +79,15 @@ def test_who_waits_counts_and_not_whose_clock_is_coarse() -> None:
     over = last(0, calls(59, 309, done=True, name="barrier"), size=2)
     both = GroupCalls(group="world", members=[0, 1], calls=over.groups[0].calls)
     waiting.groups.append(both)
-    assert who_was_where(by_rank(waiting)) == (
+    assert describe_stuck_ranks(by_rank(waiting)) == (
         "rank 1 left no word; rank 0 waited in fused_step number 308 of group parts"
     )
 
 
 def test_nothing_is_said_where_all_were_together() -> None:
     everyone = by_rank(*[last(rank, calls(1, 5, done=False)) for rank in range(3)])
-    assert who_was_where(everyone) is None
-    assert who_was_where({}) is None
+    assert describe_stuck_ranks(everyone) is None
+    assert describe_stuck_ranks({}) is None
 
 
 def test_of_several_groups_the_newest_comes_first() -> None:
@@ -99,32 +99,32 @@ def test_of_several_groups_the_newest_comes_first() -> None:
         0: LastCollectives(**{**_fields(first), "groups": groups}),
         1: LastCollectives(**{**_fields(last(1, earlier)), "groups": behind}),
     }
-    said = who_was_where(everyone)
+    said = describe_stuck_ranks(everyone)
     assert said is not None
     assert said.startswith("rank 1 is 1 collective behind: it last finished all_reduce number 59")
     assert "of group parts" in said
 
 
 def test_one_file_a_process_the_first_reason_stays(tmp_path: Path) -> None:
-    write_last(tmp_path, last(1, calls(1, 2, done=False)))
+    write_last_collectives(tmp_path, last(1, calls(1, 2, done=False)))
     other = last(1, calls(1, 9, done=True), group="parts")
-    write_last(tmp_path, LastCollectives(**{**_fields(other), "reason": "ended"}))
-    found = read_last(tmp_path)[1]
+    write_last_collectives(tmp_path, LastCollectives(**{**_fields(other), "reason": "ended"}))
+    found = read_last_collectives(tmp_path)[1]
     assert found.reason == "rank 0 waited"
     assert {group.group for group in found.groups} == {"world", "parts"}
 
 
 def test_the_file_of_another_process_is_replaced(tmp_path: Path) -> None:
-    write_last(tmp_path, last(1, calls(1, 2, done=False), process_id=1))
-    write_last(tmp_path, last(1, calls(1, 9, done=True), group="parts"))
-    assert [group.group for group in read_last(tmp_path)[1].groups] == ["parts"]
+    write_last_collectives(tmp_path, last(1, calls(1, 2, done=False), process_id=1))
+    write_last_collectives(tmp_path, last(1, calls(1, 9, done=True), group="parts"))
+    assert [group.group for group in read_last_collectives(tmp_path)[1].groups] == ["parts"]
 
 
 def test_damaged_files_are_left_out(tmp_path: Path) -> None:
-    last_file(tmp_path, 0).write_text("{")
-    last_file(tmp_path, 2).write_bytes(b'{"hostname": "\xff"}')
-    write_last(tmp_path, last(1, calls(1, 2, done=False)))
-    assert list(read_last(tmp_path)) == [1]
+    last_collectives_file(tmp_path, 0).write_text("{")
+    last_collectives_file(tmp_path, 2).write_bytes(b'{"hostname": "\xff"}')
+    write_last_collectives(tmp_path, last(1, calls(1, 2, done=False)))
+    assert list(read_last_collectives(tmp_path)) == [1]
 
 
 def _fields(struct: LastCollectives) -> dict[str, object]:

@@ -7,8 +7,8 @@ import pytest
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
-from phalanx.records.judging import Ending, judge, raise_failure
 from phalanx.records.launcher_log import LAUNCHER_LOG
+from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
 from phalanx.records.schema import Failure, FinishedEvent, Outcome, StartedEvent
 
 LOGS = {
@@ -43,8 +43,8 @@ def write_rank(folder: Path, rank: int, *, finished: bool) -> None:
 def test_a_run_is_complete_when_every_rank_says_so(tmp_path: Path) -> None:
     for rank in range(2):
         write_rank(tmp_path, rank, finished=True)
-    assert judge(tmp_path, 2, Ending(0)).status == "completed"
-    outcome = judge(tmp_path, 3, Ending(0))
+    assert determine_outcome(tmp_path, 2, JobExit(0)).status == "completed"
+    outcome = determine_outcome(tmp_path, 3, JobExit(0))
     assert outcome.status == "failed"
     assert "unfinished: rank 2" in (outcome.error or "")
 
@@ -54,7 +54,7 @@ def test_the_rank_that_was_killed_is_named(tmp_path: Path, vendor: str) -> None:
     for rank in range(3):
         write_rank(tmp_path, rank, finished=False)
     (tmp_path / LAUNCHER_LOG).write_text(LOGS[vendor])
-    outcome = judge(tmp_path, 3, Ending(137))
+    outcome = determine_outcome(tmp_path, 3, JobExit(137))
     assert outcome.rank == 1
     assert outcome.error == (
         "rank 1, a worker, ended without a word (exit code 137): killed, perhaps for want of memory"
@@ -68,7 +68,7 @@ def test_a_rank_that_died_before_it_began_is_named_by_the_launcher(
     tmp_path: Path, vendor: str
 ) -> None:
     (tmp_path / LAUNCHER_LOG).write_text(LOGS[vendor])
-    outcome = judge(tmp_path, 2, Ending(137))
+    outcome = determine_outcome(tmp_path, 2, JobExit(137))
     assert outcome.rank == 1
     assert (outcome.error or "").startswith("rank 1 ended without a word (exit code 137): killed")
 
@@ -109,23 +109,26 @@ def test_ranks_that_hydra_killed_are_not_blamed(
         write_rank(tmp_path, each, finished=False)
     log = "".join(HYDRA.format(who=who, how=how) for who, how in ended)
     (tmp_path / LAUNCHER_LOG).write_text(log)
-    outcome = judge(tmp_path, 2, Ending(code))
+    outcome = determine_outcome(tmp_path, 2, JobExit(code))
     assert outcome.rank == rank
     assert told in (outcome.error or "")
 
 
 def test_ranks_that_never_began_are_not_blamed_where_nobody_names_them(tmp_path: Path) -> None:
     (tmp_path / LAUNCHER_LOG).write_text(LOGS["mpich"])
-    outcome = judge(tmp_path, 2, Ending(1))
+    outcome = determine_outcome(tmp_path, 2, JobExit(1))
     assert outcome.rank is None
     assert "MPI could not start" in (outcome.error or "")
 
 
 def test_ranks_that_fell_silent(tmp_path: Path) -> None:
-    assert judge(tmp_path, 2, Ending(None, silent_s=5)).error == "not begun after 5 s: rank 0, 1"
+    assert (
+        determine_outcome(tmp_path, 2, JobExit(None, silent_s=5)).error
+        == "not begun after 5 s: rank 0, 1"
+    )
     write_rank(tmp_path, 0, finished=True)
     assert (
-        judge(tmp_path, 2, Ending(None, silent_s=5)).error
+        determine_outcome(tmp_path, 2, JobExit(None, silent_s=5)).error
         == "no progress for 5 s; unfinished: rank 1"
     )
 
@@ -133,7 +136,7 @@ def test_ranks_that_fell_silent(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("mendable", "kind"), [(True, UserError), (False, RunFailedError)])
 def test_the_first_error_decides(tmp_path: Path, mendable: bool, kind: type[Exception]) -> None:
     write_failure(tmp_path, Failure(rank=1, mendable=mendable, message="so it is", traceback=""))
-    outcome = judge(tmp_path, 2, Ending(1))
+    outcome = determine_outcome(tmp_path, 2, JobExit(1))
     assert outcome == Outcome(status="failed", error="so it is", rank=1)
     with pytest.raises(kind, match="so it is"):
         raise_failure(tmp_path, outcome)
@@ -150,10 +153,12 @@ def test_an_error_that_no_rank_could_write_down_is_told(tmp_path: Path) -> None:
         "ImportError: cannot import name 'c' from 'a.b'\n"
         "prterun has exited due to process rank 0\n"
     )
-    error = judge(tmp_path, 2, Ending(1)).error or ""
+    error = determine_outcome(tmp_path, 2, JobExit(1)).error or ""
     assert error.endswith("error in launcher.log: ImportError: cannot import name 'c' from 'a.b'")
     (tmp_path / LAUNCHER_LOG).write_text(LOGS["mpich"])
-    assert "Killed, perhaps for want of memory" in (judge(tmp_path, 2, Ending(137)).error or "")
+    assert "Killed, perhaps for want of memory" in (
+        determine_outcome(tmp_path, 2, JobExit(137)).error or ""
+    )
 
 
 GLOO = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:12481"
@@ -174,20 +179,20 @@ def found_by_rank_1(folder: Path, message: str) -> None:
 @pytest.mark.parametrize(
     ("ending", "log", "error"),
     [
-        (Ending(-9, rank=0), "", "rank 0, a server, ended without a word (SIGKILL): killed, "),
-        (Ending(137), LOGS["openmpi"].replace("1001", "1000"), "rank 0, a server, ended without"),
-        (Ending(74, rank=0), "", "a rank could not write its records"),
-        (Ending(1), "phalanx: rank 0: OSError: no space", "a rank could not write its records"),
-        (Ending(-6, rank=0), "", "ended without a word (SIGABRT): aborted"),
+        (JobExit(-9, rank=0), "", "rank 0, a server, ended without a word (SIGKILL): killed, "),
+        (JobExit(137), LOGS["openmpi"].replace("1001", "1000"), "rank 0, a server, ended without"),
+        (JobExit(74, rank=0), "", "a rank could not write its records"),
+        (JobExit(1), "phalanx: rank 0: OSError: no space", "a rank could not write its records"),
+        (JobExit(-6, rank=0), "", "ended without a word (SIGABRT): aborted"),
     ],
 )
 def test_the_rank_that_died_is_blamed_and_not_the_one_that_noticed(
-    tmp_path: Path, message: str, ending: Ending, log: str, error: str
+    tmp_path: Path, message: str, ending: JobExit, log: str, error: str
 ) -> None:
     """Gloo's survivor wrote down "Connection closed by peer", and was named as the one to fail."""
     found_by_rank_1(tmp_path, message)
     (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 1: {message}\n{ABORTED}{log}")
-    outcome = judge(tmp_path, 2, ending)
+    outcome = determine_outcome(tmp_path, 2, ending)
     assert outcome.rank == 0
     assert error in (outcome.error or "")
     with pytest.raises(RunFailedError) as caught:
@@ -198,7 +203,7 @@ def test_the_rank_that_died_is_blamed_and_not_the_one_that_noticed(
 def test_a_peer_that_is_gone_is_named_where_its_end_is_not_known(tmp_path: Path) -> None:
     found_by_rank_1(tmp_path, GONE)
     (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 1: {GONE}\n{ABORTED}")
-    outcome = judge(tmp_path, 2, Ending(1))
+    outcome = determine_outcome(tmp_path, 2, JobExit(1))
     assert outcome.rank == 0
     assert outcome.error == (
         "rank 0 failed: its process is gone (its last collectives: x.json), as rank 1 noticed"
@@ -209,14 +214,14 @@ def test_a_peer_that_is_gone_is_named_where_its_end_is_not_known(tmp_path: Path)
 
 def test_an_error_of_a_rank_comes_before_the_deaths_that_follow_it(tmp_path: Path) -> None:
     found_by_rank_1(tmp_path, "ZeroDivisionError: made")
-    outcome = judge(tmp_path, 2, Ending(-9, rank=0))
+    outcome = determine_outcome(tmp_path, 2, JobExit(-9, rank=0))
     assert (outcome.rank, outcome.error) == (1, "ZeroDivisionError: made")
 
 
 def test_a_pipe_of_its_own_that_broke_is_no_death_of_another(tmp_path: Path) -> None:
     message = "BrokenPipeError: [Errno 32] Broken pipe"
     found_by_rank_1(tmp_path, message)
-    outcome = judge(tmp_path, 2, Ending(1))
+    outcome = determine_outcome(tmp_path, 2, JobExit(1))
     assert (outcome.rank, outcome.error) == (1, message)
 
 
@@ -228,7 +233,7 @@ def test_the_reason_stays_where_the_disk_is_gone(
 
     write_rank(tmp_path, 0, finished=True)
     monkeypatch.setattr("shutil.disk_usage", refuse)
-    error = judge(tmp_path, 2, Ending(74, rank=1)).error or ""
+    error = determine_outcome(tmp_path, 2, JobExit(74, rank=1)).error or ""
     assert "could not write its records" in error
     assert "which cannot be read: Stale file handle" in error
 
@@ -237,7 +242,7 @@ def test_the_reason_stays_where_the_disk_is_gone(
 def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str | None) -> None:
     if message:
         found_by_rank_1(tmp_path, message)
-    error = judge(tmp_path, 2, Ending(-9)).error
+    error = determine_outcome(tmp_path, 2, JobExit(-9)).error
     assert error == "the launcher was killed (SIGKILL), and its ranks with it"
 
 
@@ -254,7 +259,7 @@ def test_a_launcher_that_was_killed_is_recognised(tmp_path: Path, message: str |
 )
 def test_the_end_of_ranks_that_say_nothing(tmp_path: Path, code: int, log: str, error: str) -> None:
     (tmp_path / LAUNCHER_LOG).write_text(log)
-    said = judge(tmp_path, 2, Ending(code)).error or ""
+    said = determine_outcome(tmp_path, 2, JobExit(code)).error or ""
     assert error in said
     assert f"(exit code {code})" in said
 
@@ -264,7 +269,7 @@ def test_torn_records_are_no_obstacle(tmp_path: Path) -> None:
     write_rank(tmp_path, 0, finished=True)
     rank_file(tmp_path, 1).write_bytes(b"\xff\xfe{\n")
     (tmp_path / "error.json").write_bytes(b'{"rank": 1, "mes')
-    outcome = judge(tmp_path, 2, Ending(1))
+    outcome = determine_outcome(tmp_path, 2, JobExit(1))
     assert "unfinished: rank 1." in (outcome.error or "")
     with pytest.raises(RunFailedError, match="unfinished: rank 1"):
         raise_failure(tmp_path, outcome)

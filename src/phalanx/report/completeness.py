@@ -10,7 +10,7 @@ from phalanx.records.schema import Event
 DIED = "its process is gone: it ended without a word"
 
 
-def check_ends(folder: Path, ranks: Mapping[Path, Sequence[Event]], last: type[Event]) -> None:
+def check_complete(folder: Path, ranks: Mapping[Path, Sequence[Event]], last: type[Event]) -> None:
     """Check that the file of every rank has exactly one event of `last`, at its end.
 
     Raises: ValueError naming the files.
