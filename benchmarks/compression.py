@@ -204,7 +204,7 @@ def accuracies(world, task: dict) -> dict[str, object]:
     """Of each compressor the validation accuracy after the last epoch, seed by seed."""
     import torch
 
-    from phalanx.data.dataset import load_dataset
+    from phalanx.data.datasets.dataset import load_dataset
 
     data = load_dataset("auto")
     told: dict[str, list[float]] = {name: [] for name in task["compressors"]}

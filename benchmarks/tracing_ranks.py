@@ -20,7 +20,7 @@ from torch import Tensor
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.world import World
-from phalanx.data.dataset import load_dataset
+from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.data.sources.source import LoadedBatch
 from phalanx.models.build import build_model

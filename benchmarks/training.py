@@ -44,7 +44,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.world import World
-from phalanx.data.dataset import Dataset, load_dataset
+from phalanx.data.datasets.dataset import Dataset, load_dataset
 from phalanx.data.sampler import epoch_order
 from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.command import mpi_job

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from phalanx.data.catalog import TEXT_SHAPE
+from phalanx.data.datasets.catalog import TEXT_SHAPE
 from phalanx.models.build import build_model
 from phalanx.models.cnn import CNN
 from phalanx.models.mlp import MLP

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.data.catalog import TEXT_SHAPE
+from phalanx.data.datasets.catalog import TEXT_SHAPE
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions, completed, stage_layers
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.data.catalog import resolve
+from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
 from phalanx.records.schema import FinishedEvent, SummaryEvent

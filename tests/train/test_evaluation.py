@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from phalanx.comm.optimizer_update import OptimizerConfig
-from phalanx.data.dataset import load_dataset
+from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.sampler import epoch_order
 from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.parallel.sequential import Sequential

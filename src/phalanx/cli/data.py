@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from phalanx.cli.lazy import add_command
-from phalanx.data.catalog import fetch_folder
-from phalanx.data.inventory import inventory
+from phalanx.data.datasets.catalog import fetch_folder
+from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.fetch_mnist import TIMEOUT_S, fetch_mnist
 from phalanx.data.published.published_file import MNIST_MIRRORS
 

@@ -14,7 +14,7 @@ from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
 from phalanx.cli.as_json import Json, print_study
 from phalanx.cli.lazy import add_command
-from phalanx.data.catalog import resolve
+from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.models.options import ModelName

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.as_json import Json, print_study
-from phalanx.data.catalog import resolve
+from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import RunFailedError
 from phalanx.report.compression.study_data import KIND
 from phalanx.report.compression.summary import print_summary

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.as_json import Json, print_study
-from phalanx.data.catalog import NUM_TRAIN_SAMPLES, resolve
+from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phalanx.data.catalog import resolve
+from phalanx.data.datasets.catalog import resolve
 from phalanx.doctor.finding import Finding, ok
 
 

@@ -14,7 +14,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.scratch.partition import partition_layers
 
 if TYPE_CHECKING:
-    from phalanx.data.catalog import Choice
+    from phalanx.data.datasets.catalog import Choice
 
 SchemeName = Literal["alone", "server", "library", "ring", "tensor"]
 ActivationName = Literal["relu", "sigmoid"]
@@ -135,7 +135,7 @@ def complete(config: ScratchConfig) -> ScratchConfig:
 
     Raises: UserError when the options do not fit each other or the data, before anything starts.
     """
-    from phalanx.data.catalog import NUM_TRAIN_SAMPLES, NUM_VALIDATION_SAMPLES
+    from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, NUM_VALIDATION_SAMPLES
 
     available = {"train_samples": NUM_TRAIN_SAMPLES, "validation_samples": NUM_VALIDATION_SAMPLES}
     for name, largest in available.items():
@@ -149,7 +149,9 @@ def complete(config: ScratchConfig) -> ScratchConfig:
 
 def choose_data(config: ScratchConfig) -> Choice:
     """Return the folder of the data set of `config`, and the reason."""
-    from phalanx.data.catalog import resolve  # a hundred ranks that do not ask need not wait
+    from phalanx.data.datasets.catalog import (
+        resolve,  # a hundred ranks that do not ask need not wait
+    )
 
     return resolve(config.dataset, config.data_root)
 

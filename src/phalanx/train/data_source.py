@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from phalanx.data.dataset import load_dataset
+from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.pack_reader import INPUTS, Preparation
 from phalanx.data.sources.in_memory import InMemorySource

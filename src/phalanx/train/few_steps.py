@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phalanx.data.catalog import NUM_TRAIN_SAMPLES, resolve
-from phalanx.data.inventory import inventory
+from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
+from phalanx.data.datasets.inventory import inventory
 from phalanx.data.packed.index_file import read_index
 from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig

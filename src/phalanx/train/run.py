@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 
-from phalanx.data.catalog import Choice, resolve
+from phalanx.data.datasets.catalog import Choice, resolve
 from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.inventory import inventory
+from phalanx.data.datasets.inventory import inventory
 from phalanx.data.packed.index import INDEX
 from phalanx.data.packed.index_file import SPLITS, read_index
 from phalanx.data.packed.pack import Pack

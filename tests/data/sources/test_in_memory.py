@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.dataset import Dataset
+from phalanx.data.datasets.dataset import Dataset
 from phalanx.data.sources.in_memory import InMemorySource, evaluation_slices
 from phalanx.data.sources.source import IGNORED
 

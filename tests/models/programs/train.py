@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from phalanx.data.dataset import Dataset, load_dataset
+from phalanx.data.datasets.dataset import Dataset, load_dataset
 from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from phalanx.comm.traffic import COUNT
-from phalanx.data.dataset import Dataset
+from phalanx.data.datasets.dataset import Dataset
 from phalanx.data.sources.in_memory import InMemorySource
 from phalanx.launch.detect import detect
 from phalanx.models.build import build_model

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.memory import check_fits
+from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
 from phalanx.data.packing.chunked import ChunkedOrigin
 from phalanx.data.packing.hdf5_links import find_data_set

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.idx import read_idx
+from phalanx.data.datasets.idx import read_idx
 from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
 from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError

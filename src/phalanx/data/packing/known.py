@@ -7,10 +7,10 @@ from typing import get_args
 
 import numpy as np
 
-from phalanx.data.catalog import Name, resolve
-from phalanx.data.images import read_images
+from phalanx.data.datasets.catalog import Name, resolve
+from phalanx.data.datasets.images import read_images
+from phalanx.data.datasets.text import read_text
 from phalanx.data.packing.origin import ArraysOrigin
-from phalanx.data.text import read_text
 
 NAMES: tuple[str, ...] = get_args(Name)
 

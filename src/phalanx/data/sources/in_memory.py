@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from phalanx.data.dataset import Dataset
+from phalanx.data.datasets.dataset import Dataset
 from phalanx.data.sampler import GlobalBatches, evaluation_shard
 from phalanx.data.sources.source import IGNORED, LoadedBatch
 

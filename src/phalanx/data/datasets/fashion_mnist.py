@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phalanx.data.arrays import Arrays
-from phalanx.data.labels import check_labels
-from phalanx.data.mnist import read_idx_files
+from phalanx.data.datasets.arrays import Arrays
+from phalanx.data.datasets.check_labels import check_labels
+from phalanx.data.datasets.mnist import read_idx_files
 from phalanx.data.published.file_sets import FASHION
 
 

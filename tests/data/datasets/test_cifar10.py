@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.data.catalog import resolve
-from phalanx.data.cifar import read_cifar10
-from phalanx.data.dataset import load_dataset
-from phalanx.data.inventory import inventory
+from phalanx.data.datasets.catalog import resolve
+from phalanx.data.datasets.cifar10 import read_cifar10
+from phalanx.data.datasets.dataset import load_dataset
+from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.file_sets import CIFAR10
 from phalanx.errors import UserError
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from phalanx.data.idx import parse_idx, read_idx
+from phalanx.data.datasets.idx import parse_idx, read_idx
 from phalanx.errors import UserError
 
 TYPES = {"u1": 0x08, "i1": 0x09, "i2": 0x0B, "i4": 0x0C, "f4": 0x0D, "f8": 0x0E}

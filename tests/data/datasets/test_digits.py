@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from phalanx.data.arrays import Arrays
-from phalanx.data.digits import (
+from phalanx.data.datasets.arrays import Arrays
+from phalanx.data.datasets.digits import (
     TRAIN_SEED,
     VALIDATION_SEED,
     affine_maps,

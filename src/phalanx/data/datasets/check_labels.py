@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from phalanx.data.arrays import Bytes
+from phalanx.data.datasets.arrays import Bytes
 from phalanx.errors import UserError
 
 NUM_CLASSES = 10

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.data.arrays import Bytes
-from phalanx.data.catalog import Choice, Name, resolve
-from phalanx.data.images import read_images
-from phalanx.data.text import Tokens, read_text
+from phalanx.data.datasets.arrays import Bytes
+from phalanx.data.datasets.catalog import Choice, Name, resolve
+from phalanx.data.datasets.images import read_images
+from phalanx.data.datasets.text import Tokens, read_text
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.gzip_file import read_unzipped, unzipped_size
-from phalanx.data.memory import check_fits
+from phalanx.data.memory_limit import check_fits
 from phalanx.errors import UserError
 
 # Type byte of the header → element, most significant byte first.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.catalog import digits_file, fetch_folder, resolve
+from phalanx.data.datasets.catalog import digits_file, fetch_folder, resolve
 from phalanx.data.published.file_sets import cache_folder
 from phalanx.data.published.published_file import MNIST_FILES
 from phalanx.errors import UserError
@@ -124,7 +124,7 @@ def test_cache_folder_follows_the_convention(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_launcher_asks_without_torch_or_numpy() -> None:
     program = (
-        "import sys; from phalanx.data.catalog import resolve; resolve('auto');"
+        "import sys; from phalanx.data.datasets.catalog import resolve; resolve('auto');"
         "print({'torch', 'numpy', 'sklearn'} & set(sys.modules))"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -136,7 +136,7 @@ def test_digits_without_what_they_are_made_from(
 ) -> None:
     """They are taken from the cache, or refused before anything is started."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("phalanx.data.catalog.find_spec", lambda _: None)
+    monkeypatch.setattr("phalanx.data.datasets.catalog.find_spec", lambda _: None)
     for name in ("digits", "auto"):
         with pytest.raises(UserError, match=r"scikit-learn, .* pip install 'phalanx\[study\]'"):
             resolve(name)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.data.arrays import Bytes
+from phalanx.data.datasets.arrays import Bytes
 from phalanx.data.file_lock import exclusive
 from phalanx.records.files import write_atomically
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.data.arrays import Arrays, Bytes
-from phalanx.data.cache import cached
-from phalanx.data.catalog import NUM_TRAIN_SAMPLES, Choice, Name, digits_file
-from phalanx.data.cifar import read_cifar10
-from phalanx.data.fashion import read_fashion
-from phalanx.data.mnist import read_mnist
+from phalanx.data.datasets.array_cache import cached
+from phalanx.data.datasets.arrays import Arrays, Bytes
+from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, Choice, Name, digits_file
+from phalanx.data.datasets.cifar10 import read_cifar10
+from phalanx.data.datasets.fashion_mnist import read_fashion
+from phalanx.data.datasets.mnist import read_mnist
 
 
 def read_images(choice: Choice) -> Arrays:
@@ -35,7 +35,7 @@ def read_files(name: Name, folder: Path) -> Arrays:
 
 
 def _make_packed_digits() -> Bytes:
-    from phalanx.data.digits import make_digits  # not needed when the cache is there
+    from phalanx.data.datasets.digits import make_digits  # not needed when the cache is there
 
     return pack(make_digits())
 

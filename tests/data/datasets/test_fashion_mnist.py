@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.data.catalog import resolve
-from phalanx.data.dataset import load_dataset
-from phalanx.data.fashion import read_fashion
-from phalanx.data.inventory import inventory
+from phalanx.data.datasets.catalog import resolve
+from phalanx.data.datasets.dataset import load_dataset
+from phalanx.data.datasets.fashion_mnist import read_fashion
+from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.file_sets import FASHION
 from phalanx.data.published.published_file import is_verified
 from phalanx.errors import UserError

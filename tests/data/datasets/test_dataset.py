@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.data.arrays import Arrays
-from phalanx.data.catalog import digits_file
-from phalanx.data.dataset import Dataset, load_dataset
-from phalanx.data.images import pack, unpack
+from phalanx.data.datasets.arrays import Arrays
+from phalanx.data.datasets.catalog import digits_file
+from phalanx.data.datasets.dataset import Dataset, load_dataset
+from phalanx.data.datasets.images import pack, unpack
 from phalanx.errors import UserError
 
 
@@ -96,7 +96,7 @@ def test_a_wrong_checksum_is_refused(mnist_copy: Path, mnist_folder: Path) -> No
 @pytest.mark.usefixtures("with_digits")
 def test_the_cache_is_read_without_scikit_learn() -> None:
     program = (
-        "import sys; from phalanx.data.dataset import load_dataset;"
+        "import sys; from phalanx.data.datasets.dataset import load_dataset;"
         "load_dataset('digits', train_samples=1); print('sklearn' in sys.modules)"
     )
     answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

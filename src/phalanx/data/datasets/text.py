@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.catalog import CONTEXT
-from phalanx.data.reference import Reference, read_reference
-from phalanx.data.vocabulary import encode
+from phalanx.data.datasets.catalog import CONTEXT
+from phalanx.data.datasets.language_reference import Reference, read_reference
+from phalanx.data.datasets.vocabulary import encode
 
 Tokens = NDArray[np.int64]
 

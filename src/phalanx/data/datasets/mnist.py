@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.data.arrays import Arrays, Bytes
-from phalanx.data.idx import parse_idx
+from phalanx.data.datasets.arrays import Arrays, Bytes
+from phalanx.data.datasets.idx import parse_idx
 from phalanx.data.published.file_sets import MNIST, FileSet
 from phalanx.data.published.published_file import PublishedFile, find_file, read_verified
 from phalanx.errors import UserError

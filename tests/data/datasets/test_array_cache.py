@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.arrays import Bytes
-from phalanx.data.cache import cached, checksum_file, read
+from phalanx.data.datasets.array_cache import cached, checksum_file, read
+from phalanx.data.datasets.arrays import Bytes
 
 ARRAY = np.arange(1000, dtype=np.uint8).reshape(10, 100)
 
@@ -69,7 +69,7 @@ def test_a_full_disk_is_done_without(path: Path) -> None:
 def test_of_many_processes_one_makes_it(path: Path, tmp_path: Path) -> None:
     program = """
 import os, sys, time, pathlib, numpy
-from phalanx.data.cache import cached
+from phalanx.data.datasets.array_cache import cached
 def make():
     pathlib.Path(sys.argv[2], f"made-by-{os.getpid()}").touch()
     time.sleep(0.2)

@@ -16,8 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from phalanx.data.arrays import Arrays, Bytes
-from phalanx.data.catalog import NEEDS_SCIKIT_LEARN, NUM_TRAIN_SAMPLES, NUM_VALIDATION_SAMPLES
+from phalanx.data.datasets.arrays import Arrays, Bytes
+from phalanx.data.datasets.catalog import (
+    NEEDS_SCIKIT_LEARN,
+    NUM_TRAIN_SAMPLES,
+    NUM_VALIDATION_SAMPLES,
+)
 from phalanx.errors import UserError
 
 Labels = NDArray[np.int64]

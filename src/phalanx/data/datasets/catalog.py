@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
+from phalanx.data.datasets.language_reference import describe_reference
+from phalanx.data.datasets.vocabulary import VOCABULARY
 from phalanx.data.published.file_sets import (
     CIFAR10,
     FASHION,
@@ -23,8 +25,6 @@ from phalanx.data.published.file_sets import (
     what_is_missing,
 )
 from phalanx.data.published.published_file import check_size, find_file
-from phalanx.data.reference import describe_reference
-from phalanx.data.vocabulary import VOCABULARY
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 

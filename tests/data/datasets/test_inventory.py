@@ -4,9 +4,9 @@ import platform
 import re
 from pathlib import Path
 
-from phalanx.data.catalog import digits_file
-from phalanx.data.dataset import load_dataset
-from phalanx.data.inventory import Holding, inventory
+from phalanx.data.datasets.catalog import digits_file
+from phalanx.data.datasets.dataset import load_dataset
+from phalanx.data.datasets.inventory import Holding, inventory
 
 
 def holdings(data_root: Path | None = None) -> dict[str, Holding]:

@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.data.cache import read
-from phalanx.data.catalog import (
+from phalanx.data.datasets.array_cache import read
+from phalanx.data.datasets.catalog import (
     FILE_SETS,
     NUM_TRAIN_SAMPLES,
     NUM_VALIDATION_SAMPLES,
     Name,
     digits_file,
 )
-from phalanx.data.images import read_files
+from phalanx.data.datasets.images import read_files
+from phalanx.data.datasets.language_reference import fingerprint, has_reference, read_reference
+from phalanx.data.datasets.text import num_windows
 from phalanx.data.published.file_sets import find_folder, search_roots
 from phalanx.data.published.published_file import (
     PublishedFile,
@@ -23,8 +25,6 @@ from phalanx.data.published.published_file import (
     is_verified,
     read_verified,
 )
-from phalanx.data.reference import fingerprint, has_reference, read_reference
-from phalanx.data.text import num_windows
 from phalanx.errors import UserError
 
 

@@ -9,12 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data import reference
-from phalanx.data.catalog import CONTEXT, resolve
-from phalanx.data.dataset import load_dataset
-from phalanx.data.reference import Reference, cut, read_reference
-from phalanx.data.text import num_windows, read_text, windows
-from phalanx.data.vocabulary import ALPHABET, UNKNOWN, VOCABULARY, decode, encode
+from phalanx.data.datasets import language_reference
+from phalanx.data.datasets.catalog import CONTEXT, resolve
+from phalanx.data.datasets.dataset import load_dataset
+from phalanx.data.datasets.language_reference import Reference, cut, read_reference
+from phalanx.data.datasets.text import num_windows, read_text, windows
+from phalanx.data.datasets.vocabulary import ALPHABET, UNKNOWN, VOCABULARY, decode, encode
 from phalanx.errors import UserError
 
 
@@ -112,11 +112,11 @@ def test_the_data_set() -> None:
 
 
 def test_a_python_without_its_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_SOURCE", "pydoc_data.no_such")
+    monkeypatch.setattr(language_reference, "_SOURCE", "pydoc_data.no_such")
     with pytest.raises(UserError, match=r"came without pydoc_data\.no_such.*\n?.*python\.org"):
         resolve("text")
-    monkeypatch.setattr(reference, "_SOURCE", "no_such_package.topics")
-    assert not reference.has_reference()
+    monkeypatch.setattr(language_reference, "_SOURCE", "no_such_package.topics")
+    assert not language_reference.has_reference()
 
 
 def test_another_text_can_be_read() -> None:

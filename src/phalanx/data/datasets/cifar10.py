@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from phalanx.data.arrays import Arrays, Bytes
-from phalanx.data.labels import check_labels
+from phalanx.data.datasets.arrays import Arrays, Bytes
+from phalanx.data.datasets.check_labels import check_labels
 from phalanx.data.published.file_sets import CIFAR10
 from phalanx.data.published.published_file import PublishedFile, find_file, read_verified
 from phalanx.errors import UserError

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.mnist import read_mnist
+from phalanx.data.datasets.mnist import read_mnist
 from phalanx.errors import UserError
 
 
