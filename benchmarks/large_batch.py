@@ -59,7 +59,7 @@ def joined(folder: Path, parts: Sequence[Path]) -> LargeBatchStudyData:
 
 
 def record_of(data: LargeBatchStudyData, cell: BatchCell) -> dict[str, object]:
-    reached = data.reached(cell)
+    reached = data.time_to_target(cell)
     return {
         "remedy": cell.remedy,
         "batch_size": cell.batch_size,

@@ -28,14 +28,14 @@ FACTS = {
 def comparability_topic(runs: Sequence[RunMeasure]) -> Topic:
     """Return the differences of environment between the completed runs."""
     known = [r.run.environment for r in runs if r.run and r.status == "completed"]
-    told = [text for name, words in FACTS.items() if (text := _differing(name, words, known))]
+    texts = [text for name, words in FACTS.items() if (text := _differing(name, words, known))]
     if any((environment.commit or "").endswith(CHANGED) for environment in known):
-        told.append("Made by a source tree that was changed since its commit.")
+        texts.append("Made by a source tree that was changed since its commit.")
     return Topic(
         title="Not made alike",
         rule="Runs of several commits, machines or versions are in one comparison: what differs "
         "between them may be that.",
-        sentences=tuple(Sentence(label="", text=text) for text in told),
+        sentences=tuple(Sentence(label="", text=text) for text in texts),
     )
 
 

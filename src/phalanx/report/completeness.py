@@ -16,9 +16,9 @@ def check_complete(folder: Path, ranks: Mapping[Path, Sequence[Event]], last: ty
     Raises: ValueError naming the files.
     """
     found = [(path, _damage(events, last)) for path, events in ranks.items()]
-    told = [f"{path.relative_to(folder)} {damage}" for path, damage in found if damage]
-    if told:
-        raise ValueError(f"{folder} is damaged: {'; '.join(told)}")
+    texts = [f"{path.relative_to(folder)} {damage}" for path, damage in found if damage]
+    if texts:
+        raise ValueError(f"{folder} is damaged: {'; '.join(texts)}")
 
 
 def _damage(events: Sequence[Event], last: type[Event]) -> str | None:

@@ -123,8 +123,8 @@ def _has_summaries(ranks: Mapping[int, RankMeasure]) -> bool:
 def _damage(folder: Path, ranks: Mapping[int, RankMeasure]) -> str | None:
     """Return the damaged record files of a completed run, in words, or None."""
     found = [(rank_file(folder, rank), measure.damage) for rank, measure in ranks.items()]
-    told = [f"{path.name} {damage}" for path, damage in found if damage]
-    return f"{folder} is damaged: {'; '.join(told)}" if told else None
+    texts = [f"{path.name} {damage}" for path, damage in found if damage]
+    return f"{folder} is damaged: {'; '.join(texts)}" if texts else None
 
 
 def _read_ranks(folder: Path, ranks: int) -> dict[int, RankMeasure]:

@@ -64,7 +64,7 @@ def payload_bytes(moved: TrafficCounter) -> int:
 
 
 @dataclass
-class EpochCounts:
+class EpochSums:
     """Counts of this rank in an epoch."""
 
     samples: int = 0
@@ -118,11 +118,11 @@ def run_epoch(context: LoopContext, epoch: int) -> RankTotals:
     )
 
 
-def train_epoch(context: LoopContext, epoch: int) -> EpochCounts:
+def train_epoch(context: LoopContext, epoch: int) -> EpochSums:
     """Make one update for each global batch of the epoch."""
     order = epoch_order(len(context.train), seed=context.seed, epoch=epoch)
     step = epoch * num_batches(len(order), context.batch_size)
-    counts = EpochCounts()
+    counts = EpochSums()
     ready_at = time.perf_counter()
     for batch in batches(len(order), context.batch_size):
         indices = order[batch.start : batch.stop]

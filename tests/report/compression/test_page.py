@@ -34,9 +34,9 @@ def test_cells_have_the_median_step_of_the_slower_rank(made: CompressionStudyDat
     assert cell is not None
     assert cell.step_s == pytest.approx(step_s("int8", "1Gbit/s,1ms"))
     assert cell.sent_bytes == BYTES["int8"]
-    assert made.smaller("bf16") == 2
+    assert made.compression_ratio("bf16") == 2
     whole, half = step_s("none", "1Gbit/s,1ms"), step_s("bf16", "1Gbit/s,1ms")
-    assert made.faster("bf16", "1Gbit/s,1ms") == pytest.approx(whole / half)
+    assert made.step_speed_up("bf16", "1Gbit/s,1ms") == pytest.approx(whole / half)
 
 
 def test_the_fit_finds_what_the_steps_were_made_of(made: CompressionStudyData) -> None:
@@ -47,7 +47,7 @@ def test_the_fit_finds_what_the_steps_were_made_of(made: CompressionStudyData) -
     assert fit.bases_s == pytest.approx(
         {"none": 0.010, "bf16": 0.012, "int8": 0.016, "topk": 0.011}
     )
-    assert made.pays_below("bf16") == pytest.approx(8e6 / 2e-3)  # bytes saved ÷ coding
+    assert made.break_even_bandwidth("bf16") == pytest.approx(8e6 / 2e-3)  # bytes saved ÷ coding
 
 
 def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
@@ -60,8 +60,8 @@ def test_who_costs_nothing_pays_always_and_who_saves_nothing_never() -> None:
     ]
     fit = fit_step_time(points)
     assert fit is not None
-    assert fit.pays_below("free", "none") == float("inf")
-    assert fit.pays_below("larger", "none") is None
+    assert fit.break_even_bandwidth("free", "none") == float("inf")
+    assert fit.break_even_bandwidth("larger", "none") is None
     assert fit_step_time(points[:1]) is None
 
 

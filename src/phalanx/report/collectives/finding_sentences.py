@@ -25,13 +25,13 @@ HEADLINE_BYTES = 2**20
 
 
 def best_against_rest(results: CollectiveResults) -> str | None:
-    told = _selected_sizes(path_comparisons(results))
-    if not told:
+    texts = _selected_sizes(path_comparisons(results))
+    if not texts:
         return None
     parts = [
         f"{at_size(pair.num_bytes)}{pair.ours.label} takes {duration(pair.ours.median_s)}, "
-        f"{comparison_text(pair, comparisons=len(told))} ({duration(pair.theirs.median_s)})"
-        for pair in told
+        f"{comparison_text(pair, comparisons=len(texts))} ({duration(pair.theirs.median_s)})"
+        for pair in texts
     ]
     return sentence("; ".join(parts))
 
@@ -73,9 +73,9 @@ def crossings(results: CollectiveResults) -> str | None:
         label = parts[0][0]
         every = f"{label} is the fastest at every size"
         return sentence(every if label else "which path is the fastest can be told at no size")
-    told = [f"{label} {_span(low, high)}" for label, low, high in parts if label]
+    texts = [f"{label} {_span(low, high)}" for label, low, high in parts if label]
     unknown = [_span(low, high) for label, low, high in parts if not label]
-    text = f"the fastest is {joined(told)}"
+    text = f"the fastest is {joined(texts)}"
     return sentence(f"{text}; {joined(unknown)} it cannot be told" if unknown else text)
 
 

@@ -58,17 +58,17 @@ def headline(all_results: Sequence[CollectiveResults]) -> str:
     first = all_results[0].collective
     rivals = [pair for pair in found if pair[0].collective == first] or found[:1]
     results, comparison = min(rivals, key=lambda pair: pair[1].gain)
-    what, told = PHRASES[results.collective], comparison_text(comparison, comparisons=len(rivals))
+    what, texts = PHRASES[results.collective], comparison_text(comparison, comparisons=len(rivals))
     if comparison.num_bytes:
         what = f"{what} of {size(comparison.num_bytes)}"
-    return sentence(f"{what} {results.where}: {comparison.ours.label} is {told}").rstrip(".")
+    return sentence(f"{what} {results.where}: {comparison.ours.label} is {texts}").rstrip(".")
 
 
 def _correctness(all_results: Sequence[CollectiveResults]) -> Topic:
     """Report wrong results, or that there were none."""
     points = [(results, point) for results in all_results for point in results.points]
     calls = sum(len(point.times_s) for _, point in points)
-    told = [
+    texts = [
         Sentence(
             label=results.title,
             text=sentence(f"{p.label}{of_size(p.num_bytes)}: {p.wrong:,} wrong elements"),
@@ -76,19 +76,19 @@ def _correctness(all_results: Sequence[CollectiveResults]) -> Topic:
         for results, p in points
         if p.wrong
     ]
-    if not told and calls:
+    if not texts and calls:
         text = f"All results of {calls:,} timed calls were right, every element on every rank."
-        told = [Sentence(label="", text=text)]
+        texts = [Sentence(label="", text=text)]
     return Topic(
         title="Correctness",
         rule="Buffers are rewritten before every call, results checked after it.",
-        sentences=tuple(told),
+        sentences=tuple(texts),
     )
 
 
 def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
     """Report other load on the machine during the measurement."""
-    told = []
+    texts = []
     for measure in measures:
         lost, bench = measure.preempted_per_s, measure.bench
         crowded = bench is not None and (
@@ -99,11 +99,11 @@ def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
                 f"Ranks lost their core {lost:,.0f} times a second: something else was at work, "
                 "and these are not the numbers of a quiet machine."
             )
-            told.append(Sentence(label=measure.mpi, text=text))
+            texts.append(Sentence(label=measure.mpi, text=text))
     return Topic(
         title="Disturbance",
         rule=f"Said from {QUIET_PER_S} times a second up, where every rank has a core of its own.",
-        sentences=tuple(told),
+        sentences=tuple(texts),
     )
 
 
@@ -113,16 +113,16 @@ def _missing(measures: Sequence[BenchMeasure]) -> Topic:
     for measure in measures:
         for obstacle in measure.obstacles:
             met.setdefault(obstacle, []).append(measure.mpi)
-    told = []
+    texts = []
     for obstacle, runs in met.items():
         where = f" ({joined(runs)})" if len(runs) < len(measures) else ""
         reason = obstacle.reason.rstrip(".")
         text = sentence(f"{PHRASES[obstacle.collective]}: {reason}{where}")
-        told.append(Sentence(label=obstacle.label, text=text))
+        texts.append(Sentence(label=obstacle.label, text=text))
     return Topic(
         title="Not measured",
         rule="Paths that were asked for and cannot be used here, with the reason.",
-        sentences=tuple(told),
+        sentences=tuple(texts),
     )
 
 
@@ -131,7 +131,7 @@ def _all_libraries(all_results: Sequence[CollectiveResults]) -> Topic:
     groups: dict[tuple[Collective, int], list[CollectiveResults]] = {}
     for results in all_results:
         groups.setdefault((results.collective, results.ranks), []).append(results)
-    told = []
+    texts = []
     for (collective, ranks), group in groups.items():
         if len({results.measure.mpi for results in group}) > 1:
             found = [comparison for results in group for comparison in path_comparisons(results)]
@@ -142,11 +142,11 @@ def _all_libraries(all_results: Sequence[CollectiveResults]) -> Topic:
                 f"{at_size(pair.num_bytes)}{comparison_text(pair, comparisons=len(hardest))}"
                 for pair in hardest
             ]
-            told.append(Sentence(label=label, text=sentence("; ".join(parts))))
+            texts.append(Sentence(label=label, text=sentence("; ".join(parts))))
     return Topic(
         title="All libraries together",
         rule="At each size the smallest lead of Phalanx, each within the run of that library.",
-        sentences=tuple(told),
+        sentences=tuple(texts),
     )
 
 
@@ -155,7 +155,7 @@ def _gain(comparison: PathComparison) -> float:
 
 
 def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
-    told = [
+    texts = [
         Sentence(label=measure.name, text=sentence(f"{measure.status}: {measure.error or '–'}"))
         for measure in measures
         if measure.status != "completed"
@@ -163,7 +163,7 @@ def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
     return Topic(
         title="Not completed",
         rule="What these measured before they ended is shown all the same.",
-        sentences=tuple(told),
+        sentences=tuple(texts),
     )
 
 

@@ -190,7 +190,9 @@ def bandwidth_rows(data: CompressionStudyData) -> list[Row]:
     crossings = {
         compressor: at
         for compressor in fit.bases_s
-        if compressor != NONE and (at := data.pays_below(compressor)) and math.isfinite(at)
+        if compressor != NONE
+        and (at := data.break_even_bandwidth(compressor))
+        and math.isfinite(at)
     }
     low = min(float(str(end)) for end in ends) / 8
     high = max(float(str(end)) for end in ends) / 8
@@ -253,10 +255,10 @@ def _bars(
 
 
 def _smaller(data: CompressionStudyData, compressor: str) -> str:
-    factor = data.smaller(compressor)
+    factor = data.compression_ratio(compressor)
     return f", {factor:.3g} times fewer" if factor and compressor != NONE else ""
 
 
 def _faster(data: CompressionStudyData, cell: CompressionCell) -> str:
-    factor = data.faster(cell.compressor, cell.place)
+    factor = data.step_speed_up(cell.compressor, cell.place)
     return f", {factor:.2f} times" if factor and cell.compressor != NONE else ""

@@ -91,7 +91,7 @@ def best_compressor(
         (cell, interval)
         for cell in data.cells
         if cell.place == place and cell.compressor != NONE
-        if (interval := data.faster_interval(cell.compressor, place)) is not None
+        if (interval := data.step_speed_up_interval(cell.compressor, place)) is not None
         if interval.verdict(1) == "higher"
     ]
     for wanted in ("holds", "cannot be told"):
@@ -102,12 +102,12 @@ def best_compressor(
 
 
 def _by_place(data: CompressionStudyData) -> list[tuple[str, str]]:
-    told = []
+    texts = []
     for place in data.places:
         known = {
             compressor_phrase(c): interval
             for c in data.compressors
-            if c != NONE and (interval := data.faster_interval(c, place))
+            if c != NONE and (interval := data.step_speed_up_interval(c, place))
         }
         if not known:
             continue
@@ -122,19 +122,19 @@ def _by_place(data: CompressionStudyData) -> list[tuple[str, str]]:
                 some.sort(key=lambda pair: -pair[0].estimate)
                 listed = [f"{name} {i.estimate:.2f} ({span(i)})" for i, name in some]
                 parts.append(f"{words}: {joined(listed)}")
-        told.append((place, sentence("; ".join(parts))))
-    return told
+        texts.append((place, sentence("; ".join(parts))))
+    return texts
 
 
 def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
     fit = data.fit
     if fit is None:
         return []
-    told = []
+    texts = []
     for compressor in data.compressors:
         if compressor == NONE or compressor not in fit.bases_s or NONE not in fit.bases_s:
             continue
-        below = data.pays_below(compressor)
+        below = data.break_even_bandwidth(compressor)
         added_ms = 1e3 * (fit.bases_s[compressor] - fit.bases_s[NONE])
         if below is None:
             text = "pays on no link: it sends no fewer bytes"
@@ -142,9 +142,9 @@ def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
             text = f"pays on any link: a step without its sending takes {-added_ms:.2f} ms less"
         else:
             text = f"pays below {bandwidth(below)}: it costs {added_ms:.2f} ms of coding a step"
-        told.append((compressor_phrase(compressor), sentence(text)))
-    if told:
-        told.append(
+        texts.append((compressor_phrase(compressor), sentence(text)))
+    if texts:
+        texts.append(
             (
                 "the fit",
                 f"Steps are within {percent(fit.worst, 0)} of base + {fit.slope:.2f} "
@@ -152,14 +152,14 @@ def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
                 + (NO_LINE if fit.worst > LINE_WITHIN else ""),
             )
         )
-    return told
+    return texts
 
 
 def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
     plain = data.accuracy(NONE)
     if plain is None:
         return []
-    told = [
+    texts = [
         (
             compressor_phrase(NONE),
             f"{percent(plain.mean, 2)} over {counted(plain.seeds, 'seed')}"
@@ -179,21 +179,21 @@ def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
             verdict = {"holds": "holds it", "is below": "is below", "cannot be told": ""}
             word = verdict[data.holds_accuracy(compressor)] or "cannot be told"
             text += f"{word}, {points_with_span(difference)}."
-        told.append((compressor_phrase(compressor), text))
-    return told
+        texts.append((compressor_phrase(compressor), text))
+    return texts
 
 
 def _bytes(data: CompressionStudyData) -> list[tuple[str, str]]:
-    told = []
+    texts = []
     for compressor in data.compressors:
-        sent, factor = data.sent_bytes(compressor), data.smaller(compressor)
+        sent, factor = data.sent_bytes(compressor), data.compression_ratio(compressor)
         if sent is None:
             continue
         text = f"{amount(sent)} a step"
         if compressor != NONE and factor:
             text += f", {factor:.3g} times fewer"
-        told.append((compressor_phrase(compressor), sentence(text)))
-    return told
+        texts.append((compressor_phrase(compressor), sentence(text)))
+    return texts
 
 
 _QUESTIONS: tuple[tuple[str, str, Callable[[CompressionStudyData], list[tuple[str, str]]]], ...] = (

@@ -40,7 +40,7 @@ class Fit:
         wire_s = self.sent_bytes[compressor] / bandwidth_bytes_per_s
         return self.bases_s[compressor] + self.slope * wire_s
 
-    def pays_below(self, compressor: str, against: str) -> float | None:
+    def break_even_bandwidth(self, compressor: str, against: str) -> float | None:
         """The bandwidth in bytes per second below which steps are shorter; infinite where they
         always are, None where they never are."""
         saved_bytes = self.sent_bytes[against] - self.sent_bytes[compressor]

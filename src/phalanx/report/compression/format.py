@@ -23,7 +23,7 @@ def bandwidth(bytes_per_s: float) -> str:
 
 
 def break_even_text(bytes_per_s: float | None) -> str:
-    """Format the result of `CompressionStudyData.pays_below`."""
+    """Format the result of `CompressionStudyData.break_even_bandwidth`."""
     if bytes_per_s is None:
         return "never"
     return "always" if math.isinf(bytes_per_s) else f"below {bandwidth(bytes_per_s)}"

@@ -106,12 +106,12 @@ class CompressionStudyData:
         found = [c for c in self.cells if (c.compressor, c.place) == (compressor, place)]
         return found[0] if found else None
 
-    def faster(self, compressor: str, place: str) -> float | None:
+    def step_speed_up(self, compressor: str, place: str) -> float | None:
         """Return the speed-up of a step over the one without compression."""
         own, plain = self.cell(compressor, place), self.cell(NONE, place)
         return plain.step_s / own.step_s if own and plain else None
 
-    def smaller(self, compressor: str) -> float | None:
+    def compression_ratio(self, compressor: str) -> float | None:
         """Return the ratio of the uncompressed to the compressed bytes sent."""
         sent, whole = self.sent_bytes(compressor), self.sent_bytes(NONE)
         return whole / sent if sent and whole else None
@@ -124,8 +124,8 @@ class CompressionStudyData:
         cell = self.cell(compressor, MEMORY)
         return cell.accuracy if cell else None
 
-    def faster_interval(self, compressor: str, place: str) -> Interval | None:
-        """Return the interval of `faster`, corrected for all compressors compared at `place`."""
+    def step_speed_up_interval(self, compressor: str, place: str) -> Interval | None:
+        """Return the interval of `step_speed_up`, corrected for all compressors at `place`."""
         own, plain = self.cell(compressor, place), self.cell(NONE, place)
         if own is None or plain is None:
             return None
@@ -162,12 +162,12 @@ class CompressionStudyData:
             ]
         )
 
-    def pays_below(self, compressor: str) -> float | None:
-        """Return the break-even bandwidth in bytes per second; see `Fit.pays_below`."""
+    def break_even_bandwidth(self, compressor: str) -> float | None:
+        """Return the break-even bandwidth in bytes per second; see `Fit.break_even_bandwidth`."""
         fit = self.fit
         if fit is None or not {compressor, NONE} <= set(fit.bases_s):
             return None
-        return fit.pays_below(compressor, NONE)
+        return fit.break_even_bandwidth(compressor, NONE)
 
 
 def read_study_data(folder: Path) -> CompressionStudyData:

@@ -48,7 +48,7 @@ def fit_table(data: CompressionStudyData) -> Table:
 
 
 def _row(data: CompressionStudyData, compressor: str, places: list[str]) -> tuple[str, ...]:
-    sent, factor = data.sent_bytes(compressor), data.smaller(compressor)
+    sent, factor = data.sent_bytes(compressor), data.compression_ratio(compressor)
     own, plain = data.accuracy(compressor), data.accuracy(NONE)
     known = data.fit is not None and compressor != NONE
     return (
@@ -61,12 +61,12 @@ def _row(data: CompressionStudyData, compressor: str, places: list[str]) -> tupl
         UNKNOWN
         if own is None
         else f"{own.low * 100:.2f} {UNKNOWN} {percent(own.high, 2)}, {own.seeds}",
-        break_even_text(data.pays_below(compressor)) if known else UNKNOWN,
+        break_even_text(data.break_even_bandwidth(compressor)) if known else UNKNOWN,
     )
 
 
 def _step(data: CompressionStudyData, compressor: str, place: str) -> str:
-    cell, factor = data.cell(compressor, place), data.faster(compressor, place)
+    cell, factor = data.cell(compressor, place), data.step_speed_up(compressor, place)
     if cell is None:
         return UNKNOWN
     times = "" if factor is None or compressor == NONE else f" ({factor:.2f})"

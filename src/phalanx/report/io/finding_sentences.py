@@ -40,13 +40,13 @@ def fastest_format(measure: IoMeasure, cache: Cache) -> str | None:
     others = sorted(
         (point for point in points if point is not best), key=lambda p: -p.samples_per_s
     )
-    told = [
+    texts = [
         f"{factor(best.samples_per_s / p.samples_per_s)} those of {PHRASES[p.cell.format]}"
         for p in others
     ]
     return sentence(
         f"most come from {PHRASES[best.cell.format]}, {rate(best)} with {how(best.cell)}: "
-        f"{joined(told)}"
+        f"{joined(texts)}"
     )
 
 
@@ -57,11 +57,11 @@ def small_files(measure: IoMeasure, cache: Cache) -> str | None:
     files = points.get("files")
     if files is None or not packed:
         return None
-    told = [
+    texts = [
         f"{PHRASES[d.ours.cell.format]} {d.gain:.1f} times ({d.low:.1f} to {d.high:.1f})"
         for d in (compare_loaders(point, files) for point in packed)
     ]
-    return sentence(f"against many small files, {joined(told)} the samples/s")
+    return sentence(f"against many small files, {joined(texts)} the samples/s")
 
 
 def utilisation(measure: IoMeasure, cache: Cache) -> str | None:
@@ -108,18 +108,18 @@ def bound(measure: IoMeasure, cache: Cache) -> str | None:
 
 def against_read(measure: IoMeasure, cache: Cache) -> str | None:
     """The loader's own cost over a plain read of the same files."""
-    told = times_of(measure, cache, "read")
-    if not told:
+    texts = times_of(measure, cache, "read")
+    if not texts:
         return None
-    return sentence(f"times the time of one process that only reads the files: {joined(told)}")
+    return sentence(f"times the time of one process that only reads the files: {joined(texts)}")
 
 
 def against_kept_read(measure: IoMeasure, cache: Cache) -> str | None:
     """The same over a read that leaves the bytes in as much memory as batches take."""
-    told = times_of(measure, cache, "read-kept")
-    if not told:
+    texts = times_of(measure, cache, "read-kept")
+    if not texts:
         return None
-    return sentence(f"and of one that keeps them as batches are kept: {joined(told)}")
+    return sentence(f"and of one that keeps them as batches are kept: {joined(texts)}")
 
 
 def times_of(measure: IoMeasure, cache: Cache, loader: Loader) -> list[str]:
@@ -133,16 +133,16 @@ def times_of(measure: IoMeasure, cache: Cache, loader: Loader) -> list[str]:
 
 def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> str | None:
     """Compare with PyTorch's DataLoader on the same shards, each at its best."""
-    told = []
+    texts = []
     for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure)):
         best = fastest(rivals(measure, point, loader))
         if best is not None:
             found = compare_loaders(point, best)
-            told.append(
+            texts.append(
                 f"{comparison_text(found)} on {PHRASES[point.cell.format]} ({rate(point)} with "
                 f"{how(point.cell)} against {rate(best)} with {how(best.cell)})"
             )
-    return sentence(f"Phalanx is {joined(told)}") if told else None
+    return sentence(f"Phalanx is {joined(texts)}") if texts else None
 
 
 def comparison_text(found: LoaderComparison) -> str:
@@ -173,7 +173,7 @@ def _first(point: IoPoint) -> float:
 
 def weak_scaling(measure: IoMeasure, cache: Cache) -> str | None:
     """Return the rate of all ranks together, relative to that of the fewest ranks."""
-    told = []
+    texts = []
     formats = list(dict.fromkeys(p.cell.format for p in own(measure.flat)))
     for name in formats:
         points = [p for p in own(in_cache(measure.flat, cache)) if p.cell.format == name]
@@ -181,8 +181,8 @@ def weak_scaling(measure: IoMeasure, cache: Cache) -> str | None:
         low, high = min(by_ranks, default=1), max(by_ranks, default=1)
         if low < high:
             gain = by_ranks[high].samples_per_s / by_ranks[low].samples_per_s
-            told.append(f"{PHRASES[name]} {gain:.2f} times with {high / low:g} times the ranks")
-    return sentence(f"together ranks read {joined(told)}") if told else None
+            texts.append(f"{PHRASES[name]} {gain:.2f} times with {high / low:g} times the ranks")
+    return sentence(f"together ranks read {joined(texts)}") if texts else None
 
 
 def cold_cache(measure: IoMeasure) -> str | None:
@@ -190,10 +190,10 @@ def cold_cache(measure: IoMeasure) -> str | None:
     points = in_cache(measure.points, "cold")
     if not points:
         return None
-    told = [is_cold(point) for point in points]
-    if all(one is None for one in told):
+    texts = [is_cold(point) for point in points]
+    if all(one is None for one in texts):
         return "Whether the files were out of memory could not be verified here."
-    if all(told):
+    if all(texts):
         drops_names = measure.bench is not None and measure.bench.setting.drops_names
         names = (
             "; their names and inodes were forgotten, too"

@@ -82,14 +82,14 @@ def label_of(measure: IoMeasure, cache: Cache, measures: Sequence[IoMeasure]) ->
 
 def conditions(measures: Sequence[IoMeasure]) -> Topic:
     """Report scaled compute times, caches that were not cold, and what was not measured."""
-    told: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for measure in measures:
         for text in conditions_of(measure):
-            told.setdefault(text, []).append(measure.name)
+            texts.setdefault(text, []).append(measure.name)
     sentences = [
         # What holds for all is said once.
         Sentence(label="" if len(names) == len(measures) else joined(names), text=text)
-        for text, names in told.items()
+        for text, names in texts.items()
     ]
     return Topic(
         title="What this holds for",
@@ -99,21 +99,21 @@ def conditions(measures: Sequence[IoMeasure]) -> Topic:
 
 
 def conditions_of(measure: IoMeasure) -> list[str]:
-    told = []
+    texts = []
     if measure.bench:
         if cold := finding_sentences.cold_cache(measure):
-            told.append(cold)
+            texts.append(cold)
         if measure.bench.setting.scaled:
-            told.append(f"Scaled: {'; '.join(measure.bench.setting.scaled)}.")
+            texts.append(f"Scaled: {'; '.join(measure.bench.setting.scaled)}.")
         left_out = measure.bench.left_out.items()
-        told += [f"Not measured: {PHRASES.get(name, name)}; {why}." for name, why in left_out]
+        texts += [f"Not measured: {PHRASES.get(name, name)}; {why}." for name, why in left_out]
     if wrong := sum(point.wrong for point in measure.points):
-        told.append(f"{wrong:,} samples were not those asked for: no rate here counts.")
+        texts.append(f"{wrong:,} samples were not those asked for: no rate here counts.")
     if measure.status in ("missing", "interrupted"):
-        told.append("It was not measured to its end.")
+        texts.append("It was not measured to its end.")
     elif measure.error:
-        told.append(f"It {measure.status}: {measure.error}")
-    return told
+        texts.append(f"It {measure.status}: {measure.error}")
+    return texts
 
 
 def _unproven(measures: Sequence[IoMeasure]) -> list[Sentence]:

@@ -108,13 +108,13 @@ def flat_rate(measure: IoMeasure, point: IoPoint) -> float:
 
 def bounds(measure: IoMeasure, cache: Cache) -> str | None:
     """Return, for each format, the compute time below which it is I/O-bound."""
-    told = []
+    texts = []
     for best in best_of_each_format(measure.flat, cache):
         reached = shortest_s(measure, best)
         measured = f"floor reached at {duration(reached)}" if reached else "floor never reached"
         name = PHRASES[best.cell.format]
-        told.append(f"{name} below {duration(balance_s(measure, best))} a step ({measured})")
-    return sentence(f"I/O-bound: {joined(told)}") if told else None
+        texts.append(f"{name} below {duration(balance_s(measure, best))} a step ({measured})")
+    return sentence(f"I/O-bound: {joined(texts)}") if texts else None
 
 
 def shortest_s(measure: IoMeasure, flat: IoPoint) -> float | None:
@@ -155,8 +155,8 @@ def _more(measure: IoMeasure, cache: Cache, field: str, word: str) -> str | None
     gains = [(value, rates[value] / rates[least]) for value in sorted(rates) if value != least]
     if max(gain for _, gain in gains) <= 1 + AS_FAST_WITHIN:
         return sentence(f"{name}: more than {least} {word} gain nothing")
-    told = [f"{value} {word} {gain:.2f} times" for value, gain in gains]
-    return sentence(f"{name}: {joined(told)} the samples/s of {least}")
+    texts = [f"{value} {word} {gain:.2f} times" for value, gain in gains]
+    return sentence(f"{name}: {joined(texts)} the samples/s of {least}")
 
 
 def study_headline(study: IoStudy) -> str:

@@ -154,7 +154,7 @@ def batch_rows(data: LargeBatchStudyData) -> list[Row]:
     """A row a cell that has an accuracy."""
     rows: list[Row] = []
     for cell in data.cells:
-        accuracy, gap, reached = cell.accuracy, cell.gap, data.reached(cell)
+        accuracy, gap, reached = cell.accuracy, cell.gap, data.time_to_target(cell)
         if accuracy is None:
             continue
         rows.append(

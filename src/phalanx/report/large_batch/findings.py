@@ -105,13 +105,13 @@ def _holds(data: LargeBatchStudyData) -> list[Sentence]:
     sentences = [Sentence(label=baseline.label, text=f"{_spread(baseline.accuracy)}.")]
     for remedy in data.remedies:
         results = compare_to_baseline(data, remedy)
-        told = [f"batch {r.cell.batch_size:,} {_verdict(r)}" for r in results]
-        if not told:
+        texts = [f"batch {r.cell.batch_size:,} {_verdict(r)}" for r in results]
+        if not texts:
             continue
         reached = largest_holding(results)
         start = "up to no larger batch" if reached is None else (
             f"up to batch {reached.cell.batch_size:,}")  # fmt: skip
-        text = f"{start}, held to {results[0].base.label}: {'; '.join(told)}."
+        text = f"{start}, held to {results[0].base.label}: {'; '.join(texts)}."
         sentences.append(Sentence(label=remedy, text=text))
     return sentences
 
@@ -156,8 +156,8 @@ def _costs(data: LargeBatchStudyData) -> list[Sentence]:
             parts.append(f"best is {best.remedy} with {_cost(data, best)}")
         elif len(whole) > 1 and best is None:
             top = max(whole, key=lambda cell: cell.accuracy.mean if cell.accuracy else 0.0)
-            told = "" if top is plain else f"; {top.remedy} has {_cost(data, top)}"
-            parts.append(f"which remedy is best cannot be told{told}")
+            texts = "" if top is plain else f"; {top.remedy} has {_cost(data, top)}"
+            parts.append(f"which remedy is best cannot be told{texts}")
         gone = [f"{c.remedy} {_lost(c)}" for c in data.at(batch_size) if c.diverged]
         if parts or gone:
             text = "; ".join([*parts, *gone])
@@ -264,7 +264,7 @@ def _gaps(data: LargeBatchStudyData) -> list[Sentence]:
 def _times(data: LargeBatchStudyData) -> list[Sentence]:
     if data.target is None:
         return []
-    reached = [r for cell in data.cells if (r := data.reached(cell)).num_reached]
+    reached = [r for cell in data.cells if (r := data.time_to_target(cell)).num_reached]
     whole = [r for r in reached if r.num_reached == r.cell.num_seeds]
     sentences = [
         Sentence(
@@ -285,7 +285,7 @@ def _times(data: LargeBatchStudyData) -> list[Sentence]:
             sentences.append(Sentence(label=what, text=text))
     baseline = data.baseline
     if baseline and whole:
-        own = data.reached(baseline)
+        own = data.time_to_target(baseline)
         if own.num_reached:
             sentences.append(Sentence(label=baseline.label, text=f"{_how_long(own)}."))
     return sentences

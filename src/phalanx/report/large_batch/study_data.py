@@ -134,7 +134,7 @@ class LargeBatchStudyData:
             return None
         return math.floor(self.baseline.accuracy.low / TARGET_STEP - 1e-9) * TARGET_STEP
 
-    def reached(self, cell: BatchCell) -> TimeToTarget:
+    def time_to_target(self, cell: BatchCell) -> TimeToTarget:
         by_seed = {
             run.setting.seed: hit
             for run in cell.runs

@@ -68,7 +68,7 @@ def times(data: LargeBatchStudyData) -> Table:
             fixed(reached.trained_s),
         )
         for cell in data.cells
-        if (reached := data.reached(cell))
+        if (reached := data.time_to_target(cell))
     ]
     return make_table(
         "To the target accuracy",

@@ -68,15 +68,15 @@ def headline(data: ParallelismStudyData) -> str:
 
 
 def _fastest(found: list[tuple[ModelData, ParallelCell]]) -> str:
-    told = [
+    texts = [
         (interval, model, cell)
         for model, cell in found
         if model.sequential is not None
         if (interval := finding_sentences.faster_than(model.sequential, cell, len(found)))
     ]
-    if not told:
+    if not texts:
         return "No way of splitting the training is seen to beat one process with one thread here"
-    interval, model, best = max(told, key=lambda item: item[0].estimate)
+    interval, model, best = max(texts, key=lambda item: item[0].estimate)
     gain = f"{ratio(interval)} as fast as one process with one thread"
     text = f"{scheme_phrase(best.scheme)} on {best.ranks} ranks trains the {model.label} {gain}"
     return sentence(text).rstrip(".")
@@ -84,7 +84,7 @@ def _fastest(found: list[tuple[ModelData, ParallelCell]]) -> str:
 
 def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
     """Return the number of workers with the shortest epoch, and the time of the most workers."""
-    told = []
+    texts = []
     for scheme in schemes_of(cells):
         own = sorted(with_alone(cells, scheme), key=_widths)
         parts = []
@@ -107,22 +107,22 @@ def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
                 text += f"; {_workers(most)} take {ratio(longer)} the time of {_workers(first)}"
             parts.append(text)
         if parts:
-            told.append(Sentence(label=scheme, text=sentence("; ".join(parts))))
+            texts.append(Sentence(label=scheme, text=sentence("; ".join(parts))))
     return Topic(
         title="From scratch, up to many workers",
         rule="The network without PyTorch; more workers than cores share the cores, so this shows "
         "what the scheme itself costs.",
-        sentences=tuple(told),
+        sentences=tuple(texts),
     )
 
 
 def _algorithms(data: ParallelismStudyData) -> Topic:
-    told = []
+    texts = []
     for results in data.algorithms:
         for text in (crossings(results), against_naive(results)):
             if text:
-                told.append(Sentence(label=f"{results.ranks} ranks", text=text))
-    told += [
+                texts.append(Sentence(label=f"{results.ranks} ranks", text=text))
+    texts += [
         Sentence(label=bench.name, text=f"{bench.status}: {bench.error or UNKNOWN}")
         for bench in data.benches
         if bench.status != "completed"
@@ -131,7 +131,7 @@ def _algorithms(data: ParallelismStudyData) -> Topic:
         title="All-reduce on messages",
         rule="The algorithm with the smallest median at each size, and from which size on each "
         "beats the naive one: everything to rank 0 and back; where an interval says so.",
-        sentences=tuple(told),
+        sentences=tuple(texts),
     )
 
 
