@@ -122,8 +122,8 @@ def beyond_ideal(cells: Sequence[Cell]) -> str | None:
         share, low, high = (
             end / cell.layout.workers for end in (interval.estimate, interval.low, interval.high)
         )
-        texts = f"{percent(low, 0)} to {percent(high, 0)}"
-        text = f"{cell.layout.phrase} has {percent(share, 0)} ({texts})"
+        share_range = f"{percent(low, 0)} to {percent(high, 0)}"
+        text = f"{cell.layout.phrase} has {percent(share, 0)} ({share_range})"
         text += (
             ": more than its cores can give; T(1) is slow, or smaller parts fit the caches better"
             if low > 1
@@ -177,8 +177,8 @@ def accuracy_against_sequential(cells: Sequence[Cell]) -> str | None:
     known = [interval for interval in intervals if interval is not None]
     if not known:
         return f"{start}; {text}; a single seed cannot tell that from chance."
-    texts = sum(interval.verdict(0) != "cannot be told" for interval in known)
-    return f"{start}; {text}; {texts} of {len(known)} differences are more than chance."
+    num_significant = sum(interval.verdict(0) != "cannot be told" for interval in known)
+    return f"{start}; {text}; {num_significant} of {len(known)} differences are more than chance."
 
 
 def _gaps(cell: Cell, reference: Cell) -> list[float]:
@@ -236,8 +236,8 @@ def _wall(strategy: str, cells: Sequence[Cell]) -> str:
             where = f"the wall stands at {cell.layout.span}{crowd}"
             return f"with {scheme_phrase(strategy)} {where} ({', '.join(facts)})"
         if interval is None or interval.verdict(1) != "higher":
-            texts = "too few epochs" if interval is None else f"{ratio(interval)} as fast"
-            unknown.append(f"{cell.layout.span} against {before.layout.span} ({texts})")
+            change = "too few epochs" if interval is None else f"{ratio(interval)} as fast"
+            unknown.append(f"{cell.layout.span} against {before.layout.span} ({change})")
     if unknown:
         return f"with {scheme_phrase(strategy)} no wall can be told: {joined(unknown)}"
     return f"with {scheme_phrase(strategy)} there is no wall up to {cells[-1].layout.span}"

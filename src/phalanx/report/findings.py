@@ -71,7 +71,7 @@ def trace_topic(measures: StudyMeasures) -> Topic:
 
 def unseen_topic(measures: StudyMeasures) -> Topic:
     """Runs of which some ranks left their records elsewhere."""
-    texts = [
+    sentences = [
         Sentence(
             label=run.name,
             text=f"There are no records of {counted(len(run.unseen), 'rank')} "
@@ -84,7 +84,7 @@ def unseen_topic(measures: StudyMeasures) -> Topic:
     return Topic(
         title="Without the records of all ranks",
         rule="Times, losses and accuracies are those that rank 0 summed up over all ranks.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 
@@ -118,16 +118,16 @@ def _fastest(
         cell = min(cells, key=lambda cell: cell.epoch_s)
         label = labels[cell.workload].upper()
         return f"An epoch of the {label} takes {seconds(cell.epoch_s)}, {cell.layout.phrase}"
-    texts = []
+    faster = []
     for cell in known:
         reference = sequential_reference(cell, cells)
         if reference is not None and reference is not cell:
             interval = speed_up(reference, cell, comparisons=len(known))
             if interval is not None and interval.verdict(1) == "higher":
-                texts.append((interval, cell))
-    if not texts:
+                faster.append((interval, cell))
+    if not faster:
         return "Nothing tried here is seen to beat the sequential program with one thread"
-    interval, cell = max(texts, key=lambda pair: pair[0].estimate)
+    interval, cell = max(faster, key=lambda pair: pair[0].estimate)
     gain = f"{ratio(interval)} as fast as one sequential thread"
     label = labels[cell.workload].upper()
     return sentence(f"{cell.layout.phrase} trains the {label} {gain}").rstrip(".")

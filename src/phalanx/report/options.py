@@ -55,8 +55,8 @@ def named_with_options(scheme: str, setting: Setting) -> str:
     `mpi (compress topk)`."""
     if scheme == "sequential":
         return scheme
-    texts = SPLITTING - IN_THE_SCHEME
-    words = [f"{_words(n)} {v}" for n, v in sorted(setting.options.items()) if n in texts]
+    named = SPLITTING - IN_THE_SCHEME
+    words = [f"{_words(n)} {v}" for n, v in sorted(setting.options.items()) if n in named]
     return f"{scheme} ({', '.join(words)})" if words else scheme
 
 

@@ -134,8 +134,8 @@ def fastest(points: Sequence[CollectivePoint]) -> CollectivePoint | None:
     faster than every other that takes at most FAR times as long."""
     first, *others = points
     near = [point for point in others if point.median_s <= FAR * first.median_s]
-    texts = all(is_faster(first, point, comparisons=len(others)) for point in near)
-    return first if texts else None
+    is_fastest = all(is_faster(first, point, comparisons=len(others)) for point in near)
+    return first if is_fastest else None
 
 
 def fastest_ranges(results: CollectiveResults) -> list[tuple[str | None, int, int]]:

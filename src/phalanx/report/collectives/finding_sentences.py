@@ -25,13 +25,13 @@ HEADLINE_BYTES = 2**20
 
 
 def best_against_rest(results: CollectiveResults) -> str | None:
-    texts = _selected_sizes(path_comparisons(results))
-    if not texts:
+    pairs = _selected_sizes(path_comparisons(results))
+    if not pairs:
         return None
     parts = [
         f"{at_size(pair.num_bytes)}{pair.ours.label} takes {duration(pair.ours.median_s)}, "
-        f"{comparison_text(pair, comparisons=len(texts))} ({duration(pair.theirs.median_s)})"
-        for pair in texts
+        f"{comparison_text(pair, comparisons=len(pairs))} ({duration(pair.theirs.median_s)})"
+        for pair in pairs
     ]
     return sentence("; ".join(parts))
 

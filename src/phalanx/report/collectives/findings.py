@@ -58,17 +58,20 @@ def headline(all_results: Sequence[CollectiveResults]) -> str:
     first = all_results[0].collective
     rivals = [pair for pair in found if pair[0].collective == first] or found[:1]
     results, comparison = min(rivals, key=lambda pair: pair[1].gain)
-    what, texts = PHRASES[results.collective], comparison_text(comparison, comparisons=len(rivals))
+    what, verdict = (
+        PHRASES[results.collective],
+        comparison_text(comparison, comparisons=len(rivals)),
+    )
     if comparison.num_bytes:
         what = f"{what} of {size(comparison.num_bytes)}"
-    return sentence(f"{what} {results.where}: {comparison.ours.label} is {texts}").rstrip(".")
+    return sentence(f"{what} {results.where}: {comparison.ours.label} is {verdict}").rstrip(".")
 
 
 def _correctness(all_results: Sequence[CollectiveResults]) -> Topic:
     """Report wrong results, or that there were none."""
     points = [(results, point) for results in all_results for point in results.points]
     calls = sum(len(point.times_s) for _, point in points)
-    texts = [
+    sentences = [
         Sentence(
             label=results.title,
             text=sentence(f"{p.label}{of_size(p.num_bytes)}: {p.wrong:,} wrong elements"),
@@ -76,19 +79,19 @@ def _correctness(all_results: Sequence[CollectiveResults]) -> Topic:
         for results, p in points
         if p.wrong
     ]
-    if not texts and calls:
+    if not sentences and calls:
         text = f"All results of {calls:,} timed calls were right, every element on every rank."
-        texts = [Sentence(label="", text=text)]
+        sentences = [Sentence(label="", text=text)]
     return Topic(
         title="Correctness",
         rule="Buffers are rewritten before every call, results checked after it.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 
 def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
     """Report other load on the machine during the measurement."""
-    texts = []
+    sentences = []
     for measure in measures:
         lost, bench = measure.preempted_per_s, measure.bench
         crowded = bench is not None and (
@@ -99,11 +102,11 @@ def _disturbance(measures: Sequence[BenchMeasure]) -> Topic:
                 f"Ranks lost their core {lost:,.0f} times a second: something else was at work, "
                 "and these are not the numbers of a quiet machine."
             )
-            texts.append(Sentence(label=measure.mpi, text=text))
+            sentences.append(Sentence(label=measure.mpi, text=text))
     return Topic(
         title="Disturbance",
         rule=f"Said from {QUIET_PER_S} times a second up, where every rank has a core of its own.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 
@@ -113,16 +116,16 @@ def _missing(measures: Sequence[BenchMeasure]) -> Topic:
     for measure in measures:
         for obstacle in measure.obstacles:
             met.setdefault(obstacle, []).append(measure.mpi)
-    texts = []
+    sentences = []
     for obstacle, runs in met.items():
         where = f" ({joined(runs)})" if len(runs) < len(measures) else ""
         reason = obstacle.reason.rstrip(".")
         text = sentence(f"{PHRASES[obstacle.collective]}: {reason}{where}")
-        texts.append(Sentence(label=obstacle.label, text=text))
+        sentences.append(Sentence(label=obstacle.label, text=text))
     return Topic(
         title="Not measured",
         rule="Paths that were asked for and cannot be used here, with the reason.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 
@@ -131,7 +134,7 @@ def _all_libraries(all_results: Sequence[CollectiveResults]) -> Topic:
     groups: dict[tuple[Collective, int], list[CollectiveResults]] = {}
     for results in all_results:
         groups.setdefault((results.collective, results.ranks), []).append(results)
-    texts = []
+    sentences = []
     for (collective, ranks), group in groups.items():
         if len({results.measure.mpi for results in group}) > 1:
             found = [comparison for results in group for comparison in path_comparisons(results)]
@@ -142,11 +145,11 @@ def _all_libraries(all_results: Sequence[CollectiveResults]) -> Topic:
                 f"{at_size(pair.num_bytes)}{comparison_text(pair, comparisons=len(hardest))}"
                 for pair in hardest
             ]
-            texts.append(Sentence(label=label, text=sentence("; ".join(parts))))
+            sentences.append(Sentence(label=label, text=sentence("; ".join(parts))))
     return Topic(
         title="All libraries together",
         rule="At each size the smallest lead of Phalanx, each within the run of that library.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 
@@ -155,7 +158,7 @@ def _gain(comparison: PathComparison) -> float:
 
 
 def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
-    texts = [
+    sentences = [
         Sentence(label=measure.name, text=sentence(f"{measure.status}: {measure.error or '–'}"))
         for measure in measures
         if measure.status != "completed"
@@ -163,7 +166,7 @@ def _not_completed(measures: Sequence[BenchMeasure]) -> Topic:
     return Topic(
         title="Not completed",
         rule="What these measured before they ended is shown all the same.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 

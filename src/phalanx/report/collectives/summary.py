@@ -84,8 +84,8 @@ def machine_line(measure: BenchMeasure) -> str:
     if machine.round_trip_s is not None:
         parts.append(f"flag there and back {duration(machine.round_trip_s)}")
     for name, curve in (("copy", machine.copy), ("add", machine.add)):
-        texts = [n for n in (2**20, max(curve, default=0)) if n in curve]
-        rates = [f"{curve[n] / 1e9:.0f} GB/s at {size(n)} a rank" for n in dict.fromkeys(texts)]
+        sizes = [n for n in (2**20, max(curve, default=0)) if n in curve]
+        rates = [f"{curve[n] / 1e9:.0f} GB/s at {size(n)} a rank" for n in dict.fromkeys(sizes)]
         if rates:
             parts.append(f"{name} {', '.join(rates)}")
     return f"this machine: {'; '.join(parts)}"

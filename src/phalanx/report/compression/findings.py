@@ -102,7 +102,7 @@ def best_compressor(
 
 
 def _by_place(data: CompressionStudyData) -> list[tuple[str, str]]:
-    texts = []
+    labelled = []
     for place in data.places:
         known = {
             compressor_phrase(c): interval
@@ -122,15 +122,15 @@ def _by_place(data: CompressionStudyData) -> list[tuple[str, str]]:
                 some.sort(key=lambda pair: -pair[0].estimate)
                 listed = [f"{name} {i.estimate:.2f} ({span(i)})" for i, name in some]
                 parts.append(f"{words}: {joined(listed)}")
-        texts.append((place, sentence("; ".join(parts))))
-    return texts
+        labelled.append((place, sentence("; ".join(parts))))
+    return labelled
 
 
 def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
     fit = data.fit
     if fit is None:
         return []
-    texts = []
+    labelled = []
     for compressor in data.compressors:
         if compressor == NONE or compressor not in fit.bases_s or NONE not in fit.bases_s:
             continue
@@ -142,9 +142,9 @@ def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
             text = f"pays on any link: a step without its sending takes {-added_ms:.2f} ms less"
         else:
             text = f"pays below {bandwidth(below)}: it costs {added_ms:.2f} ms of coding a step"
-        texts.append((compressor_phrase(compressor), sentence(text)))
-    if texts:
-        texts.append(
+        labelled.append((compressor_phrase(compressor), sentence(text)))
+    if labelled:
+        labelled.append(
             (
                 "the fit",
                 f"Steps are within {percent(fit.worst, 0)} of base + {fit.slope:.2f} "
@@ -152,14 +152,14 @@ def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
                 + (NO_LINE if fit.worst > LINE_WITHIN else ""),
             )
         )
-    return texts
+    return labelled
 
 
 def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
     plain = data.accuracy(NONE)
     if plain is None:
         return []
-    texts = [
+    labelled = [
         (
             compressor_phrase(NONE),
             f"{percent(plain.mean, 2)} over {counted(plain.seeds, 'seed')}"
@@ -179,12 +179,12 @@ def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
             verdict = {"holds": "holds it", "is below": "is below", "cannot be told": ""}
             word = verdict[data.holds_accuracy(compressor)] or "cannot be told"
             text += f"{word}, {points_with_span(difference)}."
-        texts.append((compressor_phrase(compressor), text))
-    return texts
+        labelled.append((compressor_phrase(compressor), text))
+    return labelled
 
 
 def _bytes(data: CompressionStudyData) -> list[tuple[str, str]]:
-    texts = []
+    labelled = []
     for compressor in data.compressors:
         sent, factor = data.sent_bytes(compressor), data.compression_ratio(compressor)
         if sent is None:
@@ -192,8 +192,8 @@ def _bytes(data: CompressionStudyData) -> list[tuple[str, str]]:
         text = f"{amount(sent)} a step"
         if compressor != NONE and factor:
             text += f", {factor:.3g} times fewer"
-        texts.append((compressor_phrase(compressor), sentence(text)))
-    return texts
+        labelled.append((compressor_phrase(compressor), sentence(text)))
+    return labelled
 
 
 _QUESTIONS: tuple[tuple[str, str, Callable[[CompressionStudyData], list[tuple[str, str]]]], ...] = (

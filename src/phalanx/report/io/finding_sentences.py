@@ -190,10 +190,10 @@ def cold_cache(measure: IoMeasure) -> str | None:
     points = in_cache(measure.points, "cold")
     if not points:
         return None
-    texts = [is_cold(point) for point in points]
-    if all(one is None for one in texts):
+    cold = [is_cold(point) for point in points]
+    if all(one is None for one in cold):
         return "Whether the files were out of memory could not be verified here."
-    if all(texts):
+    if all(cold):
         drops_names = measure.bench is not None and measure.bench.setting.drops_names
         names = (
             "; their names and inodes were forgotten, too"

@@ -82,14 +82,14 @@ def label_of(measure: IoMeasure, cache: Cache, measures: Sequence[IoMeasure]) ->
 
 def conditions(measures: Sequence[IoMeasure]) -> Topic:
     """Report scaled compute times, caches that were not cold, and what was not measured."""
-    texts: dict[str, list[str]] = {}
+    runs_by_text: dict[str, list[str]] = {}
     for measure in measures:
         for text in conditions_of(measure):
-            texts.setdefault(text, []).append(measure.name)
+            runs_by_text.setdefault(text, []).append(measure.name)
     sentences = [
         # What holds for all is said once.
         Sentence(label="" if len(names) == len(measures) else joined(names), text=text)
-        for text, names in texts.items()
+        for text, names in runs_by_text.items()
     ]
     return Topic(
         title="What this holds for",

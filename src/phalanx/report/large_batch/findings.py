@@ -156,8 +156,8 @@ def _costs(data: LargeBatchStudyData) -> list[Sentence]:
             parts.append(f"best is {best.remedy} with {_cost(data, best)}")
         elif len(whole) > 1 and best is None:
             top = max(whole, key=lambda cell: cell.accuracy.mean if cell.accuracy else 0.0)
-            texts = "" if top is plain else f"; {top.remedy} has {_cost(data, top)}"
-            parts.append(f"which remedy is best cannot be told{texts}")
+            leader = "" if top is plain else f"; {top.remedy} has {_cost(data, top)}"
+            parts.append(f"which remedy is best cannot be told{leader}")
         gone = [f"{c.remedy} {_lost(c)}" for c in data.at(batch_size) if c.diverged]
         if parts or gone:
             text = "; ".join([*parts, *gone])

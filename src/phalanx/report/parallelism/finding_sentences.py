@@ -140,15 +140,15 @@ def memory_and_theory(model: ModelData) -> str | None:
 
 def bytes_and_theory(model: ModelData) -> str | None:
     """Compare counted bytes with the formulas."""
-    texts = {cell.label: pairs for cell in model.cells if (pairs := sent_pairs(cell))}
-    if not texts:
+    checks = {cell.label: pairs for cell in model.cells if (pairs := sent_pairs(cell))}
+    if not checks:
         return None
-    equal = [label for label, pairs in texts.items() if all(pair.is_equal for pair in pairs)]
+    equal = [label for label, pairs in checks.items() if all(pair.is_equal for pair in pairs)]
     text = (
-        f"in {len(equal)} of {len(texts)} configurations every rank has sent the bytes of its "
+        f"in {len(equal)} of {len(checks)} configurations every rank has sent the bytes of its "
         "formula"
     )
-    others = [f"{label} {deviation_mark(texts[label])}" for label in texts if label not in equal]
+    others = [f"{label} {deviation_mark(checks[label])}" for label in checks if label not in equal]
     if others:
         text += f"; not in {joined(others)}"
     return sentence(text)
@@ -314,8 +314,10 @@ def _gap(cell: Cell, alone: Cell) -> str | None:
     if interval is None:
         own, base = pairs[0]
         return f"{points(own - base)} points of accuracy with one seed, which chance may be"
-    texts = interval.verdict(0) != "cannot be told"
-    return f"accuracy {points_with_span(interval)}" + ("" if texts else ", which chance may be")
+    is_significant = interval.verdict(0) != "cannot be told"
+    return f"accuracy {points_with_span(interval)}" + (
+        "" if is_significant else ", which chance may be"
+    )
 
 
 def _first(pair: tuple[float, ParallelCell]) -> float:

@@ -68,15 +68,15 @@ def headline(data: ParallelismStudyData) -> str:
 
 
 def _fastest(found: list[tuple[ModelData, ParallelCell]]) -> str:
-    texts = [
+    faster = [
         (interval, model, cell)
         for model, cell in found
         if model.sequential is not None
         if (interval := finding_sentences.faster_than(model.sequential, cell, len(found)))
     ]
-    if not texts:
+    if not faster:
         return "No way of splitting the training is seen to beat one process with one thread here"
-    interval, model, best = max(texts, key=lambda item: item[0].estimate)
+    interval, model, best = max(faster, key=lambda item: item[0].estimate)
     gain = f"{ratio(interval)} as fast as one process with one thread"
     text = f"{scheme_phrase(best.scheme)} on {best.ranks} ranks trains the {model.label} {gain}"
     return sentence(text).rstrip(".")
@@ -84,7 +84,7 @@ def _fastest(found: list[tuple[ModelData, ParallelCell]]) -> str:
 
 def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
     """Return the number of workers with the shortest epoch, and the time of the most workers."""
-    texts = []
+    sentences = []
     for scheme in schemes_of(cells):
         own = sorted(with_alone(cells, scheme), key=_widths)
         parts = []
@@ -107,22 +107,22 @@ def _scratch(cells: tuple[ParallelCell, ...]) -> Topic:
                 text += f"; {_workers(most)} take {ratio(longer)} the time of {_workers(first)}"
             parts.append(text)
         if parts:
-            texts.append(Sentence(label=scheme, text=sentence("; ".join(parts))))
+            sentences.append(Sentence(label=scheme, text=sentence("; ".join(parts))))
     return Topic(
         title="From scratch, up to many workers",
         rule="The network without PyTorch; more workers than cores share the cores, so this shows "
         "what the scheme itself costs.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 
 def _algorithms(data: ParallelismStudyData) -> Topic:
-    texts = []
+    sentences = []
     for results in data.algorithms:
         for text in (crossings(results), against_naive(results)):
             if text:
-                texts.append(Sentence(label=f"{results.ranks} ranks", text=text))
-    texts += [
+                sentences.append(Sentence(label=f"{results.ranks} ranks", text=text))
+    sentences += [
         Sentence(label=bench.name, text=f"{bench.status}: {bench.error or UNKNOWN}")
         for bench in data.benches
         if bench.status != "completed"
@@ -131,7 +131,7 @@ def _algorithms(data: ParallelismStudyData) -> Topic:
         title="All-reduce on messages",
         rule="The algorithm with the smallest median at each size, and from which size on each "
         "beats the naive one: everything to rank 0 and back; where an interval says so.",
-        sentences=tuple(texts),
+        sentences=tuple(sentences),
     )
 
 
