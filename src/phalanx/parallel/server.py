@@ -1,8 +1,8 @@
 """Parameter servers: some ranks hold the parameters, the others compute gradients for them.
 
-Every server keeps a share of the parameters' vector with the optimizer's state of it. In a step a
-worker sends each server the gradient of its share and gets fresh weights back. When it gets them
-is what the three modes differ in.
+Every server holds a shard of the parameters' vector with the optimizer's state of it. In a step a
+worker sends each server the gradient of its shard and receives fresh weights; the three modes
+differ in when.
 Source: Li et al. 2014, "Scaling distributed machine learning with the parameter server", OSDI.
 """
 
@@ -29,10 +29,10 @@ from phalanx.parallel.serving.clocks import Clocks
 from phalanx.parallel.serving.protocol import (
     HEADER_BYTES,
     Header,
-    answer,
-    next_header,
     push_and_pull,
-    take_gradient,
+    receive_gradient,
+    receive_header,
+    send_weights,
 )
 from phalanx.parallel.serving.server_shard import ServerShard
 from phalanx.parallel.strategy import (
@@ -53,19 +53,19 @@ Mode = Literal["synchronous", "asynchronous", "bounded"]
 class Server(OverMPI):
     """Strategy in which ranks 0 … servers−1 serve, the others work.
 
-    synchronous:  a server waits for the gradients of all workers, adds them up in the order of the
-                  workers, makes one update and answers all: the numbers of one process.
-    asynchronous: a server applies each gradient as it comes and answers at once, so a worker waits
-                  for nobody, and its gradients are of weights that others have changed meanwhile.
+    synchronous:  a server waits for the gradients of all workers, sums them in the order of the
+                  workers, makes one update and replies to all: the numbers of one process.
+    asynchronous: a server applies each gradient on arrival and replies at once, so a worker waits
+                  for no other, and its gradients are of weights that others have changed meanwhile.
     bounded:      the same, but no worker begins a step more than `staleness` steps ahead of the
-                  slowest: its answer waits. With 0 all begin every step together.
+                  slowest: its reply is delayed. With 0 all begin every step together.
 
     In the latter two an update is by the gradient of the mean over the worker's own samples, at the
     learning rate of the schedule times the worker's share of the global batch: however many
     workers there are, an epoch of theirs goes as far as a synchronous one.
 
-    After the last step of an epoch every worker is answered when all have made it: all then have
-    the same weights. `optimizer` holds the learning rate on workers, and on rank 0, between two
+    After the last step of an epoch the replies wait for all workers: all then have the same
+    weights. `optimizer` holds the learning rate on workers, and on rank 0, between two
     epochs, the state of all parameters, for checkpoints.
     """
 
@@ -77,7 +77,7 @@ class Server(OverMPI):
         self._servers, self._workers = servers, world.size - servers
         self.first_worker = servers
         self._mode: Mode = mode
-        self._most_lead = staleness if mode == "bounded" else None
+        self._max_lead = staleness if mode == "bounded" else None
         self.role = "server" if self.rank < servers else "worker"
         self.counts_samples = self.role == "worker"
         self.data_size = self._workers
@@ -98,7 +98,7 @@ class Server(OverMPI):
         self._weights = flatten_parameters(self._parameters)
         self._world.broadcast(self._weights.numpy())
         self._broadcast_untrained()
-        self._shares = [
+        self._shards = [
             share_of(server, self._servers, len(self._weights)) for server in range(self._servers)
         ]
         self.optimizer = torch_optimizer(rule, self._parameters)
@@ -129,7 +129,7 @@ class Server(OverMPI):
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
         self._check_finite(loss_sum)
-        push_and_pull(self._world.group, self._header, self._gradient, self._weights, self._shares)
+        push_and_pull(self._world.group, self._header, self._gradient, self._weights, self._shards)
         self.communicated_bytes += self._gradient.nbytes
         return UpdateTimes(
             backward_s=computed - began, communication_s=time.perf_counter() - computed
@@ -154,8 +154,8 @@ class Server(OverMPI):
     # -- server --
 
     def _prepare_server(self, rule: OptimizerConfig) -> None:
-        own = self._shares[self.rank]
-        self._share = ServerShard(self._weights, own, rule)
+        own = self._shards[self.rank]
+        self._shard = ServerShard(self._weights, own, rule)
         slots = self._workers if self._mode == "synchronous" else 1
         self._slots = torch.zeros(slots, len(own), dtype=self._weights.dtype)
         if self._servers > 1:
@@ -164,46 +164,46 @@ class Server(OverMPI):
 
     def serve(self, num_steps: int) -> None:
         if self.optimizer.state:  # of a checkpoint, loaded or saved
-            self._share.take_state(self._parameters, self.optimizer)
+            self._shard.load_optimizer_state(self._parameters, self.optimizer)
         if self._mode == "synchronous":
-            self._serve_in_step(num_steps)
+            self._serve_synchronous(num_steps)
         else:
-            self._serve_as_they_come(num_steps)
+            self._serve_asynchronous(num_steps)
 
-    def _serve_in_step(self, num_steps: int) -> None:
+    def _serve_synchronous(self, num_steps: int) -> None:
         workers = range(self._servers, self.size)
         for _ in range(num_steps):
             awaited, is_skipped = set(workers), False
             while awaited:
-                header, worker = next_header(self._world.group, lambda: _ranks(awaited))  # noqa: B023
-                take_gradient(self._world.group, self._slots[worker - self._servers], worker)
+                header, worker = receive_header(self._world.group, lambda: _ranks(awaited))  # noqa: B023
+                receive_gradient(self._world.group, self._slots[worker - self._servers], worker)
                 awaited.remove(worker)
                 is_skipped |= math.isnan(header.share)
             if is_skipped:
-                answer(self._world.group, self._share.values, workers)
+                send_weights(self._world.group, self._shard.values, workers)
                 continue
             total = self._slots[0]
             for gradient in self._slots[1:]:
                 total += gradient
-            self._share.update(total, header.learning_rate)
+            self._shard.update(total, header.learning_rate)
             self._staleness[0] += 1
-            answer(self._world.group, self._share.values, workers)
+            send_weights(self._world.group, self._shard.values, workers)
 
-    def _serve_as_they_come(self, num_steps: int) -> None:
-        clocks = Clocks(self._workers, num_steps, self._most_lead)
+    def _serve_asynchronous(self, num_steps: int) -> None:
+        clocks = Clocks(self._workers, num_steps, self._max_lead)
         gradient = self._slots[0]
         while awaited := clocks.awaited:
-            header, worker = next_header(
+            header, worker = receive_header(
                 self._world.group,
                 lambda: _ranks({worker + self._servers for worker in awaited}),
             )
-            take_gradient(self._world.group, gradient, worker)
+            receive_gradient(self._world.group, gradient, worker)
             if header.share:
                 gradient /= header.share  # of the mean over the worker's own samples
-                self._share.update(gradient, header.learning_rate * header.share)
+                self._shard.update(gradient, header.learning_rate * header.share)
             released = clocks.push(worker - self._servers, writes=header.share > 0)
-            answer(
-                self._world.group, self._share.values, [self._servers + other for other in released]
+            send_weights(
+                self._world.group, self._shard.values, [self._servers + other for other in released]
             )
         self._staleness += clocks.staleness
         self.leads += clocks.leads
@@ -212,23 +212,23 @@ class Server(OverMPI):
         """Exchange the servers' weights, and gather their states on rank 0, which saves them."""
         if self.role == "worker":
             return
-        states = self._share.state()
+        states = self._shard.state()
         if self._peers is not None:
-            parts = [self._weights[share.start : share.stop] for share in self._shares]
+            parts = [self._weights[shard.start : shard.stop] for shard in self._shards]
             buffers = [Buffer.of(part.numpy()) for part in parts]
             self._peers.all_gather(buffers, buffers[self.rank])
-            states = [self._gathered(self._peers, state) for state in states]
+            states = [self._gather_state(self._peers, state) for state in states]
         if self.rank == 0:
-            self._share.show_state(states, self._parameters, self.optimizer)
+            self._shard.export_optimizer_state(states, self._parameters, self.optimizer)
 
-    def _gathered(self, peers: Group, state: Tensor) -> Tensor:
+    def _gather_state(self, peers: Group, state: Tensor) -> Tensor:
         """Return on rank 0 the state of all servers; elsewhere `state` itself."""
         part = Buffer.of(state.numpy())
         if self.rank > 0:
             peers.gather(None, part, root=0)
             return state
         whole = torch.empty_like(self._weights)
-        outputs = [whole[share.start : share.stop] for share in self._shares]
+        outputs = [whole[shard.start : shard.stop] for shard in self._shards]
         peers.gather([Buffer.of(output.numpy()) for output in outputs], part, root=0)
         return whole
 
@@ -249,7 +249,7 @@ class Server(OverMPI):
                 state_bytes=2 * whole,
                 state_formula=f"{size}Ψ + {size}Ψ",
             )
-        own, slots = self._share.values.nbytes, len(self._slots)
+        own, slots = self._shard.values.nbytes, len(self._slots)
         return ExpectedCosts(
             sent_bytes=self._workers * own,
             received_bytes=self._workers * (own + HEADER_BYTES),
@@ -265,7 +265,7 @@ class Server(OverMPI):
         return StateBytes(
             storage_bytes([self._weights]),
             storage_bytes([self._slots]),
-            storage_bytes(self._share.state_tensors()),
+            storage_bytes(self._shard.state_tensors()),
         )
 
     def close(self) -> None:

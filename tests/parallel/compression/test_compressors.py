@@ -14,7 +14,7 @@ from tests.parallel.compression.thread_backend import ThreadBackend, run
 
 SHAPES = [Size(s) for s in ((40, 30), (40,), (30, 4, 5), (7,), (3, 2))]
 COUNT = sum(shape.numel() for shape in SHAPES)
-KEEPING = ("int8", "powersgd", "topk")
+STATEFUL = ("int8", "powersgd", "topk")
 COMPRESSING = tuple(name for name in NAMES if name != "none")
 
 
@@ -76,9 +76,9 @@ def test_int8_is_wrong_by_half_a_step_of_the_scale_each_way(size: int) -> None:
     assert (reduced("int8", size)[0][0] - terms.sum(0)).abs().max() <= bound
 
 
-@pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.parametrize("name", STATEFUL)
 @pytest.mark.parametrize("size", [2, 3])
-def test_what_is_lost_is_made_good(name: str, size: int) -> None:
+def test_error_feedback_corrects_the_sum(name: str, size: int) -> None:
     """The error of the sum over many steps stays as it is: that of a step shrinks like 1/steps."""
 
     def errors_after(steps: int) -> tuple[float, float]:
@@ -146,8 +146,8 @@ def test_fp16_holds_large_and_small_gradients() -> None:
         assert error < 2**-10
 
 
-@pytest.mark.parametrize("name", KEEPING)
-def test_buckets_made_anew_begin_with_nothing_kept(name: str) -> None:
+@pytest.mark.parametrize("name", STATEFUL)
+def test_buckets_made_anew_begin_without_state(name: str) -> None:
     def program(ranks: ThreadBackend) -> tuple[Tensor, Tensor]:
         fresh, used = made(name), made(name)
         used.prepare(1, [Size([50, 50])])
@@ -227,7 +227,7 @@ def test_powersgd_wakes_up_after_a_gradient_of_zeros() -> None:
 def test_powersgd_leaves_small_matrices_and_vectors_as_they_are() -> None:
     layout = layout_of(SHAPES, 2)
     assert [(m.rows, m.columns) for m in layout.matrices] == [(40, 30), (30, 20)]
-    assert [(part.start, part.stop) for part in layout.others] == [(1200, 1240), (1840, 1853)]
+    assert [(part.start, part.stop) for part in layout.uncompressed] == [(1200, 1240), (1840, 1853)]
 
 
 @given(st.integers(1, 12), st.integers(1, 6), st.randoms(use_true_random=False))

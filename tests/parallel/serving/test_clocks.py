@@ -38,16 +38,16 @@ def in_any_order(
     st.randoms(use_true_random=False),
 )
 def test_nobody_is_further_ahead_than_allowed_and_all_come_to_the_end(
-    workers: int, num_steps: int, most_lead: int | None, random
+    workers: int, num_steps: int, max_lead: int | None, random
 ) -> None:
-    clocks = Clocks(workers, num_steps, most_lead)
+    clocks = Clocks(workers, num_steps, max_lead)
     histories, staleness = in_any_order(clocks, workers, num_steps, random.choice)
     assert histories[-1] == [num_steps] * workers
     assert clocks.awaited == []
-    if most_lead is not None:
+    if max_lead is not None:
         # A step that is being made counts when it is done: one more than at its beginning.
-        assert max(max(done) - min(done) for done in histories) <= most_lead + 1
-        assert max(clocks.leads, default=0) <= most_lead
+        assert max(max(done) - min(done) for done in histories) <= max_lead + 1
+        assert max(clocks.leads, default=0) <= max_lead
     assert clocks.staleness == Counter(staleness)
     assert sum(clocks.staleness.values()) == workers * num_steps
     assert sum(clocks.leads.values()) == workers * (num_steps - 1)
@@ -75,11 +75,11 @@ def test_without_a_bound_a_worker_waits_for_the_others_only_at_the_end() -> None
     assert clocks.staleness == {0: 5, 3: 1}
 
 
-@pytest.mark.parametrize("most_lead", [0, 2, None])
+@pytest.mark.parametrize("max_lead", [0, 2, None])
 def test_a_step_without_samples_counts_as_a_step_and_not_as_an_update(
-    most_lead: int | None,
+    max_lead: int | None,
 ) -> None:
-    clocks = Clocks(2, 1, most_lead)
+    clocks = Clocks(2, 1, max_lead)
     clocks.push(0, writes=False)
     assert clocks.push(1) == [0, 1]
     assert clocks.staleness == {0: 1}

@@ -47,21 +47,21 @@ def by_torch(rule: OptimizerConfig, steps: range, optimizer=None, of=None):
 def test_a_share_goes_on_from_a_state_and_gives_it_back(rule: OptimizerConfig) -> None:
     truth, whole, expected = by_torch(rule, range(6))
     mine, begun, vector = by_torch(rule, range(3))
-    shares = [ServerShard(vector, own, rule) for own in (range(4), CUT, range(19, 30))]
+    shards = [ServerShard(vector, span, rule) for span in (range(4), CUT, range(19, 30))]
     states = [dict(state) for state in begun.state.values()]
-    for share in shares:
+    for shard in shards:
         for parameter, state in zip(mine, states, strict=False):
             begun.state[parameter] = dict(state)
-        share.take_state(mine, begun)
+        shard.load_optimizer_state(mine, begun)
         assert not begun.state
     for step in range(3, 6):
         gradient = gradients(step, vector)
-        for share in shares:
-            own = gradient[share.own.start : share.own.stop].clone()
-            share.update(own, rule.learning_rate / (step + 1))
+        for shard in shards:
+            span = gradient[shard.span.start : shard.span.stop].clone()
+            shard.update(span, rule.learning_rate / (step + 1))
     assert torch.allclose(vector, expected, rtol=0, atol=1e-14)
-    by_quantity = zip(*(share.state() for share in shares), strict=True)
-    shares[0].show_state([torch.cat(parts) for parts in by_quantity], mine, begun)
+    by_quantity = zip(*(shard.state() for shard in shards), strict=True)
+    shards[0].export_optimizer_state([torch.cat(parts) for parts in by_quantity], mine, begun)
     for parameter, other in zip(mine, truth, strict=True):
         assert begun.state[parameter].keys() == {
             k for k, v in whole.state[other].items() if v is not None

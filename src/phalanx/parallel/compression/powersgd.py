@@ -41,7 +41,7 @@ class _Layout:
     matrices: tuple[_Matrix, ...]
 
     @property
-    def others(self) -> list[slice]:
+    def uncompressed(self) -> list[slice]:
         """Slices of values that are sent uncompressed."""
         starts = [0, *(matrix.stop for matrix in self.matrices)]
         stops = [*(matrix.start for matrix in self.matrices), self.count]
@@ -117,8 +117,8 @@ class PowerSGD(Compressor):
 
         first = self._scratch.floats("first", layout.num_first)
         lefts = list(_factors([(m.rows, m.rank) for m in layout.matrices], first))
-        for (matrix, lost), left, right in zip(matrices, lefts, rights, strict=True):
-            matrix += lost
+        for (matrix, error), left, right in zip(matrices, lefts, rights, strict=True):
+            matrix += error
             self._redraw(right)
             torch.mm(matrix, right, out=left)
         _gather(layout, values, first)
@@ -127,10 +127,10 @@ class PowerSGD(Compressor):
 
         second = self._scratch.floats("second", layout.num_second)
         sums = list(_factors([(m.columns, m.rank) for m in layout.matrices], second))
-        for (matrix, lost), left, right in zip(matrices, lefts, sums, strict=True):
+        for (matrix, error), left, right in zip(matrices, lefts, sums, strict=True):
             orthonormalize(left)
             torch.mm(matrix.t(), left, out=right)
-            lost.copy_(matrix).addmm_(left, right.t(), alpha=-1)
+            error.copy_(matrix).addmm_(left, right.t(), alpha=-1)
         self._add_up(second, backend)
         for (matrix, _), left, summed, right in zip(matrices, lefts, sums, rights, strict=True):
             torch.mm(left, summed.t(), out=matrix)
@@ -174,8 +174,8 @@ class PowerSGD(Compressor):
             for number, many in self._right.items()
             for place, right in enumerate(many)
         }
-        lost = {f"{number}:lost": residual for number, residual in self._residuals.items()}
-        return {"begun": torch.tensor(self._num_drawn), **lost, **rights}
+        residuals = {f"{number}:lost": residual for number, residual in self._residuals.items()}
+        return {"begun": torch.tensor(self._num_drawn), **residuals, **rights}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         if not state:
@@ -240,13 +240,13 @@ def _factors(shapes: Sequence[tuple[int, int]], memory: Tensor) -> Iterator[Tens
 def _gather(layout: _Layout, values: Tensor, first: Tensor) -> None:
     """Copy the uncompressed values behind the factors."""
     at = sum(m.rows * m.rank for m in layout.matrices)
-    for part in layout.others:
+    for part in layout.uncompressed:
         first[at : at + part.stop - part.start] = values[part]
         at += part.stop - part.start
 
 
 def _scatter(layout: _Layout, values: Tensor, first: Tensor) -> None:
     at = sum(m.rows * m.rank for m in layout.matrices)
-    for part in layout.others:
+    for part in layout.uncompressed:
         values[part] = first[at : at + part.stop - part.start]
         at += part.stop - part.start

@@ -15,8 +15,8 @@ class Clocks:
     parameter server", NIPS 26, for the bound.
     """
 
-    def __init__(self, workers: int, num_steps: int, most_lead: int | None) -> None:
-        """num_steps: of every worker. most_lead: with which a worker may begin a step; None: any.
+    def __init__(self, workers: int, num_steps: int, max_lead: int | None) -> None:
+        """num_steps: of every worker. max_lead: of a worker that begins a step; None: any.
 
         After its last step everybody waits for everybody, so that all have the same weights.
         """
@@ -24,7 +24,7 @@ class Clocks:
         """Updates by how many of others came between reading and writing."""
         self.leads: Counter[int] = Counter()
         """Steps that were begun, by the lead at which the worker was let go on."""
-        self._num_steps, self._most_lead = num_steps, most_lead
+        self._num_steps, self._max_lead = num_steps, max_lead
         self._done = [0] * workers
         self._waiting: set[int] = set()
         self._num_updates = 0
@@ -51,7 +51,7 @@ class Clocks:
         self._done[worker] += 1
         self._waiting.add(worker)
         slowest = min(self._done)
-        released = [w for w in sorted(self._waiting) if self._may_go_on(w, slowest)]
+        released = [w for w in sorted(self._waiting) if self._may_continue(w, slowest)]
         for waiting in released:
             self._waiting.remove(waiting)
             self._read_at[waiting] = self._num_updates
@@ -59,8 +59,8 @@ class Clocks:
                 self.leads[self._done[waiting] - slowest] += 1
         return released
 
-    def _may_go_on(self, worker: int, slowest: int) -> bool:
+    def _may_continue(self, worker: int, slowest: int) -> bool:
         done = self._done[worker]
         if done == self._num_steps:
             return slowest == done
-        return self._most_lead is None or done - slowest <= self._most_lead
+        return self._max_lead is None or done - slowest <= self._max_lead

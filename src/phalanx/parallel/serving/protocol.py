@@ -19,9 +19,9 @@ from phalanx.comm.wait import WaitPolicy, wait_until
 
 _HEADER, _GRADIENT, _WEIGHTS = 1, 2, 3  # tags
 
-# A server sleeps while the workers compute: its core may be one of theirs. What is slept too long
-# is a fraction of the sending of a gradient.
-PATIENT = WaitPolicy(spins=20, yields=20, nap_s=100e-6)
+# A server sleeps while the workers compute, as it may share a core with one. Oversleeping costs a
+# fraction of the transfer of a gradient.
+SERVER_WAIT = WaitPolicy(spins=20, yields=20, nap_s=100e-6)
 
 
 class Header(NamedTuple):
@@ -30,36 +30,36 @@ class Header(NamedTuple):
     step: float
     learning_rate: float
     share: float
-    """Of the global batch's targets, those of this worker."""
+    """This worker's share of the global batch's targets."""
 
 
 HEADER_BYTES = 8 * len(Header._fields)
 
 
 def push_and_pull(
-    group: Group, header: Header, gradient: Tensor, weights: Tensor, shares: Sequence[range]
+    group: Group, header: Header, gradient: Tensor, weights: Tensor, shards: Sequence[range]
 ) -> None:
     """Push gradients to all servers and pull fresh `weights` from them, at the same time; a
     worker's step.
 
-    gradient, weights: (n,); shares: of them, those of the servers, which are ranks 0, 1, …
+    gradient, weights: (n,); shards: of them, by server, which are ranks 0, 1, …
     Raises: WaitTimeoutError naming the server that did not answer.
     """
     words = Buffer.of(np.array(header, np.float64))
     given, taken = Buffer.of(gradient.numpy()), Buffer.of(weights.numpy())
     requests = [
-        group.receive(taken.part(share.start, share.stop), source=server, tag=_WEIGHTS)
-        for server, share in enumerate(shares)
+        group.receive(taken.part(shard.start, shard.stop), source=server, tag=_WEIGHTS)
+        for server, shard in enumerate(shards)
     ]
-    for server, share in enumerate(shares):
+    for server, shard in enumerate(shards):
         requests.append(group.send(words, dest=server, tag=_HEADER))
-        part = given.part(share.start, share.stop)
+        part = given.part(shard.start, shard.stop)
         requests.append(group.send(part, dest=server, tag=_GRADIENT))
     for request in requests:
         request.wait()
 
 
-def next_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
+def receive_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
     """Return the next header of any worker, and its rank.
 
     awaited: names the ranks that are waited for.
@@ -69,7 +69,7 @@ def next_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
     request = group.receive(Buffer.of(words), source=None, tag=_HEADER)
     wait_until(
         request.test,
-        PATIENT,
+        SERVER_WAIT,
         timeout_s=group.timeout_s,
         on_timeout=lambda: (
             f"rank {group.rank}, a server, waited {group.timeout_s:g} s for gradients of "
@@ -80,12 +80,12 @@ def next_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
     return Header(*words.tolist()), request.source
 
 
-def take_gradient(group: Group, into: Tensor, source: int) -> None:
+def receive_gradient(group: Group, into: Tensor, source: int) -> None:
     """Receive the gradient that follows a header."""
     group.receive(Buffer.of(into.numpy()), source=source, tag=_GRADIENT).wait()
 
 
-def answer(group: Group, weights: Tensor, dests: Sequence[int]) -> None:
+def send_weights(group: Group, weights: Tensor, dests: Sequence[int]) -> None:
     """Send weights to the waiting `dests`; returns when they may change again."""
     buffer = Buffer.of(weights.numpy())
     for request in [group.send(buffer, dest=dest, tag=_WEIGHTS) for dest in dests]:

@@ -14,16 +14,16 @@ from phalanx.parallel.vector import views_of
 
 
 class ServerShard:
-    """Values [own.start, own.stop) of the parameters' vector, and torch.optim's update of them.
+    """Values [span.start, span.stop) of the parameters' vector, and torch.optim's update of them.
 
     An update of values is independent of the other values, so one optimizer of a slice makes the
     numbers that an optimizer of the parameters would make.
     """
 
-    def __init__(self, vector: Tensor, own: range, rule: OptimizerConfig) -> None:
+    def __init__(self, vector: Tensor, span: range, rule: OptimizerConfig) -> None:
         """vector: (n,), which is updated in place."""
-        self.own = own
-        self.values = nn.Parameter(vector[own.start : own.stop], requires_grad=False)
+        self.span = span
+        self.values = nn.Parameter(vector[span.start : span.stop], requires_grad=False)
         self.quantities = STATE_NAMES[rule.kind]
         """Names of what the optimizer keeps for every value."""
         self._optimizer = torch_optimizer(rule, [self.values])
@@ -31,14 +31,14 @@ class ServerShard:
 
     @torch.no_grad()
     def update(self, gradient: Tensor, learning_rate: float) -> None:
-        """Update by a gradient, (len(own),)."""
+        """Update by a gradient, (len(span),)."""
         self._optimizer.param_groups[0]["lr"] = learning_rate
         self.values.grad = gradient
         self._optimizer.step()
         self.values.grad = None
 
     def state(self) -> list[Tensor]:
-        """Return (len(own),) of each quantity; zeros before the first update."""
+        """Return (len(span),) of each quantity; zeros before the first update."""
         state = self._optimizer.state.get(self.values, {})
         return [state.get(name, torch.zeros_like(self.values)) for name in self.quantities]
 
@@ -46,20 +46,22 @@ class ServerShard:
         """Return the tensors of the optimizer's state."""
         return list(self._optimizer.state.get(self.values, {}).values())
 
-    def take_state(self, parameters: Sequence[nn.Parameter], optimizer: Optimizer) -> None:
+    def load_optimizer_state(
+        self, parameters: Sequence[nn.Parameter], optimizer: Optimizer
+    ) -> None:
         """Take over `optimizer`'s state of all parameters, which that then drops."""
         taken = self._optimizer.state[self.values]
         for name in self.quantities:
             whole = [
                 optimizer.state[p].get(name, torch.zeros_like(p)).flatten() for p in parameters
             ]
-            taken[name] = torch.cat(whole)[self.own.start : self.own.stop].clone()
+            taken[name] = torch.cat(whole)[self.span.start : self.span.stop].clone()
         if self._counts_steps:
             steps = [state["step"] for state in optimizer.state.values() if "step" in state]
             taken["step"] = max(steps, default=torch.tensor(0.0)).clone()
         optimizer.state.clear()
 
-    def show_state(
+    def export_optimizer_state(
         self, whole: Sequence[Tensor], parameters: Sequence[nn.Parameter], optimizer: Optimizer
     ) -> None:
         """Give `optimizer` the state of all parameters, as if it had made every step itself.
