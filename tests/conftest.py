@@ -1,6 +1,7 @@
 """Real ranks for tests: started by the MPI of this environment, ended whatever happens."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,10 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.launch.local import local_commands
+
+# A shell starts background jobs with both ignored, and the tests' processes would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

@@ -212,6 +212,16 @@ def test_a_peer_that_is_gone_is_named_where_its_end_is_not_known(tmp_path: Path)
         raise_failure(tmp_path, outcome)
 
 
+def test_a_rank_that_called_abort_is_not_taken_for_the_one_that_died(tmp_path: Path) -> None:
+    """Two ranks noticed that a server was gone; the one that did not write it down was blamed."""
+    message = GONE.replace("rank 0", "rank 2")
+    for rank in range(3):
+        write_rank(tmp_path, rank, finished=False)
+    write_failure(tmp_path, Failure(rank=0, mendable=False, message=message, traceback=""))
+    (tmp_path / LAUNCHER_LOG).write_text(f"phalanx: rank 0: {message}\n{ABORTED}")
+    assert determine_outcome(tmp_path, 3, JobExit(1)).rank == 2
+
+
 def test_an_error_of_a_rank_comes_before_the_deaths_that_follow_it(tmp_path: Path) -> None:
     found_by_rank_1(tmp_path, "ZeroDivisionError: made")
     outcome = determine_outcome(tmp_path, 2, JobExit(-9, rank=0))

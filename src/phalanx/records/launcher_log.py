@@ -75,6 +75,7 @@ _FAILED_RANK = re.compile(rf"^{_OURS}rank (\d+): ", re.MULTILINE)
 _HYDRA_SIGNAL = r"(?:EXIT CODE|KILLED BY SIGNAL): (?P<signal>\d+)"
 _PROCESS = re.compile(
     r"(?:\brank (?P<rank>\d+) (?:with )?)?\bPID (?P<pid>\d+)"
+    r"(?! on node \S+ calling\s)"  # MPI_Abort: that rank noticed something itself
     rf"(?:[^\n]* RUN[^\n]*\n=\s+{_HYDRA_SIGNAL})?",
     re.IGNORECASE,
 )
