@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
 from phalanx.report.collectives.charts import call_time
-from phalanx.report.collectives.tables import results
+from phalanx.report.collectives.tables import result_tables
 from phalanx.report.content import Content, KeyFigure, machine
 from phalanx.report.format import percent, seconds, span
 from phalanx.report.parallelism import charts, costs
@@ -64,7 +64,7 @@ def content_of(data: ParallelismStudyData) -> Content:
         sections=sections(data),
         tables=[
             *all_tables(data),
-            *results(data.algorithms),
+            *result_tables(data.algorithms),
             executions(measures.runs),
         ],
         environment=environments(known),
