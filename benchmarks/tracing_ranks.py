@@ -30,7 +30,7 @@ from phalanx.parallel.strategy import Batch, Strategy, backward
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.spans import SpanRecorder
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import EpochCounts, TrainingContext, batch_of, make_steps, set_rate
+from phalanx.train.loop import EpochCounts, TrainingContext, batch_of, make_steps, set_learning_rate
 from phalanx.train.memory import keep_freed_memory
 from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import LRSchedule
@@ -158,19 +158,19 @@ class Bench:
             yield next(self._all_batches)
 
     def _plain(self, batches: Iterator[LoadedBatch]) -> None:
-        work, strategy, hits = self.work, self._strategy, self._trained.hits
+        work, strategy, hits = self.work, self._strategy, self._trained.correct
         for step, loaded in enumerate(batches):
             batch = batch_of(work, loaded, step)
-            set_rate(work, step)
+            set_learning_rate(work, step)
             hits.add(strategy.bare_step(batch), loaded.targets)
 
     def _timed(self, batches: Iterator[LoadedBatch]) -> None:
-        work, strategy, hits = self.work, self._strategy, self._trained.hits
+        work, strategy, hits = self.work, self._strategy, self._trained.correct
         clock = time.perf_counter
         for step, loaded in enumerate(batches):
             batch = batch_of(work, loaded, step)
             clock()
-            set_rate(work, step)
+            set_learning_rate(work, step)
             result = strategy.step(batch)
             clock()
             assert result.logits is not None

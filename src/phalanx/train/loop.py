@@ -66,51 +66,51 @@ class TrainingContext:
         return self.first_step(self.first_epoch) + MEASURED_STEP
 
 
-def run_epoch(work: TrainingContext, epoch: int) -> RankTotals:
+def run_epoch(context: TrainingContext, epoch: int) -> RankTotals:
     """Train on every sample once, or on those that are left, and evaluate. Collective; the ranks
     start and end together."""
-    strategy = work.strategy
+    strategy = context.strategy
     communicated_before, traffic_before = strategy.communicated_bytes, strategy.traffic()
     staleness_before = strategy.staleness()
     strategy.barrier()
     began, used_before = time.perf_counter(), ProcessorTime.now()
-    trained = train_epoch(work, epoch)
+    counts = train_epoch(context, epoch)
     strategy.barrier()
     ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
     sent, received = _difference(strategy.traffic(), traffic_before)
-    work.writer.add(
+    context.writer.add(
         EpochEvent(
-            at_s=ended - work.began_at,
+            at_s=ended - context.began_at,
             epoch=epoch,
             train_s=ended - began,
-            samples=trained.samples,
-            loss_sum=trained.loss_sum,
-            correct=trained.hits.total(),
+            samples=counts.samples,
+            loss_sum=counts.loss_sum,
+            correct=counts.correct.total(),
             communicated_bytes=strategy.communicated_bytes - communicated_before,
             sent_bytes=sent,
             received_bytes=received,
             staleness=dict(strategy.staleness() - staleness_before),
-            first_sample=work.seen_before(epoch),
-            damaged=trained.damaged,
+            first_sample=context.seen_before(epoch),
+            damaged=counts.damaged,
             user_s=used.user_s,
             system_s=used.system_s,
         )
     )
-    evaluation = evaluate(strategy, work.source, epoch, began_at=work.began_at)
-    work.writer.add(evaluation)
+    evaluation = evaluate(strategy, context.source, epoch, began_at=context.began_at)
+    context.writer.add(evaluation)
     return RankTotals(
         train_s=ended - began,
-        communication_s=trained.communication_s,
-        samples=trained.samples,
-        loss_sum=trained.loss_sum,
-        correct=trained.hits.total(),
-        targets=trained.samples * work.source.shape.targets_per_sample,
-        validation_targets=evaluation.samples * work.source.shape.targets_per_sample,
+        communication_s=counts.communication_s,
+        samples=counts.samples,
+        loss_sum=counts.loss_sum,
+        correct=counts.correct.total(),
+        targets=counts.samples * context.source.shape.targets_per_sample,
+        validation_targets=evaluation.samples * context.source.shape.targets_per_sample,
         validation_loss_sum=evaluation.loss_sum,
         validation_correct=evaluation.correct,
-        steps=trained.steps,
-        damaged=trained.damaged,
-        skipped=trained.skipped,
+        steps=counts.steps,
+        damaged=counts.damaged,
+        skipped=counts.skipped,
     )
 
 
@@ -120,98 +120,98 @@ class EpochCounts:
 
     samples: int = 0
     loss_sum: float = 0.0
-    hits: CorrectCounter = field(default_factory=CorrectCounter)
+    correct: CorrectCounter = field(default_factory=CorrectCounter)
     communication_s: float = 0.0
     steps: int = 0
     damaged: int = 0
     skipped: int = 0
 
 
-def train_epoch(work: TrainingContext, epoch: int) -> EpochCounts:
+def train_epoch(context: TrainingContext, epoch: int) -> EpochCounts:
     """Make one update for each global batch of the epoch that is left, in segments between
     checkpoints: after each the ranks have the same parameters."""
-    strategy, trained = work.strategy, EpochCounts()
+    strategy, counts = context.strategy, EpochCounts()
     batches: Iterator[LoadedBatch] = iter(())
     if strategy.role == "worker":
-        batches = work.source.train_batches(
-            seed=work.seed,
+        batches = context.source.train_batches(
+            seed=context.seed,
             epoch=epoch,
-            global_batch_size=work.global_batch_size,
+            global_batch_size=context.global_batch_size,
             rank=strategy.data_rank,
             num_ranks=strategy.data_size,
-            first_sample=work.seen_before(epoch),
+            first_sample=context.seen_before(epoch),
         )
-    for part in parts_of_epoch(work, epoch):
+    for segment in epoch_segments(context, epoch):
         if strategy.role == "server":
-            _serve(work, part)
+            _serve(context, segment)
         else:
-            make_steps(work, batches, epoch, part, trained)
+            make_steps(context, batches, epoch, segment, counts)
         strategy.finish_epoch()
         strategy.synchronize_buffers()
-        if work.save is not None and part.stop < (epoch + 1) * work.steps:
-            made = part.stop - work.first_step(epoch)
-            work.save(epoch, work.seen_before(epoch) + made * work.global_batch_size)
-    return trained
+        if context.save is not None and segment.stop < (epoch + 1) * context.steps:
+            made = segment.stop - context.first_step(epoch)
+            context.save(epoch, context.seen_before(epoch) + made * context.global_batch_size)
+    return counts
 
 
-def parts_of_epoch(work: TrainingContext, epoch: int) -> Iterator[range]:
+def epoch_segments(context: TrainingContext, epoch: int) -> Iterator[range]:
     """Yield the steps that are left of an epoch, divided where a checkpoint is due."""
-    start, end = work.first_step(epoch), (epoch + 1) * work.steps
-    period = work.checkpoint_steps or work.steps
+    start, end = context.first_step(epoch), (epoch + 1) * context.steps
+    period = context.checkpoint_steps or context.steps
     while start < end:
-        stop = min(end, start + period - (start - epoch * work.steps) % period)
+        stop = min(end, start + period - (start - epoch * context.steps) % period)
         yield range(start, stop)
         start = stop
 
 
-def _serve(work: TrainingContext, part: range) -> None:
-    work.strategy.serve(len(part))
-    if work.measured_step in part:
-        work.writer.add(_memory(work))
+def _serve(context: TrainingContext, segment: range) -> None:
+    context.strategy.serve(len(segment))
+    if context.measured_step in segment:
+        context.writer.add(_memory(context))
 
 
 def make_steps(
-    work: TrainingContext,
+    context: TrainingContext,
     batches: Iterator[LoadedBatch],
     epoch: int,
-    part: range,
-    trained: EpochCounts,
+    segment: range,
+    counts: EpochCounts,
 ) -> None:
-    """Make and record the steps of `part`, and count them into `trained`.
+    """Make and record the steps of `segment`, and count them into `counts`.
 
     Between two steps the caches are the last one's: what is looked at here costs many times what it
     would in a loop of its own. So a record is made when it is written, and nothing is asked twice.
     """
-    strategy, writer, clock = work.strategy, work.writer, time.perf_counter
-    measured_step = work.measured_step
+    strategy, writer, clock = context.strategy, context.writer, time.perf_counter
+    measured_step = context.measured_step
     ended = clock()
-    for step in part:
+    for step in segment:
         began = ended
         loaded = next(batches)
-        batch = batch_of(work, loaded, step)
-        if work.delay_s:
-            time.sleep(work.delay_s)
+        batch = batch_of(context, loaded, step)
+        if context.delay_s:
+            time.sleep(context.delay_s)
         loaded_at = clock()
-        set_rate(work, step)
+        set_learning_rate(context, step)
         result = strategy.step(batch)
         ended = clock()
         samples, loss_sum = 0, 0.0
         if result.is_skipped:
-            _note_skipped(work, epoch, step, ended)
-            trained.skipped += 1
+            _note_skipped_step(context, epoch, step, ended)
+            counts.skipped += 1
         elif strategy.counts_samples:
             samples, loss_sum = batch.num_samples, recorded_loss(result.loss_sum)
-            trained.samples += samples
-            trained.loss_sum += loss_sum
+            counts.samples += samples
+            counts.loss_sum += loss_sum
             if result.logits is not None:
-                trained.hits.add(result.logits, loaded.targets)
+                counts.correct.add(result.logits, loaded.targets)
         if loaded.num_damaged and strategy.counts_samples:
-            trained.damaged += loaded.num_damaged
-        trained.communication_s += result.communication_s
+            counts.damaged += loaded.num_damaged
+        counts.communication_s += result.communication_s
         writer.note(
             (
                 step_record,
-                work.began_at,
+                context.began_at,
                 epoch,
                 step,
                 samples,
@@ -228,63 +228,63 @@ def make_steps(
             )
         )
         for action in strategy.actions():
-            writer.note(ActionEvent(at_s=ended - work.began_at, **action._asdict()))
+            writer.note(ActionEvent(at_s=ended - context.began_at, **action._asdict()))
         if ended >= writer.due_at:
             writer.flush()
         if step == measured_step:
-            writer.add(_memory(work))
+            writer.add(_memory(context))
             ended = clock()
-    trained.steps += len(part)
+    counts.steps += len(segment)
 
 
-def set_rate(work: TrainingContext, step: int) -> None:
+def set_learning_rate(context: TrainingContext, step: int) -> None:
     """Set the learning rate of update number `step`."""
-    rate = work.schedule.at(step)
-    for group in work.strategy.optimizer.param_groups:
+    rate = context.schedule.at(step)
+    for group in context.strategy.optimizer.param_groups:
         group["lr"] = rate
 
 
-def _note_skipped(work: TrainingContext, epoch: int, step: int, ended: float) -> None:
-    reason = work.strategy.why_skipped
-    work.writer.note(
-        SkippedEvent(at_s=ended - work.began_at, epoch=epoch, step=step, reason=reason)
+def _note_skipped_step(context: TrainingContext, epoch: int, step: int, ended: float) -> None:
+    reason = context.strategy.why_skipped
+    context.writer.note(
+        SkippedEvent(at_s=ended - context.began_at, epoch=epoch, step=step, reason=reason)
     )
 
 
-def batch_of(work: TrainingContext, loaded: LoadedBatch, step: int) -> Batch:
+def batch_of(context: TrainingContext, loaded: LoadedBatch, step: int) -> Batch:
     """Return the batch for the strategy. Where samples may be damaged the ranks agree on the number
     of valid ones, over which the loss is the mean: collective, some 20 µs."""
     global_size = loaded.global_size
-    if work.source.skips_damaged:
-        global_size = max(1, global_size - _over_all_ranks(work.strategy, loaded.num_damaged))
-    targets = global_size * work.source.shape.targets_per_sample
+    if context.source.skips_damaged:
+        global_size = max(1, global_size - _sum_over_ranks(context.strategy, loaded.num_damaged))
+    targets = global_size * context.source.shape.targets_per_sample
     return Batch(loaded.inputs, loaded.targets, loaded.num_samples, targets, step)
 
 
-def _over_all_ranks(strategy: Strategy, number: int) -> int:
+def _sum_over_ranks(strategy: Strategy, number: int) -> int:
     """Return the sum over the ranks, counting ranks with the same samples once."""
     rows = strategy.gather([number if strategy.counts_samples else 0])
     return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
 
 
-def tell(work: TrainingContext) -> None:
+def log_notices(context: TrainingContext) -> None:
     """Write the source's notices into the records and, on rank 0, into the log."""
-    for text in work.source.notices():
-        work.writer.add(NoticeEvent(at_s=time.perf_counter() - work.began_at, text=text))
-        if work.strategy.rank == 0:
+    for text in context.source.notices():
+        context.writer.add(NoticeEvent(at_s=time.perf_counter() - context.began_at, text=text))
+        if context.strategy.rank == 0:
             print(text, flush=True)
 
 
-def _memory(work: TrainingContext) -> MemoryEvent:
-    state = work.strategy.state_bytes()
+def _memory(context: TrainingContext) -> MemoryEvent:
+    state = context.strategy.state_bytes()
     now = resident_bytes()
-    known = now is not None and work.resident_before is not None
+    known = now is not None and context.resident_before is not None
     return MemoryEvent(
-        at_s=time.perf_counter() - work.began_at,
+        at_s=time.perf_counter() - context.began_at,
         parameters_bytes=state.parameters,
         gradients_bytes=state.gradients,
         optimizer_bytes=state.optimizer,
-        resident_bytes=now - work.resident_before if known else None,  # type: ignore[operator]
+        resident_bytes=now - context.resident_before if known else None,  # type: ignore[operator]
     )
 
 

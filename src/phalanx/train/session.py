@@ -33,7 +33,7 @@ from phalanx.train.checkpointing import (
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_source import open_source
 from phalanx.train.evaluation import evaluate_on_training_data
-from phalanx.train.loop import TrainingContext, run_epoch, tell
+from phalanx.train.loop import TrainingContext, log_notices, run_epoch
 from phalanx.train.make_strategy import make_strategy
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
@@ -99,17 +99,17 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     output.writer = EventWriter(rank_file(output.folder, strategy.rank))
     if config.trace:
         output.tracing = Tracing(strategy, output.folder, began_at)
-    work, saver = _prepare(config, strategy, start, output.writer, began_at)
-    _epochs(config, work, saver)
+    context, saver = _prepare(config, strategy, start, output.writer, began_at)
+    _epochs(config, context, saver)
     if saver:
         saver.close()
-    work.source.close()
+    context.source.close()
     if output.tracing:
         output.tracing.compare_clocks()
     output.writer.add(
         FinishedEvent(
             at_s=time.perf_counter() - began_at,
-            parameters_sha256=parameters_sha256(work.strategy.model),
+            parameters_sha256=parameters_sha256(context.strategy.model),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
     )
@@ -174,7 +174,7 @@ def _prepare(
         num_train=source.num_train,
         start=start.schedule_start,
     )
-    _tell(strategy, config)
+    _configure_strategy(strategy, config)
     strategy.prepare(model, update_rule(config, schedule.peak))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
@@ -193,7 +193,7 @@ def _prepare(
         )
         saver.begin()
     slow_rank, delay_s = parse_slow_rank(config.slow_rank) if config.slow_rank else (-1, 0.0)
-    work = TrainingContext(
+    context = TrainingContext(
         strategy=strategy,
         delay_s=delay_s if strategy.rank == slow_rank else 0.0,
         resident_before=resident_before,
@@ -208,9 +208,9 @@ def _prepare(
         writer=writer,
         began_at=began_at,
     )
-    writer.add(_started(config, work, num_parameters))
+    writer.add(_started(config, context, num_parameters))
     writer.flush()
-    return work, saver
+    return context, saver
 
 
 def _resume(
@@ -225,7 +225,7 @@ def _resume(
     check_order(manifest, checkpoint, source.order)
 
 
-def _tell(strategy: Strategy, config: TrainConfig) -> None:
+def _configure_strategy(strategy: Strategy, config: TrainConfig) -> None:
     """Set the strategy's options that are common to all strategies."""
     strategy.num_accumulated = config.accumulate
     strategy.label_smoothing, strategy.clip_norm = config.label_smoothing, config.clip_norm
@@ -233,11 +233,11 @@ def _tell(strategy: Strategy, config: TrainConfig) -> None:
     strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
 
 
-def _started(config: TrainConfig, work: TrainingContext, num_parameters: int) -> StartedEvent:
+def _started(config: TrainConfig, context: TrainingContext, num_parameters: int) -> StartedEvent:
     """num_parameters: of the whole model, of which this rank may hold a part."""
     assert config.threads is not None, "the run's record holds a complete configuration"
-    strategy, source = work.strategy, work.source
-    at_s = time.perf_counter() - work.began_at
+    strategy, source = context.strategy, context.source
+    at_s = time.perf_counter() - context.began_at
     return StartedEvent(
         at_s=at_s,
         rank=strategy.rank,
@@ -253,38 +253,38 @@ def _started(config: TrainConfig, work: TrainingContext, num_parameters: int) ->
         collective=strategy.collective,
         role=strategy.role,
         coordinates=strategy.coordinates,
-        expected=strategy.expected(work.global_batch_size),
+        expected=strategy.expected(context.global_batch_size),
     )
 
 
-def _epochs(config: TrainConfig, work: TrainingContext, saver: CheckpointWriter | None) -> None:
+def _epochs(config: TrainConfig, context: TrainingContext, saver: CheckpointWriter | None) -> None:
     """Train the epochs that are left; after each, rank 0 writes the summary and a checkpoint
     follows."""
     trained_s = 0.0
-    for epoch in range(work.first_epoch, config.epochs):
-        rows = work.strategy.gather(run_epoch(work, epoch).values())
-        tell(work)
+    for epoch in range(context.first_epoch, config.epochs):
+        rows = context.strategy.gather(run_epoch(context, epoch).values())
+        log_notices(context)
         if rows is not None:
             summary = summarize(
                 [RankTotals.from_values(row) for row in rows],
                 epoch=epoch,
                 trained_s=trained_s,
-                at_s=time.perf_counter() - work.began_at,
+                at_s=time.perf_counter() - context.began_at,
             )
             trained_s = summary.trained_s
-            work.writer.add(summary)
+            context.writer.add(summary)
             print(epoch_line(summary, config), flush=True)
         if saver:
             saver.after_epoch(epoch)
         if rows is not None:
-            work.writer.flush()
+            context.writer.flush()
     if config.final_train_samples:
-        work.writer.add(
+        context.writer.add(
             evaluate_on_training_data(
-                work.strategy,
-                work.source,
+                context.strategy,
+                context.source,
                 config.epochs - 1,
                 config.final_train_samples,
-                began_at=work.began_at,
+                began_at=context.began_at,
             )
         )
