@@ -16,7 +16,7 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.manifest import MANIFEST, MODEL_FILE, Manifest, folder_name
 from phalanx.train.recipe import recipe_of, restarts_schedule
 from phalanx.train.resume import (
-    Found,
+    FoundCheckpoint,
     RunIsFinishedError,
     check_checkpoint_dir,
     check_resumable,
@@ -63,7 +63,7 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
     (tmp_path / folder_name(1) / MODEL_FILE).write_bytes(b"older, of no interest")
     found = find_checkpoint(tmp_path)
     assert found.path == tmp_path / folder_name(2)
-    missing, flipped = sorted(found.passed_over, key=lambda line: "manifest.json" not in line)
+    missing, flipped = sorted(found.skipped, key=lambda line: "manifest.json" not in line)
     assert missing == f"passed over: checkpoint {tmp_path / folder_name(4)} has no manifest.json"
     assert "epoch-0003 is damaged: model.safetensors does not have the SHA-256" in flipped
     with pytest.raises(UserError, match=r"epoch-0003 is damaged: model\.safetensors"):
@@ -117,7 +117,7 @@ def test_no_checkpoint_is_told(tmp_path: Path) -> None:
 # -- of which recipe -----------------------------------------------------------------------------
 
 
-def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> Found:
+def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> FoundCheckpoint:
     """A checkpoint of a run of `config`."""
     manifest = Manifest(
         phalanx="0",
@@ -133,10 +133,10 @@ def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> Fo
         run="a run",
         recipe=recipe_of(config),
     )
-    return Found(path=Path("ck/epoch"), manifest=manifest)
+    return FoundCheckpoint(path=Path("ck/epoch"), manifest=manifest)
 
 
-def told(checkpoint: Found, **others: Any) -> str:
+def told(checkpoint: FoundCheckpoint, **others: Any) -> str:
     with pytest.raises(UserError) as caught:
         check_resumable(checkpoint, dataclasses.replace(CONFIG, **others))
     message = str(caught.value)
@@ -241,7 +241,7 @@ def test_a_command_that_changes_the_recipe_may_be_repeated(changes: dict[str, bo
     assert not check_resumable(of(found(config, epochs=8), schedule_start=start), again)
 
 
-def of(checkpoint: Found, **others: Any) -> Found:
+def of(checkpoint: FoundCheckpoint, **others: Any) -> FoundCheckpoint:
     """The same with another manifest."""
     manifest = msgspec.structs.replace(checkpoint.manifest, **others)
     return dataclasses.replace(checkpoint, manifest=manifest)

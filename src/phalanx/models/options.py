@@ -82,7 +82,7 @@ def completed(name: ModelName, options: ModelOptions) -> ModelOptions:
 
 
 def check_data(name: ModelName, shape: DataShape) -> None:
-    """Raises: UserError when the model cannot read this kind of data."""
+    """Raise UserError when the model cannot read this kind of data."""
     if (name == "gpt") != shape.is_text:
         fitting = [n for n in get_args(ModelName) if (n == "gpt") == shape.is_text]
         kind = "text" if shape.is_text else "images"

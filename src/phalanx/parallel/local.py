@@ -79,10 +79,10 @@ class Local(OverMPI):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._rule = rule
-        self._parameters_now = flatten_parameters(self._parameters)
-        self._world.broadcast(self._parameters_now.numpy())
+        self._flat_parameters = flatten_parameters(self._parameters)
+        self._world.broadcast(self._flat_parameters.numpy())
         self._broadcast_untrained()
-        self._shared = self._parameters_now.clone()
+        self._shared = self._flat_parameters.clone()
         if self.size > 1:
             self._reducer = make_reducer(
                 self._world, [len(self._shared)], self._shared.numpy().dtype
@@ -109,7 +109,7 @@ class Local(OverMPI):
 
     def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
         if self._steps_since == 0:
-            self._shared.copy_(self._parameters_now)  # also of a checkpoint
+            self._shared.copy_(self._flat_parameters)  # also of a checkpoint
         began = time.perf_counter()
         backward(loss_sum, self.loss_weight(global_targets))
         computed = time.perf_counter()
@@ -121,7 +121,7 @@ class Local(OverMPI):
         self._all_targets += global_targets
         stepped = time.perf_counter()
         if self._steps_since == self._period:
-            self._meet()
+            self._synchronize()
         return UpdateTimes(
             backward_s=computed - began, communication_s=time.perf_counter() - stepped
         )
@@ -133,13 +133,13 @@ class Local(OverMPI):
 
     def finish_epoch(self) -> None:
         if self._steps_since:
-            self._meet()
+            self._synchronize()
 
     @torch.no_grad()
-    def _meet(self) -> None:
+    def _synchronize(self) -> None:
         """Synchronize: all ranks end with the same parameters, and continue from there."""
         share = self._own_targets / self._all_targets
-        outer_gradient = self._parameters_now.sub_(self._shared).mul_(-share)
+        outer_gradient = self._flat_parameters.sub_(self._shared).mul_(-share)
         if self._reducer is not None:
             self._reducer.all_reduce_at([outer_gradient.data_ptr()])
             outer_gradient = torch.from_numpy(self._reducer.total)
@@ -147,7 +147,7 @@ class Local(OverMPI):
         self._shared.grad = outer_gradient
         self._outer.step()
         self._shared.grad = None
-        self._parameters_now.copy_(self._shared)
+        self._flat_parameters.copy_(self._shared)
         self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
 
     def rank_local_state(self) -> RankLocalState | None:

@@ -129,7 +129,7 @@ def parse_mesh(text: str) -> Mesh:
 
 
 def check_mesh(mesh: Mesh, ranks: int) -> None:
-    """Raises: UserError when the axes do not multiply up to the number of ranks."""
+    """Raise UserError when the axes do not multiply up to the number of ranks."""
     if mesh.size != ranks:
         product = " × ".join(f"{axis}({getattr(mesh, axis)})" for axis in AXES)
         raise UserError(

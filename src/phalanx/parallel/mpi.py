@@ -70,7 +70,7 @@ class MPI(OverMPI):
         self._bucketed_reducer: BucketedGradReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
-        """Raises: UserError when the ranks cannot sum in the way that is asked for."""
+        """Raise UserError when the ranks cannot sum in the way that is asked for."""
         super().prepare(model, rule)
         self._rule = rule
         for parameter in self._parameters:

@@ -36,7 +36,7 @@ class Shared(OverMPI):
     """
 
     def __init__(self, world: World) -> None:
-        """Raises: UserError when the ranks are on several nodes."""
+        """Raise UserError when the ranks are on several nodes."""
         super().__init__(world)
         if not world.on_one_node:
             raise UserError(

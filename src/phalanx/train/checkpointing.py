@@ -24,11 +24,11 @@ from phalanx.train.manifest import Manifest, Value, folder_name, read_manifest
 from phalanx.train.rank_state import gather_rank_state, load_rank_state
 from phalanx.train.recipe import differences, recipe_of, restarts_schedule
 
-MOST_WITHIN = 2
-"""Checkpoints within epochs that are kept: the newest, and one to go on from should it be damaged.
-Those of whole epochs all stay."""
+MAX_WITHIN_EPOCH = 2
+"""Checkpoints within epochs that are kept: the newest, and one to resume from should it be damaged.
+Those of full epochs all stay."""
 
-MOST_NAMED = 8
+MAX_NAMED_RANKS = 8
 """Ranks that an error lists."""
 
 
@@ -87,7 +87,7 @@ class CheckpointWriter:
             except UserError:
                 saved[path] = 0.0  # of no use to anybody
         saved[newest] = math.inf
-        for path in sorted(saved, key=lambda path: saved[path])[:-MOST_WITHIN]:
+        for path in sorted(saved, key=lambda path: saved[path])[:-MAX_WITHIN_EPOCH]:
             remove(path)
 
     def _save(self, epoch: int, manifest: Manifest) -> Path | None:
@@ -209,8 +209,8 @@ def _other_checkpoints(checkpoint: Path | None, rows: list[list[float]]) -> str:
     if not ranks:
         return ""
     others = "; ".join(
-        f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:MOST_NAMED])}"
-        f"{', …' * (len(numbers) > MOST_NAMED)}: "
+        f"rank{'s' * (len(numbers) > 1)} {', '.join(numbers[:MAX_NAMED_RANKS])}"
+        f"{', …' * (len(numbers) > MAX_NAMED_RANKS)}: "
         f"{f'another {name}' if checkpoint and checkpoint.name == name else name}"
         for name, numbers in ranks.items()
     )

@@ -1,5 +1,4 @@
-"""The options of what the ranks send each other and when, validated where they are made. No torch,
-no MPI.
+"""Options of communication, validated where they are made. No torch, no MPI.
 
 Annotations here are objects, not strings: see `parallel_options.py`.
 """
@@ -48,7 +47,7 @@ class CommunicationOptions:
     """Record what every rank does when, and write one trace of all for Perfetto."""
 
     def check_communication(self) -> None:
-        """Raises: UserError for values that no run could use."""
+        """Raise UserError for values that no run could use."""
         if self.powersgd_rank < 1:
             raise UserError(f"--powersgd-rank must be at least 1, not {self.powersgd_rank}")
         if not 0 < self.topk_fraction <= 1:

@@ -68,19 +68,19 @@ class CheckpointOptions:
     """Write one after every so many steps as well. Default: after epochs only."""
 
     resume: Path | None = None
-    """Go on from this checkpoint, or from the newest complete one in this folder."""
+    """Resume from this checkpoint, or from the newest complete one in this folder."""
 
     restart_schedule: bool = False
     """--resume: begin the learning rate's schedule anew, over the epochs that are left."""
 
     allow_changes: bool = False
-    """--resume: go on although data, batch or other options are not those of the checkpoint."""
+    """--resume: continue although data, batch or other options differ from the checkpoint's."""
 
     run_dir: Path | None = None
     """Folder of the run's records. Default: a new one under runs/train."""
 
     timeout_s: float = 300.0
-    """Give up when ranks have waited this long for each other, and say who is missing."""
+    """Fail when ranks have waited this long for each other, and name the missing ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,4 @@
-"""The options of where samples come from and how they are read, validated where they are made. No
-torch, no MPI.
+"""Options of the data and of reading it, validated where they are made. No torch, no MPI.
 
 Annotations here are objects, not strings: see `parallel_options.py`.
 """
@@ -18,7 +17,7 @@ Damaged = Literal["stop", "skip"]
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Where samples come from."""
+    """Options of the data and of reading it."""
 
     dataset: DatasetName = "auto"
     """`mnist`, the embedded `digits` or `text`, `fashion` or `cifar10` where their files are, or
@@ -78,7 +77,7 @@ class DataOptions:
         return self.dataset if self.data is None else self.data.resolve().name
 
     def check_data(self) -> None:
-        """Raises: UserError for values that no run could use."""
+        """Raise UserError for values that no run could use."""
         for name in ("readers", "cache_mb"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"{option(name)} must not be negative, not {getattr(self, name)}")

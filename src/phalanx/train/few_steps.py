@@ -11,7 +11,7 @@ from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
 
 VALIDATION_SAMPLES = 500
-"""Evaluated after an epoch, which is no part of what one looks at."""
+"""Evaluated after an epoch; few, as evaluation is not what the trace is for."""
 
 
 def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
@@ -24,17 +24,17 @@ def few_steps(config: TrainConfig, steps: int) -> TrainConfig:
         raise UserError(f"--steps must be at least 1, not {steps}")
     assert config.ranks is not None, "complete() comes first"
     wanted = steps * config.global_batch_size(config.ranks)
-    there = config.train_samples or _num_there(config)
+    available = config.train_samples or _num_available(config)
     return replace(
         config,
         trace=True,
-        epochs=-(-wanted // there),
-        train_samples=min(wanted, there),
+        epochs=-(-wanted // available),
+        train_samples=min(wanted, available),
         validation_samples=config.validation_samples or VALIDATION_SAMPLES,
     )
 
 
-def _num_there(config: TrainConfig) -> int:
+def _num_available(config: TrainConfig) -> int:
     if config.data is not None:
         return read_index(config.data / "train").num_samples
     name = resolve(config.dataset, config.data_root).name

@@ -76,7 +76,7 @@ def gather_objects(group: Group | None, value: Any, kind: Any) -> list[Any] | No
 
 
 def make_gather_plan(group: Group | None, local: Mapping[str, LocalBox]) -> GatherPlan:
-    """Decide who sends which box of which tensor; of equal ones the first rank's. Collective.
+    """Decide the sender of each box of each tensor; of equal boxes the first rank's. Collective.
 
     Raises: RuntimeError on rank 0 when the boxes do not make up the tensors.
     """

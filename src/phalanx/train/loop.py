@@ -37,8 +37,8 @@ class TrainingContext:
     began_at: float  # time.perf_counter() that events count from
     delay_s: float = 0.0  # by which every step of this rank is made slower
     resident_before: int | None = None  # bytes of the process before the model was made
-    first_epoch: int = 0  # more than 0 in a run that goes on
-    first_sample: int = 0  # of that epoch, more than 0 where it goes on within it
+    first_epoch: int = 0  # more than 0 in a resumed run
+    first_sample: int = 0  # of that epoch, more than 0 where it resumes within it
     checkpoint_steps: int | None = None  # after how many steps of an epoch `save` is called
     save: Callable[[int, int], None] | None = None
     """Writes a checkpoint within an epoch: (epoch, samples of it that all ranks have seen)."""

@@ -49,7 +49,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     samples_seen: Count = 0
     """Of the epoch after these, by all ranks together: from there any number of ranks resumes."""
     train_samples: Count = 0
-    """Of an epoch; 0 where nobody knows."""
+    """Of an epoch; 0 where unknown."""
     order: str = ""
     """Of the samples of an epoch, besides its seed."""
     options: dict[str, int] = {}
@@ -103,7 +103,7 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(checkpoint: Path) -> Manifest:
-    """Read the manifest alone; the files beside it are not looked at.
+    """Read the manifest alone; the files beside it are not checked.
 
     Raises: UserError when it is missing, damaged, or of another schema.
     """

@@ -11,7 +11,7 @@ _LARGEST = 2**30
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc's malloc to keep what is freed, up to a gigabyte, for the next step.
+    """Make glibc's malloc keep freed memory, up to a gigabyte, for the next step.
 
     A convolution frees tens of megabytes a step; by default they go back to the system and are
     mapped, page by page, again, which costs up to a fifth of the step, or not, as luck has it.

@@ -1,4 +1,4 @@
-"""The options of how the parameters are updated, validated where they are made. No torch, no MPI.
+"""Options of the optimizer and learning rate, validated where they are made. No torch, no MPI.
 
 Annotations here are objects, not strings: see `parallel_options.py`.
 """
@@ -27,7 +27,7 @@ class OptimizerOptions:
     default batch."""
 
     lr_schedule: LearningRateSchedule = "cosine"
-    """How it goes on from there: `cosine` or `polynomial` fall to nothing by the last step, `step`
+    """Course after the warm-up: `cosine` or `polynomial` fall to nothing by the last step, `step`
     falls at --lr-milestones, `constant` stays."""
 
     lr_milestones: tuple[float, ...] = (0.5, 0.75)
@@ -68,7 +68,7 @@ class OptimizerOptions:
     rank and parameter."""
 
     def check_optimizer(self) -> None:
-        """Raises: UserError for values that no run could use."""
+        """Raise UserError for values that no run could use."""
         for name in ("lr", "lr_factor", "lr_power", "trust_coefficient", "clip_norm"):
             value = getattr(self, name)
             if value is not None and not value > 0:

@@ -126,7 +126,7 @@ OPTION_SCOPES = (
 
 
 def check_option_scope(config: TrainConfig, mesh: Mesh) -> None:
-    """Raises: UserError for an option that was given another value than its default and that this
+    """Raise UserError for an option that was given another value than its default and that this
     run would not read."""
     defaults = TrainConfig()
     for scope in OPTION_SCOPES:

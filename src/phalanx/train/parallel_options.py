@@ -1,4 +1,4 @@
-"""The options of how a run is split over ranks, validated where they are made. No torch, no MPI.
+"""Options of the parallelism of a run, validated where they are made. No torch, no MPI.
 
 Annotations here are objects, not strings: the command line reads those of the class that inherits
 these options, in whose module the names mean nothing.
@@ -41,14 +41,14 @@ class ParallelOptions:
     """Compute threads of each rank. Default: cores ÷ ranks of the node."""
 
     accumulate: int = 1
-    """Pieces into which each rank cuts its part of a batch, one after the other, to save memory."""
+    """Micro-batches into which each rank splits its shard of a batch, to save memory."""
 
     all_reduce: AllReduceMethod = "auto"
     """How `mpi` sums gradients: `shared` memory of the node, the MPI `library`, an algorithm on
     messages, or `auto`."""
 
     servers: int = 1
-    """`server`: ranks that each keep a part of the parameters; the others are workers."""
+    """`server`: ranks that each hold a shard of the parameters; the others are workers."""
 
     server_mode: ServerMode = "synchronous"
     """`server`: all workers in step, each at its own pace, or no one further ahead than
@@ -80,7 +80,7 @@ class ParallelOptions:
     """The order of a pipeline's work."""
 
     micro_batches: int | None = None
-    """Pieces that a batch goes through the pipeline in. Default: 4 for each rank of it."""
+    """Micro-batches of a batch in the pipeline. Default: 4 for each rank of it."""
 
     stages_per_rank: int | None = None
     """Stages that each rank of an interleaved or zero-bubble pipeline holds. Default: 2."""
@@ -92,10 +92,10 @@ class ParallelOptions:
     """What carries the messages of `zero`, `tensor`, `pipeline` and `mesh`."""
 
     slow_rank: str | None = None
-    """Makes a rank slower, as RANK:SECONDS a step, to see who waits for it."""
+    """Makes a rank slower, as RANK:SECONDS a step, to see which ranks wait for it."""
 
     def check_parallel(self) -> None:
-        """Raises: UserError for values that no run could use."""
+        """Raise UserError for values that no run could use."""
         if self.mesh is not None and self.strategy == "sequential":
             object.__setattr__(self, "strategy", "mesh")
         for name in ("ranks", "threads", "accumulate", "servers", "local_steps", "micro_batches",
@@ -153,7 +153,7 @@ class ParallelOptions:
                 return Mesh(dp=ranks)
 
     def pipeline_layout(self, mesh: Mesh) -> PipelineLayout:
-        """Raises: UserError when the schedule cannot run with these numbers."""
+        """Raise UserError when the schedule cannot run with these numbers."""
         return layout_of(
             self.pipeline_schedule,
             num_ranks=mesh.pp,

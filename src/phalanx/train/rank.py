@@ -48,7 +48,7 @@ def run_started_by_phalanx(folder: Path) -> None:
         config = TrainConfig.from_record(read_run(folder).config)
     except (OSError, UserError) as error:
         _fail(unseen_record(error), launched.rank if launched else 0, RunOutput(folder=None))
-    guarded(config, launched, folder)
+    run_guarded(config, launched, folder)
 
 
 def run_started_by_launcher(config: TrainConfig, launched: Launched) -> Path | None:
@@ -57,10 +57,10 @@ def run_started_by_launcher(config: TrainConfig, launched: Launched) -> Path | N
 
     Returns: the folder.
     """
-    return guarded(config, launched, None)
+    return run_guarded(config, launched, None)
 
 
-def guarded(config: TrainConfig, launched: Launched | None, folder: Path | None) -> Path | None:
+def run_guarded(config: TrainConfig, launched: Launched | None, folder: Path | None) -> Path | None:
     """Train; an error is written down and ends all ranks, the first one is shown.
 
     Returns: the folder of the records.
@@ -83,17 +83,17 @@ def _raise_terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 def _stop(request: BaseException, rank: int, output: RunOutput) -> NoReturn:
     """End this rank as asked; its records are closed as far as they can be written."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # on the way already
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ending already
     try:
         outcome = Outcome(status="interrupted")
         if rank == 0 and output.keeps_run and output.folder is not None:
             outcome = _known_failure(output, output.folder) or outcome
-        _try(lambda: output.dump(f"rank {rank} was ended: {type(request).__name__}"))
-        _try(output.close)
+        _attempt(lambda: output.dump(f"rank {rank} was ended: {type(request).__name__}"))
+        _attempt(output.close)
         if rank == 0:
             _end_kept_run(output, outcome)
     finally:
-        os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
+        os._exit(EXIT_TERMINATED)  # not through MPI_Finalize, which would wait for peers
 
 
 def _known_failure(output: RunOutput, folder: Path) -> Outcome | None:
@@ -110,13 +110,13 @@ def _known_failure(output: RunOutput, folder: Path) -> Outcome | None:
         for rank in range(1, output.strategy.size):
             file = rank_file(folder, rank)
             first = next(iter(read_events(file)), None) if file.exists() else None
-            if isinstance(first, StartedEvent) and _was_killed(first, folder):
+            if isinstance(first, StartedEvent) and _is_killed(first, folder):
                 error = f"rank {rank} ended without a word"
                 return Outcome(status="failed", error=error, rank=rank)
     return None
 
 
-def _was_killed(rank: StartedEvent, folder: Path) -> bool:
+def _is_killed(rank: StartedEvent, folder: Path) -> bool:
     """Return whether the process of a rank on this node is gone without having written why."""
     if rank.hostname != socket.gethostname() or last_collectives_file(folder, rank.rank).exists():
         return False
@@ -128,13 +128,13 @@ def _was_killed(rank: StartedEvent, folder: Path) -> bool:
 
 
 def _fail(error: BaseException, rank: int, output: RunOutput) -> NoReturn:
-    """End all ranks. Nothing on the way may keep this rank from `abort`: the others wait."""
+    """End all ranks. Nothing before it may keep this rank from `abort`: its peers wait."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a launcher that has noticed as well
     exit_code = EXIT_FAILED
     try:
         failure = failure_of(error, rank)
-        _try(lambda: output.dump(f"{type(error).__name__}: {error}"))
-        _try(output.close)
+        _attempt(lambda: output.dump(f"{type(error).__name__}: {error}"))
+        _attempt(output.close)
         if output.folder is None and rank > 0:
             time.sleep(ECHO_DELAY_S)
         exit_code, is_first = report_failure(output.folder, failure)
@@ -149,10 +149,10 @@ def _end_kept_run(output: RunOutput, outcome: Outcome) -> None:
     """Close `run.json` where the ranks themselves keep it."""
     folder = output.folder
     if folder and output.keeps_run and (folder / "run.json").exists():
-        _try(lambda: end_run(folder, outcome))
+        _attempt(lambda: end_run(folder, outcome))
 
 
-def _try(step: Callable[[], object]) -> None:
+def _attempt(step: Callable[[], object]) -> None:
     """Try one step of the shutdown, which may fail: the disk may be what this rank failed of."""
     with contextlib.suppress(Exception):
         step()

@@ -26,7 +26,7 @@ from phalanx.train.tensor_file import Spec, in_file_order, write_stream
 Write = Callable[[Path], None]
 
 
-class _Described(msgspec.Struct, frozen=True):
+class _StateSpec(msgspec.Struct, frozen=True):
     """A rank's state without its values."""
 
     words: str
@@ -50,10 +50,10 @@ def gather_rank_state(strategy: Strategy) -> Write | None:
     if state is None:
         return None
     group = strategy.checkpoint_group()
-    own = _Described(
+    own = _StateSpec(
         state.name, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
     )
-    rows = gather_objects(group, own, _Described)
+    rows = gather_objects(group, own, _StateSpec)
     tensors = {name: tensor.contiguous() for name, tensor in state.tensors.items()}
     if rows is not None:
         return lambda folder: _write(folder, group, rows, tensors)
@@ -62,7 +62,7 @@ def gather_rank_state(strategy: Strategy) -> Write | None:
     return None
 
 
-def _write(folder: Path, group: Group | None, rows: list[_Described], own: dict[str, Any]) -> None:
+def _write(folder: Path, group: Group | None, rows: list[_StateSpec], own: dict[str, Any]) -> None:
     for rank, row in enumerate(rows):
         plan = row.as_plan(rank)
         words = {"words": row.words, "plan": json.dumps(row.plan)}
@@ -73,27 +73,29 @@ def _write(folder: Path, group: Group | None, rows: list[_Described], own: dict[
 def load_rank_state(checkpoint: Path, manifest: Manifest, strategy: Strategy) -> str:
     """This rank's part goes into the strategy; after `prepare`. Collective.
 
-    Returns: where it does not fit why not, in a line for the user; else nothing.
+    Returns: a line for the user on why it does not fit; empty where it does.
     """
     num_ranks = sum(map(is_rank_state_file, manifest.files))
     if not num_ranks:
         return ""
-    told = f"what {_said(checkpoint / rank_state_file(0))['words']} kept in checkpoint {checkpoint}"
+    name = _metadata(checkpoint / rank_state_file(0))["words"]
+    subject = f"what {name} kept in checkpoint {checkpoint}"
     if num_ranks != strategy.size:
-        return f"{told} is forgotten: it is of {num_ranks} ranks, this run has {strategy.size}"
+        return f"{subject} is forgotten: it is of {num_ranks} ranks, this run has {strategy.size}"
     if not strategy.load_rank_local_state(_read(checkpoint / rank_state_file(strategy.rank))):
         return (
-            f"{told} is forgotten: this run has another --strategy or --compress, or other buckets"
+            f"{subject} is forgotten: this run has another --strategy or --compress, or other "
+            "buckets"
         )
     return ""
 
 
 def _read(file: Path) -> RankLocalState:
-    said = _said(file)
-    return RankLocalState(said["words"], json.loads(said["plan"]), load_file(file))
+    metadata = _metadata(file)
+    return RankLocalState(metadata["words"], json.loads(metadata["plan"]), load_file(file))
 
 
-def _said(file: Path) -> dict[str, str]:
+def _metadata(file: Path) -> dict[str, str]:
     with safe_open(file, framework="pt") as opened:
-        said: dict[str, str] = opened.metadata()
-    return said
+        metadata: dict[str, str] = opened.metadata()
+    return metadata

@@ -37,16 +37,16 @@ class RunIsFinishedError(UserError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundCheckpoint:
     """A complete checkpoint."""
 
     path: Path
     manifest: Manifest
-    passed_over: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
     """Newer ones that are not complete, and why: a line each."""
 
 
-def find_checkpoint(path: Path) -> Found:
+def find_checkpoint(path: Path) -> FoundCheckpoint:
     """Return `path` when it is a checkpoint, else the newest complete one in the folder `path`.
 
     Newest: of the run that saved last, the one that has seen most samples. Cost: its files are
@@ -54,10 +54,10 @@ def find_checkpoint(path: Path) -> Found:
     Raises: UserError when there is none, or `path` is a checkpoint that is damaged.
     """
     if (path / MANIFEST).is_file():
-        return Found(path=path, manifest=verify(path))
+        return FoundCheckpoint(path=path, manifest=verify(path))
     if not path.is_dir():
         raise UserError(f"--resume {path}: there is no such folder")
-    manifests, problems = _manifests(path)
+    manifests, problems = _read_manifests(path)
     if not manifests and not problems:
         raise UserError(f"--resume {path}: no checkpoint (epoch-*/{MANIFEST}) in this folder")
     for checkpoint, manifest in _newest_first(manifests):
@@ -68,12 +68,12 @@ def find_checkpoint(path: Path) -> Found:
             continue
         newer = [p for p in problems if position_of(p.name) > manifest.position]
         notices = tuple(f"passed over: {problems[p].split('; ')[0]}" for p in newer)
-        return Found(path=checkpoint, manifest=manifest, passed_over=notices)
+        return FoundCheckpoint(path=checkpoint, manifest=manifest, skipped=notices)
     newest = max(problems, key=lambda checkpoint: position_of(checkpoint.name))
     raise UserError(f"--resume {path}: no complete checkpoint in it: {problems[newest]}")
 
 
-def _manifests(folder: Path) -> tuple[dict[Path, Manifest], dict[Path, str]]:
+def _read_manifests(folder: Path) -> tuple[dict[Path, Manifest], dict[Path, str]]:
     """Return the readable manifests, and the problem of each other checkpoint."""
     manifests, problems = {}, {}
     for checkpoint in readable_folders(folder):
@@ -93,7 +93,7 @@ def _newest_first(manifests: Mapping[Path, Manifest]) -> list[tuple[Path, Manife
     return sorted(of_run, key=lambda one: (one[1].position, one[1].saved_at), reverse=True)
 
 
-def check_resumable(found: Found, config: TrainConfig) -> bool:
+def check_resumable(found: FoundCheckpoint, config: TrainConfig) -> bool:
     """Return whether the run resumes by the very recipe of the checkpoint.
 
     config: complete.
@@ -110,7 +110,7 @@ def check_resumable(found: Found, config: TrainConfig) -> bool:
         _refuse({name: words for name, words in differing.items() if name not in allowed}, found)
     restarts = restarts_schedule(manifest, config)
     if manifest.epochs_done >= config.epochs:
-        _finished(found, config, is_changed=restarts or bool(differing))
+        _raise_finished(found, config, is_changed=restarts or bool(differing))
     left = config.epochs - manifest.epochs_done
     if restarts and config.warmup_epochs >= left:
         raise UserError(
@@ -146,7 +146,7 @@ def _check_epoch(differing: Mapping[str, str], path: Path) -> None:
         )
 
 
-def _refuse(differing: Mapping[str, str], found: Found) -> None:
+def _refuse(differing: Mapping[str, str], found: FoundCheckpoint) -> None:
     if not differing:
         return
     differs = f"checkpoint {found.path} is of another recipe: {'; '.join(differing.values())}"
@@ -158,7 +158,7 @@ def _refuse(differing: Mapping[str, str], found: Found) -> None:
     raise UserError(f"{differs}\ngive what it had, or --allow-changes to go on in spite of it")
 
 
-def _finished(found: Found, config: TrainConfig, *, is_changed: bool) -> NoReturn:
+def _raise_finished(found: FoundCheckpoint, config: TrainConfig, *, is_changed: bool) -> NoReturn:
     """is_changed: the run that has these epochs is another than the one that is asked for."""
     done = f"checkpoint {found.path} has done {found.manifest.epochs_done} epochs"
     if is_changed and (config.restart_schedule or config.allow_changes):
@@ -169,13 +169,13 @@ def _finished(found: Found, config: TrainConfig, *, is_changed: bool) -> NoRetur
     )
 
 
-def check_checkpoint_dir(folder: Path, resumed: Found | None) -> None:
+def check_checkpoint_dir(folder: Path, resumed: FoundCheckpoint | None) -> None:
     """Raise UserError when `folder` holds checkpoints of another run than the one that resumes, or
     cannot be written."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         raise UserError(f"--checkpoint-dir {folder}: {existing} is no folder that you may write to")
-    manifests, problems = _manifests(folder)
+    manifests, problems = _read_manifests(folder)
     if not manifests and not problems:
         return
     newest = max((*manifests, *problems), key=lambda checkpoint: position_of(checkpoint.name))

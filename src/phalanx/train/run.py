@@ -31,8 +31,8 @@ from phalanx.train.validate import dataset_for, validate
 
 RUNS = Path("runs")
 
-# Of a setting: what has a place of its own, and what decides no number.
-SAID_ELSEWHERE = {
+# Options left out of a setting: those with a field of their own, and those that decide no number.
+EXCLUDED_OPTIONS = {
     "strategy", "ranks", "threads", "mesh", "lr", "lr_rule", "lr_schedule", "optimizer", "dataset",
     "data_root", "data", "stage", "keep_staged", "trace",
 }  # fmt: skip
@@ -52,7 +52,7 @@ def complete(
     nodes = os.environ if launched or config.uses_mpi else {}
     if launched is None:
         check_ranks(ranks, nodes)
-    choice = _choose(config)
+    choice = _resolve_data(config)
     config = replace(
         config,
         dataset=choice.name if isinstance(choice, Choice) else config.dataset,
@@ -77,7 +77,7 @@ def _resumed(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
     found = find_checkpoint(config.resume) if config.resume else None
     if found is not None:
         changed = "" if check_resumable(found, config) else ", with changed options"
-        messages = [*found.passed_over, f"resuming from {found.path}{changed}"]
+        messages = [*found.skipped, f"resuming from {found.path}{changed}"]
         config = replace(config, resume=found.path)
     if config.checkpoint_dir:
         check_checkpoint_dir(config.checkpoint_dir, found)
@@ -105,7 +105,7 @@ def _check_writable(option: str, folder: Path | None) -> None:
         raise UserError(f"{option} {folder}: {place} may not be written to: name another folder")
 
 
-def _choose(config: TrainConfig) -> Choice | PackDescription:
+def _resolve_data(config: TrainConfig) -> Choice | PackDescription:
     if config.data is None:
         return resolve(dataset_for(config), config.data_root)
     return describe(config.data)
@@ -113,7 +113,7 @@ def _choose(config: TrainConfig) -> Choice | PackDescription:
 
 def _ranks(config: TrainConfig, launched: Launched | None) -> int:
     if launched is None:
-        return config.ranks or _natural_ranks(config)
+        return config.ranks or _default_ranks(config)
     if config.ranks not in (None, launched.world_size):
         raise UserError(
             f"--ranks {config.ranks}, but {launched.launcher} started {launched.world_size}: "
@@ -133,7 +133,7 @@ def _ranks(config: TrainConfig, launched: Launched | None) -> int:
     return launched.world_size
 
 
-def _natural_ranks(config: TrainConfig) -> int:
+def _default_ranks(config: TrainConfig) -> int:
     if config.strategy == "sequential":
         return 1
     if config.mesh is not None:
@@ -182,15 +182,15 @@ def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
     chosen = {
         name: getattr(config, name)
         for name in [*names, "width", "layers", "heads"]
-        if name not in SAID_ELSEWHERE and getattr(config, name) != getattr(defaults, name)
+        if name not in EXCLUDED_OPTIONS and getattr(config, name) != getattr(defaults, name)
     }
     return {
-        name: value if isinstance(value, int | float) else _words(value)
+        name: value if isinstance(value, int | float) else _text(value)
         for name, value in chosen.items()
     }
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
@@ -227,17 +227,17 @@ def title(config: TrainConfig) -> str:
     """Return the first line of the log: what is about to be trained."""
     setting = setting_of(config)
     ranks = "" if setting.strategy == "sequential" else f"{_count(setting.ranks, 'rank')} × "
-    scheme = _scheme(config, setting)
+    scheme = _strategy_details(config, setting)
     return (
         f"{setting.model} on {setting.dataset}: {setting.strategy}{scheme and f' ({scheme})'}, "
         f"{ranks}{_count(setting.threads, 'thread')}, "
         f"global batch {setting.global_batch_size}, {setting.optimizer}, "
         f"learning rate {setting.learning_rate:g} "
-        f"(rule: {_rule(config, setting)}, schedule: {_course(config, setting)})"
+        f"(rule: {_rule_text(config, setting)}, schedule: {_schedule_text(config, setting)})"
     )
 
 
-def _rule(config: TrainConfig, setting: Setting) -> str:
+def _rule_text(config: TrainConfig, setting: Setting) -> str:
     """Return the rule of the learning rate; for a scaled rate also from what, and for which
     batch."""
     if setting.learning_rate == config.lr:
@@ -248,14 +248,14 @@ def _rule(config: TrainConfig, setting: Setting) -> str:
     )
 
 
-def _course(config: TrainConfig, setting: Setting) -> str:
+def _schedule_text(config: TrainConfig, setting: Setting) -> str:
     if not config.warmup_epochs:
         return setting.learning_rate_schedule
     epochs = f"{config.warmup_epochs:g} epoch{'s' * (config.warmup_epochs != 1)}"
     return f"{config.warmup} warm-up of {epochs}, then {setting.learning_rate_schedule}"
 
 
-def _scheme(config: TrainConfig, setting: Setting) -> str:
+def _strategy_details(config: TrainConfig, setting: Setting) -> str:
     """Return details of the strategy besides its name."""
     match config.strategy:
         case "server":

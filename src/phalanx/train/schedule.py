@@ -20,8 +20,9 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class LRSchedule:
-    """From `first_step` to `num_steps`, the whole run's updates: a warm-up of `warmup_steps`, then
-    from `peak` on:
+    """Learning rate of the updates from `first_step` to `num_steps`.
+
+    A warm-up of `warmup_steps`, then from `peak` on:
 
     constant:   `peak` throughout.
     step:       times `factor` from each of the `milestones` on, which are parts of these updates.
@@ -50,16 +51,16 @@ class LRSchedule:
         """Return the rate of update number `step` of the run, counted from 0."""
         step, num_steps = step - self.first_step, self.num_steps - self.first_step
         if step < self.warmup_steps:
-            return self.peak * self._risen((step + 1) / (self.warmup_steps + 1))
+            return self.peak * self._warmup_factor((step + 1) / (self.warmup_steps + 1))
         if self.kind == "step":
             # 0.55 of 100 steps is 55.00000000000001 in floating point, and means 55
             passed = sum(step >= part * num_steps - ROUNDING for part in self.milestones)
             return self.peak * self.factor**passed
         decaying = num_steps - self.warmup_steps
         done = min(1.0, (step - self.warmup_steps) / decaying) if decaying > 0 else 1.0
-        return self.peak * self._left(done)
+        return self.peak * self._decay_factor(done)
 
-    def _risen(self, done: float) -> float:
+    def _warmup_factor(self, done: float) -> float:
         """Return the fraction of the peak when this fraction of the warm-up is done; in (0, 1)."""
         match self.warmup:
             case "constant":
@@ -69,7 +70,7 @@ class LRSchedule:
             case "cosine":
                 return 0.5 * (1 - math.cos(math.pi * done))
 
-    def _left(self, done: float) -> float:
+    def _decay_factor(self, done: float) -> float:
         """Return the fraction of the peak when this fraction of the decay is done; in [0, 1]."""
         match self.kind:
             case "cosine":
@@ -114,7 +115,7 @@ def schedule_of(
 
 
 def check_warm_up(config: TrainConfig) -> None:
-    """Raises: UserError when the warm-up leaves nothing of the run, or reaches into the decay."""
+    """Raise UserError when the warm-up leaves nothing of the run, or reaches into the decay."""
     if not config.warmup_epochs:
         return
     if config.warmup_epochs >= config.epochs:

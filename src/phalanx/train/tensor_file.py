@@ -1,4 +1,4 @@
-"""Writing safetensors one tensor at a time, so that nobody needs memory for all of them.
+"""Writer of safetensors, one tensor at a time, so that no rank needs memory for all of them.
 
 The order of the tensors depends on their types and names alone: equal tensors make equal files,
 whoever holds them. Format: an 8-byte length, a JSON header, the tensors' bytes one after the other

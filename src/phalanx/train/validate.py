@@ -37,16 +37,16 @@ def validate(config: TrainConfig, shape: DataShape) -> None:
     mesh = config.mesh_of(config.ranks)
     check_option_scope(config, mesh)
     check_warm_up(config)
-    check_whole_gradients(config)
+    check_full_gradients(config)
     if config.strategy in MESH_STRATEGIES:
         check_sharding(config, mesh)
         check_tensor(config, mesh, shape)
         check_pipeline(config, mesh)
 
 
-def check_whole_gradients(config: TrainConfig) -> None:
-    """Raises: UserError where the update is made of slices, by whoever has a slice: nobody sees a
-    whole layer or the whole gradient."""
+def check_full_gradients(config: TrainConfig) -> None:
+    """Raise UserError where ranks update slices of the parameters: none has a full layer or the
+    full gradient."""
     if config.strategy not in ("shared", "server"):
         return
     instead = f"--strategy {config.strategy} updates slices of them: use --strategy mpi"
@@ -61,7 +61,7 @@ def check_whole_gradients(config: TrainConfig) -> None:
 
 
 def check_data_use(config: TrainConfig, shape: DataShape) -> None:
-    """Raises: UserError for what cannot be done to this data, or not with this strategy."""
+    """Raise UserError for what cannot be done to this data, or not with this strategy."""
     if config.augment and shape.is_text:
         raise UserError("--augment shifts and mirrors images, and this data is text: leave it out")
     if config.damaged == "skip" and config.strategy == "server":
@@ -72,7 +72,7 @@ def check_data_use(config: TrainConfig, shape: DataShape) -> None:
 
 
 def check_sharding(config: TrainConfig, mesh: Mesh) -> None:
-    """Raises: UserError for what the axis `shard` cannot do."""
+    """Raise UserError for what the axis `shard` cannot do."""
     if mesh.shard == 1:
         return
     if config.zero_stage == 1:
@@ -83,7 +83,7 @@ def check_sharding(config: TrainConfig, mesh: Mesh) -> None:
 
 
 def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
-    """Raises: UserError when there is no such rank, or it makes no steps."""
+    """Raise UserError when there is no such rank, or it makes no steps."""
     rank, _ = parse_slow_rank(slow_rank)
     if rank >= ranks:
         raise UserError(f"--slow-rank {slow_rank}: there are {ranks} ranks, from 0")
@@ -95,7 +95,7 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
 
 
 def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
-    """Raises: UserError when heads, widths or, where it is split, the context do not divide by the
+    """Raise UserError when heads, widths or, where it is split, the context do not divide by the
     ranks of the axis `tp`."""
     if mesh.tp == 1:
         return
@@ -117,7 +117,7 @@ def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
 
 
 def check_pipeline(config: TrainConfig, mesh: Mesh) -> None:
-    """Raises: UserError when there are more stages than layers, or the schedule cannot run so."""
+    """Raise UserError when there are more stages than layers, or the schedule cannot run so."""
     if mesh.pp == 1:
         return
     layers = stage_layers(config.model, completed(config.model, config.model_options))

@@ -75,7 +75,7 @@ def layout_of(
 
 
 def check(layout: PipelineLayout) -> None:
-    """Raises: UserError with the numbers that do not fit, and some that do."""
+    """Raise UserError with the numbers that do not fit, and some that do."""
     name = layout.schedule
     ranks, micro_batches, stages = layout.num_ranks, layout.micro_batches, layout.stages_per_rank
     if min(ranks, micro_batches, stages) < 1:

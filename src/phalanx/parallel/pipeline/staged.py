@@ -127,7 +127,7 @@ class Staged(OnMesh):
         return Boundary((tokens // self._mesh.tp, *others), end.dtype)
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
-        """Raises: UserError for batch norm, whose statistics would be of one micro-batch's rank."""
+        """Raise UserError for batch norm, whose statistics would be of one micro-batch's rank."""
         if running_statistics(model):
             raise UserError(
                 "a pipeline cannot keep the running statistics of batch norm: take a norm without "
