@@ -17,8 +17,10 @@ class RunFailedError(RuntimeError):
 
 
 def was_interrupted(error: BaseException | None) -> bool:
-    """Whether `error` is Ctrl-C, or was raised while that was on its way: a terminal that was
-    closed can no longer be written to."""
+    """Return whether `error` is Ctrl-C, or was raised while that was on its way.
+
+    A terminal that was closed can no longer be written to.
+    """
     while error is not None:
         if isinstance(error, KeyboardInterrupt):
             return True

@@ -1,0 +1,94 @@
+"""The code speaks the field's language: one name for one class, docstrings that stand alone."""
+
+import ast
+import re
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src"
+OPENERS = {"What", "Of", "Whether", "How", "Which", "Those", "That", "By", "Who"}
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+IMPORTS = re.compile(r"^\s*from (phalanx[\w.]*) import (\w+(?:, *\w+)*)", re.MULTILINE)
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def definitions() -> list[tuple[str, ast.Module | Definition]]:
+    """Each module, function and class of the package, with its place."""
+    return [
+        (f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", node)
+        for path in sorted(SOURCE.rglob("*.py"))
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Module | Definition)
+    ]
+
+
+def test_no_class_name_stands_twice() -> None:
+    places = defaultdict(list)
+    for place, node in definitions():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(place)
+    assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_docstrings_open_with_a_verb_or_a_noun_phrase() -> None:
+    wrong = [
+        f"{place} {text.splitlines()[0]}"
+        for place, node in definitions()
+        if (text := ast.get_docstring(node)) and text.split()[0].strip(",:") in OPENERS
+    ]
+    assert not wrong
+
+
+def public_names() -> list[tuple[str, str]]:
+    """(module, name) of the names of `phalanx`, and of those that users' programs import."""
+    texts = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")]
+    found = {
+        (module, name.strip())
+        for path in texts
+        for module, names in IMPORTS.findall(path.read_text())
+        for name in names.split(",")
+    }
+    found |= {
+        (node.module, alias.name)
+        for node in ast.walk(tree_of(SOURCE / "phalanx" / "__init__.py"))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("phalanx.")
+        for alias in node.names
+    }
+    return sorted(found)
+
+
+def definition_of(module: str, name: str) -> ast.Module | Definition | None:
+    """The definition of a name, where it is a module, function or class; None for a value."""
+    path = SOURCE.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, Definition) and node.name == name:
+            return node
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            return definition_of(str(node.module), name)
+    inner = SOURCE.joinpath(*module.split("."), f"{name}.py")
+    return tree_of(inner) if inner.exists() else None
+
+
+@pytest.mark.parametrize(("module", "name"), public_names())
+def test_public_names_are_documented(module: str, name: str) -> None:
+    found = definition_of(module, name)
+    if found is None:
+        return
+    assert ast.get_docstring(found), f"{module}.{name} has no docstring"
+    if isinstance(found, ast.ClassDef):
+        methods = [
+            node
+            for node in found.body
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+        ]
+        assert not [node.name for node in methods if not ast.get_docstring(node)]
