@@ -66,7 +66,7 @@ class PathStateEvent(Event, frozen=True, kw_only=True, tag="path"):
     """Availability of a path for a collective on this machine; written by rank 0 for all."""
 
     path: str  # as on the command line
-    label: str  # for people: `Open MPI` where the path is `mpi`
+    label: str  # display name: `Open MPI` where the path is `mpi`
     collective: Collective
     obstacle: str | None  # why it is not measured
 
@@ -81,14 +81,14 @@ class CallsEvent(Event, frozen=True, kw_only=True, tag="calls"):
     round: int
     calls_a_time: int = 1  # timed together; `times_s` are then means
     times_s: list[float]  # one a call, each begun together with the other ranks
-    wrong: int  # elements of this rank's results that were not what they must be
+    wrong: int  # wrong elements in this rank's results
 
 
 class TrafficEvent(Event, frozen=True, kw_only=True, tag="traffic"):
     """Passes over this rank's own memory while every rank does the same."""
 
     kernel: Kernel
-    working_set_bytes: int  # that this rank touches in a pass
+    working_set_bytes: int  # touched by this rank in a pass
     traffic_bytes: int  # read and written by this rank in a pass
     times_s: list[float]  # of one pass
 
@@ -96,7 +96,7 @@ class TrafficEvent(Event, frozen=True, kw_only=True, tag="traffic"):
 class RoundTripsEvent(Event, frozen=True, kw_only=True, tag="round_trips"):
     """A flag in shared memory, from rank 0 to rank 1 and back."""
 
-    means: str  # through which code
+    means: str  # name of the code path
     times_s: list[float]  # of one round trip, each the mean of many
 
 
@@ -113,7 +113,7 @@ class MeasuredEvent(Event, frozen=True, kw_only=True, tag="measured"):
 
     wrong: int  # over everything
     peak_memory_bytes: int
-    # While paths ran that never give their core away of their own accord:
+    # While paths ran that never yield their core:
     watched_s: float = 0.0
     preempted: int = 0  # how often this rank lost its core to something else
 

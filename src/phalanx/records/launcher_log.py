@@ -52,7 +52,7 @@ def failed_ranks(folder: Path) -> list[int]:
 class NamedProcess(NamedTuple):
     """A process that the launcher reports as ended by a signal."""
 
-    rank: int | None  # MPICH's names none
+    rank: int | None  # None: MPICH's launcher does not name it
     process_id: int
     is_killed_by_hydra: bool
     """Perhaps: Hydra (MPICH, Intel MPI) kills the ranks that are left when one has died, and

@@ -122,7 +122,7 @@ class _Records:
 def _failure(folder: Path) -> Failure | None:
     try:
         return read_failure(folder)
-    except (OSError, ValueError):  # a rank's last words may be torn
+    except (OSError, ValueError):  # the last line of a rank may be torn
         return None
 
 
@@ -169,17 +169,17 @@ def _cause(records: _Records, unfinished: Sequence[int], ending: JobExit) -> Out
     code, folder = ending.exit_code, records.folder
     if code is None:
         error = f"no progress for {ending.silent_s:g} s; unfinished: {_named(unfinished)}"
-        if records.first(0) is None:  # by whose records progress is seen
+        if records.first(0) is None:  # rank 0's records show the progress
             waiting = [rank for rank in unfinished if records.first(rank) is None]
             error = f"not begun after {ending.silent_s:g} s: {_named(waiting)}"
         return Outcome(status="failed", error=error)
     if code < 0 and ending.rank is None:
         error = f"the launcher was killed ({_code(code)}), and its ranks with it"
         return Outcome(status="failed", error=error)
-    witness = records.failure.rank if records.failure else None  # it lived to write that down
-    told = [rank for rank in failed_ranks(folder) if rank != witness]
-    if code == EXIT_UNWRITABLE or (told and witness is not None):
-        rank = next(iter(told), ending.rank)
+    witness = records.failure.rank if records.failure else None  # it was alive to write its error
+    reported = [rank for rank in failed_ranks(folder) if rank != witness]
+    if code == EXIT_UNWRITABLE or (reported and witness is not None):
+        rank = next(iter(reported), ending.rank)
         return Outcome(status="failed", error=_unwritable(folder, code, besides=witness), rank=rank)
     rank = _first_to_end(records, [rank for rank in unfinished if rank != witness], ending)
     if rank is None:

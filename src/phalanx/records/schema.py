@@ -29,14 +29,14 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     threads: int  # compute threads of each rank
     global_batch_size: int
     epochs: int
-    learning_rate: float  # at its highest, after the rule
+    learning_rate: float  # peak value, after the learning-rate rule
     learning_rate_rule: LearningRateRule
     learning_rate_schedule: LearningRateSchedule = "constant"
     optimizer: str
     seed: int
     dtype: str
     mesh: dict[str, int] = {}  # axes of more than one rank, e.g. {"dp": 2, "tp": 2}
-    options: dict[str, str | int | float | bool] = {}  # that this strategy or model has besides
+    options: dict[str, str | int | float | bool] = {}  # further options of the strategy or model
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +67,8 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
     hostname: str
     process_id: int
-    process_began: str | None = None  # tells it from a later process of the same number
-    system: str | None = None  # boot of the machine and space of process ids; None where untold
+    process_began: str | None = None  # start time; distinguishes reused process ids
+    system: str | None = None  # boot id and process-id namespace; None where unknown
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     schema: int = SCHEMA_VERSION
     study: str
     run: str  # name of the run's folder
-    command: str  # makes this run again
+    command: str  # command that repeats this run
     config: dict[str, object]  # every option, defaults filled in
     setting: Setting
     environment: Environment
@@ -104,7 +104,7 @@ class Study(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     started_at: str
     runs: list[str]
-    left_out: dict[str, str] = {}  # what was asked for and is no run of it, and why
+    left_out: dict[str, str] = {}  # requested runs that cannot be made, and why
     common: dict[str, object] = {}  # options that decide the numbers, the same in all runs
     configurations: dict[str, dict[str, object]] = {}  # and those of each run besides
 
@@ -120,7 +120,7 @@ class ExpectedCosts(msgspec.Struct, frozen=True, kw_only=True):
 
     sent_bytes: float | None = None  # a step
     received_bytes: float | None = None  # a step
-    traffic_formula: str | None = None  # as one reads it, e.g. "2(p−1)/p · 4Ψ"
+    traffic_formula: str | None = None  # for display, e.g. "2(p−1)/p · 4Ψ"
     state_bytes: float | None = None  # parameters, gradients and optimizer state
     state_formula: str | None = None  # e.g. "4Ψ + 12Ψ/p"
     bubble: float | None = None  # idle share of a pipeline's step
@@ -132,15 +132,15 @@ class StartedEvent(Event, frozen=True, kw_only=True, tag="started"):
     process_id: int
     local_rank: int
     threads: int
-    startup_s: float  # from process start until training could begin
-    parameters: int  # number of trained values
+    startup_s: float  # from process start to the begin of training
+    parameters: int  # number of trainable values
     train_samples: int  # of the whole data set, not of this rank
     validation_samples: int
-    targets_per_sample: int = 1  # predictions that a sample asks for: the tokens of a text
-    collective: str | None = None  # which all-reduce carries the gradients
+    targets_per_sample: int = 1  # predictions a sample: the tokens of a text
+    collective: str | None = None  # all-reduce algorithm of the gradients
     role: str = "worker"  # or "server"
     coordinates: dict[str, int] = {}  # along the axes of the mesh
-    expected: ExpectedCosts | None = None  # what theory says of this rank
+    expected: ExpectedCosts | None = None  # costs of this rank by theory
 
 
 class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
@@ -153,10 +153,10 @@ class StepEvent(Event, frozen=True, kw_only=True, tag="step"):
     data_s: float
     forward_s: float
     backward_s: float
-    communication_s: float  # exposed: the time the step waited for it
+    communication_s: float  # exposed: time that the step waited
     optimizer_s: float
-    hidden_s: float | None = None  # communication that went on while backward was computed
-    last_bucket_s: float | None = None  # of the last bucket, which nothing can hide
+    hidden_s: float | None = None  # communication during backward
+    last_bucket_s: float | None = None  # of the last bucket, which cannot be hidden
     is_skipped: bool = False  # a gradient was not finite
 
 
@@ -176,12 +176,12 @@ class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     samples: int
     loss_sum: float
     correct: int
-    communicated_bytes: int  # gradient bytes handed to all-reduce by this rank
-    sent_bytes: int | None = None  # counted; None where nobody counts
+    communicated_bytes: int  # gradient bytes passed to all-reduce by this rank
+    sent_bytes: int | None = None  # counted; None where not counted
     received_bytes: int | None = None
-    staleness: dict[int, int] = {}  # updates by how many others came between reading and writing
-    first_sample: int = 0  # samples of the epoch, over all ranks, that another run had seen
-    damaged: int = 0  # samples of this rank left out because they were not as they were packed
+    staleness: dict[int, int] = {}  # updates by the number of others between read and write
+    first_sample: int = 0  # samples of the epoch, over all ranks, that an earlier run trained on
+    damaged: int = 0  # samples of this rank left out because they are corrupt
     # Processor time of all threads of the rank within `train_s`; waiting for others counts as far
     # as it spins. None in records of an older Phalanx.
     user_s: float | None = None
@@ -248,7 +248,7 @@ class MemoryEvent(Event, frozen=True, kw_only=True, tag="memory"):
     parameters_bytes: int
     gradients_bytes: int  # at the end of the backward pass
     optimizer_bytes: int
-    resident_bytes: int | None = None  # that the process has gained since before the model was made
+    resident_bytes: int | None = None  # growth of the process since before the model was built
 
 
 class NoticeEvent(Event, frozen=True, kw_only=True, tag="notice"):
@@ -268,7 +268,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """`error.json`: the first error of a run, written by the rank that raised it."""
 
     rank: int
-    mendable: bool  # by the user: shown as a sentence, with exit code 2
+    mendable: bool  # by the user; shown without traceback, with exit code 2
     message: str
     traceback: str
 

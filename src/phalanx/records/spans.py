@@ -77,8 +77,8 @@ class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
     """Offset of a rank's clock from that of the first rank."""
 
     at_ns: int  # on the rank's own clock
-    offset_ns: int  # to be added for what the first rank's would show
-    error_ns: int | None = 0  # at most; None where nobody could ask
+    offset_ns: int  # added to get the first rank's time
+    error_ns: int | None = 0  # upper bound; None where unknown
 
 
 class TracedRank(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,10 +88,8 @@ class TracedRank(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     hostname: str
     process_id: int
-    began_ns: int  # that `at_s` of the rank's events counts from
-    readings: list[
-        ClockReading
-    ]  # of the clock: at the beginning, and at the end of a run that had one
+    began_ns: int  # origin of `at_s` in the rank's events
+    readings: list[ClockReading]  # at the begin, and at the end of a completed run
     dropped: int = 0  # spans, the earliest
 
 

@@ -22,9 +22,9 @@ class RankTotals:
     validation_targets: float
     validation_loss_sum: float
     validation_correct: float
-    steps: float = 1.0  # made by this rank; a server makes none, and waiting is its work
+    steps: float = 1.0  # made by this rank; 0 on a server, whose work is waiting
     damaged: float = 0.0  # samples left out
-    skipped: float = 0.0  # steps that changed nothing
+    skipped: float = 0.0  # skipped steps
 
     def values(self) -> list[float]:
         return list(astuple(self))

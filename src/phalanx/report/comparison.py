@@ -27,25 +27,25 @@ class TrainingWorkload:
     """A training apart from its layout. Only cells of one workload are compared in one chart."""
 
     model: str
-    sizes: str  # those of the model that were chosen, e.g. "width 512"
+    sizes: str  # chosen sizes of the model, e.g. "width 512"
     dataset: str
     epochs: int
     optimizer: str
-    learning_rate: float  # before the rule
+    learning_rate: float  # before the learning-rate rule
     dtype: str
-    others: Options = ()  # all that decides besides, but for the seed and the layout
+    others: Options = ()  # further deciding options, without seed and layout
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParallelLayout:
     """Distribution of the work: strategy, ranks, threads and batch."""
 
-    strategy: str  # with what makes another scheme of it: `mpi ring`
+    strategy: str  # with the options that name a scheme: `mpi ring`
     ranks: int
     threads: int
     batch_size: int  # global, or of each rank
     batch_per_rank: bool
-    others: Options = ()  # of how the work is split, besides
+    others: Options = ()  # further options of the layout
 
     @property
     def workers(self) -> int:
@@ -98,7 +98,7 @@ class Cell:
     workload: TrainingWorkload
     layout: ParallelLayout
     runs: tuple[RunMeasure, ...]
-    cores: int  # that the process could use
+    cores: int  # usable by the process
     epoch_times_s: tuple[float, ...]  # of every seed, without warm-up
     epoch_s: float  # median of these
     images_per_s: float

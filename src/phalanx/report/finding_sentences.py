@@ -16,7 +16,7 @@ from phalanx.report.schemes import scheme_phrase
 from phalanx.report.statistics import Interval, mean_interval
 
 WALL_SHARE = 0.30
-NAMED = 3  # configurations that are named where more are meant
+NAMED = 3  # number of configurations named in a list
 
 
 def best_configuration(cells: Sequence[Cell]) -> str | None:

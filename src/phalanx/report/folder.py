@@ -67,7 +67,7 @@ def newest_folder(root: Path) -> Path:
     documents = [path for path in documents if not (path.parents[1] / "study.json").exists()]
     # Collectives measured with several MPIs, a folder each, are drawn together.
     together = list(root.glob("*/*/*/bench.json"))
-    # Those that a study has measured are drawn on its page.
+    # Collectives measured by a study are drawn on its page.
     together = [path for path in together if not (path.parents[2] / "study.json").exists()]
     documents += together
     if not documents:
@@ -134,7 +134,7 @@ def _read_ranks(folder: Path, ranks: int) -> dict[int, RankMeasure]:
 
 def _study_of_one(measure: RunMeasure) -> Study:
     run = measure.run
-    assert run is not None  # _single_run let only readable ones through
+    assert run is not None  # checked by _single_run
     return Study(
         study=run.run,
         kind="train",

@@ -27,7 +27,7 @@ from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 PARTS = ("data", "forward", "backward", "communication", "optimizer")
 DEFAULT_ZERO_STAGE = 3
 SCRATCH_MODEL = "network"
-WARM_UP_FROM_EPOCHS = 3  # with fewer epochs than this, leaving the first out leaves too little
+WARM_UP_FROM_EPOCHS = 3  # minimum of epochs to leave the first out
 
 RunStatus = Status | Literal["missing", "damaged"]
 
@@ -40,7 +40,7 @@ class RankEpoch:
     steps: int
     parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
     targets_per_sample: int = 1
-    overlap: Overlap | None = None  # of a mean step; None where nobody measured it
+    overlap: Overlap | None = None  # of a mean step; None where not measured
 
     @property
     def train_loss(self) -> float | None:
@@ -63,7 +63,7 @@ class RankMeasure:
     summaries: Mapping[int, SummaryEvent] = field(default_factory=dict)
     """By epoch, of all ranks; rank 0 alone has them."""
     num_finished: int = 0
-    is_last_finished: bool = False  # whether its last event says that it came to the end
+    is_last_finished: bool = False  # whether its last event is FinishedEvent
 
     @property
     def damage(self) -> str | None:
@@ -95,7 +95,7 @@ class EpochMeasure:
     train_accuracy: float | None
     validation_loss: float | None
     validation_accuracy: float | None
-    first_sample: int = 0  # more than 0 where another run had seen the samples before it
+    first_sample: int = 0  # more than 0 in the first epoch of a resumed run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ class RunMeasure:
     run: Run | None = None
     ranks: Mapping[int, RankMeasure] = field(default_factory=dict)
     epochs: tuple[EpochMeasure, ...] = ()
-    timed_epochs: tuple[int, ...] = ()  # those that the time of an epoch is taken from
+    timed_epochs: tuple[int, ...] = ()  # epochs that the median time is computed from
     epoch_s: float | None = None  # median
     images_per_s: float | None = None
     communication_share: float | None = None  # exposed ÷ training time, mean over ranks;
@@ -122,7 +122,7 @@ class RunMeasure:
     unseen: tuple[int, ...] = ()
     """Ranks whose records lie elsewhere: times, losses and accuracies are those that rank 0 has
     summed up over all, and what needs every rank's records is not known."""
-    is_traced: bool = False  # a trace of all ranks is there, or can be made
+    is_traced: bool = False  # a trace exists or can be made
 
     @property
     def setting(self) -> Setting | None:

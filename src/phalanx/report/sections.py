@@ -59,7 +59,7 @@ class WorkloadData:
     label: str
     cells: tuple[Cell, ...]  # at the batch size that most of them share
     every_batch: tuple[Cell, ...]
-    runs: tuple[RunMeasure, ...]  # at that batch size, also those that did not come to their end
+    runs: tuple[RunMeasure, ...]  # at that batch size, also incomplete runs
 
 
 Draw = Callable[[WorkloadData, str], Figure | None]

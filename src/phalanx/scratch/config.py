@@ -148,9 +148,9 @@ def complete(config: ScratchConfig) -> ScratchConfig:
 
 
 def choose_data(config: ScratchConfig) -> Choice:
-    """Return the folder of the data set of `config`, and the reason."""
+    """Return the data set of `config`, its folder and the reason of the choice."""
     from phalanx.data.datasets.catalog import (
-        resolve,  # a hundred ranks that do not ask need not wait
+        resolve,  # imported late: slow, and most ranks do not need it
     )
 
     return resolve(config.dataset, config.data_root)

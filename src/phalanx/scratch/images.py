@@ -27,7 +27,7 @@ class Samples:
     def take(self, indices: NDArray[np.int64]) -> tuple[Array, Labels]:
         """(k, pixels) from 0 to 1, and (k,); the pixels are valid until the next call."""
         taken, inputs = self._taken.of(len(indices)), self._inputs.of(len(indices))
-        # Asked to check the indices, NumPy would write to memory of its own first.
+        # With mode="raise" NumPy would write to a temporary array first.
         np.take(self._rows, indices, axis=0, out=taken, mode="clip")
         np.multiply(taken[:, :-1], 1 / 255, out=inputs, dtype=inputs.dtype)
         return inputs, taken[:, -1].astype(np.intp)

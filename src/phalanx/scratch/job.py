@@ -135,7 +135,7 @@ def setting_of(config: ScratchConfig) -> Setting:
 
 def write_samples(config: ScratchConfig, folder: Path) -> None:
     """Read the data and write what the run uses of it where all ranks can map it."""
-    from phalanx.data.datasets.images import read_images  # imports NumPy: not for a mere mistake
+    from phalanx.data.datasets.images import read_images  # imports NumPy: not for a usage error
     from phalanx.scratch.images import write_images
 
     write_images(

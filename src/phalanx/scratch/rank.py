@@ -29,7 +29,7 @@ def run_rank(folder: Path, images: Path) -> None:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> NoReturn:
-    os._exit(EXIT_TERMINATED)  # not by way of MPI_Finalize, which would wait for the others
+    os._exit(EXIT_TERMINATED)  # not through MPI_Finalize, which would wait for peers
 
 
 def _fail(error: BaseException, rank: int, folder: Path) -> NoReturn:

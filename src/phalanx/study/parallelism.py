@@ -38,7 +38,7 @@ QUICK = Size(
     model=ModelOptions(), batch_size=128, epochs=6, train_samples=4_096, validation_samples=1_000
 )
 QUICK_GPT = Size(
-    # Enough layers for 4 ranks of two stages each, and little enough to be done in seconds.
+    # Enough layers for 4 ranks of two stages each, and few enough to take seconds.
     model=ModelOptions(width=64, layers=6, heads=4),
     batch_size=16,
     epochs=6,
@@ -184,7 +184,7 @@ def _is_wanted(study: ParallelismConfig, name: SchemeName, model: ModelName) -> 
     if study.schemes is not None:
         return name in study.schemes
     scheme = SCHEMES[name]
-    # A grid of 2 × 2 belongs to a study that goes as far as 4 ranks.
+    # Only a study with at least 4 ranks includes meshes of 2 × 2.
     return model in scheme.leads_for and (scheme.ranks or 1) <= max(study.ranks)
 
 

@@ -41,7 +41,7 @@ class TrainingRun:
 
     name: str
     config: TrainConfig
-    environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, beside our own
+    environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, besides ours
 
     @property
     def options(self) -> Mapping[str, object]:

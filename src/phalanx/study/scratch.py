@@ -85,5 +85,5 @@ def scratch_layouts(study: ParallelismConfig) -> Iterator[tuple[SchemeName, int,
             if workers == 1:
                 yield "alone", hidden, 1
             schemes: tuple[SchemeName, ...] = ("server", "library", "ring")
-            # One worker without servers is the one process.
+            # One worker without servers equals the single process.
             yield from ((s, hidden, workers) for s in schemes if workers > 1 or s == "server")

@@ -18,9 +18,9 @@ HEIGHT_PIXELS = 250
 class Figure:
     """One chart of one workload."""
 
-    name: str  # names the element of the page and the saved files
+    name: str  # id of the page's element, name of saved files
     title: str
-    caption: str  # how to read it; also its text for those who do not see it
+    caption: str  # also its alternative text
     source: str  # which events of the records it was computed from
     runs: tuple[str, ...]  # the folders of these
     rows: tuple[Row, ...]  # what is drawn, and saved as CSV
@@ -45,7 +45,7 @@ def figure(
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         description=f"{title}. {caption}",
     ).to_dict()
-    spec.pop("config", None)  # one look for all, given by the page
+    spec.pop("config", None)  # the page sets the theme of all charts
     return Figure(
         name=name,
         title=title,

@@ -101,7 +101,7 @@ def _lines(rows: Sequence[Row], y: alt.Y) -> AnyChart:
     several = [row for row in rows if row["strategy"] != "sequential" and row["threads"] != 1]
     if not several:
         return lines
-    # Ranks with several threads stand where as many ranks with one thread do: tell them apart.
+    # Distinguish ranks with several threads from as many ranks with one thread.
     labels = base.transform_filter("datum.strategy != 'sequential' && datum.threads > 1")
     labels = labels.mark_text(align="right", dx=-9, dy=4, fontSize=11)
     labels = labels.encode(text="width:N", color=alt.value("var(--ink-soft)"))

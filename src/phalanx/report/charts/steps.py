@@ -14,7 +14,7 @@ from phalanx.report.measures import PARTS
 
 BAR_PIXELS = 30
 AROUND_BARS_PIXELS = 20
-LETTER_FROM_SHARE = 0.05  # of the longest bar; narrower parts have no room for their letter
+LETTER_FROM_SHARE = 0.05  # of the longest bar; narrower parts get no letter
 
 
 def step_parts(cells: Sequence[Cell], name: str) -> Figure | None:

@@ -35,7 +35,7 @@ _RULES: dict[Collective, Rule] = {
     "reduce_scatter": Rule(  # all inputs are read, each rank's n/p is written
         bus_factor=lambda p: (p - 1) / p, traffic=lambda p: p + 1, touched=lambda p: 1 + 1 / p
     ),
-    "all_gather": Rule(  # each rank reads all parts and writes its n
+    "all_gather": Rule(  # each rank reads all shards and writes its n
         bus_factor=lambda p: (p - 1) / p, traffic=lambda p: 2 * p, touched=lambda p: 1 + 1 / p
     ),
     "all_to_all": Rule(

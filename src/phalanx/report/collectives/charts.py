@@ -64,7 +64,7 @@ def bandwidth(results: CollectiveResults, name: str) -> Figure | None:
         return None
     y = alt.Y("busbw:Q", title="bus bandwidth (GB/s)", scale=alt.Scale(zero=True))
     return figure(
-        # The floor of small sizes is far above what anything reaches; the axis follows the paths.
+        # At small sizes the floor's bandwidth is out of reach; the axis follows the paths.
         alt.layer(*_floor(rows, "floor_busbw", y), _lines(rows, y)),
         rows,
         name=name,

@@ -54,7 +54,7 @@ def headline(all_results: Sequence[CollectiveResults]) -> str:
     ]
     if not found:
         return "Nothing to compare was measured yet" if not all_results else _alone(all_results[0])
-    # Of several MPI libraries the hardest rival stands in the headline.
+    # The headline shows the fastest rival of all MPI libraries.
     first = all_results[0].collective
     rivals = [pair for pair in found if pair[0].collective == first] or found[:1]
     results, comparison = min(rivals, key=lambda pair: pair[1].gain)

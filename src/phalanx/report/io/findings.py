@@ -87,7 +87,7 @@ def conditions(measures: Sequence[IoMeasure]) -> Topic:
         for text in conditions_of(measure):
             runs_by_text.setdefault(text, []).append(measure.name)
     sentences = [
-        # What holds for all is said once.
+        # A sentence that holds for all measurements is printed once.
         Sentence(label="" if len(names) == len(measures) else joined(names), text=text)
         for text, names in runs_by_text.items()
     ]

@@ -19,7 +19,7 @@ class IoEpochMeasure:
     total_s: float
     samples: int
     bytes: int
-    first_s: float  # until the first batch was there, on the rank that waited longest
+    first_s: float  # until the first batch was ready, on the slowest rank
     waits_s: tuple[float, ...]  # of all ranks
     stalls: int  # of the rank that had most
     utilisation: float | None  # compute ÷ total; None flat out
@@ -119,7 +119,7 @@ def measure_io(bench: IoBench, ranks: Iterable[Sequence[AnyIoEvent]]) -> IoMeasu
                 rounds.setdefault(event.round, []).append(event)
     points = []
     for (cell, compute_s), rounds in found.items():
-        # A round that was cut short on some rank is none.
+        # Rounds that are incomplete on any rank do not count.
         whole = [parts for _, parts in sorted(rounds.items()) if len(parts) == cell.ranks]
         epochs = tuple(_epoch(parts, bench.setting.stall_s) for parts in whole)
         if epochs:

@@ -51,7 +51,7 @@ def io_content(folder: Path) -> Content:
     """Raises: UserError when the records cannot be read."""
     measure = read_io_measure(folder)
     bench = measure.bench
-    assert bench is not None  # read_io_measure let only readable ones through
+    assert bench is not None  # checked by read_io_measure
     caches = caches_of(measure.points)
     return Content(
         title=measure.name,

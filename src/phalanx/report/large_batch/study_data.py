@@ -28,8 +28,8 @@ class BatchCell:
     remedy: str  # e.g. "linear, warm-up"
     batch_size: int
     learning_rate: float
-    runs: tuple[RunMeasure, ...]  # that came to their end
-    diverged: tuple[RunMeasure, ...]  # that were stopped because gradients were not finite
+    runs: tuple[RunMeasure, ...]  # completed runs
+    diverged: tuple[RunMeasure, ...]  # stopped at non-finite gradients
 
     @property
     def label(self) -> str:

@@ -24,7 +24,7 @@ INKS = {
 }
 ROW_PIXELS = 30
 AROUND_PIXELS = 40
-NUMBER_FROM_SHARE = 0.022  # of the step; in shorter pieces there is no room for a number
+NUMBER_FROM_SHARE = 0.022  # of the step; shorter actions get no number
 
 
 def bubble_of(cell: ParallelCell) -> tuple[float | None, float | None]:

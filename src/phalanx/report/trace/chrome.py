@@ -89,7 +89,7 @@ def nested(spans: Sequence[TraceSpan]) -> list[list[TraceSpan]]:
     """Spread over as few rows as the first that fits each span gives: in a row two spans lie apart,
     or one within the other. spans: in the order of their beginning, the longest first."""
     made: list[list[TraceSpan]] = []
-    open_until: list[list[int]] = []  # ends of the spans that are not over yet, from the outside in
+    open_until: list[list[int]] = []  # ends of the open spans, from the outside in
     for span in spans:
         for row, ends in zip(made, open_until, strict=True):
             while ends and ends[-1] <= span.began_ns:
