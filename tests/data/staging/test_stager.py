@@ -79,7 +79,7 @@ def test_shards_come_whole_and_are_read_from_there(pack: Path, tmp_path: Path) -
         file.rename(file.with_suffix(".npy"))
     bringing.close()
     assert os.listdir(tmp_path / "stage") == []
-    assert view.leave(opened)
+    assert view.reset(opened)
     assert np.array_equal(opened.read("inputs", np.arange(77)), expected)
     assert bringing.notices() == []
 
