@@ -26,7 +26,7 @@ from rich.text import Text
 from phalanx.data.packed.index import Layout, PackIndex
 from phalanx.data.packed.splits import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
-from phalanx.data.packing.find import find_origin
+from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import RunFailedError, UserError

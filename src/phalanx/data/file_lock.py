@@ -1,4 +1,4 @@
-"""One process at a time: a lock on a file that ends with its holder, even a killed one."""
+"""Inter-process file lock, released when its holder ends, even if killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads files that may be gzipped. What a file is, its first bytes tell, not its name."""
+"""Reading of files that may be gzipped, detected by their first bytes, not their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sizes that no memory of this machine or container holds: refused before they are tried."""
+"""Refusal of allocations that exceed the memory of this machine or container."""
 
 from __future__ import annotations
 

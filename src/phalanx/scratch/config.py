@@ -14,7 +14,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.scratch.partition import partition_layers
 
 if TYPE_CHECKING:
-    from phalanx.data.datasets.catalog import Choice
+    from phalanx.data.datasets.catalog import DatasetChoice
 
 SchemeName = Literal["alone", "server", "library", "ring", "tensor"]
 ActivationName = Literal["relu", "sigmoid"]
@@ -147,7 +147,7 @@ def complete(config: ScratchConfig) -> ScratchConfig:
     return replace(config, dataset=dataset)
 
 
-def choose_data(config: ScratchConfig) -> Choice:
+def choose_data(config: ScratchConfig) -> DatasetChoice:
     """Return the data set of `config`, its folder and the reason of the choice."""
     from phalanx.data.datasets.catalog import (
         resolve,  # imported late: slow, and most ranks do not need it

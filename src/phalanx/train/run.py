@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
 
-from phalanx.data.datasets.catalog import Choice, resolve
+from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
@@ -40,7 +40,7 @@ EXCLUDED_OPTIONS = {
 
 def complete(
     config: TrainConfig, launched: Launched | None, notices: list[str] | None = None
-) -> tuple[TrainConfig, Choice | PackDescription]:
+) -> tuple[TrainConfig, DatasetChoice | PackDescription]:
     """Fill in every default that depends on the machine, the launcher or the data found.
 
     notices: what the user should hear of a checkpoint is added to it.
@@ -55,7 +55,7 @@ def complete(
     choice = _resolve_data(config)
     config = replace(
         config,
-        dataset=choice.name if isinstance(choice, Choice) else config.dataset,
+        dataset=choice.name if isinstance(choice, DatasetChoice) else config.dataset,
         ranks=ranks,
         threads=config.threads or _threads(ranks, launched, nodes),
     )
@@ -105,7 +105,7 @@ def _check_writable(option: str, folder: Path | None) -> None:
         raise UserError(f"{option} {folder}: {place} may not be written to: name another folder")
 
 
-def _resolve_data(config: TrainConfig) -> Choice | PackDescription:
+def _resolve_data(config: TrainConfig) -> DatasetChoice | PackDescription:
     if config.data is None:
         return resolve(dataset_for(config), config.data_root)
     return describe(config.data)

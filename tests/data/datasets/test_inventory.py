@@ -6,10 +6,10 @@ from pathlib import Path
 
 from phalanx.data.datasets.catalog import digits_file
 from phalanx.data.datasets.dataset import load_dataset
-from phalanx.data.datasets.inventory import Holding, inventory
+from phalanx.data.datasets.inventory import InventoryEntry, inventory
 
 
-def holdings(data_root: Path | None = None) -> dict[str, Holding]:
+def holdings(data_root: Path | None = None) -> dict[str, InventoryEntry]:
     return {holding.name: holding for holding in inventory(data_root)}
 
 

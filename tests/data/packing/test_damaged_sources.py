@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packing.find import find_origin
+from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import OriginOptions
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError
 from tests.data.packed.made import folder
 from tests.data.packing.read import png
-from tests.data.packing.test_find import write_idx
+from tests.data.packing.test_find_origin import write_idx
 
 h5py = pytest.importorskip("h5py")
 pyarrow = pytest.importorskip("pyarrow")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packing.find import find_origin
+from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import OriginOptions
 from phalanx.data.packing.run import PackingOptions, pack
 from phalanx.errors import UserError

@@ -1,4 +1,4 @@
-"""An array that is costly to make, kept as a file that is verified before it is believed."""
+"""File cache for arrays that are costly to make, verified by checksum when read."""
 
 from __future__ import annotations
 

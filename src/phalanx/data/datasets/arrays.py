@@ -1,4 +1,4 @@
-"""A labelled image set as it lies on disk: bytes, before a tensor is made of it."""
+"""Labelled image set as arrays of bytes, before conversion to tensors."""
 
 from __future__ import annotations
 

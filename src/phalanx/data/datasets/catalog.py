@@ -51,8 +51,8 @@ NEEDS_SCIKIT_LEARN = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
-    """The data set that is taken."""
+class DatasetChoice:
+    """Chosen data set and its folder."""
 
     name: Name
     folder: Path | None
@@ -67,7 +67,7 @@ class Choice:
         return {"text": TEXT_SHAPE, "cifar10": CIFAR_SHAPE}.get(self.name, MNIST_SHAPE)
 
 
-def resolve(name: str, data_root: Path | None = None) -> Choice:
+def resolve(name: str, data_root: Path | None = None) -> DatasetChoice:
     """Decide between the data sets; `auto` takes MNIST where it is found, digits otherwise.
 
     data_root: where files are; None looks into $PHALANX_DATA and the user's cache folder.
@@ -79,7 +79,7 @@ def resolve(name: str, data_root: Path | None = None) -> Choice:
         case "digits":
             return _digits("digits, the embedded data, as asked")
         case "text":
-            return Choice(name="text", folder=None, reason=f"text: {describe_reference()}")
+            return DatasetChoice(name="text", folder=None, reason=f"text: {describe_reference()}")
         case "auto":
             return _mnist_or_digits(search_roots(data_root))
         case "mnist" | "fashion" | "cifar10":
@@ -89,32 +89,32 @@ def resolve(name: str, data_root: Path | None = None) -> Choice:
             raise UserError(f"unknown data set {name!r}: choose one of {known}")
 
 
-def _mnist_or_digits(roots: list[Path]) -> Choice:
+def _mnist_or_digits(roots: list[Path]) -> DatasetChoice:
     folder = find_folder(roots, MNIST)
     if folder is None:
         reason = f"auto took the embedded digits: {what_is_missing(roots, MNIST)}"
         return _digits(reason)
     _check_sizes(folder, MNIST)
-    return Choice(name="mnist", folder=folder, reason=f"mnist: auto found it in {folder}")
+    return DatasetChoice(name="mnist", folder=folder, reason=f"mnist: auto found it in {folder}")
 
 
-def _digits(reason: str) -> Choice:
+def _digits(reason: str) -> DatasetChoice:
     """Raises: UserError when they would have to be made and what makes them is not installed."""
     if find_spec("sklearn") is None:
         with suppress(OSError):
             if digits_file().exists():
-                return Choice(name="digits", folder=None, reason=reason)
+                return DatasetChoice(name="digits", folder=None, reason=reason)
         raise UserError(NEEDS_SCIKIT_LEARN)
-    return Choice(name="digits", folder=None, reason=reason)
+    return DatasetChoice(name="digits", folder=None, reason=reason)
 
 
-def _files(name: Name, roots: list[Path]) -> Choice:
+def _files(name: Name, roots: list[Path]) -> DatasetChoice:
     files = FILE_SETS[name]
     folder = find_folder(roots, files)
     if folder is None:
         raise UserError(f"{what_is_missing(roots, files)}\n{files.how_to_get}")
     _check_sizes(folder, files)
-    return Choice(name=name, folder=folder, reason=f"{name}: as asked, from {folder}")
+    return DatasetChoice(name=name, folder=folder, reason=f"{name}: as asked, from {folder}")
 
 
 def _check_sizes(folder: Path, files: FileSet) -> None:

@@ -1,4 +1,4 @@
-"""A whole data set in memory as tensors; batches are made by index, without per-sample Python."""
+"""Full data set in memory as tensors; batches are made by index, without per-sample Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from phalanx.data.datasets.arrays import Bytes
-from phalanx.data.datasets.catalog import Choice, Name, resolve
+from phalanx.data.datasets.catalog import DatasetChoice, Name, resolve
 from phalanx.data.datasets.images import read_images
 from phalanx.data.datasets.text import Tokens, read_text
 from phalanx.errors import UserError
@@ -73,12 +73,12 @@ def load_dataset(
     )
 
 
-def _check(option: str, choice: Choice, wanted: int | None, largest: int) -> None:
+def _check(option: str, choice: DatasetChoice, wanted: int | None, largest: int) -> None:
     if wanted is not None and not 1 <= wanted <= largest:
         raise UserError(f"{option} must be 1 to {largest} for {choice.name}, not {wanted}")
 
 
-def _inputs(inputs: Bytes | Tokens, choice: Choice, dtype: torch.dtype) -> Tensor:
+def _inputs(inputs: Bytes | Tokens, choice: DatasetChoice, dtype: torch.dtype) -> Tensor:
     """Tokens as they are; images (n, channels, height, width) as numbers of mean 0 and deviation 1,
     after one copy."""
     if choice.name == "text":

@@ -1,5 +1,5 @@
-"""Images and labels as bytes in arrays, from where a choice says; needs no PyTorch, unless the
-embedded digits have to be made first."""
+"""Images and labels of a chosen data set as arrays; needs no PyTorch, unless the embedded digits
+must be made first."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from phalanx.data.datasets.array_cache import cached
 from phalanx.data.datasets.arrays import Arrays, Bytes
-from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, Choice, Name, digits_file
+from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, Name, digits_file
 from phalanx.data.datasets.cifar10 import read_cifar10
 from phalanx.data.datasets.fashion_mnist import read_fashion
 from phalanx.data.datasets.mnist import read_mnist
 
 
-def read_images(choice: Choice) -> Arrays:
+def read_images(choice: DatasetChoice) -> Arrays:
     """The images that `catalog.resolve` has chosen.
 
     Raises: UserError when a file is missing, truncated or damaged.

@@ -29,7 +29,7 @@ from phalanx.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holding:
+class InventoryEntry:
     """A data set, where it is or would be, and in which state."""
 
     name: Name
@@ -39,7 +39,7 @@ class Holding:
     num_validation_samples: int = NUM_VALIDATION_SAMPLES
 
 
-def inventory(data_root: Path | None = None) -> list[Holding]:
+def inventory(data_root: Path | None = None) -> list[InventoryEntry]:
     """Every data set, its files read and their checksums compared; takes about half a second.
 
     Raises: UserError when `data_root` does not exist.
@@ -48,25 +48,25 @@ def inventory(data_root: Path | None = None) -> list[Holding]:
     return [_digits(), *(_files(name, roots) for name in FILE_SETS), _text()]
 
 
-def _digits() -> Holding:
+def _digits() -> InventoryEntry:
     path = digits_file()
     try:
         state = "made when first used" if not path.exists() else ""
     except OSError as error:
         state = f"made in each run: {error.strerror}"
     if state:
-        return Holding(name="digits", state=state, where=str(path))
+        return InventoryEntry(name="digits", state=state, where=str(path))
     state = "verified" if read(path) is not None else "damaged, made again when used"
-    return Holding(name="digits", state=state, where=str(path))
+    return InventoryEntry(name="digits", state=state, where=str(path))
 
 
-def _files(name: Name, roots: Sequence[Path]) -> Holding:
+def _files(name: Name, roots: Sequence[Path]) -> InventoryEntry:
     folder = find_folder(roots, FILE_SETS[name])
     state, where = "not there", " or ".join(map(str, roots))
     if folder is not None:
         state, where = _state(name, folder), str(folder)
     train = 50_000 if name == "cifar10" else NUM_TRAIN_SAMPLES
-    return Holding(name=name, state=state, where=where, num_train_samples=train)
+    return InventoryEntry(name=name, state=state, where=where, num_train_samples=train)
 
 
 def _state(name: Name, folder: Path) -> str:
@@ -93,9 +93,9 @@ def _is_whole(folder: Path, file: PublishedFile) -> bool:
     return True
 
 
-def _text() -> Holding:
+def _text() -> InventoryEntry:
     if not has_reference():
-        return Holding(
+        return InventoryEntry(
             name="text",
             state="not there",
             where="this Python came without pydoc_data",
@@ -103,7 +103,7 @@ def _text() -> Holding:
             num_validation_samples=0,
         )
     reference = read_reference()
-    return Holding(
+    return InventoryEntry(
         name="text",
         state=f"SHA-256 {fingerprint(reference)[:16]}…",
         where=f"the language reference of Python {platform.python_version()}",

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
-from phalanx.data.packing.chunked import ChunkedOrigin
+from phalanx.data.packing.chunked_origin import ChunkedOrigin
 from phalanx.data.packing.hdf5_links import find_data_set
 from phalanx.data.packing.origin import OriginOptions, fingerprint_of
 from phalanx.data.packing.targets import TargetLocations, labelled
@@ -20,7 +20,7 @@ from phalanx.errors import UserError
 
 CHUNK_BYTES = 64 * 2**20
 BYTES_OF_A_SAMPLE = 40
-"""That are held in memory while packing: its target, and its place in the order of samples."""
+"""Bytes of memory per sample while packing: its target, and its position in the order."""
 
 _USUAL_INPUTS, _USUAL_TARGETS = ("inputs", "images", "data", "x", "X"), ("targets", "labels", "y")
 

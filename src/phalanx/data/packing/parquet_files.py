@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
-from phalanx.data.packing.chunked import ChunkedOrigin
+from phalanx.data.packing.chunked_origin import ChunkedOrigin
 from phalanx.data.packing.columns import chosen_columns
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.origin import OriginOptions, fingerprint_of
@@ -19,7 +19,7 @@ from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
 
 BYTES_OF_A_ROW = 40
-"""That are held in memory while packing: its target, and its place in the order of rows."""
+"""Bytes of memory per row while packing: its target, and its position in the order."""
 
 PARQUET_ERRORS = (
     *(OSError, ValueError, KeyError, NotImplementedError, TypeError, MemoryError),

@@ -1,4 +1,4 @@
-"""Packing: an origin's samples into a folder that is there whole or not at all."""
+"""Packing of an origin's samples into a folder, atomically and resumably."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from phalanx.data.packed.index_file import read_index, splits_of
 from phalanx.data.packed.shard_files import sample_bytes
 from phalanx.data.packed.splits import write_splits
 from phalanx.data.packed.writer import PackWriter, hidden_folder, sync_folder
-from phalanx.data.packing.finite import check_finite
-from phalanx.data.packing.order import Numbers, split
+from phalanx.data.packing.check_finite import check_finite
 from phalanx.data.packing.origin import Origin
+from phalanx.data.packing.split import Numbers, split
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 
@@ -28,7 +28,7 @@ READ_BYTES = 16 * 2**20
 MAX_READ_SAMPLES = 4096
 _SAMPLES_OF_UNKNOWN_SIZE = 256
 
-Told = Callable[[str, int, int], None]
+OnProgress = Callable[[str, int, int], None]
 """(split, samples done, samples in all)"""
 
 
@@ -68,7 +68,7 @@ class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def pack(
-    origin: Origin, target: Path, options: PackingOptions, told: Told = lambda *_: None
+    origin: Origin, target: Path, options: PackingOptions, on_progress: OnProgress = lambda *_: None
 ) -> Mapping[str, PackIndex]:
     """Write `target` with its splits; goes on where an earlier call with the same arguments ended.
 
@@ -90,7 +90,7 @@ def pack(
             validation=origin.validation,
         )
         indices = {
-            name: _pack_split(origin, numbers, hidden / name, request, told)
+            name: _pack_split(origin, numbers, hidden / name, request, on_progress)
             for name, numbers in parts._asdict().items()
             if len(numbers)
         }
@@ -119,10 +119,10 @@ def _request(origin: Origin, options: PackingOptions) -> PackRequest:
 
 
 def _pack_split(
-    origin: Origin, numbers: Numbers, folder: Path, request: PackRequest, told: Told
+    origin: Origin, numbers: Numbers, folder: Path, request: PackRequest, on_progress: OnProgress
 ) -> PackIndex:
     if (folder / INDEX).is_file():
-        told(folder.name, len(numbers), len(numbers))
+        on_progress(folder.name, len(numbers), len(numbers))
         return read_index(folder)
     with PackWriter(
         folder,
@@ -133,7 +133,7 @@ def _pack_split(
         classes=request.classes,
         measure=["inputs"] if folder.name == "train" else [],
     ) as writer:
-        told(folder.name, writer.num_samples, len(numbers))
+        on_progress(folder.name, writer.num_samples, len(numbers))
         for part in _pieces(numbers[writer.num_samples :], request.fields):
             samples = origin.read(part)
             check_finite(samples, part, origin.text)
@@ -142,7 +142,7 @@ def _pack_split(
                     writer.add(sample)
             else:
                 writer.add_rows(samples)
-            told(folder.name, writer.num_samples, len(numbers))
+            on_progress(folder.name, writer.num_samples, len(numbers))
     return read_index(folder)
 
 

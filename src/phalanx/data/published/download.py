@@ -1,4 +1,4 @@
-"""One file from one server into a part file, taken up where an earlier attempt stopped.
+"""Resumable download of one file from one server.
 
 The standard library does it: a handful of files ask for no more than urllib gives.
 """
@@ -17,7 +17,7 @@ MIN_BYTES_PER_S = 1024
 _CHUNK_BYTES = 1 << 16
 
 OnBytes = Callable[[int, int | None], None]
-"""Told the bytes received so far and the bytes in all, None where the server does not say."""
+"""Called with the bytes received so far and the total, None where the server does not say."""
 
 
 class DownloadError(Exception):
@@ -31,7 +31,7 @@ class TooLongError(DownloadError):
 def download(
     url: str, part: Path, *, timeout_s: float, limit_bytes: int, on_bytes: OnBytes
 ) -> None:
-    """Bring `part` to the end of what `url` serves; what it holds already is not asked for again.
+    """Download `url` into `part`, resuming after the bytes that it already holds.
 
     timeout_s: the longest silence, and the time in which MIN_BYTES_PER_S must come on average.
     limit_bytes: give up when more comes.

@@ -1,4 +1,4 @@
-"""Gets the files of MNIST: mirror after mirror, verified before a file takes its name."""
+"""Download of MNIST, trying one mirror after another; files are verified before renaming."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _GZIP_OVERHEAD_BYTES = 1 << 16  # more than gzip adds to bytes that it cannot co
 Fetch = Callable[[str], None]
 
 
-class Watcher(Protocol):
-    """Told how a download goes."""
+class DownloadListener(Protocol):
+    """Callbacks for the progress of a download."""
 
     def note(self, line: str) -> None:
         """Something that the user should read: a mirror that failed, a file that was there."""
@@ -46,7 +46,7 @@ class _WrongBytesError(DownloadError):
 
 def fetch_mnist(
     folder: Path,
-    watcher: Watcher,
+    listener: DownloadListener,
     *,
     mirrors: Sequence[str] = MNIST_MIRRORS,
     files: Sequence[PublishedFile] = MNIST_FILES,
@@ -66,9 +66,9 @@ def fetch_mnist(
         with exclusive(folder / "fetch", timeout_s=0):
             for file in files:
                 if is_verified(folder, file):
-                    watcher.note(f"{file.gz_name} is there already, verified")
+                    listener.note(f"{file.gz_name} is there already, verified")
                 else:
-                    _fetch_file(folder, file, watcher, mirrors, timeout_s)
+                    _fetch_file(folder, file, listener, mirrors, timeout_s)
     except TimeoutError:
         raise UserError(f"another `phalanx data fetch` is writing to {folder}") from None
     except OSError as error:
@@ -78,7 +78,7 @@ def fetch_mnist(
 def _fetch_file(
     folder: Path,
     file: PublishedFile,
-    watcher: Watcher,
+    listener: DownloadListener,
     mirrors: Sequence[str],
     timeout_s: float,
 ) -> None:
@@ -86,9 +86,9 @@ def _fetch_file(
     for mirror in mirrors:
         url = f"{mirror.rstrip('/')}/{file.gz_name}"
         try:
-            _fetch_from(url, part, file, timeout_s, partial(watcher.progress, file.gz_name))
+            _fetch_from(url, part, file, timeout_s, partial(listener.progress, file.gz_name))
         except DownloadError as error:
-            watcher.note(f"{url}: {error}")
+            listener.note(f"{url}: {error}")
             continue
         part.replace(folder / file.gz_name)
         (folder / file.name).unlink(missing_ok=True)  # a damaged copy, which would be read first

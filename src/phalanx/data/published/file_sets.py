@@ -1,4 +1,4 @@
-"""Data sets that are files of others: which files, and in which folders people keep them."""
+"""File sets of published data sets: their files and usual folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files as they were published: names, sizes, checksums; and those of MNIST."""
+"""Published files: names, sizes and checksums, with those of MNIST."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples whose values are not finite: a training on them comes to nothing, and says so late."""
+"""Check for samples whose inputs are not finite, which would make training fail late."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.shard_writers import Rows, Sample
-from phalanx.data.packing.order import Numbers
+from phalanx.data.packing.split import Numbers
 from phalanx.errors import UserError
 
 

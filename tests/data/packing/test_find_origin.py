@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from phalanx.data.packing.find import find_origin
+from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import OriginOptions
 from phalanx.errors import UserError
 from tests.data.packing.read import RANDOM, everything

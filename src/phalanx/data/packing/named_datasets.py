@@ -1,4 +1,4 @@
-"""The data sets that Phalanx knows by name, embedded or found, as something to be packed."""
+"""Data sets that Phalanx knows by name, as origins to pack."""
 
 from __future__ import annotations
 

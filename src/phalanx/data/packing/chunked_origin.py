@@ -1,4 +1,4 @@
-"""An origin that is read in pieces, of which one is kept."""
+"""Base class of origins that are read in chunks, the last of which is cached."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phalanx.data.packing.skipped_items import SkippedItems
 
 
 class ChunkedOrigin(ABC):
-    """Targets in memory; inputs from the chunk that was read last, which is kept."""
+    """Origin with targets in memory, and inputs from the cached chunk."""
 
     text: str
     fingerprint: str

@@ -9,7 +9,7 @@ from phalanx.data.packing.hdf5_file import Hdf5File
 from phalanx.data.packing.idx_files import idx_files, read_idx_folder
 from phalanx.data.packing.image_files import has_images
 from phalanx.data.packing.image_folder import ImageFolder
-from phalanx.data.packing.known import NAMES, read_known
+from phalanx.data.packing.named_datasets import NAMES, read_known
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions
 from phalanx.data.packing.parquet_files import ParquetFiles
 from phalanx.data.packing.skipped_items import SkippedItems, reported
