@@ -20,11 +20,11 @@ phalanx: Install a compiler, then: pip install --force-reinstall --no-deps --no-
 
 FOLDER = "src/phalanx/comm/csrc"
 SOURCES = (
-    *("module", "module_parts", "module_coding", "node", "waiting", "segments"),
-    *("all_reduce", "moves", "parts", "reduce", "finite", "fused", "coding"),
+    *("module", "module_grad_buffer", "module_coding", "shm", "shm_wait", "shm_segments"),
+    *("shm_all_reduce", "data_movement", "grad_buffer", "reduce", "finite", "fused", "coding"),
 )
 ROWS = "src/phalanx/data/packed/csrc"
-HEADERS = ("kernels", "module", "node", "wide")
+HEADERS = ("kernels", "module", "shm", "wide")
 
 
 def missing_kernels(build: build_ext) -> list[str]:

@@ -35,7 +35,7 @@ def torch_of(rule: OptimizerConfig, parameter: torch.Tensor) -> Optimizer:
 def apply_in_c(formula, coefficients, parameters, states, gradients) -> None:
     module = kernels.compiled()
     assert module is not None
-    module.apply_rule(
+    module.apply_update(
         formula,
         coefficients,
         parameters.ctypes.data,

@@ -17,18 +17,18 @@ class Doorbell:
     def __init__(self, shm: Any, module: Any) -> None:
         """shm: this rank's shared-memory group in C, which owns the memory."""
         self._shm = shm
-        self._ring, self._rung, self._doze = module.ring, module.rung, module.doze
+        self._ring = module.ring
+        self._num_rings, self._sleep = module.num_rings, module.sleep_until_rung
 
     def ring(self, rank: int) -> None:
-        """Wake `rank`, if it sleeps; else it will not fall asleep before it has looked."""
+        """Wake `rank` if it sleeps; else it will poll once more before it sleeps."""
         self._ring(self._shm, rank)
 
-    def count(self) -> int:
+    def num_rings(self) -> int:
         """Return how often this rank's bell was rung."""
-        number: int = self._rung(self._shm)
+        number: int = self._num_rings(self._shm)
         return number
 
-    def doze(self, count: int, nap_s: float) -> None:
-        """Sleep until somebody rings, at most `nap_s`; not at all when the count is not the same
-        any more."""
-        self._doze(self._shm, count, nap_s)
+    def sleep(self, num_rings: int, nap_s: float) -> None:
+        """Sleep until a peer rings, at most `nap_s`; return at once if `num_rings` is outdated."""
+        self._sleep(self._shm, num_rings, nap_s)

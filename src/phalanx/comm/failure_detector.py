@@ -156,10 +156,10 @@ class FailureDetector:
 
         def poll() -> bool:
             nonlocal count
-            count = bell.count()  # before polling: a later ring ends the nap
+            count = bell.num_rings()  # before polling: a later ring ends the nap
             return ready() or self._poll(ready, peers)
 
-        return poll, lambda nap_s: bell.doze(count, nap_s)
+        return poll, lambda nap_s: bell.sleep(count, nap_s)
 
     def _poll(self, ready: Poll, peers: Callable[[], Sequence[int]]) -> bool:
         """Read notices and check that peers are alive, at intervals; return whether the wait is

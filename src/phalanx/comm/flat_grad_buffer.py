@@ -1,6 +1,6 @@
 """Flat buffer of gradients in shared memory, reduced among the ranks of a node.
 
-The work is done by `csrc/parts.c` and `csrc/fused.c`; here are the memory and the errors.
+The work is done by `csrc/grad_buffer.c` and `csrc/fused.c`; here are the memory and the errors.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class FlatGradBuffer:
         self.vectors: list[NDArray[Any]] = [row[:num_elements] for row in rows[world.local_size :]]
         """(num_elements,) each, zeros at first: shared, any rank may write."""
         self._addresses = [vector.ctypes.data for vector in self.vectors]
-        self._parts = module.make_parts(
+        self._buffer = module.make_grad_buffer(
             shm.handle if shm else None,
             world.local_rank,
             world.local_size,
@@ -75,8 +75,8 @@ class FlatGradBuffer:
             self._code,
             guarded,
         )
-        own = range(*module.own_share(self._parts))
-        self.share_bytes = dtype.itemsize * elements_in(own, starts, sizes)
+        local = range(*module.local_share(self._buffer))
+        self.share_bytes = dtype.itemsize * elements_in(local, starts, sizes)
         """Bytes of the parts that this rank reduces."""
 
     @classmethod
@@ -124,11 +124,11 @@ class FlatGradBuffer:
     def mark_ready(self, part: int, address: int) -> None:
         """Mark `part` of this round ready, at `address`, contiguous; it must stay there, unchanged,
         until the round ends."""
-        self._module.hand_over(self._parts, part, address)
+        self._module.mark_ready(self._buffer, part, address)
 
     def mark_all_ready(self, addresses: Sequence[int]) -> None:
         """Mark all parts ready; if guarded, they are then checked for non-finite values."""
-        self._module.hand_over_all(self._parts, addresses)
+        self._module.mark_all_ready(self._buffer, addresses)
 
     def all_reduce(self, addresses: Sequence[int] | None = None) -> bool:
         """End the round: the first of `vectors` becomes the sum over the ranks, in their order.
@@ -140,8 +140,8 @@ class FlatGradBuffer:
                  come; MismatchError when their parts are others.
         """
         began_ns = now_ns() if self.spans is not None else 0
-        status = self._module.parts_all_reduce(
-            self._parts, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
+        status = self._module.grad_buffer_all_reduce(
+            self._buffer, addresses, self._addresses[0], ReduceOp.SUM, self._world.timeout_s
         )
         is_finite: bool = status != self._module.NOT_FINITE
         if status and is_finite:
@@ -167,7 +167,7 @@ class FlatGradBuffer:
         """
         began_ns = now_ns() if self.spans is not None else 0
         status, used_s = self._module.fused_step(
-            self._parts,
+            self._buffer,
             addresses,
             rule,
             coefficients,
@@ -191,7 +191,7 @@ class FlatGradBuffer:
     def close(self) -> None:
         """Arrays of `vectors` that are still in use keep the memory."""
         self.vectors.clear()
-        del self._parts, self._shm
+        del self._buffer, self._shm
 
     def _end_round(self, name: str, began_ns: int) -> None:
         self._num_rounds += 1

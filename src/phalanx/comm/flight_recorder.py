@@ -1,6 +1,6 @@
 """Flight recorder: the last collectives of every group of a world, logged at negligible cost.
 
-The shared-memory kernels log each call in a ring buffer (`csrc/node.c`: a few nanoseconds); calls
+The shared-memory kernels log each call in a ring buffer (`csrc/shm.c`: a few nanoseconds); calls
 that take another route, and longer, are logged here. Both are merged only when something has gone
 wrong and the recorder writes them to a file. In a traced run the recorder also gives every group
 its list of spans.
@@ -32,7 +32,7 @@ NETWORK = "network"
 """The lane of collectives in a trace."""
 
 MAX_LOGGED = 256
-"""Collectives of each group; as many as `NUM_NOTED` of the kernels."""
+"""Collectives of each group; as many as `NUM_LOGGED` of the kernels."""
 
 
 class LoggedCall(NamedTuple):

@@ -66,9 +66,9 @@ class ShmGroup:
         self._handle = module.join(
             memory.address, self.rank, self.size, policy.spins, policy.yields
         )
-        module.own(self._handle, memory)  # a thread may still wait in it when all others let go
+        module.keep_memory(self._handle, memory)  # a thread may still wait in it at the end
         communicator.Barrier()
-        module.watch(self._handle)
+        module.watch_peers(self._handle)
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
 
     @classmethod
@@ -94,7 +94,7 @@ class ShmGroup:
             if obstacle is not None and communicator.Get_rank() == 0:
                 warn_no_shared_memory(obstacle)
             return None
-        memory = allocate_shared(communicator, module.node_bytes(size))
+        memory = allocate_shared(communicator, module.shm_bytes(size))
         if memory is None:
             return None
         joined = cls(memory, module, communicator, policy, name)
@@ -122,10 +122,10 @@ class ShmGroup:
     ) -> bool:
         """Let the peers map the memory of this process at `address`, which is that of file
         `descriptor`, until `owner` is freed; False when too many segments are exported already."""
-        number = self._module.share(self._handle, descriptor, num_bytes, address)
+        number = self._module.export_segment(self._handle, descriptor, num_bytes, address)
         if number < 0:
             return False
-        weakref.finalize(owner, _unshare, self._module, self._handle, number, keep)
+        weakref.finalize(owner, _unexport, self._module, self._handle, number, keep)
         return True
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
@@ -261,7 +261,7 @@ class ShmGroup:
         while it is called, and a rank may wait here for one that waits for a message."""
         if not self._moves_messages:
             self._moves_messages = True
-            self._module.in_long_waits(_poke_mpi)
+            self._module.set_progress_hook(_poke_mpi)
 
     def is_dead(self, rank: int) -> bool:
         """Return whether the process of `rank`, which had joined, has ended."""
@@ -280,7 +280,7 @@ class ShmGroup:
 
     def logged_calls(self) -> KernelLog:
         """Return the last calls of this rank."""
-        begun, ended, calls = self._module.noted(self._handle)
+        begun, ended, calls = self._module.logged_calls(self._handle)
         described = [
             (_KINDS[fingerprint & 0xFF], describe_call(fingerprint, count), began_ns)
             for fingerprint, count, began_ns in calls
@@ -289,7 +289,7 @@ class ShmGroup:
 
     def log_calls(self, enabled: bool) -> None:
         """Turn the log of calls on (the default) or off, to measure its cost."""
-        self._module.keep_notes(self._handle, int(enabled))
+        self._module.log_calls(self._handle, int(enabled))
 
     def check(self, status: int) -> None:
         """Raises: the error that ended the call, unless its status is success."""
@@ -352,7 +352,7 @@ class ShmGroup:
         return [r for r in range(self.size) if r != self.rank and chosen(self._peer(r))]
 
     def _peer(self, rank: int) -> _PeerStatus:
-        return _PeerStatus(*self._module.peer(self._handle, rank))
+        return _PeerStatus(*self._module.peer_status(self._handle, rank))
 
     def _calls(self) -> str:
         """Describe which ranks called what, ranks with the same call in one entry."""
@@ -402,6 +402,6 @@ def _poke_mpi() -> None:
         library.COMM_WORLD.Iprobe()  # MPICH moves nothing else on for COMM_SELF
 
 
-def _unshare(module: Any, node: Any, number: int, keep: object) -> None:
-    module.unshare(node, number)
+def _unexport(module: Any, handle: Any, number: int, keep: object) -> None:
+    module.unexport_segment(handle, number)
     del keep

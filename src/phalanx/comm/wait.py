@@ -23,7 +23,7 @@ BESIDE_NAP_S, BESIDE_NAP_SHARE = 300e-6, 1 / 5
 LONGEST_NAP_S = 1e-3  # where ranks do not share cores by the dozen
 # A yield that takes this long has given the core to a process that computes; twice in a short time
 # is contention. A sleeper then gets the core when it wakes, a yielder waits for all others each
-# time. So sleep, and yield again after many times what that has cost. The same as in waiting.c.
+# time. So sleep, and yield again after many times what that has cost. The same as in shm_wait.c.
 SLOW_S, TWICE_WITHIN_S, CROWDED_TIMES, CROWDED_S = 1e-3, 0.25, 20, 0.1
 
 

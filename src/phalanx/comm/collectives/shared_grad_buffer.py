@@ -1,8 +1,8 @@
 """Reduction of gradients in shared memory, with array operations.
 
 The flat vector of all gradients is cut into one share per rank. A rank copies what belongs to the
-shares of its peers into memory that they can read; its own share needs no copy. `csrc/parts.c` does
-the same and is tested against this, the fallback where that was not built.
+shares of its peers into memory that they can read; its own share needs no copy.
+`csrc/grad_buffer.c` does the same and is tested against this, which serves where it was not built.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-/* Gradients of all ranks into parameters that they share: the owner of a slice adds them up and
- * updates it in one pass, so that no sum is written and no state is kept twice.
+/* Fused optimizer step: the owner of a slice of the shared parameters sums its gradients over the
+ * ranks and updates it in one pass, so that no sum is written and no state exists twice.
  *
- * The formulas are those of torch.optim, in the order of operations of update.py's, whose results
- * are the same bit for bit. */
+ * The formulas are those of torch.optim, in the order of operations of optimizer_update.py, with the
+ * same bits. */
 #include "kernels.h"
 #include "wide.h"
 
@@ -71,30 +71,32 @@ DEFINE_ADAM(adam, f64, double, sqrt, g[i] + decay * p[i], p[i])
 DEFINE_ADAM(adamw, f32, float, sqrtf, g[i], p[i] * decay)
 DEFINE_ADAM(adamw, f64, double, sqrt, g[i], p[i] * decay)
 
-static const update UPDATES[NUM_RULES][2] = {
+static const update UPDATES[NUM_OPTIMIZERS][2] = {
     [SGD] = {sgd_f32, sgd_f64}, [SGD_MOMENTUM] = {momentum_f32, momentum_f64},
     [ADAM] = {adam_f32, adam_f64}, [ADAMW] = {adamw_f32, adamw_f64},
 };
-static const int NUM_STATES[NUM_RULES] = {[SGD] = 0, [SGD_MOMENTUM] = 1, [ADAM] = 2, [ADAMW] = 2};
+static const int NUM_STATES[NUM_OPTIMIZERS] = {
+    [SGD] = 0, [SGD_MOMENTUM] = 1, [ADAM] = 2, [ADAMW] = 2,
+};
 
-void apply_rule(int rule, const double *coefficients, void *parameters, void *const *states,
-                const void *gradients, size_t n, int dtype)
+void apply_update(int optimizer, const double *coefficients, void *parameters, void *const *states,
+                  const void *gradients, size_t n, int dtype)
 {
-    UPDATES[rule][dtype == FLOAT64](coefficients, parameters, states, gradients, n);
+    UPDATES[optimizer][dtype == FLOAT64](coefficients, parameters, states, gradients, n);
 }
 
 typedef struct {
     const double *coefficients;
     char *parameters;
     char *states[MAX_STATES];
-    int rule, dtype;
+    int optimizer, dtype;
 } target;
 
 static int update_slice(void *context, size_t begin, const void *const *terms, int num_terms,
                         size_t n)
 {
     target *to = context;
-    char sums[PARTS_BYTES] __attribute__((aligned(64)));
+    char sums[GRAD_BLOCK_BYTES] __attribute__((aligned(64)));
     const void *gradients = terms[0];
     void *states[MAX_STATES] = {NULL}, *output = sums;
     size_t at = begin * ITEMSIZE[to->dtype];
@@ -102,18 +104,20 @@ static int update_slice(void *context, size_t begin, const void *const *terms, i
         reduce_terms(&output, 1, terms, num_terms, n, to->dtype, SUM, 1.0);
         gradients = sums;
     }
-    for (int k = 0; k < NUM_STATES[to->rule]; k++)
+    for (int k = 0; k < NUM_STATES[to->optimizer]; k++)
         states[k] = to->states[k] + at;
-    apply_rule(to->rule, to->coefficients, to->parameters + at, states, gradients, n, to->dtype);
+    apply_update(to->optimizer, to->coefficients, to->parameters + at, states, gradients, n,
+                 to->dtype);
     return 1;
 }
 
-int fused_step(parts *gradients, int rule, const double *coefficients, void *parameters,
+int fused_step(grad_buffer *gradients, int optimizer, const double *coefficients, void *parameters,
                void *const *states, int dtype, double *used_s, double timeout_s,
                interrupted check)
 {
-    target to = {coefficients, parameters, {NULL}, rule, dtype};
-    for (int k = 0; k < NUM_STATES[rule]; k++)
+    target to = {coefficients, parameters, {NULL}, optimizer, dtype};
+    for (int k = 0; k < NUM_STATES[optimizer]; k++)
         to.states[k] = states[k];
-    return parts_round(gradients, FUSED_STEP, rule, update_slice, &to, used_s, timeout_s, check);
+    return grad_buffer_reduce(gradients, FUSED_STEP, optimizer, update_slice, &to, used_s, timeout_s,
+                              check);
 }

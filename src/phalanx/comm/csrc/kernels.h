@@ -1,8 +1,8 @@
 /* Loops over elements and flags in shared memory: pointers and counts only.
  *
- * No MPI and no PyTorch in here, so it outlives their ABIs. reduce.c knows elements, node.h and the
- * files that include it the ranks of a node, module.c hands both to Python. array_kernels.py says
- * the same in NumPy. */
+ * No MPI and no PyTorch in here, so it outlives their ABIs. reduce.c reduces elements, shm.h and
+ * the files that include it connect the ranks of a node, module.c exposes both to Python.
+ * array_kernels.py does the same in NumPy. */
 #ifndef PHALANX_KERNELS_H
 #define PHALANX_KERNELS_H
 
@@ -39,13 +39,13 @@ int are_finite(const void *values, size_t count, int dtype);
  * copy waits for memory that is written, so to read costs little beside it. */
 int copy_finite(void *out, const void *values, const void *others, size_t count, int dtype);
 
-/* coding.c, as comm/coding.py says it. */
+/* coding.c, documented in comm/coding.py. */
 void encode_int8(const float *values, float *kept, float *scales, int8_t *codes, size_t count);
 void add_int8(const float *scales, const int8_t *codes, float *total, size_t count, int adds);
 /* 1 <= wanted <= count < 2³¹; DONE or NO_MEMORY. */
 int select_largest(const float *values, size_t count, int32_t *positions, size_t wanted);
 
-/* What the shared memory of a node's ranks has room for. */
+/* Capacities of the shared memory. */
 enum {
     PROTOCOL = 5,            /* to be raised with any change of what ranks write for each other */
     MAX_RANKS = 1024,
@@ -55,150 +55,152 @@ enum {
     LARGE_BYTES = 1 << 19,   /* a chunk where ranks share cores */
     CHUNK_BYTES = 1 << 17,   /* a chunk where every rank has a core */
     NUM_SLOTS = 3,
-    NUM_SEGMENTS = 256,      /* of memory of its own that a rank may show to the others */
+    NUM_SEGMENTS = 256,      /* that a rank may export */
     REASON_BYTES = 448,
-    NUM_NOTED = 256          /* calls that a rank remembers */
+    NUM_LOGGED = 256          /* calls in the log of a rank */
 };
 
 /* The numbers by which Python names them. */
 enum kind {
     BARRIER = 1, ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, GATHER,
-    SCATTER, ALL_REDUCE_PARTS, FUSED_STEP
+    SCATTER, ALL_REDUCE_GRADS, FUSED_STEP
 };
 
 enum status {
     DONE, TIMED_OUT, MISMATCH, PEER_FAILED, PEER_DIED, INTERRUPTED, NO_MEMORY,
-    NOT_FINITE /* of parts alone: the call is over, on all ranks alike */
+    NOT_FINITE /* of grad_buffer.c only: the call has completed, on all ranks alike */
 };
 
-typedef struct node node;
+typedef struct shm_group shm_group;
 
 /* Bytes of shared memory that `size` ranks need; zeroed when the first one joins. */
-size_t node_bytes(int size);
+size_t shm_bytes(int size);
 
 /* This rank's side of the memory at `control`; NULL without memory. spins, yields: how this rank
  * waits. Those of rank 0 also choose the sizes by which all ranks cut vectors. */
-node *node_join(void *control, int rank, int size, int spins, int yields);
-void node_leave(node *self);
+shm_group *shm_join(void *control, int rank, int size, int spins, int yields);
+void shm_leave(shm_group *self);
 
 /* Once all have joined, before the first collective: go by the sizes that rank 0 has chosen. */
-void node_adopt_sizes(node *self);
-/* From now on waits notice when a peer's process is gone. */
-void node_watch(node *self);
-int node_is_dead(node *self, int peer);
+void shm_adopt_chunk_sizes(shm_group *self);
+/* From now on waits detect when a peer's process is dead. */
+void shm_watch_peers(shm_group *self);
+int shm_is_dead(shm_group *self, int peer);
 
 /* Called now and then in long waits; non-zero ends the wait with INTERRUPTED. */
 typedef int (*interrupted)(void);
-void node_naps(long ns);
+void shm_set_nap(long ns);
 
 /* Collectives: every rank calls the same ones in the same order. They return a `status`. */
-int node_barrier(node *self, double timeout_s, interrupted check);
+int shm_barrier(shm_group *self, double timeout_s, interrupted check);
 
 /* root: -1 for every rank to get the result. */
-int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, double divisor,
-                    int root, double timeout_s, interrupted check);
+int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int op, double divisor,
+                   int root, double timeout_s, interrupted check);
 
 /* parts: one pointer a rank; counts: elements of each part. */
-int node_reduce_scatter(node *self, void *output, void *const *parts, const size_t *counts,
-                        int dtype, int op, double divisor, double timeout_s, interrupted check);
+int shm_reduce_scatter(shm_group *self, void *output, void *const *parts, const size_t *counts,
+                       int dtype, int op, double divisor, double timeout_s, interrupted check);
 
 /* outputs: one pointer a rank; bytes: of each rank's part. */
-int node_all_gather(node *self, void *const *outputs, const size_t *bytes, const void *part,
-                    int dtype, double timeout_s, interrupted check);
-int node_broadcast(node *self, void *buffer, size_t bytes, int dtype, int root, double timeout_s,
-                   interrupted check);
+int shm_all_gather(shm_group *self, void *const *outputs, const size_t *bytes, const void *part,
+                   int dtype, double timeout_s, interrupted check);
+int shm_broadcast(shm_group *self, void *buffer, size_t bytes, int dtype, int root, double timeout_s,
+                  interrupted check);
 /* bytes_out: expected from each rank; bytes_in: for each rank; they may be any.
  * kind: ALL_TO_ALL, or GATHER and SCATTER, in which most of them are 0. */
-int node_all_to_all(node *self, int kind, void *const *outputs, const size_t *bytes_out,
-                    void *const *parts, const size_t *bytes_in, int dtype, int root,
-                    double timeout_s, interrupted check);
+int shm_all_to_all(shm_group *self, int kind, void *const *outputs, const size_t *bytes_out,
+                   void *const *parts, const size_t *bytes_in, int dtype, int root,
+                   double timeout_s, interrupted check);
 
-/* Show `bytes` of memory behind file descriptor `fd` to the others; its number, or -1. They map it
- * when they first meet it in a collective, for which `fd` must stay open. */
-int node_share(node *self, int fd, size_t bytes, void *address);
-void node_unshare(node *self, int segment);
+/* Export `bytes` of memory behind file descriptor `fd`; its number, or -1. Peers map it when they
+ * first use it in a collective, for which `fd` must stay open. */
+int shm_export_segment(shm_group *self, int fd, size_t bytes, void *address);
+void shm_unexport_segment(shm_group *self, int segment);
 /* Once: why memory of another rank could not be mapped here, as an errno; 0 when all could. */
-int node_map_error(node *self);
+int shm_map_error(shm_group *self);
 
-/* Tell the others why this rank cannot go on. */
-void node_fail(node *self, const char *reason);
+/* Report to the peers why this rank has failed. */
+void shm_fail(shm_group *self, const char *reason);
 
-/* For those who wait for messages: each rank has a bell that the others ring. A rank reads how often
- * it was rung for, looks for messages, and sleeps `ns` unless it was rung for since it read. */
-void node_ring(node *self, int peer);
-uint32_t node_rung(node *self);
-void node_doze(node *self, uint32_t rung, long ns);
+/* For waits for messages: each rank has a doorbell that its peers ring. A rank reads the number of
+ * rings, polls its messages, and sleeps `ns` unless it was rung since it read. */
+void shm_ring(shm_group *self, int peer);
+uint32_t shm_num_rings(shm_group *self);
+void shm_sleep_until_rung(shm_group *self, uint32_t rung, long ns);
 
-/* What `peer` published last: how far it is, and the call it is in. */
+/* Last published state of `peer`: its phase, and the call it is in. */
 typedef struct {
     uint64_t phase;
     uint64_t fingerprint;
     uint64_t count;
     int failed;
     const char *reason;
-} peer_state;
-peer_state node_peer(node *self, int peer);
-uint64_t node_phase(node *self);
-uint64_t node_awaited(node *self);
-int node_gone(node *self);
+} shm_peer_state;
+shm_peer_state shm_peer(shm_group *self, int peer);
+uint64_t shm_phase(shm_group *self);
+uint64_t shm_awaited_phase(shm_group *self);
+int shm_dead_peer(shm_group *self);
 
-/* The calls of this rank: how many were begun, the last that ended, and what the one with this number
- * (from 1) was, for the NUM_NOTED last. began_ns: monotonic, as coarse as the system's ticks. */
-void node_keep_notes(node *self, int keep);
-uint64_t node_begun(node *self);
-uint64_t node_ended(node *self);
-void node_noted(node *self, uint64_t number, uint64_t *fingerprint, uint64_t *count,
-                int64_t *began_ns);
+/* The log of calls of this rank: the number of calls begun, the last that ended, and the call with this
+ * number (from 1), one of the last NUM_LOGGED. began_ns: monotonic, as coarse as the system's ticks. */
+void shm_log_calls(shm_group *self, int keep);
+uint64_t shm_calls_begun(shm_group *self);
+uint64_t shm_calls_ended(shm_group *self);
+void shm_logged_call(shm_group *self, uint64_t number, uint64_t *fingerprint, uint64_t *count,
+                     int64_t *began_ns);
 
 /* Where the share of `rank` in `count` elements begins, and that of the rank before it ends; whole
  * cache lines, so that two ranks do not write the same line. */
 size_t share_begin(int rank, int size, size_t count, size_t itemsize);
 
-/* A vector that every rank holds as parts, and brings together with those of the others. */
-typedef struct parts parts;
+/* Gradients of this rank as parts of a flat vector, reduced over the ranks. */
+typedef struct grad_buffer grad_buffer;
 
-/* node: NULL for one rank by itself. windows: `stride` bytes for each rank, seen by all of them.
+/* shm: NULL for a single rank. windows: `stride` bytes for each rank, seen by all of them.
  * starts, sizes: of the parts within the vector of `count` elements; they become those of the
- * result, which is NULL without memory. guarded: parts are looked through when they are handed over,
- * and if a value of any rank is not finite nothing is done with them: the round is NOT_FINITE. */
-parts *parts_make(node *node, int rank, int size, void *windows, size_t stride, size_t count,
-                  size_t num_parts, size_t *starts, size_t *sizes, int dtype, int guarded);
-void parts_free(parts *self);
-size_t parts_number(const parts *self);
-void parts_own_share(const parts *self, size_t *begin, size_t *end);
+ * result, which is NULL without memory. guarded: parts are checked when they are marked
+ * ready, and if a value of any rank is not finite they are not used: the round is NOT_FINITE. */
+grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows, size_t stride,
+                              size_t count, size_t num_parts, size_t *starts, size_t *sizes, int
+                              dtype, int guarded);
+void grad_buffer_free(grad_buffer *self);
+size_t grad_buffer_num_parts(const grad_buffer *self);
+void grad_buffer_local_share(const grad_buffer *self, size_t *begin, size_t *end);
 
 /* This round's part lies at `address`, and stays there, unchanged, until the round is over. */
-void parts_hand_over(parts *self, size_t part, const void *address);
+void grad_buffer_mark_ready(grad_buffer *self, size_t part, const void *address);
 /* The same of all parts. */
-void parts_hand_over_all(parts *self, const size_t *addresses);
-/* The first part that has not been handed over; their number when there is none. */
-size_t parts_missing(const parts *self);
+void grad_buffer_mark_all_ready(grad_buffer *self, const size_t *addresses);
+/* The first part that is not ready; the number of parts when all are. */
+size_t grad_buffer_first_missing(const grad_buffer *self);
 
-/* What is done with `n` elements of the own share that lie at `begin` in the vector, PARTS_BYTES of
- * them at most; one term a rank. Returns whether what was made of them is finite. */
-enum { PARTS_BYTES = 8192 }; /* which stay in the nearest cache */
-typedef int (*parts_use)(void *context, size_t begin, const void *const *terms, int num_terms,
-                          size_t n);
-/* Once all ranks have handed over all parts: each goes through its own share; all wait until all
- * are done. used_s: the time that the own share took. Collective; NOT_FINITE when `use` has told so
- * on any rank, or when nothing was done. */
-int parts_round(parts *self, int kind, int op, parts_use use, void *context, double *used_s,
-                double timeout_s, interrupted check);
+/* Called for `n` elements of the local share that lie at `begin` in the vector, at most
+ * GRAD_BLOCK_BYTES; one term a rank. Returns whether its results are finite. */
+enum { GRAD_BLOCK_BYTES = 8192 }; /* which stay in the nearest cache */
+typedef int (*share_visitor)(void *context, size_t begin, const void *const *terms, int num_terms,
+                             size_t n);
+/* Once all parts of all ranks are ready, each rank visits its local share; all wait until all are
+ * done. used_s: the time that the local share took. Collective; NOT_FINITE when `visit` has
+ * returned 0 on any rank, or when nothing was done. */
+int grad_buffer_reduce(grad_buffer *self, int kind, int op, share_visitor visit, void *context,
+                       double *used_s, double timeout_s, interrupted check);
 /* total: of the vector's elements, seen by all ranks: the reduction over the ranks, in their
  * order. */
-int parts_all_reduce(parts *self, void *total, int op, double timeout_s, interrupted check);
+int grad_buffer_all_reduce(grad_buffer *self, void *total, int op, double timeout_s, interrupted
+                           check);
 
 /* The update of a slice of parameters, and how many vectors of state it keeps. */
-enum rule { SGD, SGD_MOMENTUM, ADAM, ADAMW, NUM_RULES };
+enum optimizer { SGD, SGD_MOMENTUM, ADAM, ADAMW, NUM_OPTIMIZERS };
 enum { MAX_STATES = 2, NUM_COEFFICIENTS = 8 };
 
 /* parameters[i] and states[*][i] become what the rule makes of gradients[i]; one after another in
- * memory. coefficients: as comm/update.py makes them. dtype: FLOAT32 or FLOAT64. */
-void apply_rule(int rule, const double *coefficients, void *parameters, void *const *states,
-                const void *gradients, size_t n, int dtype);
+ * memory. coefficients: as comm/optimizer_update.py makes them. dtype: FLOAT32 or FLOAT64. */
+void apply_update(int optimizer, const double *coefficients, void *parameters, void *const *states,
+                  const void *gradients, size_t n, int dtype);
 /* The ranks' gradients are the parts, which are guarded; parameters and states are seen by all
  * ranks. */
-int fused_step(parts *gradients, int rule, const double *coefficients, void *parameters,
+int fused_step(grad_buffer *gradients, int optimizer, const double *coefficients, void *parameters,
                void *const *states, int dtype, double *used_s, double timeout_s,
                interrupted check);
 

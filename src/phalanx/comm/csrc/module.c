@@ -3,12 +3,12 @@
 
 #include <string.h>
 
-#define CAPSULE "phalanx.comm.node"
+#define CAPSULE "phalanx.comm.shm"
 
-/* Called in long waits of any node: lets MPI go on with messages that are on their way. */
+/* Called in long waits of any group: lets MPI progress messages. */
 static PyObject *progress_hook = NULL;
 
-int look_up(void)
+int check_interrupts(void)
 {
     PyGILState_STATE state = PyGILState_Ensure();
     int stop = PyErr_CheckSignals();
@@ -21,24 +21,24 @@ int look_up(void)
     return stop;
 }
 
-/* in_long_waits(callable or None) */
-static PyObject *py_in_long_waits(PyObject *module, PyObject *hook)
+/* set_progress_hook(callable or None) */
+static PyObject *py_set_progress_hook(PyObject *module, PyObject *hook)
 {
     (void)module;
     Py_XDECREF(progress_hook);
     progress_hook = hook == Py_None ? NULL : Py_NewRef(hook);
-    node_naps(hook == Py_None ? 20 * 1000 * 1000 : 500 * 1000);
+    shm_set_nap(hook == Py_None ? 20 * 1000 * 1000 : 500 * 1000);
     Py_RETURN_NONE;
 }
 
-PyObject *answer(int status)
+PyObject *status_result(int status)
 {
     return status == INTERRUPTED ? NULL : PyLong_FromLong(status);
 }
 
-node *node_from(PyObject *capsule) { return PyCapsule_GetPointer(capsule, CAPSULE); }
+shm_group *shm_from(PyObject *capsule) { return PyCapsule_GetPointer(capsule, CAPSULE); }
 
-int has(Py_ssize_t given, Py_ssize_t wanted)
+int check_num_args(Py_ssize_t given, Py_ssize_t wanted)
 {
     if (given != wanted)
         PyErr_Format(PyExc_TypeError, "%zd arguments given, %zd wanted", given, wanted);
@@ -87,7 +87,7 @@ static PyObject *py_reduce_terms(PyObject *module, arguments a, Py_ssize_t n)
 {
     void *outputs[MAX_RANKS], *terms[MAX_RANKS];
     (void)module;
-    if (!has(n, 6))
+    if (!check_num_args(n, 6))
         return NULL;
     int num_outputs = addresses_from(a[0], outputs), num_terms = addresses_from(a[1], terms);
     size_t count = PyLong_AsSize_t(a[2]);
@@ -109,7 +109,7 @@ static PyObject *py_reduce_terms(PyObject *module, arguments a, Py_ssize_t n)
 static PyObject *py_widen(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 4))
+    if (!check_num_args(n, 4))
         return NULL;
     void *wide = address_from(a[0]), *halves = address_from(a[1]);
     size_t count = PyLong_AsSize_t(a[2]);
@@ -124,7 +124,7 @@ static PyObject *py_widen(PyObject *module, arguments a, Py_ssize_t n)
 static PyObject *py_narrow(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 5))
+    if (!check_num_args(n, 5))
         return NULL;
     void *halves = address_from(a[0]), *wide = address_from(a[1]);
     size_t count = PyLong_AsSize_t(a[2]);
@@ -138,9 +138,9 @@ static PyObject *py_narrow(PyObject *module, arguments a, Py_ssize_t n)
 
 static void leave(PyObject *capsule)
 {
-    node *self = node_from(capsule);
+    shm_group *self = shm_from(capsule);
     if (self)
-        node_leave(self);
+        shm_leave(self);
     Py_XDECREF((PyObject *)PyCapsule_GetContext(capsule));
 }
 
@@ -148,7 +148,7 @@ static void leave(PyObject *capsule)
 static PyObject *py_join(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 5))
+    if (!check_num_args(n, 5))
         return NULL;
     void *control = address_from(a[0]);
     int rank = int_from(a[1]), size = int_from(a[2]), spins = int_from(a[3]);
@@ -159,15 +159,15 @@ static PyObject *py_join(PyObject *module, arguments a, Py_ssize_t n)
         PyErr_Format(PyExc_ValueError, "rank %d of %d; at most %d", rank, size, MAX_RANKS);
         return NULL;
     }
-    node *self = node_join(control, rank, size, spins, yields);
+    shm_group *self = shm_join(control, rank, size, spins, yields);
     return self ? PyCapsule_New(self, CAPSULE, leave) : PyErr_NoMemory();
 }
 
-/* own(node, memory): the object whose memory `control` is lives as long as the node */
-static PyObject *py_own(PyObject *module, arguments a, Py_ssize_t n)
+/* keep_memory(shm, memory): the object whose memory `control` is lives as long as the group */
+static PyObject *py_keep_memory(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2) || !node_from(a[0]))
+    if (!check_num_args(n, 2) || !shm_from(a[0]))
         return NULL;
     PyObject *before = PyCapsule_GetContext(a[0]);
     if (PyCapsule_SetContext(a[0], Py_NewRef(a[1])))
@@ -176,53 +176,53 @@ static PyObject *py_own(PyObject *module, arguments a, Py_ssize_t n)
     Py_RETURN_NONE;
 }
 
-/* is_dead(node, rank) */
+/* is_dead(shm, rank) */
 static PyObject *py_is_dead(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2))
+    if (!check_num_args(n, 2))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     int rank = int_from(a[1]);
     if (PyErr_Occurred())
         return NULL;
-    return PyBool_FromLong(node_is_dead(self, rank));
+    return PyBool_FromLong(shm_is_dead(self, rank));
 }
 
-/* watch(node): all have joined */
-static PyObject *py_watch(PyObject *module, PyObject *capsule)
+/* watch_peers(shm): all have joined */
+static PyObject *py_watch_peers(PyObject *module, PyObject *capsule)
 {
     (void)module;
-    node *self = node_from(capsule);
+    shm_group *self = shm_from(capsule);
     if (!self)
         return NULL;
-    node_adopt_sizes(self);
-    node_watch(self);
+    shm_adopt_chunk_sizes(self);
+    shm_watch_peers(self);
     Py_RETURN_NONE;
 }
 
-/* barrier(node, timeout_s) */
+/* barrier(shm, timeout_s) */
 static PyObject *py_barrier(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2))
+    if (!check_num_args(n, 2))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     double timeout_s = PyFloat_AsDouble(a[1]);
     int status;
     if (PyErr_Occurred())
         return NULL;
-    WITHOUT_GIL(status = node_barrier(self, timeout_s, look_up));
-    return answer(status);
+    WITHOUT_GIL(status = shm_barrier(self, timeout_s, check_interrupts));
+    return status_result(status);
 }
 
-/* all_reduce(node, address, count, dtype, op, divisor, root, timeout_s) */
+/* all_reduce(shm, address, count, dtype, op, divisor, root, timeout_s) */
 static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 8))
+    if (!check_num_args(n, 8))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     void *buffer = address_from(a[1]);
     size_t count = PyLong_AsSize_t(a[2]);
     int dtype = int_from(a[3]), op = int_from(a[4]), root = int_from(a[6]);
@@ -230,26 +230,26 @@ static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
     int status;
     if (!reducible(dtype, op))
         return NULL;
-    WITHOUT_GIL(status = node_all_reduce(self, buffer, count, dtype, op, divisor, root, timeout_s,
-                                         look_up));
-    int error = status == DONE ? node_map_error(self) : 0;
+    WITHOUT_GIL(status = shm_all_reduce(self, buffer, count, dtype, op, divisor, root, timeout_s,
+                                        check_interrupts));
+    int error = status == DONE ? shm_map_error(self) : 0;
     if (error && PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
                                   "memory of another rank could not be mapped (%s): all ranks "
                                   "copy such buffers instead, which is slower",
                                   strerror(error)))
         return NULL;
-    return answer(status);
+    return status_result(status);
 }
 
-/* reduce_scatter(node, output, parts, counts, dtype, op, divisor, timeout_s) */
+/* reduce_scatter(shm, output, parts, counts, dtype, op, divisor, timeout_s) */
 static PyObject *py_reduce_scatter(PyObject *module, arguments a, Py_ssize_t n)
 {
     void *parts[MAX_RANKS];
     size_t counts[MAX_RANKS];
     (void)module;
-    if (!has(n, 8))
+    if (!check_num_args(n, 8))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     void *output = address_from(a[1]);
     if (addresses_from(a[2], parts) < 0 || sizes_from(a[3], counts) < 0)
         return NULL;
@@ -257,20 +257,20 @@ static PyObject *py_reduce_scatter(PyObject *module, arguments a, Py_ssize_t n)
     double divisor = PyFloat_AsDouble(a[6]), timeout_s = PyFloat_AsDouble(a[7]);
     if (!reducible(dtype, op))
         return NULL;
-    WITHOUT_GIL(status = node_reduce_scatter(self, output, parts, counts, dtype, op, divisor,
-                                             timeout_s, look_up));
-    return answer(status);
+    WITHOUT_GIL(status = shm_reduce_scatter(self, output, parts, counts, dtype, op, divisor,
+                                            timeout_s, check_interrupts));
+    return status_result(status);
 }
 
-/* all_gather(node, outputs, bytes, part, dtype, timeout_s) */
+/* all_gather(shm, outputs, bytes, part, dtype, timeout_s) */
 static PyObject *py_all_gather(PyObject *module, arguments a, Py_ssize_t n)
 {
     void *outputs[MAX_RANKS];
     size_t bytes[MAX_RANKS];
     (void)module;
-    if (!has(n, 6))
+    if (!check_num_args(n, 6))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     if (addresses_from(a[1], outputs) < 0 || sizes_from(a[2], bytes) < 0)
         return NULL;
     void *part = address_from(a[3]);
@@ -278,38 +278,38 @@ static PyObject *py_all_gather(PyObject *module, arguments a, Py_ssize_t n)
     double timeout_s = PyFloat_AsDouble(a[5]);
     if (PyErr_Occurred())
         return NULL;
-    WITHOUT_GIL(status = node_all_gather(self, outputs, bytes, part, dtype, timeout_s,
-                                         look_up));
-    return answer(status);
+    WITHOUT_GIL(status = shm_all_gather(self, outputs, bytes, part, dtype, timeout_s,
+                                        check_interrupts));
+    return status_result(status);
 }
 
-/* broadcast(node, address, bytes, dtype, root, timeout_s) */
+/* broadcast(shm, address, bytes, dtype, root, timeout_s) */
 static PyObject *py_broadcast(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 6))
+    if (!check_num_args(n, 6))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     void *buffer = address_from(a[1]);
     size_t bytes = PyLong_AsSize_t(a[2]);
     int dtype = int_from(a[3]), root = int_from(a[4]), status;
     double timeout_s = PyFloat_AsDouble(a[5]);
     if (PyErr_Occurred())
         return NULL;
-    WITHOUT_GIL(status = node_broadcast(self, buffer, bytes, dtype, root, timeout_s,
-                                        look_up));
-    return answer(status);
+    WITHOUT_GIL(status = shm_broadcast(self, buffer, bytes, dtype, root, timeout_s,
+                                       check_interrupts));
+    return status_result(status);
 }
 
-/* all_to_all(node, kind, outputs, bytes_out, parts, bytes_in, dtype, root, timeout_s) */
+/* all_to_all(shm, kind, outputs, bytes_out, parts, bytes_in, dtype, root, timeout_s) */
 static PyObject *py_all_to_all(PyObject *module, arguments a, Py_ssize_t n)
 {
     void *outputs[MAX_RANKS], *parts[MAX_RANKS];
     size_t bytes_out[MAX_RANKS], bytes_in[MAX_RANKS];
     (void)module;
-    if (!has(n, 9))
+    if (!check_num_args(n, 9))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     if (addresses_from(a[2], outputs) < 0 || sizes_from(a[3], bytes_out) < 0 ||
         addresses_from(a[4], parts) < 0 || sizes_from(a[5], bytes_in) < 0)
         return NULL;
@@ -317,77 +317,77 @@ static PyObject *py_all_to_all(PyObject *module, arguments a, Py_ssize_t n)
     double timeout_s = PyFloat_AsDouble(a[8]);
     if (PyErr_Occurred())
         return NULL;
-    WITHOUT_GIL(status = node_all_to_all(self, kind, outputs, bytes_out, parts, bytes_in, dtype,
-                                         root, timeout_s, look_up));
-    return answer(status);
+    WITHOUT_GIL(status = shm_all_to_all(self, kind, outputs, bytes_out, parts, bytes_in, dtype,
+                                        root, timeout_s, check_interrupts));
+    return status_result(status);
 }
 
-/* share(node, fd, bytes, address) -> number of the segment, or -1 */
-static PyObject *py_share(PyObject *module, arguments a, Py_ssize_t n)
+/* export_segment(shm, fd, bytes, address) -> number of the segment, or -1 */
+static PyObject *py_export_segment(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 4))
+    if (!check_num_args(n, 4))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     int fd = int_from(a[1]);
     size_t bytes = PyLong_AsSize_t(a[2]);
     void *address = address_from(a[3]);
     if (PyErr_Occurred())
         return NULL;
-    return PyLong_FromLong(node_share(self, fd, bytes, address));
+    return PyLong_FromLong(shm_export_segment(self, fd, bytes, address));
 }
 
-/* unshare(node, number) */
-static PyObject *py_unshare(PyObject *module, arguments a, Py_ssize_t n)
+/* unexport_segment(shm, number) */
+static PyObject *py_unexport_segment(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2))
+    if (!check_num_args(n, 2))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     int number = int_from(a[1]);
     if (PyErr_Occurred())
         return NULL;
-    node_unshare(self, number);
+    shm_unexport_segment(self, number);
     Py_RETURN_NONE;
 }
 
-/* fail(node, reason) */
+/* fail(shm, reason) */
 static PyObject *py_fail(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2))
+    if (!check_num_args(n, 2))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     PyObject *text = self ? PyUnicode_AsEncodedString(a[1], "utf-8", "backslashreplace") : NULL;
     if (!text)
         return NULL;
-    node_fail(self, PyBytes_AsString(text));
+    shm_fail(self, PyBytes_AsString(text));
     Py_DECREF(text);
     Py_RETURN_NONE;
 }
 
-/* progress(node) -> (phase published, phase waited for last, rank whose process is gone) */
+/* progress(shm) -> (phase published, phase waited for last, rank whose process is gone) */
 static PyObject *py_progress(PyObject *module, PyObject *capsule)
 {
     (void)module;
-    node *self = node_from(capsule);
+    shm_group *self = shm_from(capsule);
     if (!self)
         return NULL;
-    return Py_BuildValue("(KKi)", (unsigned long long)node_phase(self),
-                         (unsigned long long)node_awaited(self), node_gone(self));
+    return Py_BuildValue("(KKi)", (unsigned long long)shm_phase(self),
+                         (unsigned long long)shm_awaited_phase(self), shm_dead_peer(self));
 }
 
-/* peer(node, rank) -> (phase, fingerprint, count, failed, reason) */
-static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
+/* peer_status(shm, rank) -> (phase, fingerprint, count, failed, reason) */
+static PyObject *py_peer_status(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2))
+    if (!check_num_args(n, 2))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     int rank = int_from(a[1]);
     if (PyErr_Occurred())
         return NULL;
-    peer_state state = node_peer(self, rank);
+    shm_peer_state state = shm_peer(self, rank);
     /* A long reason may end within a character, which is left out. */
     PyObject *reason = PyUnicode_DecodeUTF8(state.reason, (Py_ssize_t)strlen(state.reason), "ignore");
     return reason ? Py_BuildValue("(KKKiN)", (unsigned long long)state.phase,
@@ -396,99 +396,102 @@ static PyObject *py_peer(PyObject *module, arguments a, Py_ssize_t n)
                   : NULL;
 }
 
-/* keep_notes(node, whether) */
-static PyObject *py_keep_notes(PyObject *module, arguments a, Py_ssize_t n)
+/* log_calls(shm, whether) */
+static PyObject *py_log_calls(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2))
+    if (!check_num_args(n, 2))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     int keep = int_from(a[1]);
     if (PyErr_Occurred())
         return NULL;
-    node_keep_notes(self, keep);
+    shm_log_calls(self, keep);
     Py_RETURN_NONE;
 }
 
-/* noted(node) -> (calls begun, the last that ended, ((fingerprint, count, began_ns), ...)): those that
- * are remembered, the oldest first */
-static PyObject *py_noted(PyObject *module, PyObject *capsule)
+/* logged_calls(shm) -> (calls begun, the last that ended, ((fingerprint, count, began_ns), ...)): the
+ * calls in the log, the oldest first */
+static PyObject *py_logged_calls(PyObject *module, PyObject *capsule)
 {
     (void)module;
-    node *self = node_from(capsule);
+    shm_group *self = shm_from(capsule);
     if (!self)
         return NULL;
-    uint64_t begun = node_begun(self), n = begun < NUM_NOTED ? begun : NUM_NOTED;
+    uint64_t begun = shm_calls_begun(self), n = begun < NUM_LOGGED ? begun : NUM_LOGGED;
     PyObject *calls = PyTuple_New((Py_ssize_t)n);
     for (uint64_t i = 0; calls && i < n; i++) {
         uint64_t fingerprint, count;
         int64_t began_ns;
-        node_noted(self, begun - n + 1 + i, &fingerprint, &count, &began_ns);
+        shm_logged_call(self, begun - n + 1 + i, &fingerprint, &count, &began_ns);
         PyObject *one = Py_BuildValue("(KKL)", (unsigned long long)fingerprint,
                                       (unsigned long long)count, (long long)began_ns);
         if (!one || PyTuple_SetItem(calls, (Py_ssize_t)i, one) < 0)
             Py_CLEAR(calls);
     }
     return calls ? Py_BuildValue("(KKN)", (unsigned long long)begun,
-                                 (unsigned long long)node_ended(self), calls)
+                                 (unsigned long long)shm_calls_ended(self), calls)
                  : NULL;
 }
 
-/* ring(node, peer) */
+/* ring(shm, peer) */
 static PyObject *py_ring(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 2))
+    if (!check_num_args(n, 2))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     int peer = int_from(a[1]);
     if (PyErr_Occurred())
         return NULL;
-    node_ring(self, peer);
+    shm_ring(self, peer);
     Py_RETURN_NONE;
 }
 
-/* rung(node) -> how often, modulo 2³² */
-static PyObject *py_rung(PyObject *module, PyObject *capsule)
+/* num_rings(shm) -> how often, modulo 2³² */
+static PyObject *py_num_rings(PyObject *module, PyObject *capsule)
 {
     (void)module;
-    node *self = node_from(capsule);
-    return self ? PyLong_FromUnsignedLong(node_rung(self)) : NULL;
+    shm_group *self = shm_from(capsule);
+    return self ? PyLong_FromUnsignedLong(shm_num_rings(self)) : NULL;
 }
 
-/* doze(node, rung, seconds) */
-static PyObject *py_doze(PyObject *module, arguments a, Py_ssize_t n)
+/* sleep_until_rung(shm, rung, seconds) */
+static PyObject *py_sleep_until_rung(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 3))
+    if (!check_num_args(n, 3))
         return NULL;
-    node *self = node_from(a[0]);
+    shm_group *self = shm_from(a[0]);
     uint32_t rung = (uint32_t)PyLong_AsUnsignedLong(a[1]);
     double seconds = PyFloat_AsDouble(a[2]);
     if (PyErr_Occurred())
         return NULL;
-    WITHOUT_GIL(node_doze(self, rung, (long)(1e9 * seconds)));
+    WITHOUT_GIL(shm_sleep_until_rung(self, rung, (long)(1e9 * seconds)));
     Py_RETURN_NONE;
 }
 
-/* node_bytes(size) */
-static PyObject *py_node_bytes(PyObject *module, PyObject *size)
+/* shm_bytes(size) */
+static PyObject *py_shm_bytes(PyObject *module, PyObject *size)
 {
     (void)module;
     long n = PyLong_AsLong(size);
-    return PyErr_Occurred() ? NULL : PyLong_FromSize_t(node_bytes((int)n));
+    return PyErr_Occurred() ? NULL : PyLong_FromSize_t(shm_bytes((int)n));
 }
 
 #define FAST(NAME) {#NAME, (PyCFunction)(void (*)(void))py_##NAME, METH_FASTCALL, NULL}
 #define ONE(NAME) {#NAME, py_##NAME, METH_O, NULL}
 
 static PyMethodDef methods[] = {
-    FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(node_bytes), FAST(join), FAST(own), FAST(is_dead), ONE(watch), ONE(in_long_waits), FAST(barrier), FAST(all_reduce),
-    FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all), FAST(share),
-    FAST(unshare), FAST(fail), ONE(progress), FAST(peer), FAST(make_parts), ONE(own_share), FAST(hand_over),
-    FAST(parts_all_reduce), ONE(noted), FAST(keep_notes), FAST(ring), ONE(rung), FAST(doze), FAST(fused_step), FAST(apply_rule),
-    FAST(are_finite), FAST(hand_over_all), FAST(encode_int8), FAST(add_int8),
-    FAST(select_largest), {NULL, NULL, 0, NULL},
+    FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(shm_bytes), FAST(join), FAST(keep_memory),
+    FAST(is_dead), ONE(watch_peers), ONE(set_progress_hook), FAST(barrier), FAST(all_reduce),
+    FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all),
+    FAST(export_segment), FAST(unexport_segment), FAST(fail), ONE(progress), FAST(peer_status),
+    FAST(make_grad_buffer), ONE(local_share), FAST(mark_ready), FAST(grad_buffer_all_reduce),
+    ONE(logged_calls), FAST(log_calls), FAST(ring), ONE(num_rings), FAST(sleep_until_rung),
+    FAST(fused_step), FAST(apply_update), FAST(are_finite), FAST(mark_all_ready),
+    FAST(encode_int8), FAST(add_int8), FAST(select_largest),
+    {NULL, NULL, 0, NULL},
 };
 
 static struct PyModuleDef definition = {

@@ -1,4 +1,4 @@
-/* What the files that hand the kernels to Python share. */
+/* Shared by the files that expose the kernels to Python. */
 #ifndef PHALANX_MODULE_H
 #define PHALANX_MODULE_H
 
@@ -10,17 +10,17 @@
 
 typedef PyObject *const *arguments;
 
-/* For long waits: signals, and messages that are on their way. */
-int look_up(void);
+/* For long waits: handle signals, and progress messages. */
+int check_interrupts(void);
 
 /* NULL with the exception of the signal's handler, else the status. */
-PyObject *answer(int status);
+PyObject *status_result(int status);
 
 /* Of a capsule made by `join`; NULL with an exception. */
-node *node_from(PyObject *capsule);
+shm_group *shm_from(PyObject *capsule);
 
 /* Whether so many arguments were given; raises TypeError. */
-int has(Py_ssize_t given, Py_ssize_t wanted);
+int check_num_args(Py_ssize_t given, Py_ssize_t wanted);
 
 static inline void *address_from(PyObject *number) { return PyLong_AsVoidPtr(number); }
 static inline int int_from(PyObject *number) { return (int)PyLong_AsLong(number); }
@@ -31,14 +31,14 @@ static inline int int_from(PyObject *number) { return (int)PyLong_AsLong(number)
         Py_END_ALLOW_THREADS                                                                    \
     } while (0)
 
-/* module_parts.c */
-PyObject *py_make_parts(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_own_share(PyObject *module, PyObject *capsule);
-PyObject *py_hand_over(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_hand_over_all(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_parts_all_reduce(PyObject *module, arguments a, Py_ssize_t n);
+/* module_grad_buffer.c */
+PyObject *py_make_grad_buffer(PyObject *module, arguments a, Py_ssize_t n);
+PyObject *py_local_share(PyObject *module, PyObject *capsule);
+PyObject *py_mark_ready(PyObject *module, arguments a, Py_ssize_t n);
+PyObject *py_mark_all_ready(PyObject *module, arguments a, Py_ssize_t n);
+PyObject *py_grad_buffer_all_reduce(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_fused_step(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_apply_rule(PyObject *module, arguments a, Py_ssize_t n);
+PyObject *py_apply_update(PyObject *module, arguments a, Py_ssize_t n);
 PyObject *py_are_finite(PyObject *module, arguments a, Py_ssize_t n);
 
 /* module_coding.c */

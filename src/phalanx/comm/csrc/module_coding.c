@@ -5,7 +5,7 @@
 PyObject *py_encode_int8(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 5))
+    if (!check_num_args(n, 5))
         return NULL;
     void *values = address_from(a[0]), *kept = address_from(a[1]);
     void *scales = address_from(a[2]), *codes = address_from(a[3]);
@@ -20,7 +20,7 @@ PyObject *py_encode_int8(PyObject *module, arguments a, Py_ssize_t n)
 PyObject *py_add_int8(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 5))
+    if (!check_num_args(n, 5))
         return NULL;
     void *scales = address_from(a[0]), *codes = address_from(a[1]), *total = address_from(a[2]);
     size_t count = PyLong_AsSize_t(a[3]);
@@ -35,7 +35,7 @@ PyObject *py_add_int8(PyObject *module, arguments a, Py_ssize_t n)
 PyObject *py_select_largest(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!has(n, 4))
+    if (!check_num_args(n, 4))
         return NULL;
     void *values = address_from(a[0]), *positions = address_from(a[2]);
     size_t count = PyLong_AsSize_t(a[1]), wanted = PyLong_AsSize_t(a[3]);

@@ -1,5 +1,5 @@
 /* All-reduce and reduce: in one phase, through slots, or where the buffers lie. */
-#include "node.h"
+#include "shm.h"
 
 typedef struct {
     char *buffer;
@@ -17,27 +17,27 @@ size_t share_begin(int rank, int size, size_t count, size_t itemsize)
 }
 
 /* One phase: everyone reads everything. */
-static int reduce_inline(node *self, const reduction *r)
+static int reduce_inline(shm_group *self, const reduction *r)
 {
     const void *terms[MAX_RANKS];
     void *output = r->buffer;
     self->inlined++;
-    TRY(node_wait_all(self, self->inline_free[self->inlined & 1]));
+    TRY(shm_wait_all(self, self->inline_free[self->inlined & 1]));
     memcpy(inline_of(self, self->rank), r->buffer, r->count * r->itemsize);
-    TRY(node_meet(self));
+    TRY(shm_enter(self));
     self->inline_free[self->inlined & 1] = self->phase + 1;
     if (r->root >= 0 && r->root != self->rank)
-        return node_end(self);
+        return shm_end(self);
     for (int peer = 0; peer < self->size; peer++)
         terms[peer] = inline_of(self, peer);
     reduce_terms(&output, 1, terms, self->size, r->count, r->dtype, r->op, r->divisor);
-    return node_end(self);
+    return shm_end(self);
 }
 
-/* Copy what others reduce of elements [start, start + n) into the own slot. */
-static int stage(node *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
+/* Copy what peers reduce of elements [start, start + n) into the local slot. */
+static int stage(shm_group *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
 {
-    TRY(node_take_slot(self, chunk));
+    TRY(shm_acquire_slot(self, chunk));
     char *slot = slot_of(self, self->rank, chunk);
     size_t own = share_begin(self->rank, self->size, n, r->itemsize) * r->itemsize;
     size_t after = share_begin(self->rank + 1, self->size, n, r->itemsize) * r->itemsize;
@@ -47,8 +47,8 @@ static int stage(node *self, const reduction *r, uint64_t chunk, size_t start, s
     return DONE;
 }
 
-/* Reduce the own share of the chunk, for the others into the own slot. */
-static void reduce_share(node *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
+/* Reduce the local share of the chunk, for the peers into the local slot. */
+static void reduce_share(shm_group *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
 {
     const void *terms[MAX_RANKS];
     void *outputs[2];
@@ -65,7 +65,7 @@ static void reduce_share(node *self, const reduction *r, uint64_t chunk, size_t 
     reduce_terms(outputs, num_outputs, terms, self->size, count, r->dtype, r->op, r->divisor);
 }
 
-static void collect(node *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
+static void collect(shm_group *self, const reduction *r, uint64_t chunk, size_t start, size_t n)
 {
     if (r->root >= 0 && r->root != self->rank)
         return;
@@ -80,11 +80,11 @@ static void collect(node *self, const reduction *r, uint64_t chunk, size_t start
 }
 
 /* Bytes of every chunk after the first. Beside other processes each phase costs a turn of theirs,
- * so the fewest are best. All ranks read the same here: what each has said of this call. */
-static size_t later_chunk_bytes(node *self)
+ * so the fewest are best. All ranks read the same here: the published signatures. */
+static size_t later_chunk_bytes(shm_group *self)
 {
     for (int peer = 0; peer < self->size; peer++) {
-        call *theirs = call_of(self, peer);
+        shm_call *theirs = call_of(self, peer);
         if (theirs->segment == NO_SEGMENT && theirs->offset)
             return SLOT_BYTES;
     }
@@ -93,7 +93,7 @@ static size_t later_chunk_bytes(node *self)
 
 /* Chunk by chunk through the slots: copy in, reduce the own share, copy out. The next chunk is
  * copied in before this one is waited for, so one phase a chunk suffices. The first has been. */
-static int reduce_staged(node *self, const reduction *r, size_t first)
+static int reduce_staged(shm_group *self, const reduction *r, size_t first)
 {
     size_t largest = later_chunk_bytes(self) / r->itemsize;
     for (size_t start = 0, n = first, next_n; start < r->count; start += n, n = next_n) {
@@ -103,22 +103,22 @@ static int reduce_staged(node *self, const reduction *r, size_t first)
         reduce_share(self, r, chunk, start, n);
         if (next < r->count)
             TRY(stage(self, r, chunk + 1, next, next_n));
-        TRY(node_advance(self));
+        TRY(shm_advance(self));
         collect(self, r, chunk, start, n);
         self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
     }
-    return node_end(self);
+    return shm_end(self);
 }
 
 /* Every rank's buffer is mapped by all: reduce the own share where it lies, into all of them. */
-static int reduce_in_place(node *self, const reduction *r)
+static int reduce_in_place(shm_group *self, const reduction *r)
 {
     void *outputs[MAX_RANKS];
     const void *terms[MAX_RANKS];
     size_t begin = share_begin(self->rank, self->size, r->count, r->itemsize);
     size_t count = share_begin(self->rank + 1, self->size, r->count, r->itemsize) - begin;
     for (int peer = 0; peer < self->size; peer++) {
-        terms[peer] = outputs[peer] = node_mapped(self, peer) + begin * r->itemsize;
+        terms[peer] = outputs[peer] = shm_mapped_buffer(self, peer) + begin * r->itemsize;
     }
     int num_outputs = self->size;
     if (r->root >= 0) {
@@ -126,11 +126,11 @@ static int reduce_in_place(node *self, const reduction *r)
         num_outputs = 1;
     }
     reduce_terms(outputs, num_outputs, terms, self->size, count, r->dtype, r->op, r->divisor);
-    TRY(node_advance(self));
-    return node_end(self);
+    TRY(shm_advance(self));
+    return shm_end(self);
 }
 
-static int num_shown(node *self)
+static int num_exported(shm_group *self)
 {
     int count = 0;
     for (int peer = 0; peer < self->size; peer++)
@@ -138,35 +138,36 @@ static int num_shown(node *self)
     return count;
 }
 
-int node_all_reduce(node *self, void *buffer, size_t count, int dtype, int op, double divisor,
-                    int root, double timeout_s, interrupted check)
+int shm_all_reduce(shm_group *self, void *buffer, size_t count, int dtype, int op, double divisor,
+                   int root, double timeout_s, interrupted check)
 {
     reduction r = {buffer, count, ITEMSIZE[dtype], dtype, op, root, divisor};
-    TRY(node_begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, divisor, root, count,
-                   timeout_s, check));
+    TRY(shm_begin(self, root < 0 ? ALL_REDUCE : REDUCE, dtype, op, divisor, root, count,
+                  timeout_s, check));
     if (count * r.itemsize <= self->inline_bytes)
         return reduce_inline(self, &r);
     size_t first = self->chunk_bytes / r.itemsize < count ? self->chunk_bytes / r.itemsize : count;
-    int segment = node_segment_of(self, buffer, count * r.itemsize);
+    int segment = shm_segment_of(self, buffer, count * r.itemsize);
     if (segment >= 0) {
-        uint32_t generation = atomic_load(&self->abouts[self->rank].segments[segment].generation);
-        call *own = call_of(self, self->rank);
+        shm_rank_info *info = &self->rank_infos[self->rank];
+        uint32_t generation = atomic_load(&info->segments[segment].generation);
+        shm_call *own = call_of(self, self->rank);
         own->segment = generation << 8 | (uint32_t)segment;
         own->offset = (uint64_t)((char *)buffer - (char *)self->own[segment].address);
     } else {
         call_of(self, self->rank)->offset = (uint64_t)self->crowded;
         TRY(stage(self, &r, self->chunks, 0, first));
     }
-    TRY(node_meet(self));
-    int shown = num_shown(self), mapped = 0;
-    if (shown == self->size)
-        TRY(node_map_all(self, &mapped));
+    TRY(shm_enter(self));
+    int exported = num_exported(self), mapped = 0;
+    if (exported == self->size)
+        TRY(shm_map_all(self, &mapped));
     if (mapped)
         return reduce_in_place(self, &r);
-    if (shown) { /* not all buffers can be seen by all ranks: those that are shown are copied too */
+    if (exported) { /* not all ranks can map all buffers: exported ones are copied too */
         if (segment >= 0)
             TRY(stage(self, &r, self->chunks, 0, first));
-        TRY(node_advance(self));
+        TRY(shm_advance(self));
     }
     return reduce_staged(self, &r, first);
 }

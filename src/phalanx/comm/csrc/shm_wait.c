@@ -1,6 +1,6 @@
-/* Phases are published and waited for here: look, then yield, then sleep; never for ever. */
+/* Publish phases and wait for them: spin, then yield, then sleep; never forever. */
 #define _GNU_SOURCE
-#include "node.h"
+#include "shm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ static double now(void)
 /* A nap ends when the peer publishes; this is how long one lasts that is not ended. */
 static long nap_ns = 20 * 1000 * 1000;
 
-void node_naps(long ns) { nap_ns = ns; }
+void shm_set_nap(long ns) { nap_ns = ns; }
 
 static void nap_for(void *word, uint32_t seen, long ns)
 {
@@ -57,68 +57,68 @@ static void wake(void *word)
 #endif
 }
 
-static void ring(bell *bell)
+static void ring(shm_doorbell *bell)
 {
-    atomic_fetch_add(&bell->rung, 1);
-    wake(&bell->rung);
+    atomic_fetch_add(&bell->rings, 1);
+    wake(&bell->rings);
 }
 
-void node_ring(node *self, int peer)
+void shm_ring(shm_group *self, int peer)
 {
-    bell *bell = &self->bells[peer];
-    atomic_fetch_add(&bell->rung, 1);
+    shm_doorbell *bell = &self->doorbells[peer];
+    atomic_fetch_add(&bell->rings, 1);
     if (atomic_load(&bell->sleepers))
-        wake(&bell->rung);
+        wake(&bell->rings);
 }
 
-uint32_t node_rung(node *self) { return atomic_load(&self->bells[self->rank].rung); }
+uint32_t shm_num_rings(shm_group *self) { return atomic_load(&self->doorbells[self->rank].rings); }
 
-void node_doze(node *self, uint32_t rung, long ns)
+void shm_sleep_until_rung(shm_group *self, uint32_t rings, long ns)
 {
-    bell *own = &self->bells[self->rank];
+    shm_doorbell *own = &self->doorbells[self->rank];
     atomic_fetch_add(&own->sleepers, 1);
-    nap_for(&own->rung, rung, ns);
+    nap_for(&own->rings, rings, ns);
     atomic_fetch_sub(&own->sleepers, 1);
 }
 
-/* All who sleep look again. */
-void node_wake(node *self)
+/* Wake all sleepers, to poll again. */
+void shm_wake(shm_group *self)
 {
-    wake(&self->lines[self->rank].phase);
-    ring(self->bell);
+    wake(&self->rank_flags[self->rank].phase);
+    ring(self->group_doorbell);
 }
 
-static int there(line *peer, uint64_t phase)
+static int has_reached(shm_rank_flags *peer, uint64_t phase)
 {
     return atomic_load_explicit(&peer->phase, memory_order_acquire) >= phase;
 }
 
 /* The first rank that has not published `phase`; their number when there is none. */
-static int first_missing(node *self, uint64_t phase)
+static int first_missing(shm_group *self, uint64_t phase)
 {
     for (int peer = 0; peer < self->size; peer++)
-        if (!there(&self->lines[peer], phase))
+        if (!has_reached(&self->rank_flags[peer], phase))
             return peer;
     return self->size;
 }
 
-void node_publish(node *self)
+void shm_publish(shm_group *self)
 {
-    line *own = &self->lines[self->rank];
+    shm_rank_flags *own = &self->rank_flags[self->rank];
     /* Sequentially consistent, and so is the sleeper's side: either it sees the new phase, or we
      * see that it sleeps. Of several who publish at the same time one at least sees all others. */
     atomic_store(&own->phase, ++self->phase);
     if (atomic_load(&own->sleepers))
         wake(&own->phase);
-    if (!atomic_load(&self->bell->sleepers))
+    if (!atomic_load(&self->group_doorbell->sleepers))
         return;
     atomic_thread_fence(memory_order_seq_cst);
     if (first_missing(self, self->phase) == self->size)
-        ring(self->bell);
+        ring(self->group_doorbell);
 }
 
-/* A process that has ended stays visible until its parent has asked how. */
-static int ended(long pid)
+/* A process that has ended stays visible until its parent has reaped it. */
+static int is_zombie(long pid)
 {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
@@ -131,35 +131,35 @@ static int ended(long pid)
     return state && strlen(state) > 2 && (state[2] == 'Z' || state[2] == 'X');
 }
 
-static int gone(node *self, int peer)
+static int has_died(shm_group *self, int peer)
 {
-    long pid = (long)self->abouts[peer].pid;
-    return (kill((pid_t)pid, 0) && errno == ESRCH) || ended(pid);
+    long pid = (long)self->rank_infos[peer].pid;
+    return (kill((pid_t)pid, 0) && errno == ESRCH) || is_zombie(pid);
 }
 
-int node_is_dead(node *self, int peer) { return self->watched[peer] && gone(self, peer); }
+int shm_is_dead(shm_group *self, int peer) { return self->watched[peer] && has_died(self, peer); }
 
-void node_watch(node *self)
+void shm_watch_peers(shm_group *self)
 {
     for (int peer = 0; peer < self->size; peer++)
-        self->watched[peer] = !gone(self, peer);
+        self->watched[peer] = !has_died(self, peer);
 }
 
-/* What ends a wait for `peer`: somebody has said why it cannot go on, another thread of this rank
- * perhaps, or `peer` is gone. In this order: who has heard of a failure goes too. */
-static int failure(node *self, int peer)
+/* What ends a wait for `peer`: a rank has reported a failure (perhaps another thread of this one), or
+ * `peer` is dead. In this order: a rank that has read of a failure ends too. */
+static int failure(shm_group *self, int peer)
 {
     for (int rank = 0; rank < self->size; rank++)
-        if (atomic_load(&self->lines[rank].failed))
+        if (atomic_load(&self->rank_flags[rank].failed))
             return PEER_FAILED;
-    if (!node_is_dead(self, peer))
+    if (!shm_is_dead(self, peer))
         return DONE;
-    self->gone = peer;
+    self->dead_peer = peer;
     return PEER_DIED;
 }
 
-/* What is to be done after a while that did not end the wait; DONE: go on. */
-static int look_up(node *self, int peer)
+/* Check for failures, the deadline and signals during a long wait; DONE: continue. */
+static int check_wait(shm_group *self, int peer)
 {
     int status = failure(self, peer);
     if (status)
@@ -169,45 +169,45 @@ static int look_up(node *self, int peer)
     return self->check && self->check() ? INTERRUPTED : DONE;
 }
 
-static void begin_sleep(node *self, uint64_t phase)
+static void set_deadline(shm_group *self, uint64_t phase)
 {
-    self->awaited = phase;
+    self->awaited_phase = phase;
     if (!self->deadline)
         self->deadline = now() + self->timeout_s;
 }
 
-static int sleep_until(node *self, int peer, uint64_t phase)
+static int sleep_until(shm_group *self, int peer, uint64_t phase)
 {
-    line *line = &self->lines[peer];
-    begin_sleep(self, phase);
-    while (!there(line, phase)) {
-        atomic_fetch_add(&line->sleepers, 1);
-        uint64_t seen = atomic_load(&line->phase);
+    shm_rank_flags *flags = &self->rank_flags[peer];
+    set_deadline(self, phase);
+    while (!has_reached(flags, phase)) {
+        atomic_fetch_add(&flags->sleepers, 1);
+        uint64_t seen = atomic_load(&flags->phase);
         if (seen < phase) /* The low half; nobody counts 2³² phases in a nap. */
-            nap(&line->phase, (uint32_t)seen);
-        atomic_fetch_sub(&line->sleepers, 1);
-        int status = there(line, phase) ? DONE : look_up(self, peer);
+            nap(&flags->phase, (uint32_t)seen);
+        atomic_fetch_sub(&flags->sleepers, 1);
+        int status = has_reached(flags, phase) ? DONE : check_wait(self, peer);
         if (status)
-            return there(line, phase) ? DONE : status;
+            return has_reached(flags, phase) ? DONE : status;
     }
     return DONE;
 }
 
-static int sleep_until_all(node *self, uint64_t phase)
+static int sleep_until_all(shm_group *self, uint64_t phase)
 {
-    bell *bell = self->bell;
-    begin_sleep(self, phase);
+    shm_doorbell *bell = self->group_doorbell;
+    set_deadline(self, phase);
     for (;;) {
         atomic_fetch_add(&bell->sleepers, 1);
-        uint32_t seen = atomic_load(&bell->rung);
+        uint32_t seen = atomic_load(&bell->rings);
         atomic_thread_fence(memory_order_seq_cst);
         if (first_missing(self, phase) < self->size)
-            nap(&bell->rung, seen);
+            nap(&bell->rings, seen);
         atomic_fetch_sub(&bell->sleepers, 1);
         int missing = first_missing(self, phase);
         if (missing == self->size)
             return DONE;
-        int status = look_up(self, missing);
+        int status = check_wait(self, missing);
         if (status)
             return first_missing(self, phase) == self->size ? DONE : status;
     }
@@ -216,20 +216,20 @@ static int sleep_until_all(node *self, uint64_t phase)
 /* A wait after its spins: yields, while nothing else wants the core. */
 typedef struct {
     int left;             /* yields */
-    double before, looked; /* when the last yield began; when the last look-up was */
+    double before, checked; /* when the last yield began; when the last check was */
 } pace;
 
 /* A yield that comes back late has given the core to a process that computes. Twice in a short time
- * is competition: whoever sleeps then gets the core as soon as it is woken, whoever yields waits for
- * all others each time. So sleep, and try to yield again after many times what that has cost. */
+ * is contention: a sleeper then gets the core as soon as it is woken, a yielder waits for all others
+ * each time. So sleep, and try to yield again after many times what that has cost. */
 static const double SLOW_S = 1e-3, TWICE_WITHIN_S = 0.25, CROWDED_TIMES = 20, CROWDED_S = 0.1;
-/* Of yielding, before deadlines, signals, messages and peers are looked at. */
-static const double LOOK_EVERY_S = 2e-3;
+/* Interval of checks of deadlines, signals, messages and peers while yielding. */
+static const double POLL_INTERVAL_S = 2e-3;
 
-/* Looks in a row. Beside other processes the peer seldom runs at the same time. */
-static int spins_of(node *self) { return self->crowded ? self->spins / 16 : self->spins; }
+/* Polls in a row. Beside other processes the peer seldom runs at the same time. */
+static int num_spins(shm_group *self) { return self->crowded ? self->spins / 16 : self->spins; }
 
-static pace begin_yields(node *self)
+static pace begin_yields(shm_group *self)
 {
     double time = now();
     if (time >= self->crowded_until)
@@ -237,7 +237,7 @@ static pace begin_yields(node *self)
     return (pace){self->crowded ? 0 : self->yields, time, time};
 }
 
-static void yield_core(node *self, pace *pace)
+static void yield_core(shm_group *self, pace *pace)
 {
     sched_yield();
     double time = now(), lasted = time - pace->before;
@@ -254,50 +254,50 @@ static void yield_core(node *self, pace *pace)
     self->slow_at = time;
 }
 
-/* Whether it is time for a look-up, as sleepers have one after each nap. */
-static int is_long(pace *pace)
+/* Whether a check is due, as sleepers do one after each nap. */
+static int is_check_due(pace *pace)
 {
-    if (pace->before - pace->looked < LOOK_EVERY_S)
+    if (pace->before - pace->checked < POLL_INTERVAL_S)
         return 0;
-    pace->looked = pace->before;
+    pace->checked = pace->before;
     return 1;
 }
 
-int node_wait_for(node *self, int peer, uint64_t phase)
+int shm_wait_for(shm_group *self, int peer, uint64_t phase)
 {
-    line *line = &self->lines[peer];
-    for (int i = 0, spins = spins_of(self); i < spins; i++) {
-        if (there(line, phase))
+    shm_rank_flags *flags = &self->rank_flags[peer];
+    for (int i = 0, spins = num_spins(self); i < spins; i++) {
+        if (has_reached(flags, phase))
             return DONE;
         PAUSE();
     }
     pace pace = begin_yields(self);
     while (pace.left > 0) {
-        if (there(line, phase))
+        if (has_reached(flags, phase))
             return DONE;
         yield_core(self, &pace);
-        if (is_long(&pace)) {
-            begin_sleep(self, phase);
-            int status = there(line, phase) ? DONE : look_up(self, peer);
+        if (is_check_due(&pace)) {
+            set_deadline(self, phase);
+            int status = has_reached(flags, phase) ? DONE : check_wait(self, peer);
             if (status)
-                return there(line, phase) ? DONE : status;
+                return has_reached(flags, phase) ? DONE : status;
         }
     }
     return sleep_until(self, peer, phase);
 }
 
 /* After its spins; `peer` is the first that may be missing. */
-static int yield_until_all(node *self, int peer, uint64_t phase)
+static int yield_until_all(shm_group *self, int peer, uint64_t phase)
 {
     pace pace = begin_yields(self);
     while (pace.left > 0) {
-        while (there(&self->lines[peer], phase))
+        while (has_reached(&self->rank_flags[peer], phase))
             if (++peer == self->size)
                 return DONE;
         yield_core(self, &pace);
-        if (is_long(&pace)) {
-            begin_sleep(self, phase);
-            int status = there(&self->lines[peer], phase) ? DONE : look_up(self, peer);
+        if (is_check_due(&pace)) {
+            set_deadline(self, phase);
+            int status = has_reached(&self->rank_flags[peer], phase) ? DONE : check_wait(self, peer);
             if (status)
                 return first_missing(self, phase) == self->size ? DONE : status;
         }
@@ -305,13 +305,13 @@ static int yield_until_all(node *self, int peer, uint64_t phase)
     return sleep_until_all(self, phase);
 }
 
-int node_wait_all(node *self, uint64_t phase)
+int shm_wait_all(shm_group *self, uint64_t phase)
 {
-    if (phase <= self->seen)
+    if (phase <= self->all_reached)
         return DONE;
-    int peer = 0, spins = spins_of(self);
+    int peer = 0, spins = num_spins(self);
     while (peer < self->size) {
-        if (there(&self->lines[peer], phase))
+        if (has_reached(&self->rank_flags[peer], phase))
             peer++;
         else if (spins-- > 0)
             PAUSE();
@@ -320,12 +320,12 @@ int node_wait_all(node *self, uint64_t phase)
             break;
         }
     }
-    self->seen = phase;
+    self->all_reached = phase;
     return DONE;
 }
 
-int node_advance(node *self)
+int shm_advance(shm_group *self)
 {
-    node_publish(self);
-    return node_wait_all(self, self->phase);
+    shm_publish(self);
+    return shm_wait_all(self, self->phase);
 }

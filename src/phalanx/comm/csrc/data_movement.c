@@ -1,8 +1,8 @@
 /* Reduce-scatter, all-gather, broadcast, all-to-all: through slots, chunk by chunk. */
-#include "node.h"
+#include "shm.h"
 
-/* What a rank's slot has room for, for each of the ranks. */
-static size_t room(node *self)
+/* Bytes of a rank's slot for each of the ranks. */
+static size_t room(shm_group *self)
 {
     return self->chunk_bytes / (size_t)self->size / CACHE_LINE * CACHE_LINE;
 }
@@ -29,24 +29,24 @@ static size_t in_chunk(size_t size, size_t cap, size_t k)
     return size > k * cap ? least(size - k * cap, cap) : 0;
 }
 
-int node_reduce_scatter(node *self, void *output, void *const *parts, const size_t *counts,
-                        int dtype, int op, double divisor, double timeout_s, interrupted check)
+int shm_reduce_scatter(shm_group *self, void *output, void *const *parts, const size_t *counts,
+                       int dtype, int op, double divisor, double timeout_s, interrupted check)
 {
     size_t itemsize = ITEMSIZE[dtype], cap = room(self) / itemsize;
     size_t longest = largest_of(counts, self->size), own = counts[self->rank];
     const void *terms[MAX_RANKS];
-    TRY(node_begin(self, REDUCE_SCATTER, dtype, op, divisor, 0, digest(counts, self->size),
-                   timeout_s, check));
+    TRY(shm_begin(self, REDUCE_SCATTER, dtype, op, divisor, 0, digest(counts, self->size),
+                  timeout_s, check));
     for (size_t k = 0; k == 0 || k * cap < longest; k++) {
         uint64_t chunk = self->chunks++;
-        TRY(node_take_slot(self, chunk));
+        TRY(shm_acquire_slot(self, chunk));
         char *slot = slot_of(self, self->rank, chunk);
         for (int peer = 0; peer < self->size; peer++)
             if (peer != self->rank)
                 memcpy(slot + (size_t)peer * cap * itemsize,
                        (char *)parts[peer] + k * cap * itemsize,
                        in_chunk(counts[peer], cap, k) * itemsize);
-        TRY(k ? node_advance(self) : node_meet(self));
+        TRY(k ? shm_advance(self) : shm_enter(self));
         for (int peer = 0; peer < self->size; peer++)
             terms[peer] = slot_of(self, peer, chunk) + (size_t)self->rank * cap * itemsize;
         terms[self->rank] = (char *)parts[self->rank] + k * cap * itemsize;
@@ -54,68 +54,68 @@ int node_reduce_scatter(node *self, void *output, void *const *parts, const size
         reduce_terms(outputs, 1, terms, self->size, in_chunk(own, cap, k), dtype, op, divisor);
         self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
     }
-    return node_end(self);
+    return shm_end(self);
 }
 
-int node_all_gather(node *self, void *const *outputs, const size_t *bytes, const void *part,
-                    int dtype, double timeout_s, interrupted check)
+int shm_all_gather(shm_group *self, void *const *outputs, const size_t *bytes, const void *part,
+                   int dtype, double timeout_s, interrupted check)
 {
     size_t longest = largest_of(bytes, self->size), own = bytes[self->rank];
-    TRY(node_begin(self, ALL_GATHER, dtype, 0, 1.0, 0, digest(bytes, self->size), timeout_s,
-                   check));
+    TRY(shm_begin(self, ALL_GATHER, dtype, 0, 1.0, 0, digest(bytes, self->size), timeout_s,
+                  check));
     if (outputs[self->rank] != part)
         memcpy(outputs[self->rank], part, own);
     for (size_t k = 0; k == 0 || k * self->chunk_bytes < longest; k++) {
         uint64_t chunk = self->chunks++;
-        TRY(node_take_slot(self, chunk));
+        TRY(shm_acquire_slot(self, chunk));
         memcpy(slot_of(self, self->rank, chunk), (const char *)part + k * self->chunk_bytes,
                in_chunk(own, self->chunk_bytes, k));
-        TRY(k ? node_advance(self) : node_meet(self));
+        TRY(k ? shm_advance(self) : shm_enter(self));
         for (int peer = 0; peer < self->size; peer++)
             if (peer != self->rank)
                 memcpy((char *)outputs[peer] + k * self->chunk_bytes, slot_of(self, peer, chunk),
                        in_chunk(bytes[peer], self->chunk_bytes, k));
         self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
     }
-    return node_end(self);
+    return shm_end(self);
 }
 
-/* The root runs ahead of the others as far as there are slots. */
-int node_broadcast(node *self, void *buffer, size_t bytes, int dtype, int root, double timeout_s,
-                   interrupted check)
+/* The root runs ahead of its peers as far as there are slots. */
+int shm_broadcast(shm_group *self, void *buffer, size_t bytes, int dtype, int root,
+                  double timeout_s, interrupted check)
 {
-    TRY(node_begin(self, BROADCAST, dtype, 0, 1.0, root, bytes, timeout_s, check));
+    TRY(shm_begin(self, BROADCAST, dtype, 0, 1.0, root, bytes, timeout_s, check));
     uint64_t first = self->phase + 1;
     for (size_t k = 0; k == 0 || k * self->chunk_bytes < bytes; k++) {
         uint64_t chunk = self->chunks++;
         char *here = (char *)buffer + k * self->chunk_bytes;
         size_t n = in_chunk(bytes, self->chunk_bytes, k);
-        TRY(node_take_slot(self, chunk));
+        TRY(shm_acquire_slot(self, chunk));
         if (self->rank == root)
             memcpy(slot_of(self, root, chunk), here, n);
-        node_publish(self);
+        shm_publish(self);
         if (self->rank != root) {
-            TRY(node_wait_for(self, root, self->phase));
-            if (!node_agrees(self, root))
+            TRY(shm_wait_for(self, root, self->phase));
+            if (!shm_agrees(self, root))
                 return MISMATCH;
             memcpy(here, slot_of(self, root, chunk), n);
         }
         self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
     }
-    self->unmet = first;
-    return node_end(self);
+    self->unchecked_phase = first;
+    return shm_end(self);
 }
 
 /* Each part travels behind its length, so that a receiver who expects another notices. */
-int node_all_to_all(node *self, int kind, void *const *outputs, const size_t *bytes_out,
-                    void *const *parts, const size_t *bytes_in, int dtype, int root,
-                    double timeout_s, interrupted check)
+int shm_all_to_all(shm_group *self, int kind, void *const *outputs, const size_t *bytes_out,
+                   void *const *parts, const size_t *bytes_in, int dtype, int root,
+                   double timeout_s, interrupted check)
 {
     size_t cap = room(self) - CACHE_LINE, chunks = largest_of(bytes_in, self->size) / cap + 1;
-    TRY(node_begin(self, kind, dtype, 0, 1.0, root, chunks, timeout_s, check));
+    TRY(shm_begin(self, kind, dtype, 0, 1.0, root, chunks, timeout_s, check));
     for (size_t k = 0; k < chunks; k++) {
         uint64_t chunk = self->chunks++;
-        TRY(node_take_slot(self, chunk));
+        TRY(shm_acquire_slot(self, chunk));
         for (int peer = 0; peer < self->size; peer++) {
             char *place = slot_of(self, self->rank, chunk) + (size_t)peer * room(self);
             uint64_t length = bytes_in[peer];
@@ -123,12 +123,12 @@ int node_all_to_all(node *self, int kind, void *const *outputs, const size_t *by
             memcpy(place + CACHE_LINE, (char *)parts[peer] + k * cap,
                    in_chunk(bytes_in[peer], cap, k));
         }
-        TRY(node_advance(self));
+        TRY(shm_advance(self));
         for (int peer = 0; peer < self->size; peer++) {
             char *place = slot_of(self, peer, chunk) + (size_t)self->rank * room(self);
             uint64_t length;
             if (k == 0) { /* as many chunks as the longest part of all ranks takes */
-                call *theirs = call_of(self, peer);
+                shm_call *theirs = call_of(self, peer);
                 if (theirs->fingerprint != call_of(self, self->rank)->fingerprint)
                     return MISMATCH;
                 chunks = theirs->count > chunks ? theirs->count : chunks;
@@ -140,5 +140,5 @@ int node_all_to_all(node *self, int kind, void *const *outputs, const size_t *by
         }
         self->slot_free[chunk % NUM_SLOTS] = self->phase + 1;
     }
-    return node_end(self);
+    return shm_end(self);
 }
