@@ -1,4 +1,4 @@
-"""One collective at a time: the way it goes, its span, and what follows when it fails."""
+"""Context of one collective call: its route, its span, and the handling of its failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CollectiveCall:
-    """One collective at a time: gives the way it goes, and breaks the group when it fails."""
+    """Context of one collective call: yields its route, and breaks the group if it fails."""
 
     def __init__(self, group: GroupBase) -> None:
         self._group = group
@@ -26,7 +26,7 @@ class CollectiveCall:
         self._began_ns = 0
 
     def begin(self, call: Call) -> None:
-        """A collective that is traced."""
+        """Begin a traced call."""
         self._call, self._began_ns = call, now_ns()
 
     def __enter__(self) -> CollectiveRoute:
@@ -61,7 +61,7 @@ class CollectiveCall:
         )
 
     def _name_collective(self, error: BaseException) -> None:
-        """Errors of a part that does not know the group: say where they happened."""
+        """Add the collective and the group to errors raised below them."""
         group = self._group
         if isinstance(error, MismatchError):
             error.args = (f"collective number {group.sequence} of group {group.name}: {error}",)

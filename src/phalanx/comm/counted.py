@@ -1,4 +1,4 @@
-"""Shared memory that counts: what the ranks of a node hand each other in it."""
+"""Shared-memory collectives that count their traffic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from phalanx.comm.traffic import TrafficCounter
 
 
 class CountedShmGroup:
-    """The same calls as those of `Group`, which documents them."""
+    """A `ShmGroup` that counts the traffic of its calls; `Group` documents them."""
 
     def __init__(self, shm: ShmGroup, traffic: TrafficCounter) -> None:
         self._shm, self._traffic = shm, traffic
@@ -110,7 +110,7 @@ class CountedShmGroup:
 def count_traffic(
     shm: ShmGroup | None, traffic: TrafficCounter | None
 ) -> ShmGroup | CountedShmGroup | None:
-    """`shm`, counting where that is asked for."""
+    """Return `shm`, wrapped to count into `traffic` if that is given."""
     return shm if shm is None or traffic is None else CountedShmGroup(shm, traffic)
 
 

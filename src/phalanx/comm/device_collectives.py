@@ -1,4 +1,4 @@
-"""The collectives of a group on memory that the CPU does not touch: a GPU's.
+"""Collectives on device memory, such as a GPU's.
 
 Buffers go from device to device as messages of a GPU-aware MPI, and the device itself copies and
 reduces. Not by the collectives of the MPI library: Open MPI's nonblocking reductions crash on GPU
@@ -34,7 +34,7 @@ class DeviceOps(Protocol):
         """result becomes the reduction of `terms`, in their order; it may be one of them."""
 
     def finish(self) -> None:
-        """Return when all that was asked for is done."""
+        """Return when all submitted operations are complete."""
 
 
 class DeviceCollectives:

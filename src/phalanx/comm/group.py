@@ -52,14 +52,14 @@ class Group(GroupBase):
 
     Every wait ends after `timeout_s` (of the call, else of the group) with a `WaitTimeoutError`:
     "rank 0 waited 300 s in all_reduce number 17 of group world for rank 2". A call that another
-    rank answers with another collective, count, dtype, operation or root ends with a
+    rank matches with another collective, count, dtype, operation or root ends with a
     `MismatchError` that says which rank did what: on every rank when `check` is on; where memory
-    is shared always, though some ranks may hear it from another one, as a `PeerFailedError` with
-    its words. When a member has failed (`fail`), waits end with a `PeerFailedError`.
+    is shared always, though some ranks may get it as a `PeerFailedError` with the same text. When
+    a member has failed (`fail`), waits end with a `PeerFailedError`.
     """
 
     def barrier(self, *, name: str = "barrier", timeout_s: float | None = None) -> None:
-        """Return when every rank has come. name: what errors call it."""
+        """Return when every rank has arrived. name: the name of the call in errors."""
         if self._fast is not None:
             self.sequence += 1
             try:
@@ -92,7 +92,7 @@ class Group(GroupBase):
                 self._fast.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
             except BaseException as error:
                 self._end(Call("all_reduce", buffer.dtype), timeout_s, error)
-                check_operation(buffer.dtype, op)  # the kernel has no words for it
+                check_operation(buffer.dtype, op)  # for its error text
                 raise
             return
         requested = algorithm or self._requested
@@ -118,7 +118,7 @@ class Group(GroupBase):
         divisor: float = 1.0,
         timeout_s: float | None = None,
     ) -> None:
-        """The same, for `root` alone; elsewhere `buffer` keeps its values."""
+        """Reduce `buffer` over all ranks into that of `root`; elsewhere it keeps its values."""
         check_operation(buffer.dtype, op)
         check_rank(root, self.size, "root")
         call = Call("reduce", buffer.dtype, (buffer.count,), op, root, divisor)
@@ -126,7 +126,7 @@ class Group(GroupBase):
             route.reduce(buffer, op, root=root, divisor=divisor, timeout_s=timeout_s)
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
-        """`buffer` of every rank becomes that of `root`."""
+        """Copy `buffer` of `root` to all ranks."""
         check_rank(root, self.size, "root")
         call = Call("broadcast", buffer.dtype, (buffer.count,), root=root)
         with self._begin(call, timeout_s) as route:
@@ -218,10 +218,10 @@ class Group(GroupBase):
     def messages(
         self, name: str, num_bytes: int, *, timeout_s: float | None = None
     ) -> Iterator[Transport]:
-        """A collective of the caller's own: every rank exchanges messages in the block, and ends
-        what it has started there. It is numbered, awaited and broken as any other.
+        """Run a custom collective: every rank exchanges messages in the block, and completes there
+        what it has started. It is numbered and ends by timeouts and failures as any other.
 
-        name, num_bytes: of the whole, on which all ranks must agree.
+        name, num_bytes: of the whole collective, the same on all ranks.
         """
         with self._begin(Call(name, UINT8, (num_bytes,)), timeout_s, "messages"):
             self._transport.begin(timeout_s)
@@ -239,7 +239,7 @@ class Group(GroupBase):
         return request
 
     def receive(self, buffer: Buffer, *, source: int | None, tag: int = 0) -> Request:
-        """Begin to receive; source None: whoever sends first."""
+        """Begin to receive; source None: from any rank."""
         if source is not None:
             check_rank(source, self.size, "source")
         check_tag(tag, self._communicators.max_tag)
@@ -251,7 +251,7 @@ class Group(GroupBase):
         return request
 
     def share(self, value: Any, *, root: int = 0) -> Any:
-        """Every rank gets root's object, pickled: for set-up only."""
+        """Broadcast a pickled object from `root`; for set-up only."""
         text = pickle.dumps(value) if self.rank == root else b""
         length = np.array([len(text)])
         self.broadcast(Buffer.of(length), root=root)

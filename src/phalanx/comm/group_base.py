@@ -54,7 +54,7 @@ class GroupBase:
     members: tuple[int, ...]
     name: str
     sequence: int
-    """How many collectives this rank has begun here."""
+    """Number of collectives that this rank has begun."""
 
     def __init__(
         self,
@@ -180,25 +180,25 @@ class GroupBase:
 
     @property
     def broken(self) -> BaseException | None:
-        """Why the group cannot be used any more; None while it can."""
+        """The error that broke the group; None while it is usable."""
         return self._broken
 
     def check_peers(self) -> None:
-        """Raises: PeerFailedError when a member has said that it cannot go on."""
+        """Raises: PeerFailedError when a member has reported a failure."""
         self._check_usable()
         if self._shm is not None:
             self._shm.check_peers()
         self._detector.read_notices()
 
     def last_calls(self) -> GroupCalls:
-        """The last collectives of this rank here; none in a group of one."""
+        """Return the last collectives of this rank; none in a group of one."""
         kernels = EMPTY_LOG if self._shm is None else self._shm.logged_calls()
         calls = self._call_log.merged(self.sequence, kernels) if self.size > 1 else []
         return GroupCalls(group=self.name, members=list(self.members), calls=calls)
 
     @property
     def shm(self) -> ShmGroup | None:
-        """The ranks' shared memory; None where not all ranks have it."""
+        """The shared-memory group of all ranks; None where they do not share memory."""
         return self._shm
 
     @contextmanager
@@ -255,8 +255,8 @@ class GroupBase:
         self._detector.policy = policy
 
     def fail(self, reason: str) -> None:
-        """Tell the others that this rank cannot go on: their waits end with `PeerFailedError`, and
-        so do those of this rank's other threads."""
+        """Report to the peers that this rank has failed: their waits end with `PeerFailedError`,
+        and so do those of this rank's other threads."""
         reason = encodable(reason)
         self._detector.failed[self.members[self.rank]] = reason
         self._fail_shm(reason)
@@ -266,8 +266,7 @@ class GroupBase:
         self._fast = None
 
     def close(self) -> None:
-        """Give back communicators and memory. By every member; who does not come within a second
-        is not waited for."""
+        """Free communicators and memory. Called by every member; waits for them up to a second."""
         if self._closed:
             return
         self._closed = True
@@ -344,7 +343,7 @@ class GroupBase:
             self._shm.keep_messages_moving()
 
     def _end(self, call: Call, timeout_s: float | None, error: BaseException) -> None:
-        """The fast way has failed: do what a context of `_begin` does then."""
+        """Handle a failure of the fast route as a context of `_begin` does."""
         self._detector.activity = f"{call.name} number {self.sequence}"
         self._call_context.timeout_s = timeout_s
         if isinstance(error, TypeError):
@@ -353,7 +352,7 @@ class GroupBase:
             self._call_context.__exit__(type(error), error, None)
 
     def _break(self, error: BaseException) -> None:
-        """The group cannot go on after this; those who wait in shared memory are told."""
+        """Mark the group unusable, and report it to ranks that wait in shared memory."""
         self._broken, self._fast = error, None
         reason = encodable(str(error)) or type(error).__name__
         if not isinstance(error, PeerFailedError):

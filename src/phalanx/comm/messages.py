@@ -56,7 +56,7 @@ class MessageTransport:
         self.in_flight = InFlight()
 
     def begin(self, timeout_s: float | None) -> None:
-        """A collective begins, whose waits end after `timeout_s`; None: that of the detector."""
+        """Begin a collective whose waits end after `timeout_s`; None: that of the detector."""
         self.timeout_s = timeout_s
         self._scratch.release()
 
@@ -91,7 +91,7 @@ class MessageTransport:
 
 
 class MessageExchange:
-    """Messages of one collective on their way."""
+    """Messages in flight of one collective."""
 
     __slots__ = ("_messages", "_transport", "pending")
 
@@ -116,7 +116,7 @@ class MessageExchange:
 
 
 class PendingMessages:
-    """Messages on their way, of one exchange."""
+    """Messages in flight of one exchange."""
 
     def __init__(
         self, detector: FailureDetector, link_emulator: LinkEmulator | None = None

@@ -1,4 +1,4 @@
-"""The collectives of a group on messages: each by the algorithm that suits."""
+"""Point-to-point collectives: messages, by the algorithm selected for each call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from phalanx.comm.select import AlgorithmOption, Topology, choose_all_reduce
 
 
 class P2PCollectives:
-    """The same calls as those of `Group`, which documents them."""
+    """Collectives over point-to-point messages; `Group` documents the calls."""
 
     def __init__(
         self,

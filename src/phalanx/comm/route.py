@@ -1,4 +1,4 @@
-"""A way that the collectives of a group can go: memory, messages, a device's memory, or nowhere."""
+"""Interface of the routes of collectives: shared memory, messages, device memory, single rank."""
 
 from __future__ import annotations
 

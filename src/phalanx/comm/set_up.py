@@ -10,7 +10,7 @@ from phalanx.comm.in_flight import keep_alive_forever
 
 
 class SetupCommunicator:
-    """As much of a communicator as set-up needs, without waits that never end.
+    """Communicator for set-up, whose waits have timeouts.
 
     The method names are those of mpi4py.
     """
@@ -29,13 +29,13 @@ class SetupCommunicator:
         await_request(self._detector, self._communicator.Ibarrier())
 
     def allgather(self, value: Any) -> list[Any]:
-        """The objects of all ranks, pickled on their way."""
+        """Gather the pickled objects of all ranks."""
         self.Barrier()  # what follows has no timeout, and need not wait
         values: list[Any] = self._communicator.allgather(value)
         return values
 
     def bcast(self, value: Any) -> Any:
-        """The object of rank 0."""
+        """Broadcast the pickled object of rank 0."""
         self.Barrier()
         return self._communicator.bcast(value)
 

@@ -1,4 +1,4 @@
-"""The collectives of a group of one rank: nobody to wait for, little to do."""
+"""Collectives of a group of one rank."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from phalanx.comm.dtypes import ReduceOp, check_operation
 
 
 class SingleRank:
-    """The same calls as those of `Group`, which documents them. `timeout_s` has no meaning here."""
+    """Collectives of a single rank; `Group` documents the calls. `timeout_s` is ignored."""
 
     def barrier(self, *, timeout_s: float | None = None) -> None:
-        """Nobody else is to come."""
+        """Return at once."""
 
     def all_reduce(
         self,
@@ -40,7 +40,7 @@ class SingleRank:
         self.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
-        """The root has it."""
+        """Do nothing: the root has the data."""
 
     def all_gather(
         self,

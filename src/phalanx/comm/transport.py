@@ -18,7 +18,7 @@ MAX_ARENA_BYTES = 256 * 2**20  # of memory for collectives, from one to the next
 
 
 class PendingExchange(Protocol):
-    """Messages on their way."""
+    """Messages in flight."""
 
     def finish(self) -> None:
         """Return when all have been sent and received; once."""
@@ -34,17 +34,17 @@ class Transport(Protocol):
     def size(self) -> int: ...
 
     def start(self, sends: Messages, receives: Messages) -> PendingExchange:
-        """Begin to send and receive all these buffers at the same time. Until that is finished
-        nobody else may change what is sent, or use what is received.
+        """Begin to send and receive all these buffers at the same time. Until that is finished, do
+        not change what is sent, or use what is received.
 
         Messages between two ranks arrive in the order in which they were sent.
         """
 
     def exchange(self, sends: Messages, receives: Messages) -> None:
-        """The same; return when it is done."""
+        """Send and receive these buffers; return when it is done."""
 
     def scratch(self, count: int, dtype: DType) -> Buffer:
-        """Memory for the time of a collective; what is in it is left from earlier ones."""
+        """Return uninitialised memory for the time of one collective."""
 
 
 class SubTransport:
@@ -88,7 +88,7 @@ class ScratchArena:
         return Buffer(memory.ctypes.data, count, dtype, memory)
 
     def release(self) -> None:
-        """A collective begins: nothing is in use. What the last one lacked is there from now on."""
+        """Begin a collective with nothing in use; grow the arena by what the last one lacked."""
         if self._kept.size < self._taken <= MAX_ARENA_BYTES:
             self._kept = np.empty(self._taken, np.uint8)
             self._begin = self._kept.ctypes.data

@@ -10,7 +10,7 @@ from phalanx.comm.layout import chunks
 from phalanx.comm.transport import PendingExchange, Transport
 
 SEGMENT_BYTES = 256 * 1024  # a few of them stay in a core's cache
-NUM_PREFETCHED = 2  # segments that are on their way while one is reduced
+NUM_PREFETCHED = 2  # segments in flight while one is reduced
 
 
 def segments_of(buffer: Buffer, *, itemsize: int | None = None) -> list[Buffer]:
@@ -27,7 +27,7 @@ def receive_segments(
 ) -> Iterator[tuple[Buffer, Buffer]]:
     """For each segment of `targets`: (what `source` sent for it, the segment itself), in order.
 
-    What came is in memory that is used again: it is gone when the next one is asked for.
+    The received segment is in reused memory: it is valid until the next one is requested.
     """
     segments = [segment for target in targets for segment in segments_of(target)]
     if not segments:
