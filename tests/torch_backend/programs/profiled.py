@@ -84,8 +84,9 @@ def check_ddp() -> None:
     assert sum(shape[0] for e in events for shape in e.input_shapes) == numbers
 
 
-for each_way in (False, True):
-    check_every_call(each_way)
+check_every_call(is_async=False)
+if torch.__version__ >= "2.13":  # 2.11 loses events that end on another thread
+    check_every_call(is_async=True)
 check_ddp()
 tensor = torch.ones(1)
 dist.all_reduce(tensor)
