@@ -89,7 +89,8 @@ int shm_is_dead(shm_group *self, int peer);
 
 /* Called now and then in long waits; non-zero ends the wait with INTERRUPTED. */
 typedef int (*interrupted)(void);
-void shm_set_nap(long ns);
+/* Whether `interrupted` moves messages: then it is called more often. */
+void shm_move_messages(int yes);
 
 /* Collectives: every rank calls the same ones in the same order. They return a `status`. */
 int shm_barrier(shm_group *self, double timeout_s, interrupted check);

@@ -27,7 +27,7 @@ static PyObject *py_set_progress_hook(PyObject *module, PyObject *hook)
     (void)module;
     Py_XDECREF(progress_hook);
     progress_hook = hook == Py_None ? NULL : Py_NewRef(hook);
-    shm_set_nap(hook == Py_None ? 20 * 1000 * 1000 : 500 * 1000);
+    shm_move_messages(progress_hook != NULL);
     Py_RETURN_NONE;
 }
 

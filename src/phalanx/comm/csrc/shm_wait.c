@@ -29,10 +29,20 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* A nap ends when the peer publishes; this is how long one lasts that is not ended. */
-static long nap_ns = 20 * 1000 * 1000;
+/* A nap ends when the peer publishes; these are the lengths of one that is not ended. Where messages
+ * must be moved meanwhile it is short at first, then a hundredth of the wait. */
+static const long NAP_NS = 20 * 1000 * 1000, SHORTEST_NAP_NS = 500 * 1000, LONGEST_NAP_NS = 2000 * 1000;
+static int moves_messages;
 
-void shm_set_nap(long ns) { nap_ns = ns; }
+void shm_move_messages(int yes) { moves_messages = yes; }
+
+static long nap_ns(shm_group *self)
+{
+    if (!moves_messages)
+        return NAP_NS;
+    double share = 1e9 * 0.01 * (now() - (self->deadline - self->timeout_s));
+    return share < SHORTEST_NAP_NS ? SHORTEST_NAP_NS : share < LONGEST_NAP_NS ? (long)share : LONGEST_NAP_NS;
+}
 
 static void nap_for(void *word, uint32_t seen, long ns)
 {
@@ -45,8 +55,6 @@ static void nap_for(void *word, uint32_t seen, long ns)
     nanosleep(&time, NULL);
 #endif
 }
-
-static void nap(void *word, uint32_t seen) { nap_for(word, seen, nap_ns); }
 
 static void wake(void *word)
 {
@@ -184,7 +192,7 @@ static int sleep_until(shm_group *self, int peer, uint64_t phase)
         atomic_fetch_add(&flags->sleepers, 1);
         uint64_t seen = atomic_load(&flags->phase);
         if (seen < phase) /* The low half; nobody counts 2³² phases in a nap. */
-            nap(&flags->phase, (uint32_t)seen);
+            nap_for(&flags->phase, (uint32_t)seen, nap_ns(self));
         atomic_fetch_sub(&flags->sleepers, 1);
         int status = has_reached(flags, phase) ? DONE : check_wait(self, peer);
         if (status)
@@ -202,7 +210,7 @@ static int sleep_until_all(shm_group *self, uint64_t phase)
         uint32_t seen = atomic_load(&bell->rings);
         atomic_thread_fence(memory_order_seq_cst);
         if (first_missing(self, phase) < self->size)
-            nap(&bell->rings, seen);
+            nap_for(&bell->rings, seen, nap_ns(self));
         atomic_fetch_sub(&bell->sleepers, 1);
         int missing = first_missing(self, phase);
         if (missing == self->size)
