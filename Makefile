@@ -53,7 +53,7 @@ test-torch: ## the backend and what trains by it on another PyTorch: TORCH=2.15.
 	$(TORCH_BIN)/python -m pip install --quiet --disable-pip-version-check torch==$(TORCH) \
 	  --constraint .venv-torch-$(TORCH)/constraints.txt --editable '.[$(MPI),dev]'
 	$(TORCH_BIN)/pytest -m 'not long and not page' \
-	  tests/torch_backend tests/parallel/compression tests/train/test_truth.py tests/train/test_trace.py
+	  tests/torch_backend tests/gradients/compression tests/train/test_truth.py tests/train/test_trace.py
 
 bench: $(STAMP) ## Phalanx against bare PyTorch and Gloo; needs a quiet machine, five minutes
 	$(BIN)/python benchmarks/all_reduce.py

@@ -103,10 +103,10 @@ class Training:
     def __init__(self, world, task: dict, compressor: str, seed: int) -> None:
         import torch
 
+        from phalanx.gradients.compression.make import make_compressor
+        from phalanx.gradients.make_grad_reducer import make_grad_reducer
         from phalanx.models.build import build_model
         from phalanx.models.options import ModelOptions
-        from phalanx.parallel.compression.make import make_compressor
-        from phalanx.parallel.make_grad_reducer import make_grad_reducer
 
         self.world, self.size = world, world.size
         self.model = build_model("mlp", seed=seed, options=ModelOptions(width=task["width"]))
@@ -245,7 +245,7 @@ def codings() -> dict[str, object]:
     """The least time of several, of a million values, on one core."""
     import torch
 
-    from phalanx.parallel.compression.codec import BFloat16, BlockInt8, Float32, ScaledFloat16
+    from phalanx.gradients.compression.codec import BFloat16, BlockInt8, Float32, ScaledFloat16
 
     torch.set_num_threads(1)
     count = 2**20

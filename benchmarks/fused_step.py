@@ -35,10 +35,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from phalanx.comm.fused import make_fused_step
-from phalanx.comm.optimizer_update import OptimizerConfig
-from phalanx.comm.reducer import make_reducer
 from phalanx.comm.world import World
+from phalanx.gradients.fused import make_fused_step
+from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.gradients.reducer import make_reducer
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi

@@ -34,9 +34,9 @@ from unittest import mock
 import msgspec
 import torch
 
-from phalanx.comm.fused import KernelFusedStep
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.fused import KernelFusedStep
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi

@@ -33,8 +33,8 @@ import msgspec
 import torch
 
 from phalanx.comm.link import Link
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi

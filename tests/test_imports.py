@@ -19,6 +19,7 @@ FLOORS = [
     ["parallel", "scratch"],
     ["data"],
     ["models"],
+    ["gradients"],
     ["torch_backend"],
     ["comm"],
     ["launch"],
@@ -71,7 +72,19 @@ def test_every_room_has_its_floor() -> None:
     ("package", "rooms"),
     [
         ("mpi4py", {"comm"}),
-        ("torch", {"train", "parallel", "data", "models", "torch_backend", "bench", "doctor"}),
+        (
+            "torch",
+            {
+                "train",
+                "parallel",
+                "gradients",
+                "data",
+                "models",
+                "torch_backend",
+                "bench",
+                "doctor",
+            },
+        ),
     ],
 )
 def test_package_stays_in_its_rooms(package: str, rooms: set[str]) -> None:

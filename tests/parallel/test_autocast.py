@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import Batch

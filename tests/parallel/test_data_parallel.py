@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from phalanx.parallel.buckets import largest_bucket_bytes, plan_buckets
+from phalanx.gradients.buckets import largest_bucket_bytes, plan_buckets
 from phalanx.parallel.data_parallel import DataParallel
 from tests.conftest import Ranks, long
 

@@ -3,7 +3,7 @@
 import pytest
 
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
-from phalanx.comm.optimizer_update import OptimizerConfig
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
 
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.layerwise import LAMB, LARS
 from phalanx.parallel.optimizer import torch_optimizer
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.sequential import Sequential
 from tests.conftest import Ranks
 

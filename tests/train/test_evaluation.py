@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.sampler import epoch_order
 from phalanx.data.sources.in_memory import InMemorySource
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.sequential import Sequential
 from phalanx.train.evaluation import EVALUATION_BATCH_SIZE, evaluate_on_training_data
 

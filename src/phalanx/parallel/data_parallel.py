@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 
 from phalanx.comm.world import World
-from phalanx.parallel.buckets import largest_bucket_bytes, plan_buckets
-from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_memory
+from phalanx.gradients.buckets import largest_bucket_bytes, plan_buckets
+from phalanx.gradients.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.torch_backend.tensors import buffer_of
 
 

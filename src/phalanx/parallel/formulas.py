@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 
 
 def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.clock import machine
-from phalanx.comm.optimizer_update import OptimizerConfig
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.parallel.gradients import squares_of
+from phalanx.gradients.norms import squares_of
 
 Squares = Callable[[Tensor], Tensor]
 """From sums of squares over what this rank holds, (quantities, parameters) float64, to those over

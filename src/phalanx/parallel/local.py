@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD
 
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
-from phalanx.comm.reducer import AllReducer, make_reducer
 from phalanx.comm.world import World
+from phalanx.gradients.bucketed_reducer import RankLocalState
+from phalanx.gradients.norms import describe_rank_nonfinite
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.reducer import AllReducer, make_reducer
 from phalanx.parallel.formulas import data_parallel_state
-from phalanx.parallel.gradients import describe_rank_nonfinite
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
-from phalanx.parallel.step import RankLocalState
 from phalanx.parallel.strategy import (
     IGNORED,
     Batch,

@@ -13,24 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.comm.layout import starts_of
-from phalanx.comm.optimizer_update import OptimizerConfig
-from phalanx.comm.reducer import AllReducer, Method, make_reducer
 from phalanx.comm.traffic import Traffic
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.parallel.bucketed_reducer import BucketedGradReducer
-from phalanx.parallel.compression.compressor import Compressor, Uncompressed
-from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
-from phalanx.parallel.gradients import are_finite, square_of
-from phalanx.parallel.make_grad_reducer import (
+from phalanx.gradients.bucketed_reducer import BucketedGradReducer, RankLocalState
+from phalanx.gradients.compression.compressor import Compressor, Uncompressed
+from phalanx.gradients.make_grad_reducer import (
     choose_algorithm,
     expected_step_traffic,
     is_worth_hiding,
     make_grad_reducer,
 )
+from phalanx.gradients.norms import are_finite, square_of
+from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.gradients.reducer import AllReducer, Method, make_reducer
+from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI, dense_gradient
-from phalanx.parallel.step import RankLocalState
 from phalanx.parallel.strategy import UpdateTimes, backward
 from phalanx.records.schema import ExpectedCosts
 from phalanx.torch_backend.tensors import dtype_of

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
+from phalanx.gradients.norms import are_finite, find_nonfinite, squares_of
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.costs import (
     Activations,
@@ -30,7 +31,6 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.device_mesh import device_mesh
 from phalanx.parallel.engine import Backend, OnTorch
-from phalanx.parallel.gradients import are_finite, find_nonfinite, squares_of
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer

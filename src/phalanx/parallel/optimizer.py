@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from phalanx.comm.optimizer_update import OptimizerConfig
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.layerwise import LAMB, LARS, Squares, keep_squares
 
 

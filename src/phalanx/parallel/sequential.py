@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from phalanx.comm.optimizer_update import OptimizerConfig
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.strategy import Strategy, UpdateTimes, backward

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.parallel.gradients import REMEDIES, describe_rank_nonfinite, find_nonfinite, square_of
+from phalanx.gradients.norms import REMEDIES, describe_rank_nonfinite, find_nonfinite, square_of
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.serving.clocks import Clocks

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.comm.fused import FusedOptimizerStep, make_fused_step
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.gradients.fused import FusedOptimizerStep, make_fused_step
+from phalanx.gradients.norms import find_nonfinite
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.formulas import all_reduce_formula
-from phalanx.parallel.gradients import find_nonfinite
 from phalanx.parallel.over_mpi import OverMPI, dense_gradient
 from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
 from phalanx.records.schema import ExpectedCosts

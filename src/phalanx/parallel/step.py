@@ -83,17 +83,6 @@ class StateBytes(NamedTuple):
     optimizer: int
 
 
-class RankLocalState(NamedTuple):
-    """State that a rank keeps between steps beside parameters and optimizer state; it fits the same
-    rank among as many."""
-
-    name: str
-    """Name of what has this state; it fits nothing of another name."""
-    plan: list[list[int]]
-    """The parameters' numbers in each bucket."""
-    tensors: dict[str, Tensor]
-
-
 def cross_entropy_sum(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
     """Return the loss summed over all targets but the ignored, 0-dim.
 

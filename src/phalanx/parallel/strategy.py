@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
-from phalanx.parallel.gradients import (
+from phalanx.gradients.bucketed_reducer import RankLocalState
+from phalanx.gradients.norms import (
     REMEDIES,
     NonFiniteGradients,
     are_finite,
@@ -27,10 +27,10 @@ from phalanx.parallel.gradients import (
     find_nonfinite,
     square_of,
 )
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.step import (
     IGNORED,
     Batch,
-    RankLocalState,
     StateBytes,
     StepResult,
     TimedAction,

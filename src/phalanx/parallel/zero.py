@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.costs import assign_owners, zero_one_traffic
 from phalanx.parallel.engine import Backend, OnTorch
 from phalanx.parallel.optimizer import torch_optimizer

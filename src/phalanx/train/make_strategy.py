@@ -10,11 +10,11 @@ import torch.distributed as dist
 from phalanx.comm.join_world import join_world, report_binding
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
+from phalanx.gradients.compression.make import make_compressor
 from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.launch.variables import is_users
 from phalanx.models.options import completed
-from phalanx.parallel.compression.make import make_compressor
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.comm.optimizer_update import OptimizerConfig
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.train.config import TrainConfig
 
 WITH_MOMENTUM = ("sgd", "lars")

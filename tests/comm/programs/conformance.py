@@ -5,8 +5,8 @@ from typing import get_args
 import numpy as np
 
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm
-from phalanx.comm.reducer import make_reducer
 from phalanx.comm.world import World
+from phalanx.gradients.reducer import make_reducer
 
 SIZES = [1, 2, 7, 1000, 100_003]
 LAYOUTS = [[1], [2, 0, 1], [7, 1000], [1, 199_999, 40_000, 3]]  # elements of the parts

@@ -10,8 +10,8 @@ import time
 import numpy as np
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
-from phalanx.comm.reducer import make_reducer
 from phalanx.comm.world import World
+from phalanx.gradients.reducer import make_reducer
 
 world = World.create(timeout_s=1.0)
 reducer = make_reducer(world, [1000], np.float32, "shared")

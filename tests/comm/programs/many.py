@@ -4,8 +4,8 @@ from typing import get_args
 
 import numpy as np
 
-from phalanx.comm.reducer import Method, make_reducer
 from phalanx.comm.world import World
+from phalanx.gradients.reducer import Method, make_reducer
 
 SIZES = [20_000, 7, 0, 5_000]
 

@@ -12,13 +12,13 @@ from mpi4py import MPI
 from phalanx.comm import traffic as formulas
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
-from phalanx.comm.fused import make_fused_step
 from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
-from phalanx.comm.optimizer_update import OptimizerConfig
-from phalanx.comm.reducer import Method, WindowReducer, make_reducer
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
 from phalanx.comm.world import World
+from phalanx.gradients.fused import make_fused_step
+from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.gradients.reducer import Method, WindowReducer, make_reducer
 
 COUNTS = [0, 1, 3, 1000, 400_001]
 ITEMSIZE = 4

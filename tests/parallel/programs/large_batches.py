@@ -15,8 +15,8 @@ import torch.distributed as dist
 from on_mesh import Case, cases, compare
 from torch import Tensor
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.options import ModelOptions, completed
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.local import Local

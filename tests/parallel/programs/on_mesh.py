@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelName, ModelOptions, completed
 from phalanx.parallel.local_shards import full_tensor

@@ -10,8 +10,8 @@ from datetime import timedelta
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.options import ModelOptions, completed
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.local import Local

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.server import Mode, Server
 from phalanx.parallel.strategy import Batch, UpdateTimes
 

@@ -12,10 +12,10 @@ import time
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.wait import WaitTimeoutError
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Batch
 

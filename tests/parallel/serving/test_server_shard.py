@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.optimizer_update import OptimizerConfig
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.serving.server_shard import ServerShard
 from phalanx.parallel.vector import flatten_parameters, views_of

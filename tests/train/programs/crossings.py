@@ -19,9 +19,9 @@ import torch
 from on_mesh import ADAM, Case, compare
 from safetensors.torch import load_file
 
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.options import DataShape, ModelOptions, completed
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh

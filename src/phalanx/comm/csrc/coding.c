@@ -1,5 +1,5 @@
 /* Gradients in fewer bytes: int8 with a scale for each block, and the largest of them. The same
- * bits as comm/coding.py has in NumPy. */
+ * bits as gradients/compression/coding.py has in NumPy. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -39,7 +39,7 @@ int are_finite(const void *values, size_t count, int dtype);
  * copy waits for memory that is written, so to read costs little beside it. */
 int copy_finite(void *out, const void *values, const void *others, size_t count, int dtype);
 
-/* coding.c, documented in comm/coding.py. */
+/* coding.c, documented in gradients/compression/coding.py. */
 void encode_int8(const float *values, float *kept, float *scales, int8_t *codes, size_t count);
 void add_int8(const float *scales, const int8_t *codes, float *total, size_t count, int adds);
 /* 1 <= wanted <= count < 2³¹; DONE or NO_MEMORY. */
@@ -196,7 +196,7 @@ enum optimizer { SGD, SGD_MOMENTUM, ADAM, ADAMW, NUM_OPTIMIZERS };
 enum { MAX_STATES = 2, NUM_COEFFICIENTS = 8 };
 
 /* parameters[i] and states[*][i] become what the rule makes of gradients[i]; one after another in
- * memory. coefficients: as comm/optimizer_update.py makes them. dtype: FLOAT32 or FLOAT64. */
+ * memory. coefficients: as gradients/optimizer_update.py makes them. dtype: FLOAT32 or FLOAT64. */
 void apply_update(int optimizer, const double *coefficients, void *parameters, void *const *states,
                   const void *gradients, size_t n, int dtype);
 /* The ranks' gradients are the parts, which are guarded; parameters and states are seen by all

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.comm.world import World
 from phalanx.errors import UserError
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.parallel.engine import Backend
 from phalanx.parallel.mesh import Mesh

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.vector import views_of
 

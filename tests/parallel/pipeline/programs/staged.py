@@ -10,8 +10,8 @@ import torch
 from pipelines import BATCH, TOLERANCE, Truth, adam, batch, batches, gpt, mlp, sgd
 
 from phalanx.comm.layout import share_of
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.world import World
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
 from phalanx.parallel.local_shards import full_tensor

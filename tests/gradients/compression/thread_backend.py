@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from phalanx.comm.traffic import all_gather_traffic, all_to_all_traffic
-from phalanx.parallel.compression.compressor import AsyncRounds, BlockingRounds
+from phalanx.gradients.compression.compressor import AsyncRounds, BlockingRounds
 
 Result = TypeVar("Result")
 

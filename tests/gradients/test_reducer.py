@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from phalanx.comm.reducer import obstacle_to_sharing, obstacle_to_window
+from phalanx.gradients.reducer import obstacle_to_sharing, obstacle_to_window
 
 
 def world(**facts: Any) -> Any:

@@ -10,7 +10,12 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import DTYPES
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, OptimizerKind, apply_update
+from phalanx.gradients.optimizer_update import (
+    STATE_NAMES,
+    OptimizerConfig,
+    OptimizerKind,
+    apply_update,
+)
 
 RULES = [
     OptimizerConfig(name="sgd", learning_rate=0.1),

@@ -13,9 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
-from phalanx.comm.collectives.shared_grad_buffer import SharedGradBuffer, sum_in_order
 from phalanx.comm.dtypes import DTYPES
-from phalanx.comm.flat_grad_buffer import FlatGradBuffer
 from phalanx.comm.layout import chunks, share_of, starts_of
 from phalanx.comm.traffic import (
     Traffic,
@@ -25,6 +23,8 @@ from phalanx.comm.traffic import (
 )
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
+from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
+from phalanx.gradients.shared_grad_buffer import SharedGradBuffer, sum_in_order
 
 Method = Literal["auto", "shared", "library", "naive", "direct", "ring", "tree", "halving"]
 

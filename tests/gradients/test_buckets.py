@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from phalanx.comm.link import Link
-from phalanx.parallel.buckets import (
+from phalanx.gradients.buckets import (
     LAST_BUCKET_DIVISOR,
     TRANSFER_TO_LATENCY,
     network_bucket_bytes,
     plan_buckets,
 )
-from phalanx.parallel.comm_thread import CommThread
-from phalanx.parallel.gradient_buckets import GradientBuckets
+from phalanx.gradients.comm_thread import CommThread
+from phalanx.gradients.gradient_buckets import GradientBuckets
 
 SIZES = st.lists(st.integers(1, 100), min_size=1, max_size=20)
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Size, Tensor
 
-from phalanx.parallel.compression.compressor import Compressor
-from phalanx.parallel.compression.make import NAMES, make_compressor
-from phalanx.parallel.compression.powersgd import layout_of, orthonormalize
-from tests.parallel.compression.thread_backend import ThreadBackend, run
+from phalanx.gradients.compression.compressor import Compressor
+from phalanx.gradients.compression.make import NAMES, make_compressor
+from phalanx.gradients.compression.powersgd import layout_of, orthonormalize
+from tests.gradients.compression.thread_backend import ThreadBackend, run
 
 SHAPES = [Size(s) for s in ((40, 30), (40,), (30, 4, 5), (7,), (3, 2))]
 COUNT = sum(shape.numel() for shape in SHAPES)

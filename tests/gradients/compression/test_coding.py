@@ -4,8 +4,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.coding import BLOCK, add_int8, encode_int8, select_largest
 from phalanx.comm.kernels import VARIABLE, compiled
+from phalanx.gradients.compression.coding import BLOCK, add_int8, encode_int8, select_largest
 
 FLOATS = st.one_of(
     st.floats(width=32, allow_nan=True, allow_infinity=True), st.sampled_from([0.0, 1.0, -1.0])

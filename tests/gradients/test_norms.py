@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from phalanx.comm import kernels
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.errors import UserError
-from phalanx.parallel.gradients import (
+from phalanx.gradients.norms import (
     NonFiniteGradients,
     are_finite,
     clip_factor,
@@ -18,6 +17,7 @@ from phalanx.parallel.gradients import (
     square_of,
     squares_of,
 )
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import IGNORED, Batch, cross_entropy_sum
 

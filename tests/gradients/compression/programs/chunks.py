@@ -10,10 +10,10 @@ from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
-from phalanx.parallel.compression.backends import GroupBackend
-from phalanx.parallel.compression.chunks import ShardChunks
-from phalanx.parallel.compression.codec import BlockInt8
-from phalanx.parallel.compression.make import make_compressor
+from phalanx.gradients.compression.backends import GroupBackend
+from phalanx.gradients.compression.chunks import ShardChunks
+from phalanx.gradients.compression.codec import BlockInt8
+from phalanx.gradients.compression.make import make_compressor
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
 FAST = Link(bandwidth_bytes_per_s=1e9, latency_s=100e-6)

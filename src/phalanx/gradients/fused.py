@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collectives.shared_grad_buffer import SharedGradBuffer, sum_in_order
 from phalanx.comm.dtypes import DTYPES
-from phalanx.comm.flat_grad_buffer import FlatGradBuffer
 from phalanx.comm.layout import CACHE_LINE_BYTES, aligned_starts_of, elements_in, share_of
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
 from phalanx.comm.traffic import Traffic, sharded_all_reduce_traffic
 from phalanx.comm.window import Window
 from phalanx.comm.world import World
+from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
+from phalanx.gradients.shared_grad_buffer import SharedGradBuffer, sum_in_order
 
 Array = NDArray[Any]
 

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from phalanx.comm.group import Group
 from phalanx.comm.wait import WaitPolicy
-from phalanx.parallel.buckets import plan_buckets
-from phalanx.parallel.comm_thread import CommThread, CompletedTask
-from phalanx.parallel.compression.compressor import Compressor, ReduceBackend
-from phalanx.parallel.gradient_buckets import Bucket, GradientBuckets, visible_memory
-from phalanx.parallel.step import RankLocalState
+from phalanx.gradients.buckets import plan_buckets
+from phalanx.gradients.comm_thread import CommThread, CompletedTask
+from phalanx.gradients.compression.compressor import Compressor, ReduceBackend
+from phalanx.gradients.gradient_buckets import Bucket, GradientBuckets, visible_memory
 from phalanx.records.spans import SpanRecorder, now_ns
 
 DURING_BACKWARD, AFTER_BACKWARD = WaitPolicy.beside_compute(), WaitPolicy.for_network()
@@ -30,6 +29,17 @@ class ReduceTimes(NamedTuple):
     """Of all buckets but the last, in flight before that."""
     last_bucket_s: float
     """Of the last bucket, which nothing can hide: after the end of the backward pass."""
+
+
+class RankLocalState(NamedTuple):
+    """State that a rank keeps between steps beside parameters and optimizer state; it fits the same
+    rank among as many."""
+
+    name: str
+    """Name of what has this state; it fits nothing of another name."""
+    plan: list[list[int]]
+    """The parameters' numbers in each bucket."""
+    tensors: dict[str, Tensor]
 
 
 class BucketedGradReducer:

@@ -9,20 +9,20 @@ from torch import nn
 from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
 from phalanx.comm.collectives.library import is_native
 from phalanx.comm.dtypes import DType
-from phalanx.comm.reducer import Method, obstacle_to_sharing
 from phalanx.comm.select import AlgorithmChoice, Topology, choose_all_reduce
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
-from phalanx.parallel.bucketed_reducer import BucketedGradReducer
-from phalanx.parallel.buckets import (
+from phalanx.gradients.bucketed_reducer import BucketedGradReducer
+from phalanx.gradients.buckets import (
     LAST_BUCKET_DIVISOR,
     UNKNOWN_LINK,
     largest_bucket_bytes,
     network_bucket_bytes,
 )
-from phalanx.parallel.compression.backends import GroupBackend
-from phalanx.parallel.compression.compressor import Compressor, Uncompressed
+from phalanx.gradients.compression.backends import GroupBackend
+from phalanx.gradients.compression.compressor import Compressor, Uncompressed
+from phalanx.gradients.reducer import Method, obstacle_to_sharing
 from phalanx.torch_backend.tensors import dtype_of
 
 

@@ -12,8 +12,8 @@ import torch.distributed as dist
 from torch import Size, Tensor
 from torch.futures import Future
 
-from phalanx.parallel.compression.backends import TorchBackend
-from phalanx.parallel.compression.make import make_compressor
+from phalanx.gradients.compression.backends import TorchBackend
+from phalanx.gradients.compression.make import make_compressor
 
 
 class Compressed:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from phalanx.comm.collectives.shared_grad_buffer import sum_in_order
+from phalanx.gradients.shared_grad_buffer import sum_in_order
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7])

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
-from phalanx.comm.coding import BLOCK, add_int8, encode_int8
+from phalanx.gradients.compression.coding import BLOCK, add_int8, encode_int8
 from phalanx.torch_backend.tensors import buffer_of
 
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
-from phalanx.comm.optimizer_update import OptimizerConfig
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
-from phalanx.parallel.compression.compressor import Compressor, ReduceBackend, Uncompressed
+from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Uncompressed
+from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.mpi import MPI, Overlap
 from phalanx.parallel.strategy import Batch
 from phalanx.records.spans import SpanRecorder

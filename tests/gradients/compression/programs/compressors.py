@@ -11,10 +11,10 @@ from torch import Size, Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.world import World
-from phalanx.parallel.compression.backends import GroupBackend, TorchBackend
-from phalanx.parallel.compression.compressor import ReduceBackend
-from phalanx.parallel.compression.ddp import Compressed, reduce_bucket
-from phalanx.parallel.compression.make import NAMES, make_compressor
+from phalanx.gradients.compression.backends import GroupBackend, TorchBackend
+from phalanx.gradients.compression.compressor import ReduceBackend
+from phalanx.gradients.compression.ddp import Compressed, reduce_bucket
+from phalanx.gradients.compression.make import NAMES, make_compressor
 from phalanx.torch_backend.store import open_store
 
 SHAPES = [Size([300, 40]), Size([300]), Size([11, 300])]

@@ -15,7 +15,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.layout import starts_of
 from phalanx.comm.select import AlgorithmOption
 from phalanx.comm.transport import Transport
-from phalanx.parallel.compression.compressor import AsyncRounds, BlockingRounds
+from phalanx.gradients.compression.compressor import AsyncRounds, BlockingRounds
 from phalanx.torch_backend.tensors import buffer_of
 
 

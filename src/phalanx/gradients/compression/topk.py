@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Size, Tensor
 
-from phalanx.comm.coding import select_largest
-from phalanx.parallel.compression.compressor import Compressor, ReduceBackend, count_of
-from phalanx.parallel.compression.scratch import Scratch, is_finite
+from phalanx.gradients.compression.coding import select_largest
+from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, count_of
+from phalanx.gradients.compression.scratch import Scratch, is_finite
 from phalanx.torch_backend.tensors import buffer_of
 
 

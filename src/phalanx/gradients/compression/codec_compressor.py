@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Size, Tensor
 
-from phalanx.parallel.compression.chunks import ShardChunks, shards_of
-from phalanx.parallel.compression.codec import Codec
-from phalanx.parallel.compression.compressor import Compressor, ReduceBackend, count_of
-from phalanx.parallel.compression.scratch import Scratch, is_finite
+from phalanx.gradients.compression.chunks import ShardChunks, shards_of
+from phalanx.gradients.compression.codec import Codec
+from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, count_of
+from phalanx.gradients.compression.scratch import Scratch, is_finite
 
 
 class CodecAllReduce:

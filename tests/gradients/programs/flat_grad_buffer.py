@@ -8,10 +8,15 @@ import sys
 import numpy as np
 
 from phalanx.comm.errors import MismatchError
-from phalanx.comm.fused import ArrayFusedStep, FusedOptimizerStep, KernelFusedStep, make_fused_step
-from phalanx.comm.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
-from phalanx.comm.reducer import SharedReducer, WindowReducer
 from phalanx.comm.world import World
+from phalanx.gradients.fused import (
+    ArrayFusedStep,
+    FusedOptimizerStep,
+    KernelFusedStep,
+    make_fused_step,
+)
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
+from phalanx.gradients.reducer import SharedReducer, WindowReducer
 
 RULES = [
     OptimizerConfig(name="sgd", learning_rate=0.1, weight_decay=0.01),

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from phalanx.parallel.compression import chunks
-from phalanx.parallel.compression.chunks import CHUNK_BYTES, MAX_CHUNKS, ShardChunks, shards_of
-from phalanx.parallel.compression.codec import BFloat16, BlockInt8, Codec, Float32, ScaledFloat16
-from phalanx.parallel.compression.make import make_compressor
+from phalanx.gradients.compression import chunks
+from phalanx.gradients.compression.chunks import CHUNK_BYTES, MAX_CHUNKS, ShardChunks, shards_of
+from phalanx.gradients.compression.codec import BFloat16, BlockInt8, Codec, Float32, ScaledFloat16
+from phalanx.gradients.compression.make import make_compressor
 from tests.conftest import Ranks
-from tests.parallel.compression.thread_backend import ThreadBackend, run
+from tests.gradients.compression.thread_backend import ThreadBackend, run
 
 CODECS = [Float32(), BFloat16(), ScaledFloat16(), BlockInt8()]
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from phalanx.parallel.compression.codec import BFloat16, BlockInt8, ScaledFloat16
-from phalanx.parallel.compression.codec_compressor import CodecCompressor
-from phalanx.parallel.compression.compressor import Compressor, Uncompressed
-from phalanx.parallel.compression.powersgd import PowerSGD
-from phalanx.parallel.compression.topk import TopK
+from phalanx.gradients.compression.codec import BFloat16, BlockInt8, ScaledFloat16
+from phalanx.gradients.compression.codec_compressor import CodecCompressor
+from phalanx.gradients.compression.compressor import Compressor, Uncompressed
+from phalanx.gradients.compression.powersgd import PowerSGD
+from phalanx.gradients.compression.topk import TopK
 
 NAMES = ("none", "fp16", "bf16", "int8", "powersgd", "topk")
 
