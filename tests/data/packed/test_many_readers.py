@@ -11,7 +11,7 @@ import pytest
 from phalanx.data.packed import part_reader
 from phalanx.data.packed.checked_reads import VARIABLE
 from phalanx.data.packed.index import Field, File, PackIndex, Shard
-from phalanx.data.packed.open_files import OpenFiles
+from phalanx.data.packed.open_files import OpenFile, OpenFiles
 from phalanx.data.packed.pack import Pack
 from phalanx.data.packed.part_reader import mapped_files
 from phalanx.data.packed.writer import PackWriter
@@ -48,26 +48,28 @@ def test_threads_read_at_once_from_more_shards_than_may_be_open(
 
 
 def test_a_file_in_use_is_not_closed(tmp_path: Path) -> None:
-    for name in "abc":
-        (tmp_path / name).write_text(name)
-    files: OpenFiles[str] = OpenFiles(
-        lambda name: tmp_path / name, lambda name: name == "b", limit=1
+    for number in range(3):
+        (tmp_path / f"0-{number}").write_text("abc"[number])
+    files = OpenFiles(
+        lambda shard, number: tmp_path / f"{shard}-{number}", frozenset({(0, 1)}), limit=1
     )
-    with files.using(["a"]) as (opened,):
-        with files.using(["b", "c"]) as (b, c):
-            assert [os.pread(file.descriptor, 1, 0) for file in (opened, b, c)] == [
-                b"a",
-                b"b",
-                b"c",
-            ]
-        files.invalidate(["a"])
-        files.close()
-        (tmp_path / "a").unlink()
-        assert os.pread(opened.descriptor, 1, 0) == b"a"
+
+    def read(file: OpenFile) -> bytes:
+        return os.pread(file.numbers[0], 1, 0)
+
+    (first,) = files.get([(0, 0)])
+    others = files.get([(0, 1), (0, 2)])
+    assert [read(file) for file in (first, *others)] == [b"a", b"b", b"c"]
+    files.invalidate([(0, 0)])
+    files.close()
+    (tmp_path / "0-0").unlink()
+    assert read(first) == b"a"
+    descriptor = first.numbers[0]
+    del first
     with pytest.raises(OSError, match="Bad file"):
-        os.pread(opened.descriptor, 1, 0)
-    with pytest.raises(FileNotFoundError), files.using(["b", "a"]):
-        pass
+        os.pread(descriptor, 1, 0)
+    with pytest.raises(FileNotFoundError):
+        files.get([(0, 1), (0, 0)])
     files.close()
 
 

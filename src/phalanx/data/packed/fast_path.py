@@ -9,28 +9,32 @@ the damage.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.checked_reads import compiled
 from phalanx.data.packed.index import PackIndex
-from phalanx.data.packed.open_files import FileLease, OpenFiles
-from phalanx.data.packed.shard_files import sample_bytes
+from phalanx.data.packed.open_files import OpenFile, OpenFiles
+from phalanx.data.packed.index import sample_bytes
 from phalanx.data.packed.span_table import SpanTable
+
+
+class _HeldFiles(NamedTuple):
+    """Files of some shards, which stay open."""
+
+    files: dict[int, OpenFile]
+    table: NDArray[np.int64]
+    """(shards, 3): descriptor, address of the mapping, bytes mapped; -1: not open."""
 
 
 class FastPath:
     """Fast reads of one pack. Thread-safe."""
 
     def __init__(
-        self,
-        index: PackIndex,
-        table: SpanTable,
-        files: OpenFiles[tuple[int, int]],
-        *,
-        max_files: int,
+        self, index: PackIndex, table: SpanTable, files: OpenFiles, *, max_files: int
     ) -> None:
         """max_files: a pack with more files does not use the fast path."""
         self._table, self._files = table, files
@@ -38,7 +42,7 @@ class FastPath:
         self._sizes = [sample_bytes(field) or 0 for field in index.fields]
         self._can_keep_open = self._num_shards * len(index.fields) <= max_files
         self._lock = threading.Lock()
-        self._leases: dict[int, _LeasedFiles] = {}
+        self._held: dict[int, _HeldFiles] = {}
         self._generation = 0
 
     def read(
@@ -48,14 +52,14 @@ class FastPath:
 
         file: number of the field's file in each shard.
         """
-        lease, module = self._leases.get(file), compiled()
-        if lease is None or module is None or not self._sizes[field]:
+        held, module = self._held.get(file), compiled()
+        if held is None or module is None or not self._sizes[field]:
             return False
         table = self._table
         return bool(
             module.read_samples(
                 table.first_samples,
-                lease.file_table,
+                held.table,
                 table.headers[field],
                 *table.entries(field),
                 self._sizes[field],
@@ -64,40 +68,26 @@ class FastPath:
             )
         )
 
-    def open(self, file: int, shards: Iterable[int]) -> None:
+    def open(self, file: int, shards: Collection[int]) -> None:
         """Keep these files open, which have just been read.
 
         Raises: OSError when one cannot be opened.
         """
-        lease = self._leases.get(file)
-        before = lease.shards if lease else frozenset()
-        if not self._can_keep_open or before.issuperset(shards):
+        held, generation = self._held.get(file), self._generation
+        files = dict(held.files) if held else {}
+        missing = [shard for shard in shards if shard not in files]
+        if not self._can_keep_open or not missing:
             return
-        generation = self._generation
-        more = _LeasedFiles(self._files, file, before.union(shards), self._num_shards)
+        opened = self._files.get((shard, file) for shard in missing)
+        files.update(zip(missing, opened, strict=True))
+        table = np.full((self._num_shards, 3), -1, np.int64)
+        table[[*files]] = [one.numbers for one in files.values()]
         with self._lock:
             if generation == self._generation:  # else a file may have been relocated meanwhile
-                self._leases[file] = more
+                self._held[file] = _HeldFiles(files, table)
 
     def invalidate(self) -> None:
         """Drop cached handles; reads in flight finish on their own handles."""
         with self._lock:
             self._generation += 1
-            self._leases.clear()
-
-
-class _LeasedFiles:
-    """Files of some shards, open for as long as this object lives."""
-
-    def __init__(
-        self,
-        files: OpenFiles[tuple[int, int]],
-        file: int,
-        shards: frozenset[int],
-        num_shards: int,
-    ) -> None:
-        self.shards = shards
-        numbers = sorted(shards)
-        self._lease = FileLease(files, [(shard, file) for shard in numbers])
-        self.file_table = np.full((num_shards, 3), -1, np.int64)
-        self.file_table[numbers] = self._lease.opened
+            self._held.clear()

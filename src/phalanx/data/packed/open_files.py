@@ -1,152 +1,83 @@
-"""Cache of open files for many threads: opened at first use, closed when too many are open."""
+"""Cache of open files for many threads: opened at first use, dropped when too many are open."""
 
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.records.regular_file import check_regular
 
-Key = TypeVar("Key", bound=Hashable)
+FileKey = tuple[int, int]
+"""(shard, number of the file)"""
 
 
-class Opened(NamedTuple):
-    descriptor: int
-    address: int  # of the mapping; 0: not mapped
-    map_bytes: int
+class OpenFile:
+    """A file that is open, and mapped if wanted, as long as this object lives."""
+
+    def __init__(self, path: Path, *, is_mapped: bool) -> None:
+        check_regular(path)
+        self._file = path.open("rb", buffering=0)
+        descriptor = self._file.fileno()
+        self._map = _mapped(descriptor) if is_mapped else np.empty(0, np.uint8)
+        address = self._map.ctypes.data if self._map.size else 0
+        self.numbers = descriptor, address, self._map.size
+        """Descriptor, address of the mapping (0: not mapped), bytes mapped."""
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # it could not be opened
+            self._file.close()
 
 
-class OpenFiles(Generic[Key]):
-    """At most about `limit` files are open; those in use are never closed."""
+class OpenFiles:
+    """Keeps at most `limit` files open, and besides those that somebody refers to. Thread-safe."""
 
     def __init__(
-        self, path_of: Callable[[Key], Path], is_mapped: Callable[[Key], bool], *, limit: int
+        self, path_of: Callable[[int, int], Path], mapped: Container[FileKey], *, limit: int
     ) -> None:
-        """is_mapped: whether a file is memory-mapped."""
-        self._path_of = path_of
-        self._is_mapped = is_mapped
-        self._limit = limit
-        self._lock = threading.RLock()  # a lease may be finalized while this thread holds the lock
-        self._files: OrderedDict[Key, _OpenFile] = OrderedDict()
+        """mapped: the files that are memory-mapped."""
+        self._path_of, self._mapped, self._limit = path_of, mapped, limit
+        self._lock = threading.Lock()
+        self._files: OrderedDict[FileKey, OpenFile] = OrderedDict()
 
-    @contextmanager
-    def using(self, keys: Sequence[Key]) -> Iterator[list[Opened]]:
-        """Keep these files open within the block.
+    def get(self, keys: Iterable[FileKey]) -> list[OpenFile]:
+        """Return these files; each stays open as long as the caller refers to it.
 
         Raises: OSError when one cannot be opened.
         """
-        lease = FileLease(self, keys)
-        try:
-            yield lease.opened
-        finally:
-            lease.release()
+        with self._lock:
+            files = [self._get(key) for key in keys]
+            while len(self._files) > self._limit:
+                self._files.popitem(last=False)
+            return files
 
-    def invalidate(self, keys: Sequence[Key]) -> None:
+    def invalidate(self, keys: Iterable[FileKey]) -> None:
         """Drop these files; the next use opens them again at `path_of`, current users finish."""
         with self._lock:
             for key in keys:
-                file = self._files.pop(key, None)
-                if file is not None:
-                    file.is_invalidated = True
-                    if not file.num_users:
-                        file.close()
+                self._files.pop(key, None)
 
     def close(self) -> None:
-        """Close all files; a file in use is closed when its last user releases it."""
-        with self._lock:
-            keys = list(self._files)
-        self.invalidate(keys)
+        """Close all files; a file in use is closed after its last user."""
+        self.invalidate([*self._files])
 
-    def acquire(self, keys: Sequence[Key]) -> list[_OpenFile]:
-        """Open and pin files until `release`.
-
-        Raises: OSError when one cannot be opened; then none is pinned.
-        """
-        files: list[_OpenFile] = []
-        try:
-            with self._lock:
-                for key in keys:
-                    files.append(self._acquire(key))
-        except OSError:
-            self.release(files)
-            raise
-        return files
-
-    def release(self, files: list[_OpenFile]) -> None:
-        with self._lock:
-            for file in files:
-                self._release(file)
-            self._close_unused(self._limit)
-
-    def _acquire(self, key: Key) -> _OpenFile:
+    def _get(self, key: FileKey) -> OpenFile:
         file = self._files.get(key)
         if file is None:
-            file = _OpenFile(self._path_of(key), self._is_mapped(key))
-            self._files[key] = file
+            file = self._files[key] = OpenFile(self._path_of(*key), is_mapped=key in self._mapped)
         self._files.move_to_end(key)
-        file.num_users += 1
         return file
 
-    def _release(self, file: _OpenFile) -> None:
-        file.num_users -= 1
-        if file.is_invalidated and not file.num_users:
-            file.close()
 
-    def _close_unused(self, limit: int) -> None:
-        if len(self._files) <= limit:
-            return
-        unused = [key for key, file in self._files.items() if not file.num_users]
-        for key in unused[: len(self._files) - limit]:
-            self._files.pop(key).close()
-
-
-class FileLease:
-    """Files that stay open until `release`, or until this object dies."""
-
-    def __init__(self, files: OpenFiles[Key], keys: Sequence[Key]) -> None:
-        """Raises: OSError when one cannot be opened."""
-        self._files: list[_OpenFile] = []
-        self._release = files.release
-        self._files = files.acquire(keys)
-        self.opened = [file.opened for file in self._files]
-
-    def release(self) -> None:
-        files, self._files = self._files, []
-        self._release(files)
-
-    def __del__(self) -> None:
-        if self._files:
-            self.release()
-
-
-class _OpenFile:
-    def __init__(self, path: Path, is_mapped: bool) -> None:
-        check_regular(path)
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._map = _mapped(descriptor) if is_mapped else None
-        address = 0 if self._map is None else self._map.ctypes.data
-        map_bytes = 0 if self._map is None else self._map.size
-        self.opened = Opened(descriptor, address, map_bytes)
-        self.num_users = 0
-        self.is_invalidated = False
-
-    def close(self) -> None:
-        self._map = None  # the last reference
-        os.close(self.opened.descriptor)
-
-
-def _mapped(descriptor: int) -> NDArray[np.uint8] | None:
-    """Map a file; None where the system refuses, and the file is read instead."""
+def _mapped(descriptor: int) -> NDArray[np.uint8]:
+    """Map a file; empty where the system refuses, and the file is read instead."""
     try:
         return np.frombuffer(mmap.mmap(descriptor, 0, prot=mmap.PROT_READ), np.uint8)
     except (OSError, ValueError):
-        return None
+        return np.empty(0, np.uint8)

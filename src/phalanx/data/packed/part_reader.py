@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from phalanx.data.packed.checked_reads import SpanBatch, read_spans
 from phalanx.data.packed.fast_path import FastPath
 from phalanx.data.packed.index import PackIndex
-from phalanx.data.packed.open_files import Opened, OpenFiles
+from phalanx.data.packed.open_files import FileKey, OpenFile, OpenFiles
 from phalanx.data.packed.span_table import PartSpans, SpanTable
 from phalanx.errors import UserError
 
@@ -49,10 +49,7 @@ class PartReader:
         """path_of: (shard, number of the file) → its path. is_strict: see `SpanTable`."""
         self._index = index
         self._table = SpanTable(index, path_of, is_strict=is_strict)
-        mapped = mapped_files(index, MAPPED_BYTES)
-        self._files: OpenFiles[tuple[int, int]] = OpenFiles(
-            lambda key: path_of(*key), lambda key: key in mapped, limit=OPEN_FILES
-        )
+        self._files = OpenFiles(path_of, mapped_files(index, MAPPED_BYTES), limit=OPEN_FILES)
         self._fast_path = FastPath(index, self._table, self._files, max_files=OPEN_FILES // 2)
         self.first_samples = self._table.first_samples
         self.altered_entry = self._table.altered_entry
@@ -115,20 +112,16 @@ class PartReader:
         present = np.flatnonzero(np.bincount(shards)).tolist()
         offsets, sizes, crcs = located.parts
         try:
-            with self._files.using([(shard, located.file) for shard in present]) as opened:
-                self._fast_path.open(located.file, present)
-                files, maps, map_bytes = _by_row(opened, present, shards)
-                return read_spans(
-                    SpanBatch(
-                        files, maps, map_bytes, offsets[rows], sizes[rows], destinations, crcs[rows]
-                    ),
-                    out,
-                )
+            opened = self._files.get((shard, located.file) for shard in present)
+            self._fast_path.open(located.file, present)
         except OSError as error:
             raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+        files = _by_row(opened, present, shards)
+        spans = SpanBatch(*files, offsets[rows], sizes[rows], destinations, crcs[rows])
+        return read_spans(spans, out)
 
 
-def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[tuple[int, int]]:
+def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[FileKey]:
     """Return (shard, number of the file) of the smallest files that together fit the budget."""
     files = sorted(
         (file.bytes, shard, number)
@@ -142,13 +135,13 @@ def mapped_files(index: PackIndex, budget_bytes: int) -> frozenset[tuple[int, in
 
 
 def _by_row(
-    opened: list[Opened], present: list[int], shards: Indices
+    opened: list[OpenFile], present: list[int], shards: Indices
 ) -> tuple[NDArray[np.int32], Indices, Indices]:
     """Return descriptor, address and mapped bytes by row. present: the shards of `opened`."""
     if len(opened) == 1:
         shards = np.zeros_like(shards)
         present = [0]
     of_shard = np.empty((3, max(present, default=0) + 1), np.int64)
-    of_shard[:, present] = np.array(opened, np.int64).reshape(-1, 3).T
+    of_shard[:, present] = np.array([file.numbers for file in opened], np.int64).reshape(-1, 3).T
     descriptors, maps, map_bytes = np.take(of_shard, shards, axis=1)
     return descriptors.astype(np.int32), maps, map_bytes
