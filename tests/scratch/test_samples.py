@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.datasets.arrays import Arrays
+from phalanx.data.datasets.images import Arrays
 from phalanx.scratch.batches import batches, epoch_order, num_batches
 from phalanx.scratch.images import map_images, write_images
 

@@ -24,7 +24,7 @@ from rich.progress import (
 from rich.text import Text
 
 from phalanx.data.packed.index import Layout, PackIndex
-from phalanx.data.packed.splits import find_splits
+from phalanx.data.packed.index_file import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
 from phalanx.data.packing.find_origin import find_origin
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions

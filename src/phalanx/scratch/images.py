@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from phalanx.data.datasets.arrays import Arrays
+from phalanx.data.datasets.images import Arrays
 from phalanx.scratch.arrays import Array, Bytes, Labels, Rows
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from phalanx.data.datasets.array_cache import cached, checksum_file, read
-from phalanx.data.datasets.arrays import Bytes
+from phalanx.data.datasets.images import Bytes
 
 ARRAY = np.arange(1000, dtype=np.uint8).reshape(10, 100)
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from phalanx.data.datasets.catalog import resolve
-from phalanx.data.datasets.cifar10 import read_cifar10
 from phalanx.data.datasets.dataset import load_dataset
+from phalanx.data.datasets.images import read_files
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.file_sets import CIFAR10
 from phalanx.errors import UserError
@@ -56,7 +56,7 @@ def linked(folder: Path, to: Path) -> Path:
 
 
 def test_what_was_written_is_read(folder: Path) -> None:
-    arrays = read_cifar10(folder)
+    arrays = read_files("cifar10", folder)
     assert arrays.train_images.shape == (50_000, 3, 32, 32)
     assert arrays.validation_images.shape == (10_000, 3, 32, 32)
     assert (arrays.train_labels == np.arange(50_000) % 10).all()
@@ -81,7 +81,9 @@ def test_the_data_set_is_found_and_normalised(folder: Path) -> None:
     assert dataset.train_inputs.is_contiguous()
     assert dataset.train_inputs.dtype == torch.float64
     assert dataset.validation_targets.tolist() == [*range(10)] * 2
-    pixels = torch.from_numpy(read_cifar10(folder).train_images[10_003].astype(float)) / 255
+    pixels = (
+        torch.from_numpy(read_files("cifar10", folder).train_images[10_003].astype(float)) / 255
+    )
     mean, deviation = torch.tensor([[0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]]).double()
     expected = (pixels - mean[:, None, None]) / deviation[:, None, None]
     torch.testing.assert_close(dataset.train_inputs[10_003], expected, rtol=0, atol=1e-6)
@@ -98,7 +100,7 @@ def test_states(folder: Path, tmp_path: Path) -> None:
     damaged.write_bytes(b"\x0a" + records(2).tobytes()[1:])
     assert state(tmp_path) == "damaged: labels"
     with pytest.raises(UserError, match=r"label 20000 is 10, and there are 10 classes\nremove it"):
-        read_cifar10(damaged.parent)
+        read_files("cifar10", damaged.parent)
     damaged.write_bytes(b"\0" * 1000)
     assert state(tmp_path) == "damaged: data_batch_3.bin"
     message = f"{damaged} is truncated: expected 30730000 bytes, found 1000\nremove it and take the"

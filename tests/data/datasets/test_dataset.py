@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from phalanx.data.datasets.arrays import Arrays
 from phalanx.data.datasets.catalog import digits_file
 from phalanx.data.datasets.dataset import Dataset, load_dataset
-from phalanx.data.datasets.images import pack, unpack
+from phalanx.data.datasets.images import Arrays, pack, unpack
 from phalanx.errors import UserError
 
 

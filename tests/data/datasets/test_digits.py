@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from phalanx.data.datasets.arrays import Arrays
 from phalanx.data.datasets.digits import (
     TRAIN_SEED,
     VALIDATION_SEED,
@@ -20,6 +19,7 @@ from phalanx.data.datasets.digits import (
     read_originals,
     split_originals,
 )
+from phalanx.data.datasets.images import Arrays
 
 # The same on one thread and on two, with scalar, AVX2 and AVX-512 arithmetic.
 SHA256 = Arrays(

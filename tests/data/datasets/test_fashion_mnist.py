@@ -12,7 +12,7 @@ import torch
 
 from phalanx.data.datasets.catalog import resolve
 from phalanx.data.datasets.dataset import load_dataset
-from phalanx.data.datasets.fashion_mnist import read_fashion
+from phalanx.data.datasets.images import read_files
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.file_sets import FASHION
 from phalanx.data.published.published_file import is_verified
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_was_written_is_read(folder: Path) -> None:
-    arrays = read_fashion(folder)
+    arrays = read_files("fashion", folder)
     for found, expected in zip(
         arrays, (images(60_000), labels(60_000), images(10_000), labels(10_000)), strict=True
     ):
@@ -121,7 +121,7 @@ def test_labels_that_cannot_be_right(folder: Path, tmp_path: Path, bad: int, mes
     path.unlink()
     path.write_bytes(idx(wrong))
     with pytest.raises(UserError, match=f"{path} {message}"):
-        read_fashion(made)
+        read_files("fashion", made)
     states = {holding.name: holding.state for holding in inventory(tmp_path)}
     assert states["fashion"] == "damaged: labels"
 
@@ -135,7 +135,7 @@ def test_images_of_another_size(folder: Path, tmp_path: Path) -> None:
     path.unlink()
     path.write_bytes(idx(images(60_000).reshape(120_000, 14, 28)))
     with pytest.raises(UserError, match="holds 120000 x 14 x 28 values, not images of 28 x 28"):
-        read_fashion(made)
+        read_files("fashion", made)
 
 
 def test_the_published_checksum_is_that_of_the_zipped_file(folder: Path, tmp_path: Path) -> None:

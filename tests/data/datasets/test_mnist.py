@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from phalanx.data.datasets.mnist import read_mnist
+from phalanx.data.datasets.images import read_files
 from phalanx.errors import UserError
 
 
 def test_the_arrays_are_those_of_mnist(mnist_folder: Path) -> None:
-    arrays = read_mnist(mnist_folder)
+    arrays = read_files("mnist", mnist_folder)
     assert arrays.train_images.shape == (60_000, 28, 28)
     assert arrays.validation_images.shape == (10_000, 28, 28)
     assert arrays.train_labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
@@ -22,4 +22,4 @@ def test_the_arrays_are_those_of_mnist(mnist_folder: Path) -> None:
 def test_a_missing_file_is_named(mnist_copy: Path) -> None:
     (mnist_copy / "t10k-images-idx3-ubyte.gz").unlink()
     with pytest.raises(UserError, match=r"t10k-images-idx3-ubyte\.gz is missing"):
-        read_mnist(mnist_copy)
+        read_files("mnist", mnist_copy)

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from phalanx.data.datasets import language_reference
 from phalanx.data.datasets.catalog import CONTEXT, resolve
 from phalanx.data.datasets.dataset import load_dataset
-from phalanx.data.datasets.language_reference import Reference, cut, read_reference
+from phalanx.data.datasets.language_reference import (
+    ALPHABET,
+    UNKNOWN,
+    VOCABULARY,
+    Reference,
+    cut,
+    decode,
+    encode,
+    read_reference,
+)
 from phalanx.data.datasets.text import num_windows, read_text, windows
-from phalanx.data.datasets.vocabulary import ALPHABET, UNKNOWN, VOCABULARY, decode, encode
 from phalanx.errors import UserError
 
 

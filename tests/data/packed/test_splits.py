@@ -11,9 +11,8 @@ import pytest
 
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.packed.index import INDEX
-from phalanx.data.packed.index_file import SPLITS, read_index
+from phalanx.data.packed.index_file import SPLITS, find_splits, read_index, write_splits
 from phalanx.data.packed.pack import Pack
-from phalanx.data.packed.splits import find_splits, write_splits
 from phalanx.data.packed.verify import damaged_samples, verify
 from phalanx.data.sources.pack_description import describe
 from phalanx.errors import UserError

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.data.packing.split import split
+from phalanx.data.packing.run import split
 
 chunk_sizes = st.lists(st.integers(0, 20), min_size=1, max_size=8)
 

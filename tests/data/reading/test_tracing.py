@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.data.reading.pack_reader import Preparation
-from phalanx.data.reading.tracing import lane_of
+from phalanx.data.reading.prefetch import lane_of
 from phalanx.data.sources.pack_description import describe
 from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.records.spans import SpanRecorder

@@ -9,10 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from phalanx.data.datasets.arrays import Bytes
 from phalanx.data.file_lock import exclusive
 from phalanx.records.files import write_atomically
+
+Bytes = NDArray[np.uint8]
 
 LOCK_TIMEOUT_S = 60.0
 

@@ -12,8 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
-from phalanx.data.datasets.language_reference import describe_reference
-from phalanx.data.datasets.vocabulary import VOCABULARY
+from phalanx.data.datasets.language_reference import VOCABULARY, describe_reference
 from phalanx.data.published.file_sets import (
     CIFAR10,
     FASHION,

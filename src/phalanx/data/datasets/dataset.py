@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from phalanx.data.datasets.arrays import Bytes
+from phalanx.data.datasets.array_cache import Bytes
 from phalanx.data.datasets.catalog import DatasetChoice, Name, resolve
 from phalanx.data.datasets.images import read_images
 from phalanx.data.datasets.text import Tokens, read_text

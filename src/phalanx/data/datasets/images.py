@@ -1,18 +1,36 @@
 """Images and labels of a chosen data set as arrays; needs no PyTorch, unless the embedded digits
-must be made first."""
+must be made first.
+
+Sources: LeCun, Cortes & Burges, "The MNIST database of handwritten digits"; Xiao, Rasul & Vollgraf
+2017, arXiv:1708.07747 (Fashion-MNIST); Krizhevsky 2009, "Learning multiple layers of features from
+tiny images" (CIFAR-10).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from phalanx.data.datasets.array_cache import cached
-from phalanx.data.datasets.arrays import Arrays, Bytes
+from phalanx.data.datasets.array_cache import Bytes, cached
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, Name, digits_file
-from phalanx.data.datasets.cifar10 import read_cifar10
-from phalanx.data.datasets.fashion_mnist import read_fashion
-from phalanx.data.datasets.mnist import read_mnist
+from phalanx.data.datasets.idx import parse_idx
+from phalanx.data.published.file_sets import CIFAR10, FASHION, MNIST, FileSet
+from phalanx.data.published.published_file import PublishedFile, find_file, read_verified
+from phalanx.errors import UserError
+
+NUM_CLASSES = 10
+GREY, COLOURS = (28, 28), (3, 32, 32)
+
+
+class Arrays(NamedTuple):
+    """Images (n, 28, 28), or (n, 3, 32, 32) of colours; labels (n,) from 0 to 9."""
+
+    train_images: Bytes
+    train_labels: Bytes
+    validation_images: Bytes
+    validation_labels: Bytes
 
 
 def read_images(choice: DatasetChoice) -> Arrays:
@@ -30,8 +48,13 @@ def read_files(name: Name, folder: Path) -> Arrays:
 
     Raises: UserError when a file is missing, truncated or damaged.
     """
-    readers = {"mnist": read_mnist, "fashion": read_fashion, "cifar10": read_cifar10}
-    return readers[name](folder)
+    match name:
+        case "mnist":
+            return _read_idx_files(folder, MNIST)  # whose checksums are known
+        case "fashion":
+            return _read_fashion(folder)
+        case _:
+            return _read_cifar10(folder)
 
 
 def _make_packed_digits() -> Bytes:
@@ -50,6 +73,79 @@ def pack(arrays: Arrays) -> Bytes:
 
 def unpack(rows: Bytes) -> Arrays:
     """The inverse of `pack`."""
-    images, labels = rows[:, :-1].reshape(-1, 28, 28), rows[:, -1]
+    images, labels = rows[:, :-1].reshape(-1, *GREY), rows[:, -1]
     train, validation = slice(None, NUM_TRAIN_SAMPLES), slice(NUM_TRAIN_SAMPLES, None)
     return Arrays(images[train], labels[train], images[validation], labels[validation])
+
+
+def _read_idx_files(folder: Path, files: FileSet) -> Arrays:
+    """Images and labels for training, images and labels for validation."""
+    return Arrays(
+        *(
+            _read_idx(folder, file, files, shape)
+            for file, shape in zip(files.files, (GREY, (), GREY, ()), strict=True)
+        )
+    )
+
+
+def _read_idx(folder: Path, file: PublishedFile, files: FileSet, shape: tuple[int, ...]) -> Bytes:
+    """shape: of one image or label."""
+    path, content = _read(folder, file, files)
+    array = parse_idx(content, str(path), num_dims=1 + len(shape))
+    if array.shape[1:] != shape:
+        sizes = " x ".join(map(str, array.shape))
+        raise UserError(f"{path} holds {sizes} values, not images of 28 x 28\n{file.remedy}")
+    return array.astype(np.uint8, copy=False)
+
+
+def _read(folder: Path, file: PublishedFile, files: FileSet) -> tuple[Path, bytes]:
+    path = find_file(folder, file)
+    if path is None:
+        raise UserError(f"{folder / file.usual_name} is missing; {files.how_to_get}")
+    return path, read_verified(path, file)
+
+
+def _read_fashion(folder: Path) -> Arrays:
+    arrays = _read_idx_files(folder, FASHION)
+    for labels, file in zip(arrays[1::2], FASHION.files[1::2], strict=True):
+        check_labels(labels, f"{folder / file.name}", file.remedy)
+    return arrays
+
+
+def _read_cifar10(folder: Path) -> Arrays:
+    """Read the binary version: records of a label and 3 × 32 × 32 pixels, plane by plane."""
+    records = [
+        np.frombuffer(bytearray(_read(folder, file, CIFAR10)[1]), np.uint8).reshape(
+            -1, 1 + np.prod(COLOURS)
+        )
+        for file in CIFAR10.files
+    ]
+    train, validation = np.concatenate(records[:-1]), records[-1]
+    test = CIFAR10.files[-1]
+    check_labels(train[:, 0], f"{folder} (data_batch_1 to 5)", test.remedy)
+    check_labels(validation[:, 0], str(folder / test.name), test.remedy)
+    return Arrays(
+        train_images=train[:, 1:].reshape(-1, *COLOURS),
+        train_labels=train[:, 0],
+        validation_images=validation[:, 1:].reshape(-1, *COLOURS),
+        validation_labels=validation[:, 0],
+    )
+
+
+def check_labels(labels: Bytes, source: str, remedy: str) -> None:
+    """Raises: UserError where one is no class, or classes are not equally many, as published.
+
+    labels: (n,). It stands in for a checksum where none was published.
+    """
+    wrong = np.flatnonzero(labels >= NUM_CLASSES)
+    if wrong.size:
+        raise UserError(
+            f"{source} is damaged: label {wrong[0]} is {labels[wrong[0]]}, "
+            f"and there are {NUM_CLASSES} classes\n{remedy}"
+        )
+    counts = np.bincount(labels, minlength=NUM_CLASSES)
+    if (counts != counts[0]).any():
+        raise UserError(
+            f"{source} is damaged: its classes have {counts.min()} to {counts.max()} images, "
+            f"not {labels.size // NUM_CLASSES} each\n{remedy}"
+        )

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.datasets.catalog import CONTEXT
-from phalanx.data.datasets.language_reference import Reference, read_reference
-from phalanx.data.datasets.vocabulary import encode
+from phalanx.data.datasets.language_reference import Reference, encode, read_reference
 
 Tokens = NDArray[np.int64]
 

@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.checked_reads import compiled
-from phalanx.data.packed.index import PackIndex
+from phalanx.data.packed.index import PackIndex, sample_bytes
 from phalanx.data.packed.open_files import OpenFile, OpenFiles
-from phalanx.data.packed.index import sample_bytes
 from phalanx.data.packed.span_table import SpanTable
 
 

@@ -15,10 +15,9 @@ from phalanx.data.packed.buffer_pool import BufferPool
 from phalanx.data.packed.check_files import check_files
 from phalanx.data.packed.damage import ALTERED_CHECKSUM, DamagedError, describe_outcome
 from phalanx.data.packed.decode import decode_image
-from phalanx.data.packed.index import Field, PackIndex, Shard
+from phalanx.data.packed.index import Field, PackIndex, Shard, element, sample_bytes
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.part_reader import LocatedParts, PartReader
-from phalanx.data.packed.shard_files import element, sample_bytes
 
 Indices = NDArray[np.int64]
 

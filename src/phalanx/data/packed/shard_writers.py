@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -11,10 +14,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.checked_reads import crcs_of_rows
-from phalanx.data.packed.hashed_file import HashedFile
-from phalanx.data.packed.index import Field, File, Layout, Shard
-from phalanx.data.packed.shard_files import ENDINGS, element, file_names, npy_header, sample_bytes
+from phalanx.data.packed.index import (
+    ENDINGS,
+    Field,
+    File,
+    Layout,
+    Shard,
+    element,
+    file_names,
+    npy_header,
+    sample_bytes,
+)
 from phalanx.data.packed.tar_headers import BLOCK_BYTES, END, member_header, padded
+
+_CHUNK_BYTES = 1 << 20
+
+
+class HashedFile:
+    """Sequential writer; holds one descriptor until `finish` or `abandon`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("w+b", buffering=_CHUNK_BYTES)
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def write(self, content: bytes | memoryview) -> None:
+        """content: of bytes."""
+        self._file.write(content)
+        self._hash.update(content)
+        self.size_bytes += len(content)
+
+    def replace_start(self, content: bytes) -> None:
+        """Overwrite the first bytes, and compute the checksum of the whole file again."""
+        self._file.seek(0)
+        self._file.write(content)
+        self._file.seek(0)
+        self._hash = hashlib.sha256()
+        while chunk := self._file.read(_CHUNK_BYTES):
+            self._hash.update(chunk)
+
+    def finish(self) -> File:
+        """Flush and fsync the file; return its name, size and SHA-256."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return File(name=self._path.name, bytes=self.size_bytes, sha256=self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        with suppress(OSError):  # what is in the buffer may not fit on the disk
+            self._file.close()
+        self._path.unlink(missing_ok=True)
+
 
 Sample = Mapping[str, NDArray[Any] | bytes]
 """By field: an array of its dtype and shape, or the encoded bytes."""

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.damage import WHAT_TO_DO
-from phalanx.data.packed.index import PackIndex, Shard
-from phalanx.data.packed.shard_files import sample_bytes
+from phalanx.data.packed.index import PackIndex, Shard, sample_bytes
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular
 

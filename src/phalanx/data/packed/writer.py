@@ -15,8 +15,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
-from phalanx.data.packed.check_index import check_fields, check_layout
-from phalanx.data.packed.check_samples import check_rows, check_sample
+from phalanx.data.packed.check_index import check_fields, check_layout, check_rows, check_sample
 from phalanx.data.packed.field_statistics import measure_fields
 from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, Shard
 from phalanx.data.packed.index_file import encode_index, read_index

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
-from phalanx.data.packing.origin import Numbers
-from phalanx.data.packing.skipped_items import SkippedItems
+from phalanx.data.packing.origin import Numbers, SkippedItems
 
 
 class ChunkedOrigin(ABC):

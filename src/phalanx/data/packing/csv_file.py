@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.gzip_file import read_unzipped
-from phalanx.data.packing.columns import chosen_columns
 from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
 from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
@@ -122,3 +121,25 @@ def _is_finite(word: str) -> bool:
         return bool(np.isfinite(float(word)))
     except ValueError:
         return False
+
+
+def chosen_columns(
+    path: Path, names: Sequence[str], options: OriginOptions
+) -> tuple[list[str], str]:
+    """Names of the inputs, in the order of the table unless they were given, and of the target.
+
+    Raises: UserError when one does not exist or the target is not named.
+    """
+    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+    if options.target is None:
+        raise UserError(f"which column of {path} is the target? name one with --target: {listed}")
+    for name in (*options.inputs, options.target):
+        if name not in names:
+            raise UserError(f"{path} has no column {name!r}: it has {listed}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if list(names).count(name) > 1)
+        raise UserError(f"{path} has two columns {twice!r}")
+    inputs = list(options.inputs) or [name for name in names if name != options.target]
+    if not inputs or options.target in inputs:
+        raise UserError(f"{path}: inputs {inputs} and target {options.target!r} must differ")
+    return inputs, options.target

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phalanx.data.packing.array_origins import NAMES, idx_files, read_idx_folder, read_known
 from phalanx.data.packing.csv_file import read_csv
 from phalanx.data.packing.hdf5_file import Hdf5File
-from phalanx.data.packing.idx_files import idx_files, read_idx_folder
 from phalanx.data.packing.image_files import has_images
 from phalanx.data.packing.image_folder import ImageFolder
-from phalanx.data.packing.named_datasets import NAMES, read_known
-from phalanx.data.packing.origin import Kind, Origin, OriginOptions
+from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItems, reported
 from phalanx.data.packing.parquet_files import ParquetFiles
-from phalanx.data.packing.skipped_items import SkippedItems, reported
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from phalanx.data.packing.skipped_items import SkippedItems, reported
+from phalanx.data.packing.origin import SkippedItems, reported
 from phalanx.errors import UserError
 
 ENDINGS = (

@@ -21,8 +21,7 @@ from phalanx.data.packed.decode import (
     pillow,
 )
 from phalanx.data.packed.index import Encoding, Field
-from phalanx.data.packing.origin import OriginOptions
-from phalanx.data.packing.skipped_items import SkippedItems, reported
+from phalanx.data.packing.origin import OriginOptions, SkippedItems, reported
 from phalanx.errors import UserError
 
 KEPT = ("PNG", "JPEG")

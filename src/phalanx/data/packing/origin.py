@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
-from phalanx.data.packing.skipped_items import SkippedItems
 from phalanx.errors import UserError
 
 Numbers = NDArray[np.int64]
@@ -106,3 +105,30 @@ def fingerprint_of(files: Iterable[Path]) -> str:
         state = file.stat()
         digest.update(f"{file.name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode())
     return digest.hexdigest()[:16]
+
+
+MAX_NAMED = 10
+
+
+@dataclass
+class SkippedItems:
+    """Files or members that are not packed, for one reason."""
+
+    reason: str
+    names: list[str] = field(default_factory=list)
+    """The first ones."""
+    count: int = 0
+
+    def add(self, name: object) -> None:
+        self.count += 1
+        if len(self.names) < MAX_NAMED:
+            self.names.append(str(name))
+
+    def __str__(self) -> str:
+        more = f" and {self.count - len(self.names):,} more" if self.count > len(self.names) else ""
+        return f"{self.count:,} {self.reason}: {', '.join(self.names)}{more}"
+
+
+def reported(groups: Iterable[SkippedItems]) -> list[SkippedItems]:
+    """Return the groups that hold anything."""
+    return [group for group in groups if group.count]

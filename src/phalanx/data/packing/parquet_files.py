@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
 from phalanx.data.packing.chunked_origin import ChunkedOrigin
-from phalanx.data.packing.columns import chosen_columns
+from phalanx.data.packing.csv_file import chosen_columns
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.origin import OriginOptions, fingerprint_of
 from phalanx.data.packing.targets import TargetLocations, labelled

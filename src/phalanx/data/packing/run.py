@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from phalanx.data.packed.check_index import check_fields, check_layout
-from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex
-from phalanx.data.packed.index_file import read_index, splits_of
-from phalanx.data.packed.shard_files import sample_bytes
-from phalanx.data.packed.splits import write_splits
+from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, sample_bytes
+from phalanx.data.packed.index_file import read_index, splits_of, write_splits
+from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.data.packed.writer import PackWriter, hidden_folder, sync_folder
-from phalanx.data.packing.check_finite import check_finite
 from phalanx.data.packing.origin import Origin
-from phalanx.data.packing.split import Numbers, split
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 
@@ -227,3 +227,70 @@ def _refusals(target: Path) -> Iterator[None]:
         raise UserError(
             f"{error.filename or target} cannot be written: {error.strerror}"
         ) from error
+
+
+Numbers = NDArray[np.int64]
+
+
+class Splits(NamedTuple):
+    """The samples of each, in the order in which they are packed."""
+
+    train: Numbers
+    validation: Numbers
+
+
+def split(
+    chunks: Sequence[range], *, seed: int, share: float, validation: Numbers | None = None
+) -> Splits:
+    """Every sample once, shuffled: chunks among each other, and samples within their chunk, so that
+    each chunk is read once.
+
+    share: of samples for validation, chosen at random all over the data; at least one, and never
+    all, where it is above 0. validation: these instead.
+    """
+    random = np.random.Generator(np.random.PCG64(seed))
+    order = _shuffled(chunks, random)
+    is_validation = np.zeros(len(order), bool)
+    if validation is not None:
+        is_validation[validation] = True
+    elif share > 0 and len(order) > 1:
+        count = min(max(1, round(share * len(order))), len(order) - 1)
+        is_validation[random.permutation(len(order))[:count]] = True
+    return Splits(order[~is_validation[order]], order[is_validation[order]])
+
+
+def _shuffled(chunks: Sequence[range], random: np.random.Generator) -> Numbers:
+    parts = [
+        chunks[i].start + random.permutation(len(chunks[i]))
+        for i in random.permutation(len(chunks))
+    ]
+    return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
+
+
+def check_finite(samples: Rows | list[Sample], numbers: Numbers, source: str) -> None:
+    """numbers: of the samples in their source, for the message.
+
+    Raises: UserError naming the first sample whose inputs hold NaN or infinity.
+    """
+    if isinstance(samples, list):
+        is_finite = [_is_finite(sample["inputs"]) for sample in samples]
+        row = next((i for i, finite in enumerate(is_finite) if not finite), None)
+    else:
+        row = _first_row(samples["inputs"])
+    if row is not None:
+        raise UserError(
+            f"{source}: the inputs of sample {numbers[row]}, counted from 0, are not all finite "
+            "numbers\nmend that sample, or leave it out"
+        )
+
+
+def _is_finite(part: NDArray[Any] | bytes) -> bool:
+    if isinstance(part, bytes) or part.dtype.kind != "f":
+        return True
+    return bool(np.isfinite(part).all())
+
+
+def _first_row(rows: NDArray[Any]) -> int | None:
+    if _is_finite(rows):
+        return None
+    return int(np.argmin(np.isfinite(rows).reshape(len(rows), -1).all(1)))

@@ -14,8 +14,7 @@ from phalanx.data.packed.index import Field
 from phalanx.data.packed.npy_content import parse_npy
 from phalanx.data.packed.shard_writers import Sample
 from phalanx.data.packing.image_form import ImageForm, choose_form, peek
-from phalanx.data.packing.origin import Numbers, OriginOptions, fingerprint_of
-from phalanx.data.packing.skipped_items import SkippedItems
+from phalanx.data.packing.origin import Numbers, OriginOptions, SkippedItems, fingerprint_of
 from phalanx.data.packing.tar_members import Member, read_samples
 from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -10,6 +11,7 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from phalanx.data.reading.reader_processes import ReaderProcesses
 from phalanx.errors import RunFailedError
+from phalanx.records.spans import SpanRecorder, now_ns
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -122,3 +124,24 @@ def _result(future: Future[Result], timeout_s: float) -> Result:
         if future.done():  # raised by `fetch`
             raise
         raise RunFailedError(f"a reader gave nothing for {timeout_s:g} s") from None
+
+
+def trace_reads(fetch: Callable[[Item], Result], spans: SpanRecorder) -> Callable[[Item], Result]:
+    """Wrap `fetch` so that each call records a span in its thread's lane."""
+
+    def read(item: Item) -> Result:
+        began = now_ns()
+        result = fetch(item)
+        spans.add("read", lane_of(threading.current_thread().name), began, now_ns())
+        return result
+
+    return read
+
+
+def lane_of(thread: str) -> str:
+    """Return the trace lane of a thread: numbered for a thread of a reader pool, else "reader".
+
+    For example: "reader_1" is "reader 1".
+    """
+    name, _, number = thread.rpartition("_")
+    return f"{name} {number}" if name == "reader" and number.isdigit() else "reader"

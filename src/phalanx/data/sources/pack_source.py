@@ -19,8 +19,7 @@ from phalanx.data.reading.pack_reader import (
     ReadResult,
     SplitReader,
 )
-from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers
-from phalanx.data.reading.tracing import trace_reads
+from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers, trace_reads
 from phalanx.data.sampler import GlobalBatches
 from phalanx.data.sources.in_memory import evaluation_slices
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription

@@ -1,15 +1,18 @@
-"""Pairs of IDX files, images and labels, as MNIST and its relatives are published."""
+"""Origins held in memory: pairs of IDX files, and the data sets that Phalanx knows by name."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from phalanx.data.datasets.catalog import Name, resolve
 from phalanx.data.datasets.idx import read_idx
+from phalanx.data.datasets.images import read_images
+from phalanx.data.datasets.text import read_text
 from phalanx.data.packing.origin import ArraysOrigin, OriginOptions, fingerprint_of
 from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
@@ -71,3 +74,26 @@ def _load(parts: dict[str, Path]) -> tuple[NDArray[Any], NDArray[Any]]:
             f"{parts['images']} has {len(images)} images, {parts['labels']} {len(labels)} labels"
         )
     return (images[:, None] if images.ndim == 3 else images), labels
+
+
+NAMES: tuple[str, ...] = get_args(Name)
+
+
+def read_known(name: str, data_root: Path | None = None) -> ArraysOrigin:
+    """Images (channels, height, width) and their classes; of text tokens and those that follow.
+
+    Raises: UserError when files are asked for and missing, or damaged.
+    """
+    choice = resolve(name, data_root)
+    arrays = read_text() if choice.name == "text" else read_images(choice)
+    train_inputs, train_targets, validation_inputs, validation_targets = arrays
+    inputs = np.concatenate([train_inputs, validation_inputs])
+    targets = np.concatenate([train_targets, validation_targets]).astype(np.int64)
+    return ArraysOrigin(
+        choice.name if choice.folder is None else f"{choice.name} in {choice.folder}",
+        inputs.reshape(len(inputs), *choice.shape.inputs),
+        targets,
+        classes=[str(i) for i in range(choice.shape.num_classes)],
+        fingerprint=f"{len(inputs)} samples",
+        num_train=len(train_inputs),
+    )
