@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, cast
 
 from phalanx.errors import UserError
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import check_regular, readable
 
 GZIP_MAGIC = b"\x1f\x8b"
 _CHUNK_BYTES = 2**20
@@ -19,20 +22,8 @@ def read_unzipped(path: Path, *, limit_bytes: int | None = None) -> bytes:
     limit_bytes: read no further; a small file that unzips without end cannot fill the memory.
     Raises: UserError when the file cannot be read or its compression is damaged.
     """
-    count = -1 if limit_bytes is None else limit_bytes
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            zipped = file.read(2) == GZIP_MAGIC
-            file.seek(0)
-            if not zipped:
-                return file.read(count)
-            with gzip.open(file) as unzipped:
-                return unzipped.read(count)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is truncated or damaged: {error}") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with _opened(path) as (_, content):
+        return content.read(-1 if limit_bytes is None else limit_bytes)
 
 
 def unzipped_size(path: Path, expected_bytes: int) -> int:
@@ -43,30 +34,29 @@ def unzipped_size(path: Path, expected_bytes: int) -> int:
     unzipping; a file cut short ends with anything and is unzipped to see how far it goes.
     Raises: UserError when the file cannot be read or ends in the middle.
     """
-    try:
-        check_regular(path)
-        with path.open("rb") as file:
-            zipped = file.read(2) == GZIP_MAGIC
-            size = file.seek(0, 2)
-            if not zipped:
-                return min(size, expected_bytes + 1)
-            file.seek(max(0, size - 4))
-            if int.from_bytes(file.read(), "little") == expected_bytes:
-                return expected_bytes
-            return _count(path, expected_bytes + 1)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _count(path: Path, limit_bytes: int) -> int:
-    found = 0
-    try:
-        with gzip.open(path) as file:
-            while found < limit_bytes:
-                chunk = file.read(min(_CHUNK_BYTES, limit_bytes - found))
-                if not chunk:
-                    break
-                found += len(chunk)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{path} is truncated or damaged: {error}") from error
+    limit, found = expected_bytes + 1, 0
+    with _opened(path) as (file, content):
+        size = file.seek(0, 2)
+        if content is file:
+            return min(size, limit)
+        file.seek(max(0, size - 4))
+        if int.from_bytes(file.read(), "little") == expected_bytes:
+            return expected_bytes
+        file.seek(0)
+        while chunk := content.read(min(_CHUNK_BYTES, limit - found)):
+            found += len(chunk)
     return found
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
+    """Open a file; yield it and its content, unzipped where it is gzipped."""
+    with readable(path):
+        check_regular(path)
+        try:
+            with path.open("rb") as file:
+                zipped = file.read(2) == GZIP_MAGIC
+                file.seek(0)
+                yield file, cast(IO[bytes], gzip.GzipFile(fileobj=file)) if zipped else file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise UserError(f"{path} is truncated or damaged: {error}") from error

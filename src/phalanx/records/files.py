@@ -14,7 +14,7 @@ import msgspec
 from phalanx.errors import UserError
 from phalanx.records.collectives import AnyBenchEvent, Bench
 from phalanx.records.io import AnyIoEvent, IoBench
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import check_regular, read_regular, readable
 from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
@@ -183,10 +183,8 @@ class _Tail(Generic[_Line]):
         """Yield the whole lines that were added since the last call; none if there is no file."""
         if not self._path.exists():
             return
-        try:
+        with readable(self._path):
             check_regular(self._path)
-        except OSError as error:
-            raise _unreadable(self._path, error) from error
         with self._path.open("rb") as file:
             file.seek(self._position)
             for line in file:
@@ -273,18 +271,12 @@ def _readable(document: Run | Study | Bench | IoBench | Failure) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _unreadable(path: Path, error: OSError) -> UserError:
-    return UserError(f"{path} cannot be read: {error.strerror}")
-
-
 def _read(path: Path, kind: type[_Document]) -> _Document:
     try:
-        check_regular(path)
-        document = msgspec.json.decode(path.read_bytes(), type=kind)
-    except FileNotFoundError:
-        raise UserError(f"{path} does not exist") from None
-    except OSError as error:
-        raise _unreadable(path, error) from error
+        with readable(path):
+            if not path.exists():
+                raise UserError(f"{path} does not exist")
+            document = msgspec.json.decode(read_regular(path), type=kind)
     except DECODE_ERRORS as error:
         raise UserError(f"{path} is damaged: {error}") from error
     if document.schema > SCHEMA_VERSION:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from phalanx.errors import UserError
@@ -23,7 +24,10 @@ class DamagedError(UserError):
 
     def __reduce__(self) -> tuple[object, ...]:
         """Support pickling: reader processes send it to their parent."""
-        return _rebuilt, (self.fault, self.file, self.sample, self.offset_bytes)
+        again = partial(
+            DamagedError, file=self.file, sample=self.sample, offset_bytes=self.offset_bytes
+        )
+        return again, (self.fault,)
 
 
 def describe_outcome(outcome: int) -> str:
@@ -31,7 +35,3 @@ def describe_outcome(outcome: int) -> str:
     if outcome < 0:
         return f"cannot be read: {os.strerror(-outcome)}"
     return "lies beyond the file's end" if outcome == 1 else "is not what was packed"
-
-
-def _rebuilt(fault: str, file: Path, sample: int, offset_bytes: int) -> DamagedError:
-    return DamagedError(fault, file=file, sample=sample, offset_bytes=offset_bytes)

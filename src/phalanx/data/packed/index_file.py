@@ -13,7 +13,7 @@ from phalanx.data.packed.check_index import check_index
 from phalanx.data.packed.index import INDEX, SCHEMA_VERSION, PackIndex
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import read_regular, readable
 
 SPLITS = "splits.json"
 
@@ -24,13 +24,11 @@ def read_index(folder: Path) -> PackIndex:
     Raises: UserError when there is none, it is damaged, or a newer Phalanx made it.
     """
     path = folder / INDEX
-    try:
-        check_regular(path)
-        content = path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder} is no pack: it has no {INDEX}{_hint(folder)}") from None
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with readable(path):
+        try:
+            content = read_regular(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise UserError(f"{folder} is no pack: it has no {INDEX}{_hint(folder)}") from None
     try:
         schema = msgspec.json.decode(content, type=_Schema).schema
         if schema > SCHEMA_VERSION:
@@ -64,10 +62,8 @@ def splits_of(folder: Path) -> list[str]:
 
 def has_index(folder: Path) -> bool:
     """Raises: UserError when the folder cannot be read."""
-    try:
+    with readable(folder / INDEX):
         return (folder / INDEX).is_file()
-    except OSError as error:
-        raise UserError(f"{folder / INDEX} cannot be read: {error.strerror}") from error
 
 
 class _Schema(msgspec.Struct):
@@ -133,26 +129,22 @@ def _expected(folder: Path, faults: list[str]) -> Mapping[str, int]:
     """Read `splits.json`; empty for packs without one."""
     path = folder / SPLITS
     try:
-        check_regular(path)
-        return msgspec.json.decode(path.read_bytes(), type=SplitList).splits
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except OSError as error:
-        faults.append(f"{path} cannot be read: {error.strerror}")
+        with readable(path):
+            if not path.exists():
+                return {}
+            return msgspec.json.decode(read_regular(path), type=SplitList).splits
+    except UserError as error:
+        faults.append(str(error))
     except DECODE_ERRORS as error:
         faults.append(f"{path} is damaged: {error}")
     return {}
 
 
 def _folders(folder: Path) -> list[Path]:
-    try:
-        return sorted(
-            path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
-        )
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
+    with readable():
+        if not folder.is_dir():
+            return []
+        return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def _num_shards(folder: Path) -> int:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.buffer_pool import BufferPool
-from phalanx.data.packed.check_files import check_files
 from phalanx.data.packed.damage import ALTERED_CHECKSUM, DamagedError, describe_outcome
 from phalanx.data.packed.decode import decode_image
 from phalanx.data.packed.index import Field, PackIndex, Shard, element, sample_bytes
@@ -34,7 +33,7 @@ class Pack:
     first_samples: NDArray[np.int64]
     """(shards + 1,): the number of each shard's first sample, and `num_samples`."""
 
-    def __init__(self, folder: Path, *, damaged: Literal["stop", "skip"] = "stop") -> None:
+    def __init__(self, folder: Path, damaged: Literal["stop", "skip"] = "stop") -> None:
         """Read the index; shards are opened at first read.
 
         Raises: UserError when there is no index, it is damaged, or a shard is missing; where
@@ -54,12 +53,7 @@ class Pack:
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
         self._reader = PartReader(self.index, self._path, is_strict=damaged == "stop")
         self.first_samples = self._reader.first_samples
-        check_files(self.index, self._path, self._reader, is_strict=damaged == "stop")
-
-    @property
-    def num_damaged(self) -> int:
-        """Number of damaged samples found so far, where these are skipped."""
-        return len(self._damages)
+        self._reader.check_files()
 
     @property
     def damages(self) -> list[DamagedError]:
@@ -139,7 +133,7 @@ class Pack:
         self._reader.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (self.folder, self._damaged)
+        return Pack, (self.folder, self._damaged)
 
     def _read_raw(self, field: str, indices: Indices, out: NDArray[Any]) -> None:
         flat, number = out.reshape(-1).view(np.uint8), self._numbers[field]
@@ -203,7 +197,3 @@ def _array_of(content: bytes, field: Field) -> NDArray[Any]:
     if field.shape is not None and list(array.shape) != field.shape:
         raise ValueError(f"is an image of {array.shape}, not {tuple(field.shape)}")
     return array
-
-
-def _opened(folder: Path, damaged: Literal["stop", "skip"]) -> Pack:
-    return Pack(folder, damaged=damaged)

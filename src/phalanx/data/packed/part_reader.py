@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.checked_reads import SpanBatch, read_spans
+from phalanx.data.packed.damage import WHAT_TO_DO, DamagedError
 from phalanx.data.packed.fast_path import FastPath
 from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.open_files import FileKey, OpenFile, OpenFiles
 from phalanx.data.packed.span_table import PartSpans, SpanTable
 from phalanx.errors import UserError
+from phalanx.records.regular_file import readable
 
 Indices = NDArray[np.int64]
 
@@ -46,13 +48,47 @@ class PartReader:
     def __init__(
         self, index: PackIndex, path_of: Callable[[int, int], Path], *, is_strict: bool
     ) -> None:
-        """path_of: (shard, number of the file) → its path. is_strict: see `SpanTable`."""
-        self._index = index
+        """path_of: (shard, number of the file) → its path. is_strict: damage ends the reading; see
+        `SpanTable`."""
+        self._index, self._path_of, self._is_strict = index, path_of, is_strict
         self._table = SpanTable(index, path_of, is_strict=is_strict)
         self._files = OpenFiles(path_of, mapped_files(index, MAPPED_BYTES), limit=OPEN_FILES)
         self._fast_path = FastPath(index, self._table, self._files, max_files=OPEN_FILES // 2)
         self.first_samples = self._table.first_samples
         self.altered_entry = self._table.altered_entry
+
+    def check_files(self) -> None:
+        """Check that all files exist, and where the reader is strict that they have their sizes.
+
+        Raises: UserError for a missing file or one of another size; DamagedError, naming the first
+                sample cut off, where it is shorter.
+        """
+        for shard, described in enumerate(self._index.shards):
+            for number, file in enumerate(described.files):
+                path = self._path_of(shard, number)
+                with readable(path):
+                    found = path.stat().st_size
+                if found == file.bytes or not self._is_strict:
+                    continue
+                if found < file.bytes and number > 0:
+                    raise self._cut_off(path, shard, number, found)
+                raise UserError(
+                    f"{path} is damaged: it has {found} bytes, not {file.bytes}\n{WHAT_TO_DO}"
+                )
+
+    def _cut_off(self, path: Path, shard: int, number: int, found: int) -> DamagedError:
+        samples = np.arange(self.first_samples[shard], self.first_samples[shard + 1])
+        is_tar = self._index.layout == "tar"
+        fields = range(len(self._index.fields)) if is_tar else [number - 1]
+        parts = [self.locate(field, samples).parts for field in fields]
+        first = int(np.argmax(np.max([p.offsets + p.sizes for p in parts], axis=0) > found))
+        return DamagedError(
+            f"lies beyond its end: it has {found} bytes, not "
+            f"{self._index.shards[shard].files[number].bytes}",
+            file=path,
+            sample=int(samples[first]),
+            offset_bytes=min(int(part.offsets[first]) for part in parts),
+        )
 
     def locate(self, field: int, indices: Indices) -> LocatedParts:
         """Return the location of a field of these samples.
@@ -111,11 +147,9 @@ class PartReader:
         shards = located.shards[rows]
         present = np.flatnonzero(np.bincount(shards)).tolist()
         offsets, sizes, crcs = located.parts
-        try:
+        with readable():
             opened = self._files.get((shard, located.file) for shard in present)
             self._fast_path.open(located.file, present)
-        except OSError as error:
-            raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
         files = _by_row(opened, present, shards)
         spans = SpanBatch(*files, offsets[rows], sizes[rows], destinations, crcs[rows])
         return read_spans(spans, out)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from phalanx.data.packed.damage import WHAT_TO_DO
 from phalanx.data.packed.index import PackIndex, Shard, sample_bytes
 from phalanx.errors import UserError
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import read_regular, readable
 
 NOWHERE = 1 << 62
 """An offset beyond every file, for parts whose table entry is invalid."""
@@ -128,11 +128,8 @@ class SpanTable:
 
 def _content(path: Path, shard: Shard, is_strict: bool) -> tuple[bytes, bool]:
     """Return a shard's table, and whether it was altered."""
-    try:
-        check_regular(path)
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with readable(path):
+        content = read_regular(path)
     is_altered = hashlib.sha256(content).hexdigest() != shard.files[0].sha256
     if is_strict and is_altered:
         raise UserError(

@@ -13,7 +13,7 @@ from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItem
 from phalanx.data.packing.parquet_files import ParquetFiles
 from phalanx.data.packing.tar_files import TarFiles
 from phalanx.errors import UserError
-from phalanx.records.regular_file import check_regular
+from phalanx.records.regular_file import check_regular, readable
 
 _KIND_OF_ENDING: dict[str, Kind] = {
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
@@ -40,7 +40,8 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
             f"there is no {source}: name a file, a folder, or one of {', '.join(NAMES)}"
         )
     if not path.is_dir():
-        check_source(path)
+        with readable(path):
+            check_regular(path)
     kind = options.kind or _kind_of(path)
     _refuse_unused(kind, options)
     match kind:
@@ -56,14 +57,6 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
             return Hdf5File(_file(path, kind), options)
         case "tar":
             return _named_rest(path, kind, TarFiles(_files(path, kind), options))
-
-
-def check_source(path: Path) -> None:
-    """Raises: UserError when it cannot be read, or is a FIFO or a device, which never end."""
-    try:
-        check_regular(path)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _refuse_unused(kind: str, options: OriginOptions) -> None:
@@ -104,7 +97,8 @@ def _files(path: Path, kind: Kind) -> list[Path]:
     if not found:
         raise UserError(f"{path} has no files *.{kind}")
     for file in found:
-        check_source(file)
+        with readable(file):
+            check_regular(file)
     return found
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from phalanx.data.packing.origin import SkippedItems, reported
 from phalanx.errors import UserError
+from phalanx.records.regular_file import readable
 
 ENDINGS = (
     *(".png", ".jpg", ".jpeg", ".jfif", ".jpe", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
@@ -123,10 +124,8 @@ def _visible(folder: Path, groups: _Groups) -> Iterator[Path]:
 
     Raises: UserError for a link to nothing, or an image that is a FIFO or a device.
     """
-    try:
+    with readable(folder):
         paths = sorted(folder.iterdir())
-    except OSError as error:
-        raise UserError(f"{folder} cannot be read: {error.strerror}") from error
     for path in paths:
         if path.name.startswith("."):
             groups.hidden.add(path)

@@ -13,8 +13,8 @@ from phalanx.data.packed.shard_writers import Sample
 from phalanx.data.packing.image_files import find_images
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.origin import Numbers, OriginOptions, fingerprint_of
-from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
+from phalanx.records.regular_file import readable
 
 
 class ImageFolder:
@@ -49,19 +49,11 @@ class ImageFolder:
         self._pool.shutdown()
 
     def _packed(self, path: Path) -> NDArray[np.uint8] | bytes:
-        return self._form.packed(_content(path), str(path))
+        with readable(path):
+            content = path.read_bytes()
+        return self._form.packed(content, str(path))
 
 
 def _peek_file(path: Path) -> Peek:
-    try:
-        with path.open("rb") as file:
-            return peek(file, str(path))
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    with readable(path), path.open("rb") as file:
+        return peek(file, str(path))

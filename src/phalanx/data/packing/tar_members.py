@@ -12,6 +12,7 @@ from typing import IO, NamedTuple
 
 from phalanx.data.packed.tar_headers import BLOCK_BYTES
 from phalanx.errors import UserError
+from phalanx.records.regular_file import readable
 
 _CHUNK_BYTES = 2**20
 
@@ -33,7 +34,7 @@ def read_samples(number: int, path: Path) -> Iterator[dict[str, Member]]:
     """
     key, sample = "", dict[str, Member]()
     try:
-        with path.open("rb") as file:
+        with readable(path), path.open("rb") as file:
             for info in _read_infos(path, file):
                 if info.isdir():
                     continue
@@ -53,8 +54,6 @@ def read_samples(number: int, path: Path) -> Iterator[dict[str, Member]]:
                 sample[ending] = Member(number, info.name, info.offset_data, info.size)
     except (tarfile.TarError, EOFError) as error:
         raise UserError(f"{path} is not a tar, or damaged: {error}") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
     if sample:
         yield sample
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from phalanx.data.gzip_file import read_unzipped, unzipped_size
 from phalanx.errors import UserError
+from phalanx.records.regular_file import readable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +67,8 @@ MNIST_MIRRORS = (
 def find_file(folder: Path, file: PublishedFile) -> Path | None:
     """The file in `folder`, unzipped by preference: it reads faster."""
     candidates = (folder / file.name, folder / file.gz_name)
-    try:
+    with readable():
         return next((path for path in candidates if path.is_file()), None)
-    except OSError as error:
-        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def check_size(path: Path, file: PublishedFile) -> None:

@@ -3,6 +3,7 @@ reader process starts fast."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,7 +73,8 @@ class SplitReader:
         self._buffers = BufferPool()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self._pack, self._preparation, self._cache_bytes, self._staged)
+        again = partial(SplitReader, cache_bytes=self._cache_bytes, staged=self._staged)
+        return again, (self._pack, self._preparation)
 
     def read(self, request: ReadRequest) -> ReadResult:
         """Read and prepare the samples of a request.
@@ -182,9 +184,3 @@ def _normalise(
         np.copyto(rows, inputs[start : start + step], casting="unsafe")
         rows *= scales
         rows -= shifts
-
-
-def _rebuild(
-    pack: Pack, preparation: Preparation, cache_bytes: int, staged: StagedView | None
-) -> SplitReader:
-    return SplitReader(pack, preparation, cache_bytes=cache_bytes, staged=staged)
