@@ -35,11 +35,11 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
+from small_files import Costs, small_file_costs
 
 from phalanx.bench.io.config import IoConfig, Rival
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
-from phalanx.bench.io.small_files import Costs, small_file_costs
 from phalanx.records.files import write_atomically
 from phalanx.records.io import Cache, Format
 from phalanx.report.io.comparison import (

@@ -2,7 +2,7 @@
 
 import time
 
-from phalanx.bench.preemption import PreemptionCounter
+from phalanx.bench.measure import PreemptionCounter
 
 
 def test_only_paths_that_keep_their_core_are_watched() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +13,59 @@ import numpy as np
 from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers, PreparedCase
 from phalanx.bench.pattern import Pattern
 from phalanx.bench.plan import Case, schedule, turns
-from phalanx.bench.preemption import PreemptionCounter
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
+
+# Paths on which a rank spins if every rank has a core. Gloo and the front end of torch.distributed
+# run own threads, which share the rank's core.
+_WATCHED = frozenset({"window", "phalanx", "mpi"})
+
+
+class PreemptionCounter:
+    """Involuntary context switches and seconds inside `watch` blocks."""
+
+    def __init__(self) -> None:
+        self.watched_s = 0.0
+        self.preempted = 0
+
+    @contextmanager
+    def watch(self, path: str) -> Iterator[None]:
+        if path not in _WATCHED:
+            yield
+            return
+        before, began = _preempted(), time.perf_counter()
+        yield
+        self.watched_s += time.perf_counter() - began
+        self.preempted += _preempted() - before
+
+
+def _preempted() -> int:
+    """Return the involuntary context switches of this thread; 0 if the system counts none."""
+    who = getattr(resource, "RUSAGE_THREAD", None)
+    return 0 if who is None else resource.getrusage(who).ru_nivcsw
+
+
+class StartBarrier:
+    """The cheapest barrier of this machine. Creation and closing are collective."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._pair: Group | None = None
+        if group.rank < 2 < group.size:
+            self._pair = group.subgroup((0, 1), name="bench-pair")
+        self.barrier: Callable[[], None] = (group.shm or group).barrier
+
+    def pair_barrier(self) -> Callable[[], None] | None:
+        """Return the barrier of ranks 0 and 1 in shared memory; None on other ranks, and without
+        shared memory."""
+        group = self._group if self._group.size == 2 else self._pair
+        return group.shm.barrier if group is not None and group.shm is not None else None
+
+    def close(self) -> None:
+        if self._pair is not None:
+            self._pair.close()
+
 
 WARM_UP_CALLS = 2  # the first touches the path's buffers, the second estimates the cost
 

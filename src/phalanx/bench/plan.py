@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from phalanx.records.collectives import Collective
+
+Item = TypeVar("Item")
 
 ROUNDS = 8
 MOST_CALLS = 400  # per path and size: enough for a 99th percentile
@@ -64,9 +67,9 @@ def schedule(costs_s: Mapping[str, float], *, budget_s: float, repeats: int | No
     return CallSchedule(rounds=rounds, calls=calls)
 
 
-def turns(paths: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """Yield (round, path); each round begins with another path."""
+def turns(items: Sequence[Item], rounds: int) -> Iterator[tuple[int, Item]]:
+    """Yield (round, item); each round begins with another item."""
     for number in range(rounds):
-        shift = number % max(1, len(paths))
-        for path in (*paths[shift:], *paths[:shift]):
-            yield number, path
+        shift = number % max(1, len(items))
+        for item in (*items[shift:], *items[:shift]):
+            yield number, item

@@ -12,12 +12,10 @@ from pathlib import Path
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.hardware_limits import measure_memory, measure_round_trips, working_sets
-from phalanx.bench.measure import Budget, measure, prepare
+from phalanx.bench.measure import Budget, PreemptionCounter, StartBarrier, measure, prepare
 from phalanx.bench.paths.make import BenchPaths
 from phalanx.bench.paths.path import BenchParams, CaseBuffers
 from phalanx.bench.plan import Case, cases
-from phalanx.bench.preemption import PreemptionCounter
-from phalanx.bench.start_barrier import StartBarrier
 from phalanx.comm.dtypes import DTYPES
 from phalanx.comm.world import World
 from phalanx.records.collectives import (
@@ -171,9 +169,6 @@ class CollectiveBenchmark:
                 )
             )
         self._group.barrier()
-        for made in prepared.values():
-            if made.close:
-                made.close()
 
     def _declare(self, case: Case, paths: BenchPaths, unsupported: dict[str, str]) -> None:
         """Record once per collective, and at changes, whether each path supports it."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from phalanx.bench.io.emulate import timed_epoch, wait_until
 from phalanx.bench.io.formats.store import Rows, Shape
+from phalanx.bench.io.measure import timed_epoch, wait_until
 from phalanx.bench.io.samples import sample_blocks
 
 ROWS = np.concatenate(

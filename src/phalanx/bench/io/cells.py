@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.scaling import Workload
 from phalanx.records.io import READS, Format, IoCell, Loader
 
 PACKED: tuple[Format, ...] = ("tar", "npy")
-Item = TypeVar("Item")
 TORCH: tuple[Loader, ...] = ("torch", "torch-batched")
 
 
@@ -36,14 +34,6 @@ def cells(config: IoConfig, ranks: int, formats: Sequence[Format]) -> list[IoCel
                             )
                             made[cell] = None
     return list(made)
-
-
-def turns(planned: Sequence[Item], runs: int) -> Iterator[tuple[int, Item]]:
-    """Yield (round, item); each round begins with another item, round 0 is the warm-up."""
-    for number in range(runs + 1):
-        first = number % len(planned) if planned else 0
-        for item in (*planned[first:], *planned[:first]):
-            yield number, item
 
 
 def compute_times(cell: IoCell, workload: Workload) -> tuple[float, ...]:

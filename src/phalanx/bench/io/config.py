@@ -15,7 +15,6 @@ from phalanx.records.io import Cache, Format, Loader, Profile, ReaderKind
 FORMATS: tuple[Format, ...] = get_args(Format)
 CACHES: tuple[Cache, ...] = get_args(Cache)
 Rival = Literal["read", "read-kept", "torch", "torch-batched"]
-RIVALS: tuple[Rival, ...] = get_args(Rival)
 MIN_DATA_BYTES = 2**16
 
 

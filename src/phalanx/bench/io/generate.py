@@ -18,7 +18,7 @@ from phalanx.bench.io.formats.store import Rows, Shape
 from phalanx.bench.io.samples import sample_blocks
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
-from phalanx.records.io import Format, Generated
+from phalanx.records.io import Format, Generated, Storage
 from phalanx.report.format import amount
 
 RESERVE_BYTES = 2**30  # stays free on the disk
@@ -179,3 +179,27 @@ def remove_parts(location: DataLocation, parts: Sequence[Path]) -> None:
     for folder in (*sorted({part.parent for part in parts}), location.folder, location.root):
         with contextlib.suppress(OSError):  # missing or not empty
             folder.rmdir()
+
+
+_MOUNTS = Path("/proc/self/mounts")
+
+
+def storage_of(folder: Path) -> Storage:
+    """Return file system and device of `folder`, which need not exist yet."""
+    file_system, device = _mount_of(folder.absolute())
+    return Storage(file_system=file_system, device=device, free_bytes=free_bytes(folder))
+
+
+def _mount_of(folder: Path) -> tuple[str | None, str | None]:
+    """Return (type, device) of the mount that holds `folder`."""
+    try:
+        lines = _MOUNTS.read_text().splitlines()
+    except OSError:
+        return None, None
+    best, found = -1, (None, None)
+    for line in lines:
+        device, point, kind, *_ = line.split()
+        at = Path(point.replace("\\040", " "))
+        if folder.is_relative_to(at) and len(at.parts) >= best:
+            best, found = len(at.parts), (kind, device)  # type: ignore[assignment]
+    return found

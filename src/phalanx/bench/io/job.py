@@ -26,11 +26,11 @@ from phalanx.bench.io.generate import (
     generate,
     missing_parts,
     remove_parts,
+    storage_of,
 )
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.bench.io.progress import ProgressLine, RankProgress
 from phalanx.bench.io.rank_benchmark import data_location, ranks_folder
-from phalanx.bench.io.storage import storage_of
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks
 from phalanx.launch.command import Command, mpi_job

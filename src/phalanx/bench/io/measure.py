@@ -3,19 +3,59 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from phalanx.bench.io.emulate import EpochTiming, timed_epoch
-from phalanx.bench.io.formats.store import Indices
+from phalanx.bench.io.formats.store import Indices, Rows
 from phalanx.bench.io.generate import DataLocation, data_files
 from phalanx.bench.io.loaders import LoaderCache
 from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident
+from phalanx.bench.io.samples import wrong_samples
 from phalanx.bench.io.scaling import Workload
 from phalanx.records.io import READS, Cache, IoCell
+
+SPIN_S = 2e-4  # a sleep ends late by less than this
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTiming:
+    total_s: float
+    waits_s: list[float]
+    samples: int
+    wrong: int
+
+
+def timed_epoch(
+    batches: Iterator[Rows], wanted: list[Indices], *, compute_s: float, began: float
+) -> EpochTiming:
+    """Time an epoch: wait for each batch, then emulate its compute.
+
+    began: perf_counter before the loader started; the first wait includes the start.
+    """
+    waits_s, samples, wrong = [], 0, 0
+    asked = began
+    for indices in wanted:
+        rows = next(batches)
+        got = time.perf_counter()
+        waits_s.append(got - asked)
+        samples += len(rows)
+        wrong += wrong_samples(rows, indices)
+        del rows  # release the buffer of the batch
+        if compute_s:
+            wait_until(got + compute_s)
+        asked = time.perf_counter()
+    return EpochTiming(total_s=asked - began, waits_s=waits_s, samples=samples, wrong=wrong)
+
+
+def wait_until(moment: float) -> None:
+    """Sleep until shortly before `moment`, then spin."""
+    if (left_s := moment - time.perf_counter() - SPIN_S) > 0:
+        time.sleep(left_s)
+    while time.perf_counter() < moment:
+        pass
 
 
 @dataclass(frozen=True, kw_only=True)

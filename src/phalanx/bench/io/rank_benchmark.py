@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from phalanx.bench.io.cells import cells, compute_times, turns
+from phalanx.bench.io.cells import cells, compute_times
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import DataLocation
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.samples import shape_of
+from phalanx.bench.plan import turns
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgressEvent
 
@@ -49,7 +50,7 @@ def measure_cells(
         (cell, compute_s) for cell in planned_cells for compute_s in compute_times(cell, workload)
     ]
     total = len(planned) * (config.runs + 1)
-    for done, (number, (cell, compute_s)) in enumerate(turns(planned, config.runs)):
+    for done, (number, (cell, compute_s)) in enumerate(turns(planned, config.runs + 1)):
         if rank == 0:
             doing = describe_cell(cell, compute_s)
             at_s = time.monotonic() - began

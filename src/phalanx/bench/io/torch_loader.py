@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from phalanx.bench.io.batch_reader import BatchReader
 from phalanx.bench.io.formats.store import Indices, Rows
+from phalanx.bench.io.loaders import BatchReader
 
 
 class SampleDataset(Dataset[Tensor]):

@@ -6,80 +6,47 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.bench.config import PathName
-from phalanx.bench.paths.path import Array, BenchParams, CaseBuffers, PreparedCase
+from phalanx.bench.paths.path import Array, BenchParams, BenchPath, CaseBuffers, PreparedCase
 from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
 from phalanx.comm.select import AlgorithmOption
 
 
-class EnginePath:
-    """Phalanx's collectives on private buffers."""
+class EnginePath(BenchPath):
+    """Phalanx's collectives on private buffers, or on buffers in shared memory without copies."""
 
-    def __init__(self, name: PathName, label: str, group: Group, params: BenchParams) -> None:
+    def __init__(
+        self,
+        name: PathName,
+        label: str,
+        group: Group,
+        params: BenchParams,
+        *,
+        allocate: Callable[[int, Any], Array] | None = None,
+        algorithm: AlgorithmOption | None = None,
+    ) -> None:
+        """allocate: (elements, dtype) → an array in shared memory; None: buffers are private.
+        algorithm: a message-based one for all-reduce, instead of the engine's choice."""
         self.name, self.label = name, label
         self._group, self._params = group, params
+        self._allocate, self._algorithm = allocate, algorithm
 
     def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
-        return PreparedCase(
-            memory=private, call=engine_call(self._group, case, private, self._params)
-        )
-
-    def close(self) -> None: ...
-
-
-class WindowPath:
-    """Phalanx's collectives on buffers in shared memory, without copies."""
-
-    def __init__(
-        self,
-        name: PathName,
-        label: str,
-        group: Group,
-        params: BenchParams,
-        allocate: Callable[[int, Any], Array],
-    ) -> None:
-        """allocate: (elements, dtype) → an array in shared memory."""
-        self.name, self.label = name, label
-        self._group, self._params, self._allocate = group, params, allocate
-
-    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
-        given = self._allocate(private.input.size, private.input.dtype)
-        result = given
-        if private.output is not private.input:
-            result = self._allocate(private.output.size, private.output.dtype)
-        memory = CaseBuffers(input=given, output=result)
-        return PreparedCase(
-            memory=memory, call=engine_call(self._group, case, memory, self._params)
-        )
-
-    def close(self) -> None: ...
-
-
-class AlgorithmPath:
-    """A fixed message-based algorithm, instead of the engine's choice."""
-
-    def __init__(
-        self,
-        name: PathName,
-        label: str,
-        group: Group,
-        params: BenchParams,
-        algorithm: AlgorithmOption,
-    ) -> None:
-        self.name, self.label = name, label
-        self._group, self._params, self._algorithm = group, params, algorithm
-
-    def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
-        if case.collective != "all_reduce":
-            raise NotImplementedError("the algorithm can be chosen for all-reduce only")
-        group, op, algorithm = self._group, self._params.op, self._algorithm
-        buffer = buffer_of(private.input, self._params)
-        return PreparedCase(
-            memory=private, call=lambda: group.all_reduce(buffer, op, algorithm=algorithm)
-        )
-
-    def close(self) -> None: ...
+        memory, group, algorithm = private, self._group, self._algorithm
+        if algorithm is not None:
+            if case.collective != "all_reduce":
+                raise NotImplementedError("the algorithm can be chosen for all-reduce only")
+            buffer, op = buffer_of(private.input, self._params), self._params.op
+            return PreparedCase(
+                memory=memory, call=lambda: group.all_reduce(buffer, op, algorithm=algorithm)
+            )
+        if self._allocate is not None:
+            given = result = self._allocate(private.input.size, private.input.dtype)
+            if private.output is not private.input:
+                result = self._allocate(private.output.size, private.output.dtype)
+            memory = CaseBuffers(input=given, output=result)
+        return PreparedCase(memory=memory, call=engine_call(group, case, memory, self._params))
 
 
 def engine_call(

@@ -7,22 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from phalanx.bench.config import PathName
-from phalanx.bench.paths.path import BenchParams, CaseBuffers, PreparedCase
+from phalanx.bench.paths.path import BenchParams, BenchPath, CaseBuffers, PreparedCase
 from phalanx.bench.plan import Case
-from phalanx.comm.dtypes import ReduceOp
-
-_OPS = {
-    ReduceOp.SUM: "SUM",
-    ReduceOp.PRODUCT: "PROD",
-    ReduceOp.MIN: "MIN",
-    ReduceOp.MAX: "MAX",
-    ReduceOp.BAND: "BAND",
-    ReduceOp.BOR: "BOR",
-    ReduceOp.BXOR: "BXOR",
-}
 
 
-class MpiLibraryPath:
+class MpiLibraryPath(BenchPath):
     """The MPI library, on an mpi4py communicator of all ranks."""
 
     name: PathName = "mpi"
@@ -33,20 +22,18 @@ class MpiLibraryPath:
         self._mpi = sys.modules[type(communicator).__module__]  # where it came from
 
     def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
-        if case.collective in ("all_reduce", "reduce_scatter"):
-            self._refuse_unknown_types()
+        is_reduced = case.collective in ("all_reduce", "reduce_scatter")
+        if is_reduced and self._params.dtype.name == "bfloat16":
+            raise NotImplementedError(f"{self.label} has no bfloat16")
         return PreparedCase(memory=private, call=self._call(case, private))
 
     def close(self) -> None:
         self._comm.Free()
 
-    def _refuse_unknown_types(self) -> None:
-        if self._params.dtype.name == "bfloat16":
-            raise NotImplementedError(f"{self.label} has no bfloat16")
-
     def _call(self, case: Case, memory: CaseBuffers) -> Callable[[], object]:
         comm, given, result = self._comm, self._typed(memory.input), self._typed(memory.output)
-        op = getattr(self._mpi, _OPS[self._params.op])
+        name = self._params.op.name
+        op = getattr(self._mpi, "PROD" if name == "PRODUCT" else name)
         in_place = self._mpi.IN_PLACE
         match case.collective:
             case "all_reduce":
@@ -65,13 +52,9 @@ class MpiLibraryPath:
 
     def _typed(self, array: Any) -> Any:
         """Return buffer and MPI type, so that mpi4py need not look up the type in each call."""
-        kind = self._mpi_type()
-        return array if kind is None else [array, kind]
-
-    def _mpi_type(self) -> Any:
         names = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16_T"}
-        found = getattr(self._mpi, names.get(self._params.dtype.name, ""), None)
-        return found if found is not None and found != self._mpi.DATATYPE_NULL else None
+        kind = getattr(self._mpi, names.get(self._params.dtype.name, ""), None)
+        return array if kind is None or kind == self._mpi.DATATYPE_NULL else [array, kind]
 
 
 def vendor_of(library: str) -> str:

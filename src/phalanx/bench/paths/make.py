@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from phalanx.bench.config import CollectivesConfig, PathName
-from phalanx.bench.paths.engine import AlgorithmPath, EnginePath, WindowPath
+from phalanx.bench.config import CollectivesConfig, OnMessages, PathName
+from phalanx.bench.paths.engine import EnginePath
 from phalanx.bench.paths.library import MpiLibraryPath, vendor_of
 from phalanx.bench.paths.path import BenchParams, BenchPath, UnavailablePath
 from phalanx.comm.select import AlgorithmOption
@@ -14,22 +14,7 @@ from phalanx.comm.world import World
 if TYPE_CHECKING:
     from phalanx.bench.paths.torch_groups import TorchGroups
 
-ENGINE_LABELS: dict[PathName, str] = {
-    "window": "phalanx window",
-    "phalanx": "phalanx",
-    "naive": "phalanx naive",
-    "direct": "phalanx direct",
-    "ring": "phalanx ring",
-    "tree": "phalanx tree",
-    "halving": "phalanx halving",
-}
-ALGORITHMS: dict[PathName, AlgorithmOption] = {
-    "naive": "naive",
-    "direct": "direct",
-    "ring": "ring",
-    "tree": "tree",
-    "halving": "halving",
-}
+ALGORITHMS: tuple[AlgorithmOption, ...] = get_args(OnMessages)
 _TORCH: tuple[PathName, ...] = ("torch", "gloo", "nccl")
 
 
@@ -64,12 +49,12 @@ class BenchPaths:
         if name == "mpi":
             label = vendor_of(self._world.library)
             return MpiLibraryPath(self._world.node, label, self._params)
-        label, group = ENGINE_LABELS[name], self._world.group
-        if name == "phalanx":
-            return EnginePath(name, label, group, self._params)
-        if name in ALGORITHMS:
-            return AlgorithmPath(name, label, group, self._params, ALGORITHMS[name])
-        if group.shm is None:
+        group, params = self._world.group, self._params
+        if name == "window" and group.shm is not None:
+            return EnginePath(name, "phalanx window", group, params, allocate=group.shm.allocate)
+        if name == "window":
             reason = "there is one rank" if group.size == 1 else "the ranks share no memory here"
-            return UnavailablePath(name, label, reason)
-        return WindowPath(name, label, group, self._params, group.shm.allocate)
+            return UnavailablePath(name, "phalanx window", reason)
+        if name in ALGORITHMS:
+            return EnginePath(name, f"phalanx {name}", group, params, algorithm=name)
+        return EnginePath(name, "phalanx", group, params)

@@ -55,7 +55,6 @@ class PreparedCase:
     """Copies the input from `memory` to the call's buffers, if those differ."""
     copy_out: Callable[[], object] | None = None
     """Copies the output back to `memory`."""
-    close: Callable[[], object] | None = None
 
 
 class BenchPath(Protocol):
@@ -71,10 +70,12 @@ class BenchPath(Protocol):
         on every rank alike.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what the path holds; nothing by default."""
+        return
 
 
-class UnavailablePath:
+class UnavailablePath(BenchPath):
     """A path that cannot run here, with the reason."""
 
     def __init__(self, name: PathName, label: str, reason: str) -> None:
@@ -82,5 +83,3 @@ class UnavailablePath:
 
     def prepare(self, case: Case, private: CaseBuffers) -> PreparedCase:
         raise NotImplementedError(self._reason)
-
-    def close(self) -> None: ...

@@ -25,7 +25,7 @@ BACKENDS: dict[PathName, str] = {"torch": "mpi", "gloo": "gloo", "nccl": "nccl"}
 LABELS: dict[PathName, str] = {"torch": "torch mpi", "gloo": "Gloo", "nccl": "NCCL"}
 
 
-class TorchPath:
+class TorchPath(BenchPath):
     """torch.distributed on one process group."""
 
     def __init__(
@@ -50,8 +50,6 @@ class TorchPath:
             copy_in=_finished(lambda: given.copy_(host_in)),
             copy_out=lambda: host_out.copy_(result),
         )
-
-    def close(self) -> None: ...
 
     def _call(self, case: Case, given: Any, result: Any) -> Callable[[], object]:
         group, op = self._group, _op(self._params.op)

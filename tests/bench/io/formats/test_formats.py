@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.bench.io.batch_reader import BatchReader
 from phalanx.bench.io.config import FORMATS
 from phalanx.bench.io.formats.known import unavailable_reason
 from phalanx.bench.io.formats.store import Shape, shards_of
 from phalanx.bench.io.generate import DataLocation, data_files, generate
+from phalanx.bench.io.loaders import BatchReader
 from phalanx.bench.io.samples import sample_blocks, wrong_samples
 from phalanx.records.io import Format
 

@@ -1,17 +1,82 @@
-"""The formats by name, and the packages that they need."""
+"""The formats by name, the packages that they need, and the two that need none: packs and files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
 
 from phalanx.bench.io.formats.hdf5 import Hdf5Store, write_hdf5
-from phalanx.bench.io.formats.packed import PackedStore, write_packed
 from phalanx.bench.io.formats.parquet import ParquetStore, write_parquet
-from phalanx.bench.io.formats.single_files import FileStore, write_files
-from phalanx.bench.io.formats.store import Open, Write
+from phalanx.bench.io.formats.store import Indices, Open, Rows, Shape, Write
+from phalanx.data.packed.index import Field, Layout
+from phalanx.data.packed.pack import Pack
+from phalanx.data.packed.writer import PackWriter
+from phalanx.errors import UserError
 from phalanx.records.io import Format
+
+FIELD = "inputs"
+
+
+def write_packed(layout: Layout, folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:
+    field = Field(name=FIELD, dtype="uint8", shape=[shape.sample_bytes])
+    shard_bytes = shape.shard_samples * shape.sample_bytes
+    with PackWriter(folder, layout=layout, fields=[field], shard_bytes=shard_bytes) as writer:
+        for block in blocks:
+            writer.add_rows({FIELD: block})
+
+
+class PackedStore:
+    is_shareable = True
+
+    def __init__(self, folder: Path, shape: Shape) -> None:  # noqa: ARG002
+        self._pack = Pack(folder)
+
+    def read(self, indices: Indices) -> Rows:
+        return self._pack.read(FIELD, indices)
+
+    def close(self) -> None:
+        self._pack.close()
+
+
+FOLDER_FILES = 1000
+
+
+def write_files(folder: Path, shape: Shape, blocks: Iterator[Rows]) -> None:  # noqa: ARG001
+    number = 0
+    for block in blocks:
+        for row in block:
+            path = path_of(folder, number)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(row.data)
+            number += 1
+
+
+def path_of(folder: Path, number: int) -> Path:
+    return folder / f"{number // FOLDER_FILES:05d}" / f"{number:08d}.bin"
+
+
+class FileStore:
+    is_shareable = True
+
+    def __init__(self, folder: Path, shape: Shape) -> None:
+        self._folder, self._sample_bytes = folder, shape.sample_bytes
+
+    def read(self, indices: Indices) -> Rows:
+        rows = np.empty((len(indices), self._sample_bytes), np.uint8)
+        for row, number in zip(rows, indices.tolist(), strict=True):
+            path = path_of(self._folder, number)
+            with path.open("rb", buffering=0) as file:
+                if file.readinto(row.data) != self._sample_bytes:
+                    raise UserError(f"{path} is not of {self._sample_bytes:,} bytes")
+        return rows
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
 
 WRITE: Mapping[Format, Write] = {
     "files": write_files,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from phalanx.bench.io.formats.single_files import path_of, write_files
+from phalanx.bench.io.formats.known import path_of, write_files
 from phalanx.bench.io.formats.store import Shape
 from phalanx.bench.io.samples import sample_blocks
 
