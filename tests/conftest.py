@@ -11,11 +11,10 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from phalanx.errors import UserError
-from phalanx.launch.command import Command, mpi_job
+from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
-from phalanx.launch.local import local_commands
 
 # A shell starts background jobs with both ignored, and the tests' processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.doctor import software
-from phalanx.doctor.gpu import judge_gpu
-from phalanx.doctor.software import check_python, check_report, check_torch, release
+from phalanx.doctor.software import check_python, check_report, check_torch, judge_gpu, release
 
 PROJECT = (Path(__file__).parents[2] / "pyproject.toml").read_text()
 

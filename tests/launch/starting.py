@@ -8,10 +8,9 @@ from pathlib import Path
 
 import psutil
 
-from phalanx.launch.command import Command, mpi_job
+from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
-from phalanx.launch.local import local_commands
 
 RANK = str(Path(__file__).parent / "programs" / "rank.py")
 

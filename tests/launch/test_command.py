@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.launch.command import mpi_command, mpi_environment, mpi_job
+from phalanx.launch.command import local_commands, mpi_command, mpi_environment, mpi_job
 from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.local import local_commands
 
 PROGRAM = ["python", "-m", "program"]
 OPENMPI = {"OMPI_MCA_osc": "^ucx", "OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"}

@@ -2,11 +2,11 @@
 
 import pytest
 
-from phalanx.launch.cgroup import memory_limit_bytes
 from phalanx.launch.cores import (
     CpuQuota,
     affinity_cores,
     cgroup_quota,
+    memory_limit_bytes,
     shared_cores,
     usable_cores,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from phalanx.errors import UserError
-from phalanx.launch.cgroup import memory_limit_bytes
+from phalanx.launch.cores import memory_limit_bytes
 
 
 def check_fits(num_bytes: int, what: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phalanx.doctor.data import check_data
-from phalanx.doctor.examine import Check
-from phalanx.doctor.gpu import check_gpu
+from phalanx.data.datasets.catalog import resolve
+from phalanx.doctor.examine import Check, Finding, ok
 from phalanx.doctor.machine import check_cores, check_disk, check_leftovers, check_shared_memory
 from phalanx.doctor.mpi import PROBE_TIMEOUT_S, check_mpi
-from phalanx.doctor.software import check_python, check_report, check_torch
+from phalanx.doctor.software import check_gpu, check_python, check_report, check_torch
+
+
+def check_data(data_root: Path | None) -> list[Finding]:
+    return [ok("data", resolve("auto", data_root).reason)]
 
 
 def all_checks(ranks: int, runs: Path, data_root: Path | None) -> list[Check]:

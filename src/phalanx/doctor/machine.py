@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from phalanx.doctor.finding import Finding, ok, problem, warning
+from phalanx.doctor.examine import Finding, ok, problem, warning
 from phalanx.launch.cores import affinity_cores, usable_cores
 from phalanx.launch.leftovers import SHARED_MEMORY, abandoned_segments
 

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from phalanx.doctor.finding import Finding, ok, problem, warning
+from phalanx.doctor.examine import Finding, ok, problem, warning
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation, find_mpi

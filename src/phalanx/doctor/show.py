@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from phalanx.doctor.finding import Finding, Status
+from phalanx.doctor.examine import Finding, Status
 
 # Colour repeats what the word says.
 _STYLES: dict[Status, str] = {"ok": "green", "warning": "yellow", "problem": "bold red"}

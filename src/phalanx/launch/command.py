@@ -35,39 +35,18 @@ def mpi_job(
     return Command(
         words=tuple(mpi_command(installation, ranks, program, as_root=as_root)),
         environment=mpi_environment(installation.vendor, ranks, cores=cores, environ=environ),
-        death_signal=_DEATH_SIGNALS[installation.vendor],
+        death_signal=_LAUNCHERS[installation.vendor].death_signal,
     )
-
-
-# The signal on which a launcher ends its ranks, also those that ignore SIGTERM: after SIGKILL Open
-# MPI leaves them running, after SIGTERM Hydra waits for them for ever.
-_DEATH_SIGNALS: dict[Vendor, signal.Signals] = {
-    "openmpi": signal.SIGTERM,
-    "mpich": signal.SIGKILL,
-    "impi": signal.SIGKILL,
-    "other": signal.SIGTERM,
-}
 
 
 def mpi_command(
     installation: MpiInstallation, ranks: int, program: Sequence[str], *, as_root: bool
 ) -> list[str]:
     """Return the command line."""
-    vendor = installation.vendor
-    flags = list(_VENDOR_FLAGS[vendor])
-    if vendor == "openmpi" and as_root:
+    flags = list(_LAUNCHERS[installation.vendor].flags)
+    if installation.vendor == "openmpi" and as_root:
         flags.append("--allow-run-as-root")
     return [str(installation.mpiexec), *flags, "-n", str(ranks), *program]
-
-
-# Open MPI refuses more ranks than cores unless told; the flag changes nothing for fewer.
-# No binding: a rank may use several threads, and other jobs may share the machine.
-_VENDOR_FLAGS: dict[Vendor, tuple[str, ...]] = {
-    "openmpi": ("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
-    "mpich": ("-bind-to", "none"),
-    "impi": (),
-    "other": (),
-}
 
 
 def mpi_environment(
@@ -78,58 +57,80 @@ def mpi_environment(
     cores: per node.
     """
     slots = slots_per_node(environ)
-    several = len(slots) > 1
-    wanted = _VENDOR_VARIABLES[vendor] | (_ON_NODES if several else _ON_ONE_NODE)[vendor]
-    former = _FORMER_NAMES[vendor]
-    wanted |= {now: environ[name] for name, now in former.items() if name in environ}
+    launcher = _LAUNCHERS[vendor]
+    wanted = {**launcher.always, **(launcher.on_nodes if len(slots) > 1 else launcher.on_one_node)}
+    names = launcher.former_names.items()
+    wanted |= {now: environ[former] for former, now in names if former in environ}
     if max_local_ranks(ranks, slots) > cores:
-        wanted |= _OVERSUBSCRIBED_VARIABLES[vendor]
+        wanted |= launcher.oversubscribed
     return {name: value for name, value in wanted.items() if name not in environ}
 
 
-_VENDOR_VARIABLES: dict[Vendor, dict[str, str]] = {
-    # The one-sided component for UCX prints an error for every shared window before another
-    # component is used: disable it.
-    "openmpi": {"OMPI_MCA_osc": "^ucx"},
-    "mpich": {},
+@dataclass(frozen=True, kw_only=True)
+class _Launcher:
+    """Signal, flags and variables of one MPI's launcher."""
+
+    death_signal: signal.Signals
+    """Ends the ranks too, also those that ignore SIGTERM: after SIGKILL Open MPI leaves them,
+    after SIGTERM Hydra waits for them for ever."""
+    flags: tuple[str, ...] = ()
+    """No binding: a rank may use several threads, and other jobs may share the machine."""
+    always: Mapping[str, str] = field(default_factory=dict)
+    on_one_node: Mapping[str, str] = field(default_factory=dict)
+    """Skip the search for networks, which takes each rank a second."""
+    on_nodes: Mapping[str, str] = field(default_factory=dict)
+    """The launcher detects a dead link within seconds; by default within minutes."""
+    former_names: Mapping[str, str] = field(default_factory=dict)
+    """Set by the MPI Operator of Kubernetes for Open MPI 4, by the names that Open MPI 5 reads;
+    without them all ranks run on the launcher's pod."""
+    oversubscribed: Mapping[str, str] = field(default_factory=dict)
+
+
+_LAUNCHERS: dict[Vendor, _Launcher] = {
+    "openmpi": _Launcher(
+        death_signal=signal.SIGTERM,
+        # It refuses more ranks than cores unless told; the flag changes nothing for fewer.
+        flags=("--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"),
+        # The one-sided component for UCX prints an error for every shared window before another
+        # component is used: disable it.
+        always={"OMPI_MCA_osc": "^ucx"},
+        on_one_node={"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
+        on_nodes={
+            "PRTE_MCA_oob_tcp_keepalive_time": "5",
+            "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
+            "PRTE_MCA_oob_tcp_keepalive_probes": "3",
+        },
+        former_names={
+            FORMER_HOST_FILE: HOST_FILE,
+            "OMPI_MCA_plm_rsh_agent": "PRTE_MCA_plm_ssh_agent",
+            "OMPI_MCA_orte_keep_fqdn_hostnames": "PRTE_MCA_prte_keep_fqdn_hostnames",
+        },
+        # It counts the machine's cores, not those of the container.
+        oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
+    ),
+    "mpich": _Launcher(death_signal=signal.SIGKILL, flags=("-bind-to", "none")),
     # With pinning, two jobs on one node share its first cores, one per rank.
-    "impi": {"I_MPI_PIN": "0"},
-    "other": {},
+    "impi": _Launcher(
+        death_signal=signal.SIGKILL,
+        always={"I_MPI_PIN": "0"},
+        on_one_node={"I_MPI_FABRICS": "shm"},
+    ),
+    "other": _Launcher(death_signal=signal.SIGTERM),
 }
-# On one node, skip the search for networks, which takes each rank a second.
-_ON_ONE_NODE: dict[Vendor, dict[str, str]] = {
-    "openmpi": {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "self,sm"},
-    "mpich": {},
-    "impi": {"I_MPI_FABRICS": "shm"},
-    "other": {},
-}
-# The launcher detects a dead link within seconds; by default within minutes.
-_ON_NODES: dict[Vendor, dict[str, str]] = {
-    "openmpi": {
-        "PRTE_MCA_oob_tcp_keepalive_time": "5",
-        "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
-        "PRTE_MCA_oob_tcp_keepalive_probes": "3",
-    },
-    "mpich": {},
-    "impi": {},
-    "other": {},
-}
-# Set by the MPI Operator of Kubernetes for Open MPI 4. Open MPI 5 reads other names; without them
-# all ranks run on the launcher's pod.
-_FORMER_NAMES: dict[Vendor, dict[str, str]] = {
-    "openmpi": {
-        FORMER_HOST_FILE: HOST_FILE,
-        "OMPI_MCA_plm_rsh_agent": "PRTE_MCA_plm_ssh_agent",
-        "OMPI_MCA_orte_keep_fqdn_hostnames": "PRTE_MCA_prte_keep_fqdn_hostnames",
-    },
-    "mpich": {},
-    "impi": {},
-    "other": {},
-}
-_OVERSUBSCRIBED_VARIABLES: dict[Vendor, dict[str, str]] = {
-    # Open MPI counts the machine's cores, not those of the container.
-    "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1"},
-    "mpich": {},
-    "impi": {},
-    "other": {},
-}
+
+
+def local_commands(
+    ranks: int, program: Sequence[str], *, environ: Mapping[str, str]
+) -> list[Command]:
+    """Return one command per rank; variables set in `environ` are kept."""
+    shared = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    if "GLOO_SOCKET_IFNAME" not in environ:
+        # Gloo would resolve the host's name, which need not lead anywhere in a container.
+        shared["GLOO_SOCKET_IFNAME"] = "lo"
+    return [
+        Command(
+            words=tuple(program),
+            environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]

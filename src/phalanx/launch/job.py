@@ -17,7 +17,7 @@ from typing import Literal, Self
 
 from phalanx.launch import leftovers, orphan
 from phalanx.launch.command import Command
-from phalanx.launch.processes import is_daemon, kill, processes_with
+from phalanx.launch.leftovers import is_daemon, kill, processes_with
 
 DEFAULT_GRACE_S = 5.0
 _LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, and to clean up

@@ -14,12 +14,11 @@ from rich.console import Console
 
 from phalanx.errors import UserError
 from phalanx.launch.allocation import check_ranks
-from phalanx.launch.command import Command, mpi_job
+from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.installation import MpiInstallation, find_mpi
 from phalanx.launch.job import Job
-from phalanx.launch.local import local_commands
 from phalanx.launch.temporary import job_folder
 from phalanx.launch.watch import watch
 from phalanx.records.closing import closed_on_error, end_run
