@@ -72,8 +72,8 @@ setup(
         ),
         Extension(
             "phalanx.data.packed._rows",
-            [f"{ROWS}/{name}.c" for name in ("module", "samples", "rows", "crc")],
-            depends=[f"{ROWS}/{name}.h" for name in ("samples", "rows", "crc")],
+            [f"{ROWS}/{name}.c" for name in ("module", "rows", "crc")],
+            depends=[f"{ROWS}/{name}.h" for name in ("rows", "crc")],
             extra_compile_args=["-O3", "-g0", "-std=gnu11", "-fvisibility=hidden"],
             py_limited_api=True,
             optional=IS_OPTIONAL,  # without a compiler rows are read one by one

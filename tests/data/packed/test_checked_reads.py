@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from phalanx.data.packed.checked_reads import (
     ALTERED,
-    ENDS_EARLY,
+    INTACT,
+    TRUNCATED,
     VARIABLE,
-    WHOLE,
     SpanBatch,
     compiled,
     crcs_of_rows,
@@ -56,7 +56,7 @@ def test_whole_altered_and_cut_off(file: int, by: str) -> None:
     crcs[1] ^= 1
     out = np.zeros(sum(size for _, size in parts), np.uint8)
     outcomes = read_spans(spans_of(file, parts, crcs), out)
-    assert outcomes.tolist() == [WHOLE, ALTERED, WHOLE, ENDS_EARLY, WHOLE, WHOLE]
+    assert outcomes.tolist() == [INTACT, ALTERED, INTACT, TRUNCATED, INTACT, INTACT]
     assert out[:107].tobytes() == CONTENT[5:112]
     assert out[-3:].tobytes() == CONTENT[112:115]
     assert out[127:-3].tobytes() == CONTENT[1000:1_001_000]
@@ -67,7 +67,7 @@ def test_spans_that_end_together_with_the_file(file: int, by: str) -> None:
     parts = [(len(CONTENT) - 30, 20), (len(CONTENT) - 10, 20), (len(CONTENT) + 10, 20)]
     crcs = [zlib.crc32(CONTENT[o : o + s]) for o, s in parts]
     outcomes = read_spans(spans_of(file, parts, crcs), np.zeros(60, np.uint8))
-    assert outcomes.tolist() == [WHOLE, ENDS_EARLY, ENDS_EARLY]
+    assert outcomes.tolist() == [INTACT, TRUNCATED, TRUNCATED]
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path, by: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-WHOLE, ENDS_EARLY, ALTERED = 0, 1, 2
+INTACT, TRUNCATED, ALTERED = 0, 1, 2
 """Outcome of reading a span; or a negative errno."""
 
 VARIABLE = "PHALANX_KERNELS"  # "arrays": do without C
@@ -85,8 +85,8 @@ def _read_span(spans: SpanBatch, i: int, out: memoryview) -> int:
         while done < size:
             got = os.preadv(int(spans.files[i]), [target[done:]], offset + done)
             if not got:
-                return ENDS_EARLY
+                return TRUNCATED
             done += got
     except OSError as error:
         return -(error.errno or 5)
-    return WHOLE if zlib.crc32(target) == int(spans.crcs[i]) else ALTERED
+    return INTACT if zlib.crc32(target) == int(spans.crcs[i]) else ALTERED

@@ -1,4 +1,4 @@
-"""Fast path: locate and read fixed-size samples in one call to C (csrc/samples.c).
+"""Fast path: locate and read fixed-size samples in one call to C (csrc/rows.c).
 
 Locating samples and looking up open files takes a few dozen operations on small arrays, which for
 batches of small samples is most of the time. Here the files stay open. The fast path only reports

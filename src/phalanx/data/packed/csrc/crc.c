@@ -1,10 +1,9 @@
-/* A message is a polynomial over two elements, its first bit the highest power; the checksum is its
- * remainder by P. Bits stand reversed, the highest power lowest, as in zlib.
+/* CRC-32: a message is a polynomial over GF(2), its first bit the highest power; the checksum is its
+ * remainder modulo P. Bits are reversed, as in zlib.
  *
- * By table, eight bytes at a time. By the carry-less product where there is one, after Gopal et al.
- * 2009, "Fast CRC computation using PCLMULQDQ": 128 bits R that stand D bits before others may be
- * taken away, when R·x^D mod P is added to those. Four such products at once where the processor
- * has them. */
+ * Portable: a table, eight bytes at a time. On x86: folding with the carry-less product, after Gopal
+ * et al. 2009, "Fast CRC computation using PCLMULQDQ": 128 bits R that precede others by D bits are
+ * replaced by adding R·x^D mod P to those. With AVX-512 four products at once. */
 #include "crc.h"
 
 #include <string.h>
@@ -15,7 +14,7 @@ static uint32_t table[8][256];
 
 static uint32_t times_x(uint32_t r) { return r >> 1 ^ (r & 1 ? P : 0); }
 
-static uint32_t by_table(uint32_t r, const unsigned char *bytes, size_t n)
+static uint32_t crc_by_table(uint32_t r, const unsigned char *bytes, size_t n)
 {
     for (; n >= 8; bytes += 8, n -= 8) {
         r ^= (uint32_t)bytes[0] | (uint32_t)bytes[1] << 8 | (uint32_t)bytes[2] << 16 |
@@ -33,15 +32,15 @@ static uint32_t by_table(uint32_t r, const unsigned char *bytes, size_t n)
 #include <immintrin.h>
 
 enum { LANES = 4, LANE_BYTES = 16, ROUND_BYTES = LANES * LANE_BYTES };
-enum { WIDE_ROUND_BYTES = LANES * ROUND_BYTES }; /* where a lane is four of the others */
+enum { WIDE_ROUND_BYTES = LANES * ROUND_BYTES };
 
 #define PRODUCT __attribute__((target("pclmul,sse2")))
 #define WIDE_PRODUCT __attribute__((target("avx512f,vpclmulqdq,pclmul")))
 
 static int has_product, has_wide_product;
-static uint64_t near[2], far[2], farthest[2]; /* factors over a lane, a round and a wide round */
+static uint64_t lane_factors[2], round_factors[2], wide_round_factors[2];
 
-/* x^power mod P where it stands as the higher half of 64 bits. */
+/* Return x^power mod P in the upper half of 64 bits. */
 static uint64_t power_of_x(int power)
 {
     uint32_t r = 1u << 31;
@@ -50,65 +49,65 @@ static uint64_t power_of_x(int power)
     return (uint64_t)r << 32;
 }
 
-/* For the 64 bits of higher powers and for the 64 of lower ones. The product of reversed numbers
- * comes out multiplied by x. */
+/* Factors for the upper and the lower 64 bits. The product of reversed numbers is multiplied by x,
+ * hence - 1. */
 static void make_factors(uint64_t *factors, int distance_bits)
 {
     factors[0] = power_of_x(distance_bits + 64 - 1);
     factors[1] = power_of_x(distance_bits - 1);
 }
 
-PRODUCT static inline __m128i moved(__m128i r, __m128i factors, __m128i to)
+PRODUCT static inline __m128i fold(__m128i r, __m128i factors, __m128i to)
 {
     __m128i high = _mm_clmulepi64_si128(r, factors, 0x00);
     __m128i low = _mm_clmulepi64_si128(r, factors, 0x11);
     return _mm_xor_si128(_mm_xor_si128(high, low), to);
 }
 
-/* `lane` stands before the last n bytes. */
-PRODUCT static inline uint32_t ended(__m128i lane, const unsigned char *bytes, size_t n)
+/* Fold `lane` over the last n bytes. */
+PRODUCT static inline uint32_t fold_tail(__m128i lane, const unsigned char *bytes, size_t n)
 {
-    __m128i over_one = _mm_loadu_si128((const __m128i *)near);
+    __m128i over_one = _mm_loadu_si128((const __m128i *)lane_factors);
     for (; n >= LANE_BYTES; bytes += LANE_BYTES, n -= LANE_BYTES)
-        lane = moved(lane, over_one, _mm_loadu_si128((const __m128i *)bytes));
+        lane = fold(lane, over_one, _mm_loadu_si128((const __m128i *)bytes));
     unsigned char last[LANE_BYTES];
     _mm_storeu_si128((__m128i *)last, lane);
-    return by_table(by_table(0, last, LANE_BYTES), bytes, n);
+    return crc_by_table(crc_by_table(0, last, LANE_BYTES), bytes, n);
 }
 
-/* n is at least ROUND_BYTES. */
-PRODUCT static uint32_t by_product(uint32_t r, const unsigned char *bytes, size_t n)
+/* Requires n >= ROUND_BYTES. */
+PRODUCT static uint32_t crc_by_product(uint32_t r, const unsigned char *bytes, size_t n)
 {
-    __m128i lanes[LANES], over_all = _mm_loadu_si128((const __m128i *)far);
-    __m128i over_one = _mm_loadu_si128((const __m128i *)near);
+    __m128i lanes[LANES], over_all = _mm_loadu_si128((const __m128i *)round_factors);
+    __m128i over_one = _mm_loadu_si128((const __m128i *)lane_factors);
     for (int i = 0; i < LANES; i++)
         lanes[i] = _mm_loadu_si128((const __m128i *)bytes + i);
     lanes[0] = _mm_xor_si128(lanes[0], _mm_cvtsi32_si128((int)r));
     for (bytes += ROUND_BYTES, n -= ROUND_BYTES; n >= ROUND_BYTES;
          bytes += ROUND_BYTES, n -= ROUND_BYTES)
         for (int i = 0; i < LANES; i++)
-            lanes[i] = moved(lanes[i], over_all, _mm_loadu_si128((const __m128i *)bytes + i));
+            lanes[i] = fold(lanes[i], over_all, _mm_loadu_si128((const __m128i *)bytes + i));
     for (int i = 1; i < LANES; i++)
-        lanes[i] = moved(lanes[i - 1], over_one, lanes[i]);
-    return ended(lanes[LANES - 1], bytes, n);
+        lanes[i] = fold(lanes[i - 1], over_one, lanes[i]);
+    return fold_tail(lanes[LANES - 1], bytes, n);
 }
 
-WIDE_PRODUCT static inline __m512i all_moved(__m512i r, __m512i factors, __m512i to)
+WIDE_PRODUCT static inline __m512i fold_wide(__m512i r, __m512i factors, __m512i to)
 {
     __m512i high = _mm512_clmulepi64_epi128(r, factors, 0x00);
     __m512i low = _mm512_clmulepi64_epi128(r, factors, 0x11);
     return _mm512_xor_si512(_mm512_xor_si512(high, low), to);
 }
 
-WIDE_PRODUCT static inline __m512i in_all(const uint64_t *factors)
+WIDE_PRODUCT static inline __m512i broadcast_factors(const uint64_t *factors)
 {
     return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)factors));
 }
 
-/* n is at least WIDE_ROUND_BYTES. */
-WIDE_PRODUCT static uint32_t by_wide_product(uint32_t r, const unsigned char *bytes, size_t n)
+/* Requires n >= WIDE_ROUND_BYTES. */
+WIDE_PRODUCT static uint32_t crc_by_wide_product(uint32_t r, const unsigned char *bytes, size_t n)
 {
-    __m512i lanes[LANES], over_all = in_all(farthest), over_one = in_all(far);
+    __m512i lanes[LANES], over_all = broadcast_factors(wide_round_factors), over_one = broadcast_factors(round_factors);
     for (int i = 0; i < LANES; i++)
         lanes[i] = _mm512_loadu_si512((const __m512i *)bytes + i);
     lanes[0] = _mm512_xor_si512(lanes[0], _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)r)));
@@ -116,17 +115,17 @@ WIDE_PRODUCT static uint32_t by_wide_product(uint32_t r, const unsigned char *by
          bytes += WIDE_ROUND_BYTES, n -= WIDE_ROUND_BYTES)
         for (int i = 0; i < LANES; i++)
             lanes[i] =
-                all_moved(lanes[i], over_all, _mm512_loadu_si512((const __m512i *)bytes + i));
+                fold_wide(lanes[i], over_all, _mm512_loadu_si512((const __m512i *)bytes + i));
     for (int i = 1; i < LANES; i++)
-        lanes[i] = all_moved(lanes[i - 1], over_one, lanes[i]);
+        lanes[i] = fold_wide(lanes[i - 1], over_one, lanes[i]);
     __m512i four = lanes[LANES - 1];
     for (; n >= ROUND_BYTES; bytes += ROUND_BYTES, n -= ROUND_BYTES)
-        four = all_moved(four, over_one, _mm512_loadu_si512(bytes));
-    __m128i one = _mm512_castsi512_si128(four), factors = _mm_loadu_si128((const __m128i *)near);
-    one = moved(one, factors, _mm512_extracti32x4_epi32(four, 1));
-    one = moved(one, factors, _mm512_extracti32x4_epi32(four, 2));
-    one = moved(one, factors, _mm512_extracti32x4_epi32(four, 3));
-    return ended(one, bytes, n);
+        four = fold_wide(four, over_one, _mm512_loadu_si512(bytes));
+    __m128i one = _mm512_castsi512_si128(four), factors = _mm_loadu_si128((const __m128i *)lane_factors);
+    one = fold(one, factors, _mm512_extracti32x4_epi32(four, 1));
+    one = fold(one, factors, _mm512_extracti32x4_epi32(four, 2));
+    one = fold(one, factors, _mm512_extracti32x4_epi32(four, 3));
+    return fold_tail(one, bytes, n);
 }
 #endif
 
@@ -146,9 +145,9 @@ void crc_prepare(void)
     has_product = __builtin_cpu_supports("pclmul");
     has_wide_product = has_product && __builtin_cpu_supports("avx512f") &&
                        __builtin_cpu_supports("vpclmulqdq");
-    make_factors(near, 8 * LANE_BYTES);
-    make_factors(far, 8 * ROUND_BYTES);
-    make_factors(farthest, 8 * WIDE_ROUND_BYTES);
+    make_factors(lane_factors, 8 * LANE_BYTES);
+    make_factors(round_factors, 8 * ROUND_BYTES);
+    make_factors(wide_round_factors, 8 * WIDE_ROUND_BYTES);
 #endif
 }
 
@@ -156,9 +155,9 @@ uint32_t crc_of(uint32_t crc, const void *bytes, size_t num_bytes)
 {
 #if defined(__x86_64__) && defined(__GNUC__)
     if (has_wide_product && num_bytes >= WIDE_ROUND_BYTES)
-        return ~by_wide_product(~crc, bytes, num_bytes);
+        return ~crc_by_wide_product(~crc, bytes, num_bytes);
     if (has_product && num_bytes >= ROUND_BYTES)
-        return ~by_product(~crc, bytes, num_bytes);
+        return ~crc_by_product(~crc, bytes, num_bytes);
 #endif
-    return ~by_table(~crc, bytes, num_bytes);
+    return ~crc_by_table(~crc, bytes, num_bytes);
 }

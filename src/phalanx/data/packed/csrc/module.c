@@ -1,41 +1,40 @@
-/* Reading of rows as functions of Python. Arrays come as buffers; calls give up the GIL. */
+/* Python bindings of rows.h. Arrays are passed as buffers; calls release the GIL. */
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 
 #include "crc.h"
 #include "rows.h"
-#include "samples.h"
 
-/* Whether every span lies within the output, and its numbers make sense. */
-static int lie_within(const spans *s, size_t n, Py_ssize_t out_bytes)
+/* Return 1 if every span lies within the output. */
+static int spans_fit(const span_batch *s, size_t n, Py_ssize_t out_bytes)
 {
     for (size_t i = 0; i < n; i++)
-        if (s->offsets[i] < 0 || s->sizes[i] < 0 || s->places[i] < 0 || s->sizes[i] > out_bytes ||
-            s->places[i] > out_bytes - s->sizes[i] || s->offsets[i] > INT64_MAX - s->sizes[i])
+        if (s->offsets[i] < 0 || s->sizes[i] < 0 || s->destinations[i] < 0 || s->sizes[i] > out_bytes ||
+            s->destinations[i] > out_bytes - s->sizes[i] || s->offsets[i] > INT64_MAX - s->sizes[i])
             return 0;
     return 1;
 }
 
-/* read_spans(files, maps, map_bytes, offsets, sizes, places, crcs, out, outcomes): how many are not
- * whole */
+/* read_spans(files, maps, map_bytes, offsets, sizes, destinations, crcs, out, outcomes) -> number
+ * of spans that are not intact */
 static PyObject *py_read_spans(PyObject *module, PyObject *args)
 {
-    enum { FILES, MAPS, MAP_BYTES, OFFSETS, SIZES, PLACES, CRCS, OUT, OUTCOMES, NUM };
+    enum { FILES, MAPS, MAP_BYTES, OFFSETS, SIZES, DESTINATIONS, CRCS, OUT, OUTCOMES, NUM };
     static const size_t WIDTHS[] = {4, 8, 8, 8, 8, 8, 4, 0, 4};
     Py_buffer b[NUM];
     PyObject *result = NULL;
     (void)module;
     if (!PyArg_ParseTuple(args, "y*y*y*y*y*y*y*w*w*", &b[FILES], &b[MAPS], &b[MAP_BYTES],
-                          &b[OFFSETS], &b[SIZES], &b[PLACES], &b[CRCS], &b[OUT], &b[OUTCOMES]))
+                          &b[OFFSETS], &b[SIZES], &b[DESTINATIONS], &b[CRCS], &b[OUT], &b[OUTCOMES]))
         return NULL;
-    spans s = {b[FILES].buf, b[MAPS].buf,   b[MAP_BYTES].buf, b[OFFSETS].buf,
-               b[SIZES].buf, b[PLACES].buf, b[CRCS].buf};
+    span_batch s = {b[FILES].buf, b[MAPS].buf,   b[MAP_BYTES].buf, b[OFFSETS].buf,
+               b[SIZES].buf, b[DESTINATIONS].buf, b[CRCS].buf};
     size_t n = (size_t)b[FILES].len / 4, damaged = 0;
     int fits = 1;
     for (int i = 0; i < NUM; i++)
         fits &= i == OUT || (size_t)b[i].len == n * WIDTHS[i];
-    if (!fits || !lie_within(&s, n, b[OUT].len)) {
+    if (!fits || !spans_fit(&s, n, b[OUT].len)) {
         PyErr_SetString(PyExc_ValueError, "spans do not fit each other or the output");
     } else {
         Py_BEGIN_ALLOW_THREADS
@@ -48,27 +47,26 @@ static PyObject *py_read_spans(PyObject *module, PyObject *args)
     return result;
 }
 
-/* Whether the parts of the table belong together, and the output has the size of so many samples.
- * What a sample's entry says is looked at when it is read. */
-static int are_of_a_kind(const sample_places *p, const Py_buffer *first_samples,
-                         const Py_buffer *files, const Py_buffer *headers,
-                         const Py_buffer *entries, Py_ssize_t entry_offset, size_t n,
-                         const Py_buffer *out)
+/* Return 1 if the sizes of the table's arrays agree, and the output has room for n samples. Entries
+ * are checked when they are read. */
+static int table_fits(const sample_table *t, const Py_buffer *first_samples, const Py_buffer *files,
+                      const Py_buffer *headers, const Py_buffer *entries, Py_ssize_t entry_offset,
+                      size_t n, const Py_buffer *out)
 {
-    size_t entry_bytes = p->headers ? 4 : 24;
-    if ((size_t)first_samples->len != (p->num_shards + 1) * 8 || !p->num_shards ||
-        (size_t)files->len != p->num_shards * sizeof(shard_file) ||
-        (p->headers && (size_t)headers->len != p->num_shards * 8))
+    size_t entry_bytes = t->headers ? 4 : 24;
+    if ((size_t)first_samples->len != (t->num_shards + 1) * 8 || !t->num_shards ||
+        (size_t)files->len != t->num_shards * sizeof(shard_file) ||
+        (t->headers && (size_t)headers->len != t->num_shards * 8))
         return 0;
-    int64_t num_samples = p->first_samples[p->num_shards];
+    int64_t num_samples = t->first_samples[t->num_shards];
     return num_samples >= 0 && entry_offset >= 0 &&
-           (size_t)entry_offset + entry_bytes <= p->entry_stride &&
-           (size_t)entries->len == (size_t)num_samples * p->entry_stride && p->sample_bytes > 0 &&
-           n == (size_t)(out->len / p->sample_bytes) && out->len % p->sample_bytes == 0;
+           (size_t)entry_offset + entry_bytes <= t->entry_stride &&
+           (size_t)entries->len == (size_t)num_samples * t->entry_stride && t->sample_bytes > 0 &&
+           n == (size_t)(out->len / t->sample_bytes) && out->len % t->sample_bytes == 0;
 }
 
 /* read_samples(first_samples, files, headers, entries, entry_stride, entry_offset, sample_bytes,
- * samples, out): whether all are whole. headers: empty where the entries tell. */
+ * samples, out) -> True if all are intact. headers: empty where entries hold offsets. */
 static PyObject *py_read_samples(PyObject *module, PyObject *args)
 {
     enum { FIRST_SAMPLES, FILES, HEADERS, ENTRIES, SAMPLES, OUT, NUM };
@@ -81,29 +79,29 @@ static PyObject *py_read_samples(PyObject *module, PyObject *args)
                           &b[ENTRIES], &stride, &offset, &sample_bytes, &b[SAMPLES], &b[OUT]))
         return NULL;
     size_t n = (size_t)b[SAMPLES].len / 8, num_shards = (size_t)b[FILES].len / sizeof(shard_file);
-    sample_places p = {num_shards,
-                       b[FIRST_SAMPLES].buf,
+    sample_table t = {num_shards,
+                      b[FIRST_SAMPLES].buf,
                        b[FILES].buf,
                        b[HEADERS].len ? b[HEADERS].buf : NULL,
                        (const char *)b[ENTRIES].buf + offset,
                        (size_t)stride,
                        sample_bytes};
-    if (!are_of_a_kind(&p, &b[FIRST_SAMPLES], &b[FILES], &b[HEADERS], &b[ENTRIES], offset, n,
+    if (!table_fits(&t, &b[FIRST_SAMPLES], &b[FILES], &b[HEADERS], &b[ENTRIES], offset, n,
                        &b[OUT])) {
         PyErr_SetString(PyExc_ValueError, "samples, their table and the output do not fit");
     } else {
-        int are_whole;
+        int is_intact;
         Py_BEGIN_ALLOW_THREADS
-        are_whole = read_samples(&p, b[SAMPLES].buf, n, b[OUT].buf);
+        is_intact = read_samples(&t, b[SAMPLES].buf, n, b[OUT].buf);
         Py_END_ALLOW_THREADS
-        result = PyBool_FromLong(are_whole);
+        result = PyBool_FromLong(is_intact);
     }
     for (int i = 0; i < NUM; i++)
         PyBuffer_Release(&b[i]);
     return result;
 }
 
-/* crcs_of_rows(rows, crcs): as many rows of equal size as there are places for checksums */
+/* crcs_of_rows(rows, crcs): len(crcs) rows of equal size */
 static PyObject *py_crcs_of_rows(PyObject *module, PyObject *args)
 {
     Py_buffer rows, crcs;
@@ -135,6 +133,6 @@ static struct PyModuleDef definition = {
 PyMODINIT_FUNC PyInit__rows(void)
 {
     crc_prepare();
-    guard_maps();
+    install_bus_error_handler();
     return PyModule_Create(&definition);
 }

@@ -1,31 +1,51 @@
-/* Spans of files, read to where they are wanted, each compared with its checksum on the way. */
+/* Read spans of files into a buffer and compare each with its CRC-32. */
 #ifndef PHALANX_ROWS_H
 #define PHALANX_ROWS_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* What became of a span: these, or minus the number of an error of the system. */
-enum { WHOLE = 0, ENDS_EARLY = 1, ALTERED = 2 };
+/* Outcome of reading a span; a negative outcome is minus an errno. */
+enum { INTACT = 0, TRUNCATED = 1, ALTERED = 2 };
 
 typedef struct {
-    const int32_t *files;       /* descriptors */
-    const int64_t *maps;        /* where a file lies in memory; 0: nowhere, it is to be read */
-    const int64_t *map_bytes;   /* how much of it does */
-    const int64_t *offsets;     /* in the file */
+    const int32_t *files;      /* descriptors */
+    const int64_t *maps;       /* address of the file's mapping; 0: not mapped, read it */
+    const int64_t *map_bytes;  /* bytes mapped */
+    const int64_t *offsets;    /* in the file */
     const int64_t *sizes;
-    const int64_t *places;      /* where to in the output */
+    const int64_t *destinations; /* offset in the output */
     const uint32_t *crcs;
-} spans;
+} span_batch;
 
-/* Once, before anything else: a page of a map that is not there any more, of a file that was cut off
- * or on a disk that fails, shall be an error and no end of the process. */
-void guard_maps(void);
+typedef struct {
+    int64_t descriptor; /* negative: not open */
+    int64_t map, map_bytes;
+} shard_file;
 
-/* How many of n spans are not whole. No two of them share a place. */
-size_t read_spans(const spans *s, size_t n, unsigned char *out, int32_t *outcomes);
+/* Samples of equal size in the shards of a pack. */
+typedef struct {
+    size_t num_shards;
+    const int64_t *first_samples; /* of each shard, then the number of samples */
+    const shard_file *files;      /* of each shard */
+    const int64_t *headers;       /* bytes before each shard's first sample; NULL: see entries */
+    const char *entries;          /* of each sample: its CRC-32, or its offset, size and CRC-32 */
+    size_t entry_stride;
+    int64_t sample_bytes;
+} sample_table;
 
-/* crcs[i] = the checksum of row i of n rows that lie one after the other. */
+/* Install a handler of SIGBUS: reading a mapped page that is gone (the file was truncated, or its
+ * disk fails) becomes an error instead of the end of the process. Call once, first. */
+void install_bus_error_handler(void);
+
+/* Read n spans; return the number that are not intact. Destinations do not overlap. */
+size_t read_spans(const span_batch *s, size_t n, unsigned char *out, int32_t *outcomes);
+
+/* Locate and read n samples, one after the other; return 1 if all are intact. 0 does not say which
+ * one is damaged, or whether a file was just not open. */
+int read_samples(const sample_table *t, const int64_t *samples, size_t n, unsigned char *out);
+
+/* Set crcs[i] to the CRC-32 of row i of n contiguous rows. */
 void crcs_of_rows(const unsigned char *rows, size_t n, size_t row_bytes, uint32_t *crcs);
 
 #endif
