@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.select import AlgorithmOption
+from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.world import World
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.comm.call import Call
+from phalanx.comm.collective import Call
 from phalanx.comm.flight_recorder import MAX_LOGGED, KernelLog, LoggedCall, kernel_calls, merge_logs
 from phalanx.records.last_collectives import DUMP_DIR, describe_stuck_ranks, read_last_collectives
 from tests.conftest import Ranks

@@ -2,13 +2,16 @@
 
 import pytest
 
+from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import AlgorithmOption, Collective, Kind
 from phalanx.comm.dtypes import BFLOAT16, FLOAT32
 from phalanx.comm.select import (
     MANY_RANKS,
     SHORT_BYTES,
-    AlgorithmOption,
+    Route,
     Topology,
     choose_all_reduce,
+    choose_route,
     explain,
     requested_algorithm,
 )
@@ -17,7 +20,43 @@ ONE_NODE = Topology(nodes=(0, 0, 0, 0), shares_memory=True)
 NO_MEMORY = Topology(nodes=(0, 0, 0, 0), shares_memory=False)
 TWO_NODES = Topology(nodes=(0, 0, 1, 1), shares_memory=False)
 LONE_RANKS = Topology(nodes=tuple(range(MANY_RANKS)), shares_memory=False)
+ONE_RANK = Topology(nodes=(0,), shares_memory=False)
+ON_DEVICE = Topology(nodes=(0, 0), shares_memory=True, on_device=True)
+EMULATED = Topology(nodes=(0, 1), shares_memory=False, is_emulated=True)
 LONG = 2**20
+
+ROUTES: list[tuple[Topology, Kind, AlgorithmOption, Route]] = [
+    # topology, kind, requested: the route
+    (ONE_NODE, "barrier", "auto", "shared"),
+    (ONE_NODE, "all_reduce", "auto", "shared"),
+    (ONE_NODE, "all_reduce", "shared", "shared"),
+    (ONE_NODE, "all_reduce", "ring", "ring"),
+    (ONE_NODE, "all_reduce", "library", "library"),
+    (ONE_NODE, "scatter", "auto", "shared"),
+    (NO_MEMORY, "barrier", "auto", "direct"),
+    (NO_MEMORY, "all_reduce", "auto", "direct"),
+    (TWO_NODES, "all_reduce", "auto", "lanes"),
+    (TWO_NODES, "all_gather", "auto", "direct"),
+    (LONE_RANKS, "all_reduce", "auto", "halving"),
+    (EMULATED, "all_reduce", "library", "direct"),
+    (ONE_RANK, "barrier", "auto", "single"),
+    (ONE_RANK, "all_reduce", "auto", "single"),
+    (ONE_RANK, "all_reduce", "ring", "single"),
+    (ONE_RANK, "all_to_all", "auto", "single"),
+    (ON_DEVICE, "barrier", "auto", "device"),
+    (ON_DEVICE, "all_reduce", "auto", "device"),
+    (ON_DEVICE, "all_reduce", "ring", "device"),
+    (ON_DEVICE, "gather", "auto", "device"),
+]
+
+
+@pytest.mark.parametrize(("topology", "kind", "requested", "route"), ROUTES)
+def test_the_route_follows_from_the_group(
+    topology: Topology, kind: Kind, requested: AlgorithmOption, route: Route
+) -> None:
+    both = (Buffer(0, LONG, FLOAT32),)
+    collective = Collective(kind, both, both, algorithm=requested)
+    assert choose_route(topology, collective, is_native=True) == route
 
 
 def chosen(num_bytes: int, topology: Topology, requested: AlgorithmOption = "auto") -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from phalanx.comm import traffic
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.call import Call
+from phalanx.comm.collective import Call
 from phalanx.comm.collectives import naive, pairwise, recursive_halving, ring, segments, tree
 from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
 from phalanx.comm.collectives.pairwise import shares_of
@@ -110,7 +110,7 @@ def test_reduce_to_one(size: int, count: int, data: st.DataObject) -> None:
         shares = shares_of(zeros(count), size)
         own = shares[transport.rank]
         pairwise.reduce_scatter(transport, own, shares, ReduceOp.SUM, 1.0)
-        pairwise.gather(transport, shares if transport.rank == root else None, own, root=root)
+        pairwise.gather(transport, shares if transport.rank == root else [], own, root=root)
 
     assert moved(size, program) == [
         traffic.reduce_traffic(count, ITEMSIZE, rank, size, root) for rank in range(size)
@@ -124,11 +124,11 @@ def test_from_and_to_one(counts: list[int], data: st.DataObject) -> None:
     root = data.draw(st.integers(0, size - 1))
 
     def gathering(transport: Transport) -> None:
-        outputs = parts_of(counts) if transport.rank == root else None
+        outputs = parts_of(counts) if transport.rank == root else []
         pairwise.gather(transport, outputs, zeros(counts[transport.rank]), root=root)
 
     def scattering(transport: Transport) -> None:
-        parts = parts_of(counts) if transport.rank == root else None
+        parts = parts_of(counts) if transport.rank == root else []
         pairwise.scatter(transport, zeros(counts[transport.rank]), parts, root=root)
 
     ranks = range(size)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from phalanx.comm.device_collectives import DeviceOps
+from phalanx.comm.device_transport import DeviceOps
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.torch_backend.gpu_staging import (
     DirectDeviceStaging,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.call import Call
+from phalanx.comm.collective import Call
 from phalanx.comm.collectives.pairwise import all_gather
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.transport import Transport

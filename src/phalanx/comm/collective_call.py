@@ -1,14 +1,13 @@
-"""Context of one collective call: its route, its span, and the handling of its failure."""
+"""Context of one collective call: its span, and the handling of its failure."""
 
 from __future__ import annotations
 
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from phalanx.comm.call import Call
+from phalanx.comm.collective import Call
 from phalanx.comm.errors import MismatchError, PeerDiedError, WaitTimeoutError
 from phalanx.comm.flight_recorder import NETWORK, collective_detail
-from phalanx.comm.route import CollectiveRoute
 from phalanx.comm.traffic import payload_bytes
 from phalanx.records.spans import SpanRecorder, now_ns
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CollectiveCall:
-    """Context of one collective call: yields its route, and breaks the group if it fails."""
+    """Context of one collective call: breaks the group if it fails."""
 
     def __init__(self, group: GroupBase) -> None:
         self._group = group
@@ -29,9 +28,8 @@ class CollectiveCall:
         """Begin a traced call."""
         self._call, self._began_ns = call, now_ns()
 
-    def __enter__(self) -> CollectiveRoute:
-        group = self._group
-        return group._device or group._single_rank or group._shared or group._p2p
+    def __enter__(self) -> None:
+        """The call has begun."""
 
     def __exit__(
         self,

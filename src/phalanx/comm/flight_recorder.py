@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from phalanx.comm.call import Call
+from phalanx.comm.collective import Call
 from phalanx.records.last_collectives import (
     GroupCalls,
     LastCall,

@@ -10,19 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.call import (
-    Call,
-    check_gathered,
-    check_one_each,
-    check_rank,
-    check_tag,
-    counts_of,
-    given,
-    only,
-)
+from phalanx.comm.collective import AlgorithmOption, Call, Collective, check_rank, check_tag
 from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
-from phalanx.comm.group_base import SHARED, GroupBase
-from phalanx.comm.select import AlgorithmOption
+from phalanx.comm.group_base import GroupBase
 from phalanx.comm.transport import Transport
 
 
@@ -68,8 +58,7 @@ class Group(GroupBase):
                 self._end(Call(name), timeout_s, error)
                 raise
             return
-        with self._begin(Call(name), timeout_s) as route:
-            route.barrier(timeout_s=timeout_s)
+        self._run(Collective("barrier", name=name), timeout_s)
 
     def all_reduce(
         self,
@@ -96,18 +85,8 @@ class Group(GroupBase):
                 raise
             return
         requested = algorithm or self._requested
-        check_operation(buffer.dtype, op)
-        call = Call("all_reduce", buffer.dtype, (buffer.count,), op, divisor=divisor)
-        with self._begin(call, timeout_s, requested):
-            if self._device is not None:
-                self._device.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
-                return
-            if self._shared is not None and requested in SHARED:
-                self._shared.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
-                return
-            self._p2p.all_reduce(
-                buffer, op, divisor=divisor, algorithm=requested, timeout_s=timeout_s
-            )
+        both = (buffer,)
+        self._run(Collective("all_reduce", both, both, op, divisor, None, requested), timeout_s)
 
     def reduce(
         self,
@@ -119,28 +98,18 @@ class Group(GroupBase):
         timeout_s: float | None = None,
     ) -> None:
         """Reduce `buffer` over all ranks into that of `root`; elsewhere it keeps its values."""
-        check_operation(buffer.dtype, op)
-        check_rank(root, self.size, "root")
-        call = Call("reduce", buffer.dtype, (buffer.count,), op, root, divisor)
-        with self._begin(call, timeout_s) as route:
-            route.reduce(buffer, op, root=root, divisor=divisor, timeout_s=timeout_s)
+        self._run(Collective("reduce", (buffer,), (buffer,), op, divisor, root), timeout_s)
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
         """Copy `buffer` of `root` to all ranks."""
-        check_rank(root, self.size, "root")
-        call = Call("broadcast", buffer.dtype, (buffer.count,), root=root)
-        with self._begin(call, timeout_s) as route:
-            route.broadcast(buffer, root=root, timeout_s=timeout_s)
+        self._run(Collective("broadcast", (buffer,), (buffer,), root=root), timeout_s)
 
     def all_gather(
         self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
     ) -> None:
         """outputs[rank] becomes that rank's `part`; counts may differ between ranks, and every
         rank passes the same list of counts. `part` may be outputs[own rank] itself."""
-        check_gathered(outputs, part, self.rank, self.size)
-        call = Call("all_gather", part.dtype, counts_of(outputs))
-        with self._begin(call, timeout_s) as route:
-            route.all_gather(outputs, part, timeout_s=timeout_s)
+        self._run(Collective("all_gather", (part,), outputs), timeout_s)
 
     def reduce_scatter(
         self,
@@ -153,11 +122,7 @@ class Group(GroupBase):
     ) -> None:
         """`output` becomes the reduction of what all ranks have at parts[own rank]. `parts` are
         not changed, unless `output` is one of them; counts may differ between parts."""
-        check_operation(output.dtype, op)
-        check_gathered(parts, output, self.rank, self.size)
-        call = Call("reduce_scatter", output.dtype, counts_of(parts), op, divisor=divisor)
-        with self._begin(call, timeout_s) as route:
-            route.reduce_scatter(output, parts, op, divisor=divisor, timeout_s=timeout_s)
+        self._run(Collective("reduce_scatter", parts, (output,), op, divisor), timeout_s)
 
     def all_to_all(
         self,
@@ -167,12 +132,7 @@ class Group(GroupBase):
         timeout_s: float | None = None,
     ) -> None:
         """outputs[peer] becomes what `peer` has at parts[own rank]; any counts, also 0."""
-        check_one_each(outputs, self.size)
-        check_gathered(parts, outputs[self.rank], self.rank, self.size)
-        sent, expected = counts_of(parts), counts_of(outputs)
-        call = Call("all_to_all", parts[0].dtype, sent=sent, expected=expected)
-        with self._begin(call, timeout_s) as route:
-            route.all_to_all(outputs, parts, timeout_s=timeout_s)
+        self._run(Collective("all_to_all", parts, outputs), timeout_s)
 
     def gather(
         self,
@@ -183,16 +143,7 @@ class Group(GroupBase):
         timeout_s: float | None = None,
     ) -> None:
         """outputs: on `root` one buffer a rank, None elsewhere."""
-        check_rank(root, self.size, "root")
-        expected: tuple[int, ...] = ()
-        if self.rank == root:
-            outputs = given(outputs, "outputs")
-            check_gathered(outputs, part, root, self.size)
-            expected = counts_of(outputs)
-        sent = only(part.count, root, self.size)
-        call = Call("gather", part.dtype, root=root, sent=sent, expected=expected)
-        with self._begin(call, timeout_s) as route:
-            route.gather(outputs, part, root=root, timeout_s=timeout_s)
+        self._run(Collective("gather", (part,), outputs or (), root=root), timeout_s)
 
     def scatter(
         self,
@@ -203,16 +154,7 @@ class Group(GroupBase):
         timeout_s: float | None = None,
     ) -> None:
         """parts: on `root` one buffer a rank, None elsewhere."""
-        check_rank(root, self.size, "root")
-        sent: tuple[int, ...] = ()
-        if self.rank == root:
-            parts = given(parts, "parts")
-            check_gathered(parts, output, root, self.size)
-            sent = counts_of(parts)
-        expected = only(output.count, root, self.size)
-        call = Call("scatter", output.dtype, root=root, sent=sent, expected=expected)
-        with self._begin(call, timeout_s) as route:
-            route.scatter(output, parts, root=root, timeout_s=timeout_s)
+        self._run(Collective("scatter", parts or (), (output,), root=root), timeout_s)
 
     @contextmanager
     def messages(
@@ -223,7 +165,7 @@ class Group(GroupBase):
 
         name, num_bytes: of the whole collective, the same on all ranks.
         """
-        with self._begin(Call(name, UINT8, (num_bytes,)), timeout_s, "messages"):
+        with self._begin(Call(name, UINT8, (num_bytes,)), timeout_s, "direct"):
             self._transport.begin(timeout_s)
             yield self._transport
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
-from phalanx.comm.call import Call, check_members
 from phalanx.comm.check import compare_calls
+from phalanx.comm.collective import (
+    AlgorithmOption,
+    Call,
+    Collective,
+    check_collective,
+    check_members,
+)
 from phalanx.comm.collective_call import CollectiveCall
+from phalanx.comm.collectives import library, over_messages, single_rank
 from phalanx.comm.collectives.dissemination import barrier
 from phalanx.comm.communicators import (
     FIRST_COLLECTIVE_TAG,
@@ -19,21 +28,18 @@ from phalanx.comm.communicators import (
     create_subcommunicator,
     tag_limit,
 )
-from phalanx.comm.counted import count_traffic
-from phalanx.comm.device_collectives import DeviceCollectives, DeviceOps
+from phalanx.comm.device_transport import DeviceOps, DeviceTransport
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import EMPTY_LOG, CallLog, FlightRecorder
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MessageRequest, MessageTransport
-from phalanx.comm.p2p_collectives import P2PCollectives
-from phalanx.comm.select import AlgorithmOption, requested_algorithm
+from phalanx.comm.select import Route, Topology, choose_route, requested_algorithm
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.settings import CHECK
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.shm_setup import join_all, join_intra_node
-from phalanx.comm.single_rank import SingleRank
-from phalanx.comm.traffic import TrafficCounter, payload_bytes
+from phalanx.comm.traffic import TrafficCounter, payload_bytes, scheme_traffic
 from phalanx.comm.transport import SubTransport
 from phalanx.comm.wait import WaitPolicy
 from phalanx.records.last_collectives import GroupCalls
@@ -110,20 +116,21 @@ class GroupBase:
         self._set_up = MessageTransport(own, self._detector)
         self._in_flight = self._transport.in_flight = self._set_up.in_flight
         self._requested = requested or requested_algorithm(os.environ)
-        self._single_rank = SingleRank() if self.size == 1 else None
         set_up = SetupCommunicator(own, self._detector)
         self._intra_node = join_intra_node(
             set_up, nodes, members, policy=policy, name=name, timeout_s=timeout_s
-        )
-        self._p2p = P2PCollectives(
-            self._transport, nodes, self._intra_node, is_emulated=link_emulator is not None
         )
         # The same calls through shared memory, where all members have it.
         self._shm = join_all(set_up, nodes, policy=policy, name=name, timeout_s=timeout_s)
         if self._shm is not None:
             self._detector.bell = self._shm.bell
         self._detector.is_dead = self._is_dead
-        self._device: DeviceCollectives | None = None
+        self._device: DeviceTransport | None = None
+        self._topology = Topology(
+            nodes=nodes,
+            shares_memory=self._shm is not None,
+            is_emulated=link_emulator is not None,
+        )
         self._broken: BaseException | None = None
         self._closed = False
         self._call_context = CollectiveCall(self)
@@ -164,8 +171,6 @@ class GroupBase:
     @traffic.setter
     def traffic(self, traffic: TrafficCounter | None) -> None:
         self._traffic = self._transport.traffic = traffic
-        self._p2p.intra_node = count_traffic(self._intra_node, traffic)
-        self._shared = count_traffic(self._shm, traffic)
         self._fast = self._fastest()
 
     @property
@@ -205,11 +210,13 @@ class GroupBase:
     def on_device(self, memory: DeviceOps) -> Iterator[None]:
         """Meanwhile the buffers of collectives lie in memory of a device, of which `memory` is in
         charge, and which MPI can read and write. By every member, for the same collectives."""
-        self._device, self._fast = DeviceCollectives(self._transport, memory), None
+        on_host = self._topology
+        self._device, self._fast = DeviceTransport(self._transport, memory), None
+        self._topology = replace(on_host, on_device=True)
         try:
             yield
         finally:
-            self._device = None
+            self._device, self._topology = None, on_host
             self._fast = self._fastest()
 
     def subgroup(
@@ -270,7 +277,7 @@ class GroupBase:
         if self._closed:
             return
         self._closed = True
-        self._fast = self._shm = self._shared = self._intra_node = None
+        self._fast = self._shm = self._intra_node = None
         self._detector.close()
         closed = PeerFailedError(f"group {self.name} was closed before the message had come")
         self._in_flight.close(closed)
@@ -280,38 +287,83 @@ class GroupBase:
             self._communicators.close()
         # Else they stay: messages may still come, and would reach whoever got their numbers next.
 
-    def _begin(self, call: Call, timeout_s: float | None, way: str = "auto") -> CollectiveCall:
-        """Number the collective, note it and, in debug mode, compare it with what the others call.
+    def _run(self, collective: Collective, timeout_s: float | None) -> None:
+        """Check the arguments of a collective, choose its route and execute it there."""
+        call = check_collective(collective, self.rank, self.size)
+        if self.size == 1 and self._device is None and self._is_unwatched():
+            self.sequence += 1
+            single_rank.run(collective)
+            return
+        native = collective.algorithm == "library" and library.is_native(collective.dtype)
+        route = choose_route(self._topology, collective, is_native=native)
+        with self._begin(call, timeout_s, route, collective.algorithm):
+            self._execute(collective, route, timeout_s)
 
-        way: the requested algorithm.
-        """
+    def _execute(self, collective: Collective, route: Route, timeout_s: float | None) -> None:
+        if route == "single":
+            single_rank.run(collective)
+        elif route == "shared":
+            self._run_in_memory(self._shm, timeout_s, collective)
+        elif route == "library":
+            self._transport.begin(timeout_s)
+            library.run(self._transport, collective)
+            self._count_scheme(collective, self.rank, self.size)  # MPI does not say what it sent
+        else:
+            self._transport.begin(timeout_s)
+            shm = self._intra_node
+            over_messages.run(
+                self._device or self._transport,
+                collective,
+                route,
+                nodes=self.nodes,
+                run_on_node=partial(self._run_in_memory, shm, timeout_s) if shm else None,
+            )
+            if self._device is not None:
+                self._device.finish()
+
+    def _run_in_memory(
+        self, shm: ShmGroup | None, timeout_s: float | None, collective: Collective
+    ) -> None:
+        assert shm is not None, "the ranks share memory"
+        shm.run(collective, timeout_s)
+        self._count_scheme(collective, shm.rank, shm.size)
+
+    def _count_scheme(self, collective: Collective, rank: int, size: int) -> None:
+        if self._traffic is not None:
+            self._traffic.add(scheme_traffic(collective, rank, size))
+
+    def _begin(
+        self, call: Call, timeout_s: float | None, route: Route, requested: AlgorithmOption = "auto"
+    ) -> CollectiveCall:
+        """Number the collective, log it and, in debug mode, compare it with those of the peers."""
         self._check_usable()
         self.sequence += 1
         self._transport.tag = self.sequence
         self._detector.activity = f"{call.name} number {self.sequence}"
         self._call_context.timeout_s = timeout_s
-        shares = self._shm is not None and self._device is None and way in SHARED
-        named = "shared memory" if shares else "messages" if way in SHARED else way
-        self._call_log.begin(self.sequence, call, named, in_shm=shares)
+        by_request = route != "device" and requested not in SHARED
+        named = "shared memory" if route == "shared" else requested if by_request else "messages"
+        self._call_log.begin(self.sequence, call, named, in_shm=route == "shared")
         if self._spans is not None:
             self._call_context.begin(call)
         self._count(call)
         if self.check and self.size > 1:
-            if self._device is not None:
+            if route == "device":
                 call = call._replace(name=f"{call.name} of device memory")
-            elif way not in (*SHARED, "messages"):
-                call = call._replace(name=f"{call.name} by {way}")
+            elif by_request:
+                call = call._replace(name=f"{call.name} by {requested}")
             with self._call_context:
                 self._set_up.tag, self._set_up.timeout_s = CHECK_TAG, timeout_s
                 compare_calls(self._set_up, call, self._detector.rank_label)
         return self._call_context
 
-    def _fastest(self) -> ShmGroup | SingleRank | None:
+    def _is_unwatched(self) -> bool:
         usable = self._broken is None and not self._closed
-        usable = usable and self._traffic is None and self._spans is None
-        if self._single_rank is not None and usable:
-            return self._single_rank
-        return self._shm if usable and not self._check and self._requested in SHARED else None
+        return usable and self._traffic is None and self._spans is None
+
+    def _fastest(self) -> ShmGroup | None:
+        is_direct = not self._check and self._requested in SHARED
+        return self._shm if is_direct and self._is_unwatched() else None
 
     def _count(self, call: Call) -> None:
         if self._traffic is not None and call.dtype is not None:

@@ -17,7 +17,7 @@ from phalanx.comm.flight_recorder import NETWORK
 from phalanx.comm.in_flight import CANCEL_S, InFlight, PendingOperation
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.traffic import Traffic, TrafficCounter
-from phalanx.comm.transport import Messages, ScratchArena
+from phalanx.comm.transport import HostMemoryOps, Messages, ScratchArena
 from phalanx.comm.wait import WaitTimeoutError, wait_until
 from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
@@ -28,7 +28,7 @@ EAGER_BYTES = 2048
 HINT = ": ranks differ in collective, count or dtype; with PHALANX_CHECK=1 the error says how"
 
 
-class MessageTransport:
+class MessageTransport(HostMemoryOps):
     """Exchanges among the ranks of a communicator, for algorithms.
 
     All messages of a collective carry its number as their tag.

@@ -1,4 +1,4 @@
-"""Select the algorithm of an all-reduce by size, type and topology. Pure."""
+"""Choose the route of a collective by the facts of its group. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
+from phalanx.comm.collective import AlgorithmOption, Collective
 from phalanx.comm.dtypes import DType
 
 VARIABLE = "PHALANX_ALL_REDUCE"
 
-AlgorithmOption = Literal[
-    "auto", "shared", "direct", "naive", "ring", "tree", "halving", "lanes", "library"
-]
 Algorithm = Literal[
     "shared", "short", "direct", "naive", "ring", "tree", "halving", "lanes", "library"
 ]
+Route = Literal["device", "single", Algorithm]
+"""Execution of a collective: of device memory, of a single rank, or by an algorithm."""
 
 # Up to so many bytes of all ranks together every rank gets every vector and reduces them all:
 # one round instead of two. Provisional: Open MPI 5.0 within one node of 2 cores, busy, medians of
@@ -32,11 +32,13 @@ MANY_RANKS = 64
 @dataclass(frozen=True, kw_only=True)
 class Topology:
     """nodes: the number of each rank's node; shares_memory: all ranks are joined through memory;
-    is_emulated: messages leave by an emulated link."""
+    is_emulated: messages leave by an emulated link; on_device: buffers lie in memory of a
+    device."""
 
     nodes: tuple[int, ...]
     shares_memory: bool
     is_emulated: bool = False
+    on_device: bool = False
 
     @cached_property
     def size(self) -> int:
@@ -67,6 +69,28 @@ def requested_algorithm(environ: Mapping[str, str]) -> AlgorithmOption:
         if word == requested:
             return requested  # type: ignore[no-any-return]
     raise ValueError(f"{VARIABLE} is {word!r}; it can be {', '.join(get_args(AlgorithmOption))}")
+
+
+def choose_route(topology: Topology, collective: Collective, *, is_native: bool = False) -> Route:
+    """Return the route of a collective in a group of this topology.
+
+    is_native: MPI itself can reduce the elements.
+    Raises: ValueError when the requested algorithm is not available.
+    """
+    if topology.on_device:
+        return "device"
+    if topology.size == 1:
+        return "single"
+    if collective.kind == "all_reduce":
+        buffer, requested = collective.outputs[0], collective.algorithm
+        return choose_all_reduce(
+            buffer.num_bytes,
+            buffer.dtype,
+            topology=topology,
+            requested=requested,
+            is_native=is_native,
+        ).algorithm
+    return "shared" if topology.shares_memory else "direct"
 
 
 def choose_all_reduce(

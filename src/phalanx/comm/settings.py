@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 
 import phalanx
 from phalanx.comm import kernels
+from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.gpu import is_gpu_aware
 from phalanx.comm.link import LINK, Link
-from phalanx.comm.select import VARIABLE, AlgorithmOption, requested_algorithm
+from phalanx.comm.select import VARIABLE, requested_algorithm
 from phalanx.errors import UserError
 from phalanx.launch.cores import (
     CpuQuota,

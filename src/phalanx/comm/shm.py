@@ -12,8 +12,9 @@ from numpy.typing import DTypeLike, NDArray
 
 from phalanx.comm import kernels
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective
 from phalanx.comm.doorbell import Doorbell
-from phalanx.comm.dtypes import DTYPES, DType, ReduceOp
+from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.flight_recorder import KernelLog
 from phalanx.comm.memory import SharedMemory, allocate_shared, warn_no_shared_memory
@@ -25,7 +26,6 @@ _KINDS = (
     *("nothing", "barrier", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"),
     *("all_to_all", "gather", "scatter", "all_reduce of parts", "fused_step"),
 )
-_ALL_TO_ALL, _GATHER, _SCATTER = 7, 8, 9
 _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
 
 
@@ -148,113 +148,43 @@ class ShmGroup:
             buffer.dtype.code,
             op,
             divisor,
-            -1,
             self.timeout_s if timeout_s is None else timeout_s,
         )
         if status:
             raise self._error(status)
 
-    def reduce(
-        self,
-        buffer: Buffer,
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        root: int,
-        divisor: float = 1.0,
-        timeout_s: float | None = None,
-    ) -> None:
-        status = self._all_reduce(
-            self._handle,
-            buffer.address,
-            buffer.count,
-            buffer.dtype.code,
-            op,
-            divisor,
-            root,
-            self._timeout(timeout_s),
+    def run(self, collective: Collective, timeout_s: float | None = None) -> None:
+        """Execute any collective. Raises: the error that ended it."""
+        kind, inputs, outputs, op, divisor, root, *_ = collective
+        if kind == "barrier":
+            self.barrier(timeout_s=timeout_s)
+            return
+        dtype = collective.dtype
+        nothing = Buffer(0, 0, dtype)
+        if kind == "gather":
+            inputs = [inputs[0] if rank == root else nothing for rank in range(self.size)]
+            outputs = outputs if self.rank == root else [nothing] * self.size
+        elif kind == "scatter":
+            outputs = [outputs[0] if rank == root else nothing for rank in range(self.size)]
+            inputs = inputs if self.rank == root else [nothing] * self.size
+        sizes_out, sizes_in = (
+            [buffer.num_bytes if op is None else buffer.count for buffer in buffers]
+            for buffers in (outputs, inputs)
         )
-        self._check(status)
-
-    def reduce_scatter(
-        self,
-        output: Buffer,
-        parts: Sequence[Buffer],
-        op: ReduceOp = ReduceOp.SUM,
-        *,
-        divisor: float = 1.0,
-        timeout_s: float | None = None,
-    ) -> None:
-        status = self._module.reduce_scatter(
+        status = self._module.run(
             self._handle,
-            output.address,
-            [part.address for part in parts],
-            [part.count for part in parts],
-            output.dtype.code,
-            op,
-            divisor,
-            self._timeout(timeout_s),
-        )
-        self._check(status)
-
-    def all_gather(
-        self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
-    ) -> None:
-        status = self._module.all_gather(
-            self._handle,
+            _KINDS.index(kind),
             [output.address for output in outputs],
-            [output.num_bytes for output in outputs],
-            part.address,
-            part.dtype.code,
-            self._timeout(timeout_s),
+            sizes_out,
+            [part.address for part in inputs],
+            sizes_in,
+            dtype.code,
+            op or 0,
+            divisor,
+            root or 0,
+            self.timeout_s if timeout_s is None else timeout_s,
         )
-        self._check(status)
-
-    def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
-        status = self._module.broadcast(
-            self._handle,
-            buffer.address,
-            buffer.num_bytes,
-            buffer.dtype.code,
-            root,
-            self._timeout(timeout_s),
-        )
-        self._check(status)
-
-    def all_to_all(
-        self,
-        outputs: Sequence[Buffer],
-        parts: Sequence[Buffer],
-        *,
-        timeout_s: float | None = None,
-    ) -> None:
-        dtype = (*outputs, *parts)[0].dtype
-        self._exchange(_ALL_TO_ALL, list(outputs), list(parts), dtype, 0, timeout_s)
-
-    def gather(
-        self,
-        outputs: Sequence[Buffer] | None,
-        part: Buffer,
-        *,
-        root: int,
-        timeout_s: float | None = None,
-    ) -> None:
-        nothing = part.part(0, 0)
-        parts = [part if rank == root else nothing for rank in range(self.size)]
-        received = list(outputs) if outputs is not None else [nothing] * self.size
-        self._exchange(_GATHER, received, parts, part.dtype, root, timeout_s)
-
-    def scatter(
-        self,
-        output: Buffer,
-        parts: Sequence[Buffer] | None,
-        *,
-        root: int,
-        timeout_s: float | None = None,
-    ) -> None:
-        nothing = output.part(0, 0)
-        outputs = [output if rank == root else nothing for rank in range(self.size)]
-        sent = list(parts) if parts is not None else [nothing] * self.size
-        self._exchange(_SCATTER, outputs, sent, output.dtype, root, timeout_s)
+        self.check(status)
 
     def keep_messages_moving(self) -> None:
         """Let MPI progress messages during long waits of this process, from now on: it does so only
@@ -293,7 +223,8 @@ class ShmGroup:
 
     def check(self, status: int) -> None:
         """Raises: the error that ended the call, unless its status is success."""
-        self._check(status)
+        if status:
+            raise self._error(status)
 
     def check_peers(self) -> None:
         """Raises: PeerFailedError when a peer has reported a failure."""
@@ -302,35 +233,6 @@ class ShmGroup:
 
     def fail(self, reason: str) -> None:
         self._module.fail(self._handle, reason)
-
-    def _exchange(
-        self,
-        kind: int,
-        outputs: list[Buffer],
-        parts: list[Buffer],
-        dtype: DType,
-        root: int,
-        timeout_s: float | None,
-    ) -> None:
-        status = self._module.all_to_all(
-            self._handle,
-            kind,
-            [output.address for output in outputs],
-            [output.num_bytes for output in outputs],
-            [part.address for part in parts],
-            [part.num_bytes for part in parts],
-            dtype.code,
-            root,
-            self._timeout(timeout_s),
-        )
-        self._check(status)
-
-    def _timeout(self, timeout_s: float | None) -> float:
-        return self.timeout_s if timeout_s is None else timeout_s
-
-    def _check(self, status: int) -> None:
-        if status:
-            raise self._error(status)
 
     def _error(self, status: int) -> Exception:
         if status == _MISMATCH:

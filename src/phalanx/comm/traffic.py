@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from phalanx.comm.call import Call
+from phalanx.comm.collective import Call, Collective
 from phalanx.comm.layout import share_of
 
 COUNT = "PHALANX_COUNT"  # "1": the world's group counts from its beginning on
@@ -102,6 +102,31 @@ def payload_bytes(call: Call, rank: int) -> int:
     if call.name == "all_gather":
         counts = (call.counts[rank],)
     return call.dtype.itemsize * sum(count for count in counts if count is not None)
+
+
+def scheme_traffic(collective: Collective, rank: int, size: int) -> Traffic:
+    """Return the traffic of a collective that sends no messages of ours, by its scheme."""
+    kind, inputs, outputs, _, _, root, *_ = collective
+    sent, received = ([buffer.num_bytes for buffer in buffers] for buffers in (inputs, outputs))
+    match kind:
+        case "all_reduce":
+            return all_reduce_traffic(outputs[0].count, outputs[0].dtype.itemsize, rank, size)
+        case "reduce" if root is not None:
+            return reduce_traffic(outputs[0].count, outputs[0].dtype.itemsize, rank, size, root)
+        case "broadcast" if root is not None:
+            return broadcast_traffic(received[0], rank, size, root)
+        case "all_gather":
+            return all_gather_traffic(received, rank)
+        case "reduce_scatter":
+            return reduce_scatter_traffic(sent, rank)
+        case "all_to_all":
+            return all_to_all_traffic(sent, received, rank)
+        case "gather" if root is not None:
+            return gather_traffic(received if rank == root else sent * size, rank, root)
+        case "scatter" if root is not None:
+            return scatter_traffic(sent if rank == root else received * size, rank, root)
+        case _:
+            return Traffic(0, 0, 0)
 
 
 def all_reduce_traffic(count: int, itemsize: int, rank: int, size: int) -> Traffic:

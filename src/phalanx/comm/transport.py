@@ -7,8 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
+from phalanx.comm import array_kernels, kernels
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.dtypes import DType
+from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import CACHE_LINE_BYTES
 
 Messages = Sequence[tuple[Buffer, int]]
@@ -46,8 +47,23 @@ class Transport(Protocol):
     def scratch(self, count: int, dtype: DType) -> Buffer:
         """Return uninitialised memory for the time of one collective."""
 
+    def copy(self, source: Buffer, dest: Buffer, /) -> None:
+        """The two may be the same memory, and are else apart."""
 
-class SubTransport:
+    def reduce_terms(
+        self, terms: Sequence[Buffer], result: Buffer, op: ReduceOp, divisor: float, /
+    ) -> None:
+        """result becomes the reduction of `terms`, in their order; it may be one of them."""
+
+
+class HostMemoryOps:
+    """Copies and reductions of buffers in the memory of the host."""
+
+    copy = staticmethod(array_kernels.copy)
+    reduce_terms = staticmethod(kernels.reduce_terms)
+
+
+class SubTransport(HostMemoryOps):
     """Some of the ranks of another transport, renumbered in the order given."""
 
     def __init__(self, transport: Transport, members: Sequence[int]) -> None:

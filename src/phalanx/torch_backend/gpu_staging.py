@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phalanx.comm.device_collectives import DeviceOps
+from phalanx.comm.device_transport import DeviceOps
 from phalanx.torch_backend.device_memory import DeviceMemory, can_reduce
 from phalanx.torch_backend.tensors import TensorStaging, is_usable_in_place
 

@@ -8,12 +8,12 @@ import numpy as np
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.dtypes import DType
-from phalanx.comm.transport import Messages, Transport
+from phalanx.comm.transport import HostMemoryOps, Messages, Transport
 
 Lines = dict[tuple[int, int], "queue.Queue[bytes]"]
 
 
-class ThreadTransport:
+class ThreadTransport(HostMemoryOps):
     """One rank; `sent` and `received` hold the bytes of each of its messages."""
 
     def __init__(self, rank: int, size: int, lines: Lines) -> None:

@@ -11,6 +11,8 @@ import numpy as np
 from mpi4py import MPI
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective
+from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.world import World
 
@@ -31,7 +33,8 @@ def reduce_in(node: ShmGroup, array: np.ndarray) -> int:
     used = phases(node, lambda: node.all_reduce(Buffer.of(array)))
     assert (array == size * (np.arange(COUNT) % 1000) + sum(range(size))).all()
     array[:] = rank
-    node.reduce(Buffer.of(array), root=size - 1)
+    both = (Buffer.of(array),)
+    node.run(Collective("reduce", both, both, ReduceOp.SUM, root=size - 1))
     assert (array == (sum(range(size)) if last else rank)).all()
     return used
 

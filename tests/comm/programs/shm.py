@@ -10,6 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective, Kind
 from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import MismatchError
 from phalanx.comm.shm import ShmGroup
@@ -39,6 +40,16 @@ def in_order(count: int, dtype: str = "float32") -> np.ndarray:
     return total
 
 
+def in_place(kind: Kind, array: np.ndarray, **options: Any) -> Collective:
+    return moved(kind, [array], [array], **options)
+
+
+def moved(
+    kind: Kind, inputs: list[np.ndarray], outputs: list[np.ndarray], **options: Any
+) -> Collective:
+    return Collective(kind, [*map(Buffer.of, inputs)], [*map(Buffer.of, outputs)], **options)
+
+
 # Around every threshold: nothing, one element, the inline places, one chunk, several.
 COUNTS = [0, 1, 3, 2047, 2048, 2049, 5000, 32_768, 32_769, 65_537, 300_001]
 
@@ -54,7 +65,7 @@ def check_all_reduce(node: ShmGroup) -> None:
             assert array.tobytes() == in_order(count).tobytes(), (count, shown)
         for root in range(size):
             array = values_of(rank, count)
-            node.reduce(Buffer.of(array), root=root)
+            node.run(in_place("reduce", array, op=ReduceOp.SUM, root=root))
             expected = in_order(count) if rank == root else values_of(rank, count)
             assert array.tobytes() == expected.tobytes(), (count, root)
     ones = np.full(10_000, rank + 1, np.int64)
@@ -68,18 +79,18 @@ def check_movement(node: ShmGroup) -> None:
     for count in COUNTS:
         for root in range(size):
             array = values_of(rank, count)
-            node.broadcast(Buffer.of(array), root=root)
+            node.run(in_place("broadcast", array, root=root))
             assert array.tobytes() == values_of(root, count).tobytes()
         counts = [count + 7 * peer for peer in range(size)]
         outputs = [np.empty(n, np.float32) for n in counts]
-        node.all_gather([Buffer.of(o) for o in outputs], Buffer.of(values_of(rank, counts[rank])))
+        node.run(moved("all_gather", [values_of(rank, counts[rank])], outputs))
         for peer, output in enumerate(outputs):
             assert output.tobytes() == values_of(peer, counts[peer]).tobytes()
         whole = values_of(rank, sum(counts))
         starts = np.cumsum([0, *counts])
         parts = [Buffer.of(whole[a:b]) for a, b in itertools.pairwise(starts)]
         output = np.empty(counts[rank], np.float32)
-        node.reduce_scatter(Buffer.of(output), parts)
+        node.run(Collective("reduce_scatter", parts, [Buffer.of(output)], ReduceOp.SUM))
         expected = in_order(sum(counts))[starts[rank] : starts[rank + 1]]
         assert output.tobytes() == expected.tobytes()
         check_exchange(node, count)
@@ -93,20 +104,19 @@ def check_exchange(node: ShmGroup, count: int) -> None:
 
     parts = [Buffer.of(part(rank, peer)) for peer in range(size)]
     outputs = [np.empty_like(part(peer, rank)) for peer in range(size)]
-    node.all_to_all([Buffer.of(o) for o in outputs], parts)
+    node.run(Collective("all_to_all", parts, [Buffer.of(o) for o in outputs]))
     assert all(o.tobytes() == part(p, rank).tobytes() for p, o in enumerate(outputs))
     for root in range(size):
         mine, places = values_of(rank, count + rank), None
         if rank == root:
             places = [np.empty(count + peer, np.float32) for peer in range(size)]
-        sent = None if places is None else [Buffer.of(p) for p in places]
-        node.gather(sent, Buffer.of(mine), root=root)
+        node.run(moved("gather", [mine], places or [], root=root))
         if places is not None:
             assert all(
                 p.tobytes() == values_of(i, count + i).tobytes() for i, p in enumerate(places)
             )
         received = np.empty(count + rank, np.float32)
-        node.scatter(Buffer.of(received), sent, root=root)
+        node.run(moved("scatter", places or [], [received], root=root))
         assert received.tobytes() == mine.tobytes()
 
 
@@ -143,11 +153,11 @@ def order() -> None:
                 node.all_reduce(Buffer.of(array))
                 assert (array == size * step + size * (size - 1) / 2).all()
             case 1:
-                node.broadcast(Buffer.of(array), root=root)
+                node.run(in_place("broadcast", array, root=root))
                 assert (array == step + root).all()
             case 2:
                 outputs = [np.empty(count, np.float32) for _ in range(size)]
-                node.all_gather([Buffer.of(o) for o in outputs], Buffer.of(array))
+                node.run(moved("all_gather", [array], outputs))
                 assert all((o == step + peer).all() for peer, o in enumerate(outputs))
             case 3:
                 node.barrier()
@@ -166,12 +176,18 @@ def mismatch() -> None:
     def floats(count: int, dtype: str = "float32") -> Buffer:
         return Buffer.of(np.ones(count, dtype))
 
+    def scattered(divisor: float) -> Collective:
+        parts = [floats(8)] * size
+        return Collective("reduce_scatter", parts, [floats(8)], ReduceOp.SUM, divisor)
+
     expect("count", lambda n: n.all_reduce(floats(10)), lambda n: n.all_reduce(floats(11)))
     expect("large", lambda n: n.all_reduce(floats(50_000)), lambda n: n.all_reduce(floats(50_001)))
     expect("dtype", lambda n: n.all_reduce(floats(8)), lambda n: n.all_reduce(floats(8, "float64")))
 
     def be_root(node: ShmGroup) -> None:
-        node.broadcast(floats(8), root=rank)  # nobody waits, so nobody notices yet
+        node.run(
+            Collective("broadcast", [floats(8)], [floats(8)], root=rank)
+        )  # nobody waits, so nobody notices yet
         node.barrier()
 
     expect("root", be_root)
@@ -183,8 +199,8 @@ def mismatch() -> None:
     )
     expect(
         "divisor",
-        lambda n: n.reduce_scatter(floats(8), [floats(8)] * size, divisor=0.5),
-        lambda n: n.reduce_scatter(floats(8), [floats(8)] * size, divisor=0.25),
+        lambda n: n.run(scattered(0.5)),
+        lambda n: n.run(scattered(0.25)),
     )
     expect(
         "operation",

@@ -9,8 +9,8 @@ from phalanx.bench.config import PathName
 from phalanx.bench.paths.path import Array, BenchParams, BenchPath, CaseBuffers, PreparedCase
 from phalanx.bench.plan import Case
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.group import Group
-from phalanx.comm.select import AlgorithmOption
 
 
 class EnginePath(BenchPath):

@@ -8,7 +8,7 @@ from phalanx.bench.config import CollectivesConfig, OnMessages, PathName
 from phalanx.bench.paths.engine import EnginePath
 from phalanx.bench.paths.library import MpiLibraryPath, vendor_of
 from phalanx.bench.paths.path import BenchParams, BenchPath, UnavailablePath
-from phalanx.comm.select import AlgorithmOption
+from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.world import World
 
 if TYPE_CHECKING:

@@ -7,10 +7,11 @@ same time. Then the ranks of a node hand each other the finished slices.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective
 from phalanx.comm.collectives import pairwise
 from phalanx.comm.collectives.accumulate import accumulator_of, store_result
 from phalanx.comm.dtypes import ReduceOp
@@ -28,47 +29,6 @@ def ranks_by_node(nodes: Sequence[int]) -> list[list[int]]:
     return list(places.values())
 
 
-class IntraNodeCollectives(Protocol):
-    """The ranks of this node, where they share memory."""
-
-    def reduce_scatter(
-        self,
-        output: Buffer,
-        parts: Sequence[Buffer],
-        op: ReduceOp,
-        *,
-        timeout_s: float | None = None,
-    ) -> None: ...
-
-    def all_gather(
-        self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
-    ) -> None: ...
-
-
-class _ByMessages:
-    def __init__(self, local: Transport) -> None:
-        self._local = local
-
-    def reduce_scatter(
-        self,
-        output: Buffer,
-        parts: Sequence[Buffer],
-        op: ReduceOp,
-        *,
-        timeout_s: float | None = None,  # noqa: ARG002  the transport has it
-    ) -> None:
-        pairwise.reduce_scatter(self._local, output, parts, op, 1.0)
-
-    def all_gather(
-        self,
-        outputs: Sequence[Buffer],
-        part: Buffer,
-        *,
-        timeout_s: float | None = None,  # noqa: ARG002  the transport has it
-    ) -> None:
-        pairwise.all_gather(self._local, outputs, part)
-
-
 def all_reduce(
     transport: Transport,
     buffer: Buffer,
@@ -76,15 +36,13 @@ def all_reduce(
     divisor: float,
     *,
     nodes: Sequence[int],
-    intra_node: IntraNodeCollectives | None = None,
-    timeout_s: float | None = None,
+    run_on_node: Callable[[Collective], None] | None = None,
 ) -> None:
     """Reduce `buffer` over all ranks, in place; every rank ends with the same bytes.
 
     buffer: (n,), the same n and dtype on every rank.
     nodes:  the number of each rank's node; there are as many lanes as ranks on the smallest node.
-    intra_node: the ranks of this node, in their order; None: they exchange messages.
-    timeout_s: of waits within the node; None: that of `intra_node`.
+    run_on_node: executes a collective of the ranks of this node; None: they exchange messages.
     Cost:   for m nodes of k ranks, 4 rounds: on the node 2(k-1)/k · bytes, between the nodes
             2(m-1)/m · bytes/k through each of the k lanes.
     Order:  of the ranks on each node, then of the nodes.
@@ -99,10 +57,10 @@ def all_reduce(
     totals = pairwise.shares_of(total, num_lanes) + [total.part(0, n) for n in spare]
     results = pairwise.shares_of(buffer, num_lanes) + [buffer.part(0, n) for n in spare]
     own = local.rank
-    intra_node = intra_node or _ByMessages(local)
-    intra_node.reduce_scatter(totals[own], totals, op, timeout_s=timeout_s)
+    run = run_on_node or partial(pairwise.run, local)
+    run(Collective("reduce_scatter", totals, (totals[own],), op))
     if own < num_lanes:
         lane = SubTransport(transport, [ranks[own] for ranks in by_node])
         pairwise.all_reduce(lane, totals[own], op, 1.0)
         store_result(totals[own], results[own], op, divisor)
-    intra_node.all_gather(results, results[own], timeout_s=timeout_s)
+    run(Collective("all_gather", (results[own],), results))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective
 from phalanx.comm.collectives.accumulate import store_result
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
 from phalanx.comm.mpi import is_stand_in
-from phalanx.comm.traffic import all_reduce_traffic
 
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
 
@@ -40,15 +40,14 @@ def is_native(dtype: DType) -> bool:
     return dtype.name in _DATATYPES and not is_stand_in()
 
 
-def all_reduce(transport: MessageTransport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
-    """Reduce `buffer` over all ranks, in place.
+def run(transport: MessageTransport, collective: Collective) -> None:
+    """Execute an all-reduce, of (n,) elements of a dtype that MPI has.
 
-    buffer: (n,), the same n and dtype on every rank; of a dtype that MPI has.
     Cost:   the library's.
     Order:  the library's: MPI recommends, and does not promise, the same bits on every rank and
             in every run.
     """
-    mpi = _mpi()
+    mpi, buffer, op = _mpi(), collective.outputs[0], collective.reduction
     operation = getattr(mpi, _OPERATIONS[op])
     datatype = getattr(mpi, _DATATYPES[buffer.dtype.name])
     for chunk in chunks(buffer.count, MAX_COUNT):
@@ -56,11 +55,7 @@ def all_reduce(transport: MessageTransport, buffer: Buffer, op: ReduceOp, diviso
         message = [memory_of(part), part.count, datatype]
         request = transport.communicator.Iallreduce(mpi.IN_PLACE, message, operation)
         transport.finish(LibraryCall(request, part))
-    if transport.traffic is not None:  # MPI does not say what it sent
-        transport.traffic.add(
-            all_reduce_traffic(buffer.count, buffer.dtype.itemsize, transport.rank, transport.size)
-        )
-    store_result(buffer, buffer, op, divisor)
+    store_result(buffer, buffer, op, collective.divisor)
 
 
 class LibraryCall:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.comm.array_kernels import copy
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.collective import Collective
 from phalanx.comm.dtypes import ReduceOp
-from phalanx.comm.kernels import reduce_terms
 from phalanx.comm.layout import chunks, share_of
 from phalanx.comm.transport import PendingExchange, Transport
 
@@ -20,6 +19,28 @@ SEGMENT_BYTES = 64 * 2**20  # bounds the memory that a long vector needs beside 
 
 CHUNK_BYTES = 512 * 1024  # of a share, at least: on 10 Gbit/s many times what a message costs
 MAX_CHUNKS = 8  # only the last one's sum is not made while another travels
+
+
+def run(transport: Transport, collective: Collective) -> None:
+    """Execute `collective`: any but a barrier or a broadcast."""
+    kind, inputs, outputs, _, divisor, root, *_ = collective
+    match kind:
+        case "all_reduce":
+            all_reduce(transport, outputs[0], collective.reduction, divisor)
+        case "reduce" if root is not None:
+            reduce(transport, outputs[0], collective.reduction, divisor, root=root)
+        case "reduce_scatter":
+            reduce_scatter(transport, outputs[0], inputs, collective.reduction, divisor)
+        case "all_gather":
+            all_gather(transport, outputs, inputs[0])
+        case "all_to_all":
+            all_to_all(transport, outputs, inputs)
+        case "gather" if root is not None:
+            gather(transport, outputs, inputs[0], root=root)
+        case "scatter" if root is not None:
+            scatter(transport, outputs[0], inputs, root=root)
+        case _:
+            raise AssertionError(f"{kind} is no exchange")
 
 
 def all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, divisor: float) -> None:
@@ -58,7 +79,7 @@ def all_reduce_in_chunks(
         handed = []
         for parts, (exchange, terms) in zip(pieces, coming, strict=True):
             exchange.finish()
-            reduce_terms(terms, parts[own], op, divisor)
+            transport.reduce_terms(terms, parts[own], op, divisor)
             handed.append(_begin_all_gather(transport, parts, parts[own]))
         for exchange in handed:
             exchange.finish()
@@ -73,7 +94,7 @@ def all_to_all_reduce(transport: Transport, buffer: Buffer, op: ReduceOp, diviso
     """
     terms = [transport.scratch(buffer.count, buffer.dtype) for _ in range(transport.size)]
     all_gather(transport, terms, buffer)
-    reduce_terms(terms, buffer, op, divisor)
+    transport.reduce_terms(terms, buffer, op, divisor)
 
 
 def reduce(
@@ -93,7 +114,7 @@ def reduce(
             for rank in range(transport.size)
         ]
         transport.exchange([], _with_peers(transport, terms))
-        reduce_terms(terms, part, op, divisor)
+        transport.reduce_terms(terms, part, op, divisor)
 
 
 def reduce_scatter(
@@ -111,7 +132,7 @@ def reduce_scatter(
     """
     exchange, terms = _begin_reduce_scatter(transport, output, parts)
     exchange.finish()
-    reduce_terms(terms, output, op, divisor)
+    transport.reduce_terms(terms, output, op, divisor)
 
 
 def all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) -> None:
@@ -122,7 +143,7 @@ def all_gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer) ->
     Cost:    p-1 messages at the same time: latency + (p-1)/p · bytes/bandwidth.
     """
     _begin_all_gather(transport, outputs, part).finish()
-    copy(part, outputs[transport.rank])
+    transport.copy(part, outputs[transport.rank])
 
 
 def all_to_all(transport: Transport, outputs: Sequence[Buffer], parts: Sequence[Buffer]) -> None:
@@ -131,12 +152,10 @@ def all_to_all(transport: Transport, outputs: Sequence[Buffer], parts: Sequence[
     Cost: p-1 messages at the same time: latency + bytes/bandwidth.
     """
     transport.exchange(_with_peers(transport, parts), _with_peers(transport, outputs))
-    copy(parts[transport.rank], outputs[transport.rank])
+    transport.copy(parts[transport.rank], outputs[transport.rank])
 
 
-def gather(
-    transport: Transport, outputs: Sequence[Buffer] | None, part: Buffer, *, root: int
-) -> None:
+def gather(transport: Transport, outputs: Sequence[Buffer], part: Buffer, *, root: int) -> None:
     """outputs[rank] of `root` becomes that rank's `part`.
 
     Cost: p-1 messages into one rank: latency + bytes of all/bandwidth.
@@ -144,14 +163,11 @@ def gather(
     if transport.rank != root:
         transport.exchange([(part, root)], [])
         return
-    assert outputs is not None, "the root has outputs"
     transport.exchange([], _with_peers(transport, outputs))
-    copy(part, outputs[root])
+    transport.copy(part, outputs[root])
 
 
-def scatter(
-    transport: Transport, output: Buffer, parts: Sequence[Buffer] | None, *, root: int
-) -> None:
+def scatter(transport: Transport, output: Buffer, parts: Sequence[Buffer], *, root: int) -> None:
     """`output` becomes what `root` has at parts[own rank].
 
     Cost: p-1 messages out of one rank: latency + bytes of all/bandwidth.
@@ -159,9 +175,8 @@ def scatter(
     if transport.rank != root:
         transport.exchange([], [(output, root)])
         return
-    assert parts is not None, "the root has parts"
     transport.exchange(_with_peers(transport, parts), [])
-    copy(parts[root], output)
+    transport.copy(parts[root], output)
 
 
 def shares_of(buffer: Buffer, size: int) -> list[Buffer]:

@@ -216,22 +216,9 @@ static PyObject *py_barrier(PyObject *module, arguments a, Py_ssize_t n)
     return status_result(status);
 }
 
-/* all_reduce(shm, address, count, dtype, op, divisor, root, timeout_s) */
-static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
+/* The status of a collective; warns once where memory of a peer could not be mapped. */
+static PyObject *collective_result(shm_group *self, int status)
 {
-    (void)module;
-    if (!check_num_args(n, 8))
-        return NULL;
-    shm_group *self = shm_from(a[0]);
-    void *buffer = address_from(a[1]);
-    size_t count = PyLong_AsSize_t(a[2]);
-    int dtype = int_from(a[3]), op = int_from(a[4]), root = int_from(a[6]);
-    double divisor = PyFloat_AsDouble(a[5]), timeout_s = PyFloat_AsDouble(a[7]);
-    int status;
-    if (!reducible(dtype, op))
-        return NULL;
-    WITHOUT_GIL(status = shm_all_reduce(self, buffer, count, dtype, op, divisor, root, timeout_s,
-                                        check_interrupts));
     int error = status == DONE ? shm_map_error(self) : 0;
     if (error && PyErr_WarnFormat(PyExc_RuntimeWarning, 2,
                                   "memory of another rank could not be mapped (%s): all ranks "
@@ -241,85 +228,72 @@ static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
     return status_result(status);
 }
 
-/* reduce_scatter(shm, output, parts, counts, dtype, op, divisor, timeout_s) */
-static PyObject *py_reduce_scatter(PyObject *module, arguments a, Py_ssize_t n)
-{
-    void *parts[MAX_RANKS];
-    size_t counts[MAX_RANKS];
-    (void)module;
-    if (!check_num_args(n, 8))
-        return NULL;
-    shm_group *self = shm_from(a[0]);
-    void *output = address_from(a[1]);
-    if (addresses_from(a[2], parts) < 0 || sizes_from(a[3], counts) < 0)
-        return NULL;
-    int dtype = int_from(a[4]), op = int_from(a[5]), status;
-    double divisor = PyFloat_AsDouble(a[6]), timeout_s = PyFloat_AsDouble(a[7]);
-    if (!reducible(dtype, op))
-        return NULL;
-    WITHOUT_GIL(status = shm_reduce_scatter(self, output, parts, counts, dtype, op, divisor,
-                                            timeout_s, check_interrupts));
-    return status_result(status);
-}
-
-/* all_gather(shm, outputs, bytes, part, dtype, timeout_s) */
-static PyObject *py_all_gather(PyObject *module, arguments a, Py_ssize_t n)
-{
-    void *outputs[MAX_RANKS];
-    size_t bytes[MAX_RANKS];
-    (void)module;
-    if (!check_num_args(n, 6))
-        return NULL;
-    shm_group *self = shm_from(a[0]);
-    if (addresses_from(a[1], outputs) < 0 || sizes_from(a[2], bytes) < 0)
-        return NULL;
-    void *part = address_from(a[3]);
-    int dtype = int_from(a[4]), status;
-    double timeout_s = PyFloat_AsDouble(a[5]);
-    if (PyErr_Occurred())
-        return NULL;
-    WITHOUT_GIL(status = shm_all_gather(self, outputs, bytes, part, dtype, timeout_s,
-                                        check_interrupts));
-    return status_result(status);
-}
-
-/* broadcast(shm, address, bytes, dtype, root, timeout_s) */
-static PyObject *py_broadcast(PyObject *module, arguments a, Py_ssize_t n)
+/* all_reduce(shm, address, count, dtype, op, divisor, timeout_s): as `run`, with less to convert */
+static PyObject *py_all_reduce(PyObject *module, arguments a, Py_ssize_t n)
 {
     (void)module;
-    if (!check_num_args(n, 6))
+    if (!check_num_args(n, 7))
         return NULL;
     shm_group *self = shm_from(a[0]);
     void *buffer = address_from(a[1]);
-    size_t bytes = PyLong_AsSize_t(a[2]);
-    int dtype = int_from(a[3]), root = int_from(a[4]), status;
-    double timeout_s = PyFloat_AsDouble(a[5]);
-    if (PyErr_Occurred())
+    size_t count = PyLong_AsSize_t(a[2]);
+    int dtype = int_from(a[3]), op = int_from(a[4]), status;
+    double divisor = PyFloat_AsDouble(a[5]), timeout_s = PyFloat_AsDouble(a[6]);
+    if (!reducible(dtype, op))
         return NULL;
-    WITHOUT_GIL(status = shm_broadcast(self, buffer, bytes, dtype, root, timeout_s,
-                                       check_interrupts));
-    return status_result(status);
+    WITHOUT_GIL(status = shm_all_reduce(self, buffer, count, dtype, op, divisor, -1, timeout_s,
+                                        check_interrupts));
+    return collective_result(self, status);
 }
 
-/* all_to_all(shm, kind, outputs, bytes_out, parts, bytes_in, dtype, root, timeout_s) */
-static PyObject *py_all_to_all(PyObject *module, arguments a, Py_ssize_t n)
+/* Buffers of a collective: one, or one a rank. */
+typedef struct {
+    void *addresses[MAX_RANKS];
+    size_t sizes[MAX_RANKS]; /* in bytes; in elements where they are reduced */
+} buffers;
+
+static int run(shm_group *self, int kind, const buffers *out, const buffers *in, int dtype, int op,
+               double divisor, int root, double timeout_s)
 {
-    void *outputs[MAX_RANKS], *parts[MAX_RANKS];
-    size_t bytes_out[MAX_RANKS], bytes_in[MAX_RANKS];
+    switch (kind) {
+    case ALL_REDUCE:
+    case REDUCE:
+        return shm_all_reduce(self, out->addresses[0], out->sizes[0], dtype, op, divisor,
+                              kind == REDUCE ? root : -1, timeout_s, check_interrupts);
+    case REDUCE_SCATTER:
+        return shm_reduce_scatter(self, out->addresses[0], in->addresses, in->sizes, dtype, op,
+                                  divisor, timeout_s, check_interrupts);
+    case ALL_GATHER:
+        return shm_all_gather(self, out->addresses, out->sizes, in->addresses[0], dtype, timeout_s,
+                              check_interrupts);
+    case BROADCAST:
+        return shm_broadcast(self, out->addresses[0], out->sizes[0], dtype, root, timeout_s,
+                             check_interrupts);
+    default:
+        return shm_all_to_all(self, kind, out->addresses, out->sizes, in->addresses, in->sizes,
+                              dtype, root, timeout_s, check_interrupts);
+    }
+}
+
+/* run(shm, kind, outputs, sizes_out, inputs, sizes_in, dtype, op, divisor, root, timeout_s): any
+ * collective but a barrier */
+static PyObject *py_run(PyObject *module, arguments a, Py_ssize_t n)
+{
+    buffers out, in;
     (void)module;
-    if (!check_num_args(n, 9))
+    if (!check_num_args(n, 11))
         return NULL;
     shm_group *self = shm_from(a[0]);
-    if (addresses_from(a[2], outputs) < 0 || sizes_from(a[3], bytes_out) < 0 ||
-        addresses_from(a[4], parts) < 0 || sizes_from(a[5], bytes_in) < 0)
+    if (addresses_from(a[2], out.addresses) < 0 || sizes_from(a[3], out.sizes) < 0 ||
+        addresses_from(a[4], in.addresses) < 0 || sizes_from(a[5], in.sizes) < 0)
         return NULL;
-    int kind = int_from(a[1]), dtype = int_from(a[6]), root = int_from(a[7]), status;
-    double timeout_s = PyFloat_AsDouble(a[8]);
-    if (PyErr_Occurred())
+    int kind = int_from(a[1]), dtype = int_from(a[6]), op = int_from(a[7]), root = int_from(a[9]);
+    double divisor = PyFloat_AsDouble(a[8]), timeout_s = PyFloat_AsDouble(a[10]);
+    int reduces = kind == ALL_REDUCE || kind == REDUCE || kind == REDUCE_SCATTER, status;
+    if (reduces ? !reducible(dtype, op) : PyErr_Occurred() != NULL)
         return NULL;
-    WITHOUT_GIL(status = shm_all_to_all(self, kind, outputs, bytes_out, parts, bytes_in, dtype,
-                                        root, timeout_s, check_interrupts));
-    return status_result(status);
+    WITHOUT_GIL(status = run(self, kind, &out, &in, dtype, op, divisor, root, timeout_s));
+    return collective_result(self, status);
 }
 
 /* export_segment(shm, fd, bytes, address) -> number of the segment, or -1 */
@@ -485,8 +459,7 @@ static PyObject *py_shm_bytes(PyObject *module, PyObject *size)
 static PyMethodDef methods[] = {
     FAST(reduce_terms), FAST(widen), FAST(narrow), ONE(shm_bytes), FAST(join), FAST(keep_memory),
     FAST(is_dead), ONE(watch_peers), ONE(set_progress_hook), FAST(barrier), FAST(all_reduce),
-    FAST(reduce_scatter), FAST(all_gather), FAST(broadcast), FAST(all_to_all),
-    FAST(export_segment), FAST(unexport_segment), FAST(fail), ONE(progress), FAST(peer_status),
+    FAST(run), FAST(export_segment), FAST(unexport_segment), FAST(fail), ONE(progress), FAST(peer_status),
     FAST(make_grad_buffer), ONE(local_share), FAST(mark_ready), FAST(grad_buffer_all_reduce),
     ONE(logged_calls), FAST(log_calls), FAST(ring), ONE(num_rings), FAST(sleep_until_rung),
     FAST(fused_step), FAST(apply_update), FAST(are_finite), FAST(mark_all_ready),

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from phalanx.comm.array_kernels import copy
+from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.group import Group
 from phalanx.comm.layout import starts_of
-from phalanx.comm.select import AlgorithmOption
 from phalanx.comm.transport import Transport
 from phalanx.gradients.compression.compressor import AsyncRounds, BlockingRounds
 from phalanx.torch_backend.tensors import buffer_of
