@@ -4,10 +4,10 @@ import io
 import json
 import threading
 
-from phalanx.doctor.show import as_json, show_table, verdict
 from rich.console import Console
 
 from phalanx.doctor.examine import Check, examine, ok, problem, warning
+from phalanx.doctor.show import as_json, show_table, verdict
 from phalanx.errors import UserError
 
 FINDINGS = [
