@@ -104,7 +104,7 @@ class Training:
         import torch
 
         from phalanx.gradients.compression.make import make_compressor
-        from phalanx.gradients.make_grad_reducer import make_grad_reducer
+        from phalanx.gradients.make_reducer import make_bucketed_reducer
         from phalanx.models.build import build_model
         from phalanx.models.options import ModelOptions
 
@@ -113,12 +113,10 @@ class Training:
         self.parameters = list(self.model.parameters())
         self.optimizer = torch.optim.SGD(self.parameters, lr=0.02, momentum=0.9)
         self.compressor = make_compressor(compressor, seed=seed)
-        self.reducer = make_grad_reducer(
+        self.reducer = make_bucketed_reducer(
             world,
             self.parameters,
             self.compressor,
-            method="auto",
-            bucket_bytes=None,
             overlaps=task["overlap"] == "on",
         )
 

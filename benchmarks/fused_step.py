@@ -36,9 +36,9 @@ from torch import Tensor, nn
 from torch.optim import Adam
 
 from phalanx.comm.world import World
-from phalanx.gradients.fused import make_fused_step
+from phalanx.gradients.fused import FusedOptimizerStep
+from phalanx.gradients.make_reducer import make_reducer
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.gradients.reducer import make_reducer
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -72,7 +72,7 @@ class Fused(Way):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         rule = OptimizerConfig(name="adam", learning_rate=LEARNING_RATE)
-        self.fused = make_fused_step(world, rule, SIZES, "float32")
+        self.fused = FusedOptimizerStep.join(world, rule, SIZES, "float32")
         self.steps = 0
 
     def step(self) -> None:
@@ -99,13 +99,12 @@ class Separate(Way):
 class Shared(Separate):
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self.reducer = make_reducer(world, SIZES, "float32", "shared")
-        total = torch.from_numpy(self.reducer.total)
-        for parameter, part in zip(self.parameters, total.split(ELEMENTS), strict=True):
-            parameter.grad = part
+        self.reducer = make_reducer(world, self.parameters, method="shared")
 
     def step(self) -> None:
-        self.reducer.all_reduce_at([gradient.data_ptr() for gradient in self.gradients])
+        for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
+            parameter.grad = gradient
+        self.reducer.flush()
         self.adam.step()
 
 

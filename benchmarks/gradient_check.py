@@ -29,13 +29,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import msgspec
 import torch
 
 from phalanx.comm.world import World
-from phalanx.gradients.fused import KernelFusedStep
+from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
+from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
@@ -54,6 +56,7 @@ STEPS: dict[ModelName, int] = {"mlp": 400, "cnn": 50}
 TURN = 10
 RULE = OptimizerConfig(name="sgd", learning_rate=0.01)
 Times = dict[str, list[float]]
+JOIN = FlatGradBuffer.join
 
 
 class Unchecked(Sequential):
@@ -63,22 +66,22 @@ class Unchecked(Sequential):
         self.optimizer.step()
 
 
-class TimedStep(KernelFusedStep):
+class TimedStep(FusedOptimizerStep):
     """A rank's own work, timed."""
 
     worked_s = 0.0
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
         began = time.thread_time()
-        self._parts.mark_all_ready(addresses)
+        self._buffer.mark_all_ready(addresses)
         handed_over_s = time.thread_time() - began
-        own_s = self._parts.fused_step(self._formula, self.rule.coefficients(learning_rate, step))
+        own_s = self._buffer.fused_step(self.rule.kind, self.rule.coefficients(learning_rate, step))
         self.worked_s = handed_over_s + (own_s or 0.0)
         return own_s
 
 
-class Unguarded(TimedStep):
-    guarded = False
+def join_unguarded(*args: Any, **kwargs: Any) -> FlatGradBuffer | None:
+    return JOIN(*args, **{**kwargs, "guarded": False})
 
 
 def random_batch(data_size: int) -> Batch:
@@ -121,8 +124,11 @@ def check_sequential(model: ModelName) -> Times:
 
 def check_shared(model: ModelName) -> Times:
     strategies: dict[str, Shared] = {}
-    for name, kind in {"checked": TimedStep, "unchecked": Unguarded}.items():
-        with mock.patch("phalanx.parallel.shared.make_fused_step", kind.join):
+    for name, join in {"checked": JOIN, "unchecked": join_unguarded}.items():
+        with (
+            mock.patch("phalanx.parallel.shared.FusedOptimizerStep", TimedStep),
+            mock.patch.object(FlatGradBuffer, "join", join),
+        ):
             strategies[name] = Shared(World.create(timeout_s=60))
             strategies[name].prepare(build_model(model, seed=0), RULE)
     worked: Times = {name: [] for name in strategies}

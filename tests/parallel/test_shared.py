@@ -24,19 +24,10 @@ def test_ranks_of_several_nodes_are_refused() -> None:
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize(
-    ("count", "arrays"),
-    [(1, False), (3, False), (3, True), long(2, False), long(1, True), long(2, True)],
-)
+@pytest.mark.parametrize("count", [1, 3, long(2)])
 def test_parameters_and_state_exist_once(
-    ranks: Ranks,
-    programs: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-    arrays: bool,
-    count: int,
+    ranks: Ranks, programs: Callable[[str], Path], count: int
 ) -> None:
-    if arrays:
-        monkeypatch.setenv(kernels.VARIABLE, "arrays")
     output = ranks.mpi(count, programs("shared.py"), "once")
     assert sorted(re.findall(r"rank (\d) is done", output)) == [str(r) for r in range(count)]
     last = count - 1
@@ -44,6 +35,15 @@ def test_parameters_and_state_exist_once(
         r"says: step 1: gradients are not finite: rank (\d), where the loss is", output
     )
     assert told == [str(last)] * count, output
+
+
+@pytest.mark.mpi
+def test_ranks_without_kernels_are_refused(
+    ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(kernels.VARIABLE, "arrays")
+    output = ranks.mpi(2, programs("shared.py"), "once", may_fail=True)
+    assert "--strategy shared needs the compiled kernels and shared memory" in output
 
 
 @pytest.mark.mpi

@@ -2,58 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from collections.abc import Callable, Sequence
 
-from torch import Tensor, nn
+from torch import Tensor
 
+from phalanx.comm.collectives.expected_traffic import expected_traffic_if_known
+from phalanx.comm.dtypes import DType
 from phalanx.comm.group import Group
+from phalanx.comm.select import Algorithm
+from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.wait import WaitPolicy
 from phalanx.gradients.buckets import plan_buckets
-from phalanx.gradients.comm_thread import CommThread, CompletedTask
-from phalanx.gradients.compression.compressor import Compressor, ReduceBackend
+from phalanx.gradients.comm_thread import CommThread, CompletedTask, SameThread
+from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Uncompressed
 from phalanx.gradients.gradient_buckets import Bucket, GradientBuckets, visible_memory
-from phalanx.records.spans import SpanRecorder, now_ns
+from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
+from phalanx.records.spans import now_ns
+from phalanx.torch_backend.tensors import dtype_of
 
 DURING_BACKWARD, AFTER_BACKWARD = WaitPolicy.beside_compute(), WaitPolicy.for_network()
 """Wait policy of the thread while this rank computes, and when this rank waits for the thread."""
 
 
-class ReduceTimes(NamedTuple):
-    """Seconds of one reduction."""
+class BucketedGradReducer(GradReducer):
+    """Reducer of buckets, each of which is summed as soon as it is complete, or all at the end.
 
-    exposed_s: float
-    """From the end of the backward pass until the sums exist."""
-    hidden_s: float
-    """Of all buckets but the last, in flight before that."""
-    last_bucket_s: float
-    """Of the last bucket, which nothing can hide: after the end of the backward pass."""
-
-
-class RankLocalState(NamedTuple):
-    """State that a rank keeps between steps beside parameters and optimizer state; it fits the same
-    rank among as many."""
-
-    name: str
-    """Name of what has this state; it fits nothing of another name."""
-    plan: list[list[int]]
-    """The parameters' numbers in each bucket."""
-    tensors: dict[str, Tensor]
-
-
-class BucketedGradReducer:
-    """Reducer that sums the gradients of a model over the ranks of a group, bucket by bucket.
-
-        with reducer:
-            loss.backward()
-        times = reducer.times
-
-    In the block gradients are copied into buckets as they become ready; when it ends every
-    parameter's `grad` is the sum over the ranks, the same bits on each, and a view of its bucket.
-    Backward passes outside only accumulate locally. Buckets follow the order in which gradients
-    became ready on rank 0 in the first block, which is summed at its end. A parameter that a rank's
-    loss does not reach counts as zeros.
+    In a block gradients are copied into buckets as they become ready; when it ends every `grad` is
+    a view of its bucket. Buckets follow the order in which gradients became ready on rank 0 in the
+    first block, which is summed at its end.
 
     No rank waits for ever: a missing rank is named at the group's timeout, and a rank that fails in
     its block reports that to its peers. The sums are the same, bit for bit, with `overlaps` and
@@ -62,58 +38,73 @@ class BucketedGradReducer:
 
     def __init__(
         self,
-        parameters: Sequence[nn.Parameter],
+        parameters: Sequence[Tensor],
         group: Group,
         compressor: Compressor,
         backend: ReduceBackend,
         *,
+        algorithm_of: Callable[[int, DType], Algorithm],
         largest_bytes: int,
         last_bytes: int | None,
         overlaps: bool,
+        on_thread: bool,
     ) -> None:
-        """group: used by nobody else while a block is open, and closed by this where it `overlaps`;
-        backend: the same, for the compressor.
+        """group: used by nobody else while a block is open, and closed by this where there is a
+        thread; backend: the same, for the compressor.
+        algorithm_of: chooses that of an uncompressed bucket of so many values.
         largest_bytes, last_bytes: of buckets, as `plan_buckets` has it.
-        overlaps: a thread sums a bucket as soon as it is complete; else that happens at the end.
+        overlaps: a bucket is summed as soon as it is complete; else that happens at the end.
+        on_thread: by a thread, while this rank computes.
         """
-        self._parameters, self._group = list(parameters), group
-        self._compressor, self._backend = compressor, backend
+        super().__init__(parameters)
+        self._group, self._compressor, self._backend = group, compressor, backend
+        self._algorithm_of = algorithm_of
         self._largest_bytes, self._last_bytes = largest_bytes, last_bytes
-        self.overlaps = overlaps
-        self.spans: SpanRecorder | None = None
-        self.times = ReduceTimes(0.0, 0.0, 0.0)
-        self._is_open = False
-        self._ready_order: list[nn.Parameter] = []
+        self._overlaps, self._on_thread = overlaps, on_thread
+        self.is_open = False
+        """Between `begin` and `flush`."""
+        self._ready_order: list[Tensor] = []
         self._buckets: GradientBuckets | None = None
-        self._thread = CommThread(self._reduce) if overlaps else None
+        self._tasks = (CommThread if on_thread else SameThread)(self._reduce)
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self._mark_param_ready) for p in self._parameters
+            p.register_post_accumulate_grad_hook(self.mark_ready) for p in self._parameters
         ]
 
-    def __enter__(self) -> Self:
-        self._is_open = True
-        if self._thread is not None:
+    @property
+    def name(self) -> str:
+        return self._algorithm_of(*max(map(self._values_of, self.plan()), key=lambda v: v[0]))
+
+    def begin(self) -> None:
+        self.is_open = True
+        if self._on_thread:
             self._group.set_wait_policy(DURING_BACKWARD)
         if self._buckets is not None:
             self._buckets.begin()
-        return self
 
-    def __exit__(
-        self,
-        _: type[BaseException] | None,
-        error: BaseException | None,
-        __: TracebackType | None,
-    ) -> None:
-        self._is_open = False
-        if error is not None:
-            self._group.fail(str(error) or type(error).__name__)
+    def mark_ready(self, parameter: Tensor) -> None:
+        if not self.is_open:
             return
+        if self._buckets is None:
+            self._ready_order.append(parameter)
+        elif self._overlaps:
+            for bucket in self._buckets.mark_param_ready(parameter):
+                self._tasks.submit(bucket)
+
+    def flush(self) -> None:
+        self.is_open = False
         computed_ns = now_ns()
         if self._buckets is None:
             self._follow_ready_order()
         assert self._buckets is not None, "made above"
-        completed = self._reduce_remaining(self._buckets.flush())
-        self._record_times(completed, computed_ns)
+        for bucket in self._buckets.flush():
+            self._tasks.submit(bucket)
+        if self._on_thread:
+            self._group.set_wait_policy(AFTER_BACKWARD)
+        self._record_times(self._tasks.wait(), computed_ns)
+
+    def fail(self, reason: str) -> None:
+        self.is_open = False
+        self._group.fail(reason)
 
     def plan(self) -> list[list[int]]:
         """Return the parameter numbers of each bucket; a guess before the first block has ended."""
@@ -122,17 +113,33 @@ class BucketedGradReducer:
             return [[numbers[p] for p in bucket.parameters] for bucket in self._buckets.buckets]
         return self._plan_for(range(len(self._parameters) - 1, -1, -1))  # backward goes backwards
 
+    def expected_traffic(self) -> Traffic | None:
+        """Return the traffic of all buckets; before the first block, as they most likely will
+        be."""
+        rank, size, traffic = self._group.rank, self._group.size, list[Traffic]()
+        for numbers in self.plan():
+            parameters = [self._parameters[number] for number in numbers]
+            if not isinstance(self._compressor, Uncompressed):
+                shapes = [parameter.shape for parameter in parameters]
+                num_bytes = self._compressor.sent_bytes(shapes, rank, size)
+                traffic.append(Traffic(num_bytes, num_bytes, 0))
+                continue
+            count, dtype = self._values_of(numbers)
+            algorithm = self._algorithm_of(count, dtype)
+            known = expected_traffic_if_known(algorithm, count, dtype.itemsize, rank, size)
+            if known is None:
+                return None
+            traffic.append(known)
+        return sum_traffic(traffic)
+
     def rank_local_state(self) -> RankLocalState | None:
-        """Return the compressor's state, and the buckets to which it belongs; between blocks. None
-        where there is no state."""
+        """Return the compressor's state, and the buckets to which it belongs."""
         if not self._compressor.has_state:
             return None
         plan = self.plan() if self._buckets is not None else []
         return RankLocalState(self._compressor.state_name, plan, self._compressor.state_dict())
 
     def load_rank_local_state(self, state: RankLocalState) -> bool:
-        """Restore a state before the first block; return False, changing nothing, where it does not
-        fit. Collective."""
         order = [number for bucket in state.plan for number in bucket]
         fits = (
             state.name == self._compressor.state_name
@@ -145,15 +152,19 @@ class BucketedGradReducer:
         return fits
 
     def close(self) -> None:
-        """End the thread; gradients that are views of buckets are dropped. Collective."""
         for hook in self._hooks:
             hook.remove()
         for parameter in self._parameters:
             parameter.grad = None
-        if self._thread is not None:
-            self._thread.close()
+        self._tasks.close()
+        if self._on_thread:
             self._group.close()
         self._buckets = None
+
+    def _values_of(self, numbers: Sequence[int]) -> tuple[int, DType]:
+        """Return the count and the type of a bucket's values."""
+        count = sum(self._parameters[number].numel() for number in numbers)
+        return count, dtype_of(self._parameters[numbers[0]].dtype)
 
     def _plan_for(self, order: Sequence[int]) -> list[list[int]]:
         return plan_buckets(
@@ -179,34 +190,9 @@ class BucketedGradReducer:
         for bucket in self._buckets.buckets:
             self._compressor.prepare(bucket.number, bucket.shapes)
         self._ready_order.clear()
-        if self._thread is None:
+        if not self._overlaps:
             for hook in self._hooks:
                 hook.remove()
-
-    def _mark_param_ready(self, parameter: Tensor) -> None:
-        """Mark a gradient as ready; called by the backward pass."""
-        if not self._is_open:
-            return
-        assert isinstance(parameter, nn.Parameter)
-        if self._buckets is None:
-            self._ready_order.append(parameter)
-        elif self._thread is not None:
-            for bucket in self._buckets.mark_param_ready(parameter):
-                self._thread.submit(bucket)
-
-    def _reduce_remaining(self, remaining: Sequence[Bucket]) -> list[CompletedTask[Bucket]]:
-        """Reduce the remaining buckets of this block, and return all."""
-        if self._thread is not None:
-            for bucket in remaining:
-                self._thread.submit(bucket)
-            self._group.set_wait_policy(AFTER_BACKWARD)
-            return self._thread.wait()
-        completed = []
-        for bucket in remaining:
-            began_ns = now_ns()
-            self._reduce(bucket)
-            completed.append(CompletedTask(bucket, began_ns, now_ns()))
-        return completed
 
     def _reduce(self, bucket: Bucket) -> None:
         self._compressor.reduce(bucket.number, bucket.values, self._backend)

@@ -1,4 +1,4 @@
-"""A background thread that communicates, one task after the other, while the rank computes."""
+"""Communication tasks: on a background thread while the rank computes, or at once."""
 
 from __future__ import annotations
 
@@ -78,3 +78,25 @@ class CommThread(Generic[Task]):
             self._error = error
             return None
         return CompletedTask(task, began_ns, now_ns())
+
+
+class SameThread(Generic[Task]):
+    """Runs submitted tasks at once, on the thread that submits them."""
+
+    def __init__(self, do: Callable[[Task], None]) -> None:
+        self._do = do
+        self._done: list[CompletedTask[Task]] = []
+
+    @torch.no_grad()
+    def submit(self, task: Task) -> None:
+        began_ns = now_ns()
+        self._do(task)
+        self._done.append(CompletedTask(task, began_ns, now_ns()))
+
+    def wait(self) -> list[CompletedTask[Task]]:
+        """Return all tasks submitted since the last call."""
+        done, self._done = self._done, []
+        return done
+
+    def close(self) -> None:
+        """Do nothing: there is no thread."""

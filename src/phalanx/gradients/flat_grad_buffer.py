@@ -20,6 +20,7 @@ from phalanx.comm.layout import CACHE_LINE_BYTES, elements_in
 from phalanx.comm.memory import SharedMemory, allocate_shared
 from phalanx.comm.set_up import SetupCommunicator
 from phalanx.comm.shm import ShmGroup
+from phalanx.comm.traffic import sharded_all_reduce_traffic
 from phalanx.comm.world import World
 from phalanx.records.last_collectives import GroupCalls
 from phalanx.records.spans import SpanRecorder, now_ns
@@ -76,8 +77,9 @@ class FlatGradBuffer:
             guarded,
         )
         local = range(*module.local_share(self._buffer))
-        self.share_bytes = dtype.itemsize * elements_in(local, starts, sizes)
-        """Bytes of the parts that this rank reduces."""
+        share_bytes = dtype.itemsize * elements_in(local, starts, sizes)
+        self.traffic = sharded_all_reduce_traffic(self._num_bytes, share_bytes, world.size)
+        """Of this rank in one round; added to `world.traffic`, if there is one, in each."""
 
     @classmethod
     def join(
@@ -146,6 +148,7 @@ class FlatGradBuffer:
         is_finite: bool = status != self._module.NOT_FINITE
         if status and is_finite:
             self._check(status, "the all-reduce of gradients")
+        self._count("all_reduce")
         self._end_round("all_reduce of parts", began_ns)
         return is_finite
 
@@ -179,6 +182,8 @@ class FlatGradBuffer:
         is_finite = status != self._module.NOT_FINITE
         if status and is_finite:
             self._check(status, "the fused step")
+        if is_finite:
+            self._count("fused_step")
         self._end_round("fused_step", began_ns)
         return float(used_s) if is_finite else None
 
@@ -192,6 +197,10 @@ class FlatGradBuffer:
         """Arrays of `vectors` that are still in use keep the memory."""
         self.vectors.clear()
         del self._buffer, self._shm
+
+    def _count(self, name: str) -> None:
+        if (traffic := self._world.traffic) is not None:
+            traffic.collective(name, self._num_bytes, self.traffic)
 
     def _end_round(self, name: str, began_ns: int) -> None:
         self._num_rounds += 1

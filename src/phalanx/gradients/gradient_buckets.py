@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Size, Tensor, nn
+from torch import Size, Tensor
 
 from phalanx.comm.group import Group
 
@@ -14,7 +14,7 @@ from phalanx.comm.group import Group
 class Bucket:
     """Parameters whose gradients are contiguous in one piece of memory."""
 
-    def __init__(self, number: int, parameters: Sequence[nn.Parameter], memory: Tensor) -> None:
+    def __init__(self, number: int, parameters: Sequence[Tensor], memory: Tensor) -> None:
         """parameters: of one dtype; memory: (bytes,) uint8, as many as they have."""
         self.number, self.parameters = number, parameters
         self.num_pending = len(parameters)
@@ -33,7 +33,7 @@ class Bucket:
         return [parameter.shape for parameter in self.parameters]
 
     @torch.no_grad()
-    def copy_in(self, parameter: nn.Parameter) -> None:
+    def copy_in(self, parameter: Tensor) -> None:
         """Move the parameter's gradient into the bucket; a missing one counts as zeros."""
         view = self.views[parameter]
         if parameter.grad is None:
@@ -51,7 +51,7 @@ class GradientBuckets:
 
     def __init__(
         self,
-        parameters: Sequence[nn.Parameter],
+        parameters: Sequence[Tensor],
         plan: Sequence[Sequence[int]],
         memory: Callable[[int], Tensor],
     ) -> None:
@@ -71,7 +71,7 @@ class GradientBuckets:
         for bucket in self.buckets:
             bucket.num_pending = len(bucket.parameters)
 
-    def mark_param_ready(self, parameter: nn.Parameter) -> list[Bucket]:
+    def mark_param_ready(self, parameter: Tensor) -> list[Bucket]:
         """Mark a gradient as ready; return the buckets that this completes."""
         bucket = self._bucket_of[parameter]
         bucket.copy_in(parameter)

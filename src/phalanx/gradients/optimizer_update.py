@@ -1,21 +1,12 @@
-"""Optimizer steps on a slice of the parameters, by the formulas of torch.optim.
-
-In array operations: the oracle for `csrc/fused.c`, which computes the same operations in the same
-order, so that both give the same bits; and the fallback where that was not built.
-"""
+"""Optimizers, their hyperparameters and state names, and the coefficients of `csrc/fused.c`."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
 OptimizerName = Literal["adam", "adamw", "sgd", "lars", "lamb"]
 
 
@@ -85,30 +76,3 @@ class OptimizerConfig:
             1 / math.sqrt(1 - beta2**step),
             self.epsilon,
         )
-
-
-def apply_update(
-    kind: OptimizerKind,
-    coefficients: Sequence[float],
-    parameters: Array,
-    states: Sequence[Array],
-    gradients: Array,
-) -> None:
-    """Update parameters and states, (n,) of float32 or float64, in place."""
-    if kind in (OptimizerKind.SGD, OptimizerKind.SGD_MOMENTUM):
-        rate, decay, momentum = coefficients
-        change = gradients + decay * parameters
-        if kind is OptimizerKind.SGD_MOMENTUM:
-            np.add(momentum * states[0], change, out=states[0])
-            change = states[0]
-        parameters -= rate * change
-        return
-    step, decay, new1, old2, new2, root, epsilon = coefficients
-    first, second = states
-    if kind is OptimizerKind.ADAM:
-        gradients = gradients + decay * parameters
-    else:
-        parameters *= decay
-    first += new1 * (gradients - first)
-    np.add(old2 * second, new2 * gradients * gradients, out=second)
-    parameters -= step * first / (np.sqrt(second) * root + epsilon)

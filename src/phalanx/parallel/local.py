@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from phalanx.comm.world import World
-from phalanx.gradients.bucketed_reducer import RankLocalState
+from phalanx.gradients.make_reducer import make_reducer
 from phalanx.gradients.norms import describe_rank_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
-from phalanx.gradients.reducer import AllReducer, make_reducer
+from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.over_mpi import OverMPI
@@ -73,7 +73,7 @@ class Local(OverMPI):
         self._outer_lr = 1.0 if is_average else outer_lr
         self._outer_momentum = 0.0 if is_average else outer_momentum
         self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
-        self._reducer: AllReducer | None = None
+        self._reducer: GradReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
@@ -84,9 +84,7 @@ class Local(OverMPI):
         self._broadcast_untrained()
         self._shared = self._flat_parameters.clone()
         if self.size > 1:
-            self._reducer = make_reducer(
-                self._world, [len(self._shared)], self._shared.numpy().dtype
-            )
+            self._reducer = make_reducer(self._world, [self._shared])
             self.collective = self._reducer.name
         self.optimizer = torch_optimizer(rule, self._parameters)
         self._outer = SGD(
@@ -139,12 +137,10 @@ class Local(OverMPI):
     def _synchronize(self) -> None:
         """Synchronize: all ranks end with the same parameters, and continue from there."""
         share = self._own_targets / self._all_targets
-        outer_gradient = self._flat_parameters.sub_(self._shared).mul_(-share)
+        self._shared.grad = self._flat_parameters.sub_(self._shared).mul_(-share)
         if self._reducer is not None:
-            self._reducer.all_reduce_at([outer_gradient.data_ptr()])
-            outer_gradient = torch.from_numpy(self._reducer.total)
+            self._reducer.flush()
             self.communicated_bytes += self._shared.nbytes
-        self._shared.grad = outer_gradient
         self._outer.step()
         self._shared.grad = None
         self._flat_parameters.copy_(self._shared)
@@ -187,7 +183,8 @@ class Local(OverMPI):
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         size, whole = self._shared.itemsize, self._shared.nbytes
         outer = whole if self._outer_momentum else 0
-        sent, received, _ = self._reducer.traffic_per_call if self._reducer else (0, 0, 0)
+        traffic = self._reducer.expected_traffic() if self._reducer else None
+        sent, received, _ = traffic or (0, 0, 0)
         state_bytes, formula = data_parallel_state(self._rule, size, whole)
         return ExpectedCosts(
             sent_bytes=sent / self._period,

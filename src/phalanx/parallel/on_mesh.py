@@ -34,6 +34,7 @@ from phalanx.parallel.engine import Backend, OnTorch
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.over_mpi import broadcast_tensors
 from phalanx.parallel.sharding import (
     reshard_parameters,
     shard_parameters,
@@ -85,8 +86,7 @@ class OnMesh(OnTorch):
     # -- what each axis does to the model ----------------------------------------------------
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
-        for tensor in (*model.parameters(), *model.buffers()):
-            self._broadcast(tensor)
+        broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
         names = list(trained_parameters(model))  # of the full model
         shape = getattr(model, "shape", None)  # of the data, of models that can be split
         self._sequence = shape.targets_per_sample if shape else 1

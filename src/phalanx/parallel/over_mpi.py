@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.world import World
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.spans import ClockReading
+from phalanx.torch_backend.tensors import buffer_of
 
 
 class OverMPI(Strategy):
@@ -29,17 +30,10 @@ class OverMPI(Strategy):
         self.data_rank, self.data_size = world.rank, world.size
         self.library = world.library
 
-    def _broadcast(self, tensor: Tensor) -> None:
-        """Give every rank the values of rank 0, whatever their type. Collective."""
-        values = tensor.detach().contiguous()
-        self._world.broadcast(values.reshape(-1).view(torch.uint8).numpy())
-        tensor.detach().copy_(values)
-
     def _broadcast_untrained(self) -> None:
         """Give every rank the frozen parameters and the buffers of rank 0. Collective."""
         frozen = [p for p in self.model.parameters() if not p.requires_grad]
-        for tensor in (*frozen, *self.model.buffers()):
-            self._broadcast(tensor)
+        broadcast_tensors(self._world.group, [*frozen, *self.model.buffers()])
 
     @torch.no_grad()
     def synchronize_buffers(self) -> None:
@@ -53,9 +47,8 @@ class OverMPI(Strategy):
             for tensor, part in zip(statistics, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
         known = {id(tensor) for tensor in statistics}
-        for buffer in self.model.buffers():
-            if id(buffer) not in known:
-                self._broadcast(buffer)
+        others = [buffer for buffer in self.model.buffers() if id(buffer) not in known]
+        broadcast_tensors(self._world.group, others)
 
     def barrier(self) -> None:
         self._world.barrier("the barrier of the epoch")
@@ -114,6 +107,16 @@ class OverMPI(Strategy):
         self._world.close()
 
 
+@torch.no_grad()
+def broadcast_tensors(group: Group, tensors: Iterable[Tensor]) -> None:
+    """Give every rank the values of rank 0, whatever their type. Collective."""
+    for tensor in tensors:
+        values = tensor.detach().contiguous()
+        group.broadcast(buffer_of(values.reshape(-1).view(torch.uint8)), root=0)
+        if values.data_ptr() != tensor.data_ptr():
+            tensor.copy_(values)
+
+
 def running_statistics(model: nn.Module) -> list[Tensor]:
     """Return batch norm's means and variances of the samples that this rank has seen."""
     return [
@@ -122,10 +125,3 @@ def running_statistics(model: nn.Module) -> list[Tensor]:
         for tensor in (getattr(module, "running_mean", None), getattr(module, "running_var", None))
         if isinstance(tensor, Tensor)
     ]
-
-
-def dense_gradient(parameter: nn.Parameter) -> Tensor:
-    """Return the gradient, contiguous; zeros where the loss does not reach the parameter."""
-    if parameter.grad is None:
-        return torch.zeros_like(parameter, memory_format=torch.contiguous_format)
-    return parameter.grad.contiguous()

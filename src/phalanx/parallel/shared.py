@@ -20,11 +20,12 @@ from torch.optim import Optimizer
 
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.fused import FusedOptimizerStep, make_fused_step
+from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.norms import find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.reducer import dense_gradient
 from phalanx.parallel.formulas import all_reduce_formula
-from phalanx.parallel.over_mpi import OverMPI, dense_gradient
+from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
 from phalanx.records.schema import ExpectedCosts
 
@@ -58,7 +59,12 @@ class Shared(OverMPI):
             )
         sizes = [parameter.numel() for parameter in self._parameters]
         dtype = self._parameters[0].detach().numpy().dtype
-        self._step = make_fused_step(self._world, rule, sizes, dtype)
+        self._step = FusedOptimizerStep.join(self._world, rule, sizes, dtype)
+        if self._step is None:
+            raise UserError(
+                "--strategy shared needs the compiled kernels and shared memory, and these ranks "
+                "lack one: use --strategy mpi (`phalanx doctor` says more)"
+            )
         self.collective = self._step.name
         self._move_parameters(self._step)
         self.optimizer = FusedOptimizer(self._parameters, self._step)
@@ -109,8 +115,8 @@ class Shared(OverMPI):
         step, size = self._step, self._step.dtype.itemsize
         quantities = len(STATE_NAMES[step.rule.kind])
         return ExpectedCosts(
-            sent_bytes=step.sent_bytes_per_call,
-            received_bytes=step.received_bytes_per_call,
+            sent_bytes=step.traffic_per_call.sent_bytes,
+            received_bytes=step.traffic_per_call.received_bytes,
             traffic_formula=all_reduce_formula(step.name, self.rank, self.size, size),
             state_bytes=step.num_bytes + (1 + quantities) * step.num_bytes / self.size,
             state_formula=f"{size}Ψ + {(1 + quantities) * size}Ψ/p",

@@ -17,7 +17,6 @@ from torch.optim import Optimizer
 from phalanx.comm.flight_recorder import FlightRecorder
 from phalanx.comm.group import Group
 from phalanx.errors import UserError
-from phalanx.gradients.bucketed_reducer import RankLocalState
 from phalanx.gradients.norms import (
     REMEDIES,
     NonFiniteGradients,
@@ -28,6 +27,7 @@ from phalanx.gradients.norms import (
     square_of,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.step import (
     IGNORED,
     Batch,

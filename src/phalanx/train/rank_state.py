@@ -17,7 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from phalanx.comm.group import Group
-from phalanx.gradients.bucketed_reducer import RankLocalState
+from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.gathering import Box, GatherPlan, full_tensors, gather_objects
 from phalanx.train.manifest import Manifest, is_rank_state_file, rank_state_file

@@ -7,14 +7,15 @@ import os
 import sys
 import time
 
-import numpy as np
+import torch
 
 from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.world import World
-from phalanx.gradients.reducer import make_reducer
+from phalanx.gradients.make_reducer import make_reducer
 
 world = World.create(timeout_s=1.0)
-reducer = make_reducer(world, [1000], np.float32, "shared")
+parameter = torch.ones(1000)
+reducer = make_reducer(world, [parameter], method="shared")
 if world.rank == int(sys.argv[2]):
     time.sleep(6)
     os._exit(0)
@@ -22,7 +23,8 @@ try:
     if sys.argv[1] == "barrier":
         world.barrier("the barrier of the epoch")
     else:
-        reducer.all_reduce([np.ones(1000, np.float32)])
+        parameter.grad = torch.ones(1000)
+        reducer.flush()
 except (WaitTimeoutError, PeerFailedError) as error:
     print(f"rank {world.rank} says: {error}", flush=True)
 time.sleep(4)  # keep the launcher from ending the others before they have spoken

@@ -2,10 +2,10 @@
 
 from typing import get_args
 
-import numpy as np
+import torch
 
 from phalanx.comm.world import World
-from phalanx.gradients.reducer import Method, make_reducer
+from phalanx.gradients.make_reducer import Method, make_reducer
 
 SIZES = [20_000, 7, 0, 5_000]
 
@@ -13,13 +13,15 @@ SIZES = [20_000, 7, 0, 5_000]
 def main() -> None:
     world = World.create(timeout_s=60)
     world.barrier()
-    parts = [np.full(size, world.rank + 1, np.float32) for size in SIZES]
+    parameters = [torch.empty(size) for size in SIZES]
     truth = sum(range(1, world.size + 1))
     for method in get_args(Method):
-        reducer = make_reducer(world, SIZES, "float32", method)
+        reducer = make_reducer(world, parameters, method=method)
         for _ in range(3):
-            reducer.all_reduce(parts)
-            assert (reducer.total == truth).all(), f"{method} is wrong"
+            for parameter in parameters:
+                parameter.grad = torch.full_like(parameter, world.rank + 1)
+            reducer.flush()
+            assert all((p.grad == truth).all() for p in parameters), f"{method} is wrong"
         world.barrier()
         reducer.close()
     world.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
+import torch
 from mpi4py import MPI
 
 from phalanx.comm import traffic as formulas
@@ -16,9 +17,9 @@ from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Count, Traffic, TrafficCounter, sum_traffic
 from phalanx.comm.world import World
-from phalanx.gradients.fused import make_fused_step
+from phalanx.gradients.fused import FusedOptimizerStep
+from phalanx.gradients.make_reducer import Method, make_reducer
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.gradients.reducer import Method, WindowReducer, make_reducer
 
 COUNTS = [0, 1, 3, 1000, 400_001]
 ITEMSIZE = 4
@@ -156,29 +157,28 @@ def check_vectors(world: World) -> None:
     """Reducers and fused steps: the shares of all ranks make up the whole, in both directions."""
     parts = [np.ones(size, np.float32) for size in LAYOUT]
     num_bytes = ITEMSIZE * sum(LAYOUT)
-    methods = ["auto", "library"] if world.size == 1 else get_args(Method)
-    reducers = [make_reducer(world, LAYOUT, "float32", method) for method in methods]
-    if world.size > 1:
-        reducers.append(WindowReducer(world, LAYOUT, "float32"))
-    for reducer in reducers:
+    parameters = [torch.from_numpy(part) for part in parts]
+    methods = [] if world.size == 1 else get_args(Method)  # one rank reduces nothing
+    for method in methods:
+        reducer = make_reducer(world, parameters, method=method)
         before = world.traffic.snapshot()
-        reducer.all_reduce(parts)
+        reducer.flush()
         counted = world.traffic - before
-        assert counted == TrafficCounter(
-            *reducer.traffic_per_call, {"all_reduce": Count(1, num_bytes)}
-        ), reducer
+        moved = reducer.expected_traffic()
+        assert counted == TrafficCounter(*moved, {"all_reduce": Count(1, num_bytes)}), method
         if reducer.name != "halving":  # where ranks are no power of two some send more
-            moved = reducer.sent_bytes_per_call, reducer.received_bytes_per_call
-            check_sum(world, *moved, num_bytes)
+            check_sum(world, moved.sent_bytes, moved.received_bytes, num_bytes)
         world.barrier()
         reducer.close()
     rule = OptimizerConfig(name="sgd", learning_rate=0.1)
-    fused = make_fused_step(world, rule, LAYOUT, "float32")
+    fused = FusedOptimizerStep.join(world, rule, LAYOUT, "float32")
+    assert fused is not None
     before = world.traffic.snapshot()
     fused.step_at([part.ctypes.data for part in parts], 0.1, 1)
     counted = world.traffic - before
     assert counted == TrafficCounter(*fused.traffic_per_call, {"fused_step": Count(1, num_bytes)})
-    check_sum(world, fused.sent_bytes_per_call, fused.received_bytes_per_call, num_bytes)
+    moved = fused.traffic_per_call
+    check_sum(world, moved.sent_bytes, moved.received_bytes, num_bytes)
     world.barrier()
     fused.close()
 

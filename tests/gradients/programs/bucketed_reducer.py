@@ -15,6 +15,7 @@ from phalanx.comm.errors import PeerFailedError, WaitTimeoutError
 from phalanx.comm.link import Link
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
+from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Uncompressed
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.mpi import MPI, Overlap
@@ -28,16 +29,17 @@ GLOBAL_BATCH, STEPS = 10, 4  # 10 samples: uneven over 3 and 4 ranks
 
 
 class Net(nn.Module):
-    """With a layer that nothing reaches, and one that some steps do not."""
+    """With a frozen layer, one that nothing reaches, and one that some steps do not."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(80, 50), nn.Linear(50, 10)
+        self.frozen = nn.Linear(10, 10).requires_grad_(False)
         self.unused, self.sometimes = nn.Linear(7, 7), nn.Linear(10, 10)
         self.uses_all = True
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.second(torch.relu(self.first(x)))
+        y = self.frozen(self.second(torch.relu(self.first(x))))
         return self.sometimes(y) if self.uses_all else y
 
 
@@ -66,7 +68,7 @@ def truth() -> list[Tensor]:
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(whole.inputs), whole.targets).backward()
         for parameter in net.parameters():
-            if parameter.grad is None:
+            if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)
         optimizer.step()
     return [parameter.detach() for parameter in net.parameters()]
@@ -112,17 +114,18 @@ def trained(
     net = model(RANK)
     strategy.prepare(net, RULE)
     traffic = world.group.traffic = TrafficCounter()
-    if strategy._bucketed_reducer is not None:
-        strategy._bucketed_reducer._group.traffic = traffic
+    reducer = strategy.reducer
+    if isinstance(reducer, BucketedGradReducer):
+        reducer._group.traffic = traffic
     for step in range(STEPS):
         net.uses_all = step % 2 == 0
         result = strategy.step(batch(step, own_part()))
         assert result.communication_s >= 0 and result.backward_s > 0
-        if strategy._bucketed_reducer is not None:
+        if isinstance(reducer, BucketedGradReducer):
             assert result.last_bucket_s >= 0
             assert result.hidden_s >= 0 and (overlap != "off" or result.hidden_s == 0)
-    if strategy._bucketed_reducer is not None:
-        plan = strategy._bucketed_reducer.plan()
+    if isinstance(reducer, BucketedGradReducer):
+        plan = reducer.plan()
         assert sorted(number for bucket in plan for number in bucket) == list(range(8))
         assert plan[0][0] in (6, 7), "the last layer's gradients come first"
         assert bucket_bytes is None or len(plan) > 2
@@ -224,7 +227,7 @@ def check_faults() -> None:
         says(ZeroDivisionError, "division", lambda: strategy.step(batch(1, own_part())))
     else:
         says(PeerFailedError, "rank 0 failed: ", lambda: strategy.step(batch(1, own_part())))
-    strategy._bucketed_reducer.close()
+    strategy.reducer.close()
     COMM_WORLD.Barrier()
 
     # A rank that does not come is named.
@@ -235,8 +238,8 @@ def check_faults() -> None:
         gone = (WaitTimeoutError, PeerFailedError)  # who gives up first tells the others
         says(gone, "for rank 0", lambda: strategy.step(batch(1, own_part())))
     COMM_WORLD.Barrier()
-    strategy._bucketed_reducer._group.fail("the others have given up")
-    strategy._bucketed_reducer.close()
+    strategy.reducer._group.fail("the others have given up")
+    strategy.reducer.close()
     COMM_WORLD.Barrier()
 
     # An error on the thread is that of the step.

@@ -1,22 +1,19 @@
 """Each rank: bring vectors in parts together, and compare with what NumPy says.
 
-Words: what to do; "C" or "arrays", what the ranks are to use.
+Word: what to do.
 """
 
 import sys
 
 import numpy as np
+from oracle import apply_update
 
 from phalanx.comm.errors import MismatchError
+from phalanx.comm.layout import starts_of
 from phalanx.comm.world import World
-from phalanx.gradients.fused import (
-    ArrayFusedStep,
-    FusedOptimizerStep,
-    KernelFusedStep,
-    make_fused_step,
-)
-from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig, apply_update
-from phalanx.gradients.reducer import SharedReducer, WindowReducer
+from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
+from phalanx.gradients.fused import FusedOptimizerStep
+from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 
 RULES = [
     OptimizerConfig(name="sgd", learning_rate=0.1, weight_decay=0.01),
@@ -47,31 +44,27 @@ def in_rank_order(world: World, sizes: list[int], dtype: str, seed: int) -> list
     return totals
 
 
-def check_sums(world: World, way: str, sizes: list[int], dtype: str) -> None:
-    if way == "C":
-        reducer = SharedReducer.join(world, sizes, dtype)
-        assert reducer is not None
-    else:
-        reducer = WindowReducer(world, sizes, dtype)
+def check_sums(world: World, sizes: list[int], dtype: str) -> None:
+    buffer = joined(world, sizes, dtype)
+    total = buffer.vectors[0]
     for seed in range(4):
         parts = values(world.rank, sizes, dtype, seed)
         if seed % 2:
-            reducer.all_reduce(parts)
+            assert buffer.all_reduce([part.ctypes.data for part in parts])
         else:  # as they come, in another order on each rank
             for part in np.random.default_rng([world.rank, seed]).permutation(len(parts)):
-                reducer.mark_ready(int(part), parts[part].ctypes.data)
-            reducer.finish()
+                buffer.mark_ready(int(part), parts[part].ctypes.data)
+            assert buffer.all_reduce()
         expected = np.concatenate(in_rank_order(world, sizes, dtype, seed))
-        assert reducer.total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
-        assert reducer.is_finite == (True if way == "C" else None)
-    if way == "C":
-        check_sums_that_are_not_finite(world, reducer, sizes, dtype)
+        assert total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
+    check_sums_that_are_not_finite(world, buffer, sizes, dtype)
     world.barrier()
-    reducer.close()
+    del total
+    buffer.close()
 
 
 def check_sums_that_are_not_finite(
-    world: World, reducer: SharedReducer, sizes: list[int], dtype: str
+    world: World, buffer: FlatGradBuffer, sizes: list[int], dtype: str
 ) -> None:
     """Every rank knows of them, also where each term is finite."""
     where = spoiled_at(sizes, seed=5)
@@ -82,10 +75,10 @@ def check_sums_that_are_not_finite(
         parts = values(world.rank, sizes, dtype, 4)
         if bad > 0 or world.rank == world.size - 1:
             parts[part][element] = bad
-        reducer.all_reduce(parts)
-        assert reducer.is_finite == (bad > 0 and world.size == 1), (sizes, dtype, bad)
-        reducer.all_reduce(values(world.rank, sizes, dtype, 4))
-        assert reducer.is_finite
+        is_finite = buffer.all_reduce([part.ctypes.data for part in parts])
+        assert is_finite == (bad > 0 and world.size == 1), (sizes, dtype, bad)
+        parts = values(world.rank, sizes, dtype, 4)
+        assert buffer.all_reduce([part.ctypes.data for part in parts])
 
 
 def spoiled_at(sizes: list[int], seed: int) -> tuple[int, int] | None:
@@ -98,11 +91,9 @@ def spoiled_at(sizes: list[int], seed: int) -> tuple[int, int] | None:
     return part, int(rng.integers(sizes[part]))
 
 
-def check_steps(
-    world: World, way: str, rule: OptimizerConfig, sizes: list[int], dtype: str
-) -> None:
-    fused = make_fused_step(world, rule, sizes, dtype)
-    assert isinstance(fused, KernelFusedStep if way == "C" else ArrayFusedStep)
+def check_steps(world: World, rule: OptimizerConfig, sizes: list[int], dtype: str) -> None:
+    fused = FusedOptimizerStep.join(world, rule, sizes, dtype)
+    assert fused is not None
     begun = values(99, sizes, dtype, 0)
     if world.rank == 0:
         for shared, value in zip(fused.parameters, begun, strict=True):
@@ -143,54 +134,55 @@ def check_refused(
     before = [array.tobytes() for vector in vectors for array in vector]
     addresses = [part.ctypes.data for part in parts]
     assert fused.step_at(addresses, 0.01 * step, step) is None, (sizes, dtype, step)
-    if isinstance(fused, KernelFusedStep):  # as they come
-        for number in np.random.default_rng([world.rank, step]).permutation(len(parts)):
-            fused._parts.mark_ready(int(number), addresses[number])
-        coefficients = fused.rule.coefficients(0.01 * step, step)
-        assert fused._parts.fused_step(fused.rule.kind, coefficients) is None
+    for number in np.random.default_rng([world.rank, step]).permutation(len(parts)):
+        fused._buffer.mark_ready(int(number), addresses[number])  # as they come
+    coefficients = fused.rule.coefficients(0.01 * step, step)
+    assert fused._buffer.fused_step(fused.rule.kind, coefficients) is None
     assert before == [array.tobytes() for vector in vectors for array in vector]
     world.barrier()
 
 
-def check_layouts(world: World, way: str) -> None:
+def check_layouts(world: World) -> None:
     for number in range(LAYOUTS):
         dtype = ("float32", "float64")[number % 2]
-        check_sums(world, way, layout_of(number), dtype)
-        check_steps(world, way, RULES[number // 2 % 4], layout_of(number), dtype)
+        check_sums(world, layout_of(number), dtype)
+        check_steps(world, RULES[number // 2 % 4], layout_of(number), dtype)
+
+
+def joined(world: World, sizes: list[int], dtype: str = "float32") -> FlatGradBuffer:
+    starts = starts_of(sizes)
+    buffer = FlatGradBuffer.join(
+        world, sizes, dtype, starts=starts[:-1], num_elements=starts[-1], num_vectors=1
+    )
+    assert buffer is not None
+    return buffer
 
 
 def check_mismatch(world: World) -> None:
     sizes = [10, 20] if world.rank != 1 else [20, 10]
-    reducer = SharedReducer.join(world, sizes, "float32")
-    assert reducer is not None
+    parts = [np.ones(size, np.float32) for size in sizes]
     try:
-        reducer.all_reduce([np.ones(size, np.float32) for size in sizes])
+        joined(world, sizes).all_reduce([part.ctypes.data for part in parts])
     except MismatchError as error:
         print(f"rank {world.rank} says: {error}", flush=True)
     world.barrier()
 
 
 def check_missing(world: World) -> None:
-    reducer = SharedReducer.join(world, [3, 4, 5], "float32")
-    assert reducer is not None
+    buffer = joined(world, [3, 4, 5])
     part = np.ones(5, np.float32)
     for number in (0, 2):
-        reducer.mark_ready(number, part.ctypes.data)
+        buffer.mark_ready(number, part.ctypes.data)
     try:
-        reducer.finish()
+        buffer.all_reduce()
     except ValueError as error:
         print(error, flush=True)
     world.barrier()
 
 
-def main(what: str, way: str) -> None:
+def main(what: str) -> None:
     world = World.create(timeout_s=30)
-    if what == "layouts":
-        check_layouts(world, way)
-    elif what == "mismatch":
-        check_mismatch(world)
-    else:
-        check_missing(world)
+    {"layouts": check_layouts, "mismatch": check_mismatch, "missing": check_missing}[what](world)
     world.close()
     print(f"rank {world.rank} is done", flush=True)
 

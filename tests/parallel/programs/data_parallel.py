@@ -76,7 +76,7 @@ def check(set_to_none: bool, num_accumulated: int, **options: Any) -> None:
     model.close()
 
 
-planned = world.gather(np.array([float(DataParallel(made()[1], world)._bucket_bytes)]))
+planned = world.gather(np.array([float(DataParallel(made()[1], world)._reducer._largest_bytes)]))
 assert planned is None or (planned == planned[0]).all(), planned
 for set_to_none, num_accumulated in itertools.product([True, False], [1, 3]):
     check(set_to_none, num_accumulated)

@@ -22,9 +22,11 @@ from phalanx.torch_backend.tensors import buffer_of
 class GroupBackend:
     """Collectives on a Phalanx group: tensors are sent in place, without a copy."""
 
-    def __init__(self, group: Group, algorithm: AlgorithmOption | None = None) -> None:
-        """algorithm: of `all_reduce`; None: as the environment says."""
-        self._group, self._algorithm = group, algorithm
+    def __init__(
+        self, group: Group, algorithm: AlgorithmOption | None = None, *, divisor: float = 1.0
+    ) -> None:
+        """algorithm, divisor: of `all_reduce`; None: as the environment says."""
+        self._group, self._algorithm, self._divisor = group, algorithm, divisor
 
     @property
     def rank(self) -> int:
@@ -35,7 +37,7 @@ class GroupBackend:
         return self._group.size
 
     def all_reduce(self, values: Tensor) -> None:
-        self._group.all_reduce(buffer_of(values), algorithm=self._algorithm)
+        self._group.all_reduce(buffer_of(values), algorithm=self._algorithm, divisor=self._divisor)
 
     def all_gather(self, outputs: Sequence[Tensor], part: Tensor) -> None:
         self._group.all_gather([buffer_of(output) for output in outputs], buffer_of(part))

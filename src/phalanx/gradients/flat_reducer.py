@@ -1,0 +1,181 @@
+"""Reduction of all gradients as one flat vector, after the backward pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from phalanx.comm.collectives.expected_traffic import P2PAlgorithm, expected_traffic
+from phalanx.comm.layout import chunks, starts_of
+from phalanx.comm.traffic import Traffic, all_reduce_traffic, sum_traffic
+from phalanx.comm.world import World
+from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
+from phalanx.gradients.reducer import GradReducer, ReduceTimes, dense_gradient
+from phalanx.torch_backend.tensors import buffer_of
+
+LIBRARY_CHUNK_BYTES = 4 * 2**20
+"""Of a library's all-reduce: far longer than a call's fixed cost, far below its limit of 2³¹."""
+
+
+class SummedVector(Protocol):
+    """Vector of the sums over the ranks."""
+
+    name: str
+    traffic: Traffic
+    """Of this rank in one reduction."""
+
+    @property
+    def total(self) -> Tensor:
+        """(n,): the sums of the last reduction, the same bytes on every rank."""
+
+    def reduce(self, gradients: Sequence[Tensor]) -> bool | None:
+        """Sum contiguous gradients, one after the other in the vector. Collective.
+
+        Returns: whether all sums are finite; None where they were not checked.
+        """
+
+    def close(self) -> None: ...
+
+
+class FlatGradReducer(GradReducer):
+    """Reducer of one vector; after a block every `grad` is a view of its sums.
+
+    Where ranks share the sums they must not be changed in place.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], vector: SummedVector) -> None:
+        super().__init__(parameters)
+        self._vector = vector
+        self._is_finite: bool | None = None
+        starts = starts_of([parameter.numel() for parameter in self._parameters])
+        self._views = [
+            vector.total[start : start + parameter.numel()].view_as(parameter)
+            for parameter, start in zip(self._parameters, starts, strict=False)
+        ]
+
+    @property
+    def name(self) -> str:
+        return self._vector.name
+
+    def begin(self) -> None:
+        """Do nothing: gradients stay where autograd puts them until the end."""
+
+    def flush(self) -> None:
+        began = time.perf_counter()
+        gradients = [dense_gradient(parameter) for parameter in self._parameters]
+        self._is_finite = self._vector.reduce(gradients)
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = view
+        self.times = ReduceTimes(time.perf_counter() - began)
+
+    def sums(self) -> list[Tensor]:
+        return [self._vector.total]
+
+    def is_finite(self) -> bool:
+        return super().is_finite() if self._is_finite is None else self._is_finite
+
+    def expected_traffic(self) -> Traffic:
+        return self._vector.traffic
+
+    def close(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._views.clear()
+        self._vector.close()
+
+
+class SharedVector:
+    """Vector in memory that the ranks of the node share: all read the sums from one place."""
+
+    name = "shared"
+
+    def __init__(self, buffer: FlatGradBuffer) -> None:
+        """buffer: with one vector, for the sums."""
+        self._buffer, self.traffic = buffer, buffer.traffic
+
+    @classmethod
+    def join(cls, world: World, parameters: Sequence[Tensor]) -> SharedVector | None:
+        """None, on all ranks, where they have no such memory or no kernels. Collective."""
+        sizes = [parameter.numel() for parameter in parameters]
+        starts = starts_of(sizes)
+        buffer = FlatGradBuffer.join(
+            world,
+            sizes,
+            parameters[0].detach().numpy().dtype,
+            starts=starts[:-1],
+            num_elements=starts[-1],
+            num_vectors=1,
+        )
+        return None if buffer is None else cls(buffer)
+
+    @property
+    def total(self) -> Tensor:
+        return torch.from_numpy(self._buffer.vectors[0])
+
+    def reduce(self, gradients: Sequence[Tensor]) -> bool:
+        return self._buffer.all_reduce([gradient.data_ptr() for gradient in gradients])
+
+    def close(self) -> None:
+        self._buffer.close()
+
+
+class MessageVector:
+    """Vector of this rank's own, reduced by the group: any number of nodes."""
+
+    def __init__(
+        self, world: World, parameters: Sequence[Tensor], algorithm: P2PAlgorithm | None
+    ) -> None:
+        """algorithm: None for the MPI library's own, chunk by chunk."""
+        self.name: str = algorithm or "library"
+        self._group, self._algorithm = world.group, algorithm
+        sizes = [parameter.numel() for parameter in parameters]
+        self.total = torch.zeros(sum(sizes), dtype=parameters[0].dtype)
+        self._parts = self.total.split(sizes)
+        count, itemsize = len(self.total), self.total.itemsize
+        if algorithm is not None:
+            self._chunks = [self.total]
+            self.traffic = expected_traffic(algorithm, count, itemsize, world.rank, world.size)
+            return
+        self._chunks = [self.total[cut] for cut in chunks(count, LIBRARY_CHUNK_BYTES // itemsize)]
+        self.traffic = sum_traffic(
+            [all_reduce_traffic(len(c), itemsize, world.rank, world.size) for c in self._chunks]
+        )
+
+    def reduce(self, gradients: Sequence[Tensor]) -> None:
+        for part, gradient in zip(self._parts, gradients, strict=True):
+            part.copy_(gradient.view(-1))
+        for chunk in self._chunks:
+            self._group.all_reduce(buffer_of(chunk), algorithm=self._algorithm or "library")
+
+    def close(self) -> None:
+        """Do nothing: the memory is the process's own."""
+
+
+class LocalGradients(GradReducer):
+    """Reducer of a single rank: its own gradients are the sums."""
+
+    def __init__(self, parameters: Sequence[Tensor], name: str) -> None:
+        super().__init__(parameters)
+        self._name = name
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def begin(self) -> None:
+        """Do nothing: nobody waits for this rank."""
+
+    def flush(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = dense_gradient(parameter)
+
+    def expected_traffic(self) -> Traffic:
+        return Traffic(0, 0, 0)
+
+    def close(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None

@@ -1,0 +1,179 @@
+"""Construction of the reducer that fits the ranks' placement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from phalanx.comm.collectives.library import is_native
+from phalanx.comm.dtypes import DType
+from phalanx.comm.select import Algorithm, Topology, choose_all_reduce
+from phalanx.comm.wait import WaitPolicy
+from phalanx.comm.world import World
+from phalanx.gradients.bucketed_reducer import BucketedGradReducer
+from phalanx.gradients.buckets import (
+    LAST_BUCKET_DIVISOR,
+    UNKNOWN_LINK,
+    largest_bucket_bytes,
+    network_bucket_bytes,
+)
+from phalanx.gradients.compression.backends import GroupBackend
+from phalanx.gradients.compression.compressor import Compressor, Uncompressed
+from phalanx.gradients.flat_reducer import (
+    FlatGradReducer,
+    LocalGradients,
+    MessageVector,
+    SharedVector,
+    SummedVector,
+)
+from phalanx.gradients.reducer import GradReducer
+
+Method = Literal["auto", "shared", "library", "naive", "direct", "ring", "tree", "halving"]
+
+
+def is_worth_hiding(world: World) -> bool:
+    """Return whether sums take longer to transfer than to compute, so that the processor has time
+    for something else meanwhile. Within a node it has not: there summing is arithmetic itself."""
+    return world.size > 1 and not world.on_one_node
+
+
+def make_reducer(
+    world: World,
+    parameters: Sequence[Tensor],
+    compressor: Compressor | None = None,
+    *,
+    method: Method = "auto",
+    bucket_bytes: int | None = None,
+    overlaps: bool = False,
+) -> GradReducer:
+    """Return a reducer of `parameters`: of buckets where they are compressed, summed during the
+    backward pass or of several types, else of one flat vector. Collective.
+
+    The flat one takes shared memory when all ranks are on one node, the library's all-reduce
+    otherwise, and `direct` over an emulated link. naive, direct, ring, tree, halving: on messages,
+    also within a node.
+
+    Raises: ValueError when the ranks cannot sum by `method`.
+    """
+    _check(world, method)
+    if world.size == 1:
+        return LocalGradients(parameters, "library" if method == "auto" else method)
+    compressor = compressor or Uncompressed()
+    is_flat = isinstance(compressor, Uncompressed) and len({p.dtype for p in parameters}) == 1
+    if overlaps or not is_flat:
+        return make_bucketed_reducer(
+            world,
+            parameters,
+            compressor,
+            method=method,
+            bucket_bytes=bucket_bytes,
+            overlaps=overlaps,
+        )
+    return FlatGradReducer(parameters, _make_vector(world, parameters, method))
+
+
+def make_bucketed_reducer(
+    world: World,
+    parameters: Sequence[Tensor],
+    compressor: Compressor,
+    *,
+    method: Method = "auto",
+    bucket_bytes: int | None = None,
+    overlaps: bool,
+    on_thread: bool | None = None,
+    divisor: float = 1.0,
+) -> BucketedGradReducer:
+    """Return a reducer of buckets. Collective.
+
+    bucket_bytes: of the largest bucket; None: as the cache allows, or as the network does where it
+    overlaps the backward pass, else one bucket.
+    overlaps: a bucket is summed as soon as it is complete; else that happens at the end.
+    on_thread: by a thread with a group of its own; None: where it overlaps.
+    divisor: of uncompressed sums.
+    """
+    on_thread = overlaps if on_thread is None else on_thread
+    whole = sum(parameter.nbytes for parameter in parameters)
+    largest_bytes = bucket_bytes or _largest_bytes(world, whole, overlaps=overlaps)
+    group = world.group
+    if on_thread:  # it needs a group of its own, and sleeps while this rank computes
+        policy = WaitPolicy.for_network()
+        group = group.subgroup(range(world.size), name="gradients", policy=policy)
+
+    def algorithm_of(count: int, dtype: DType) -> Algorithm:
+        return choose_algorithm(world, count, dtype, method)
+
+    return BucketedGradReducer(
+        parameters,
+        group,
+        compressor,
+        GroupBackend(group, None if method == "auto" else method, divisor=divisor),
+        algorithm_of=algorithm_of,
+        largest_bytes=largest_bytes,
+        last_bytes=largest_bytes // LAST_BUCKET_DIVISOR if on_thread else None,
+        overlaps=overlaps,
+        on_thread=on_thread,
+    )
+
+
+def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> Algorithm:
+    """Return the algorithm that sums an uncompressed bucket of `count` values."""
+    return choose_all_reduce(
+        count * dtype.itemsize,
+        dtype,
+        topology=Topology(
+            nodes=world.group.nodes,
+            shares_memory=world.group.shm is not None,
+            is_emulated=world.link is not None,
+        ),
+        requested=world.settings.all_reduce if method == "auto" else method,
+        is_native=is_native(dtype),
+    ).algorithm
+
+
+def obstacle_to_sharing(world: World) -> str | None:
+    """Return why the ranks cannot reduce in shared memory; None if they can."""
+    if not world.on_one_node:
+        return f"the ranks are on several nodes ({world.local_size} of {world.size} on this one)"
+    if world.size == 1:
+        return "there is one rank"
+    return None
+
+
+def _largest_bytes(world: World, whole: int, *, overlaps: bool) -> int:
+    if world.on_one_node:
+        return largest_bucket_bytes(world.size, world.settings.cache_bytes)
+    return network_bucket_bytes(world.link or UNKNOWN_LINK) if overlaps else whole
+
+
+def _make_vector(world: World, parameters: Sequence[Tensor], method: Method) -> SummedVector:
+    match method:
+        case "library":
+            return MessageVector(world, parameters, None)
+        case "auto" if world.link is not None:
+            return MessageVector(world, parameters, "direct")
+        case "auto" | "shared":
+            return _through_memory(world, parameters, method)
+        case _:
+            return MessageVector(world, parameters, method)
+
+
+def _through_memory(world: World, parameters: Sequence[Tensor], method: Method) -> SummedVector:
+    obstacle = world.share(obstacle_to_sharing(world))
+    if obstacle is None:
+        vector = SharedVector.join(world, parameters)
+        if vector is not None:
+            return vector
+        obstacle = "the kernels are not compiled, or there is no memory to share"
+    if method == "shared":
+        raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")
+    return MessageVector(world, parameters, None)
+
+
+def _check(world: World, method: Method) -> None:
+    if method == "library" and world.link is not None:
+        raise ValueError("the emulated link does not slow the MPI library's own all-reduce")
+    obstacle = obstacle_to_sharing(world)
+    if method == "shared" and obstacle is not None:
+        raise ValueError(f"the shared all-reduce cannot be used: {obstacle}")
