@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.published.published_file import MNIST_FILES
+from phalanx.data.published.file_sets import MNIST_FILES
 from tests.data.published.mirror import serve
 
 

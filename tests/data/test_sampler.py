@@ -31,7 +31,7 @@ def batches_of(
             seed=3,
             epoch=epoch,
             rank=rank,
-            world_size=world_size,
+            num_ranks=world_size,
         )
     )
 

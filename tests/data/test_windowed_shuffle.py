@@ -73,7 +73,7 @@ def test_an_epoch_that_was_cut_goes_on_in_the_same_order_on_other_ranks(
                     seed=3,
                     epoch=4,
                     rank=rank,
-                    world_size=ranks,
+                    num_ranks=ranks,
                     first_sample=first_sample,
                     order=given_order,
                 )

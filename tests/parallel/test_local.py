@@ -54,7 +54,7 @@ class Simulated:
                 seed=0,
                 epoch=0,
                 rank=rank,
-                world_size=ranks,
+                num_ranks=ranks,
             )
         )
 

@@ -14,7 +14,7 @@ from phalanx.cli.lazy import add_command
 from phalanx.data.datasets.catalog import fetch_folder
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.fetch_mnist import TIMEOUT_S, fetch_mnist
-from phalanx.data.published.published_file import MNIST_MIRRORS
+from phalanx.data.published.file_sets import MNIST_MIRRORS
 
 app = App(name="data", help="List, fetch, pack and verify data sets.")
 add_command(app, "pack", "phalanx.cli.data_pack:pack_data")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 _POLL_S = 0.05
 
@@ -32,13 +32,15 @@ def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
 
 
 def _wait_for_lock(file: IO[str], deadline: float) -> None:
-    while not _try_lock(file):
+    while not try_lock(file):
         if time.monotonic() >= deadline:
             raise TimeoutError(f"{file.name} is held by another process")
         time.sleep(_POLL_S)
 
 
-def _try_lock(file: IO[str]) -> bool:
+def try_lock(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed, or this process ends; return False when another process
+    holds it. A file system without locks refuses nobody."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

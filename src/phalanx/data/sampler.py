@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 import torch
 from torch import Tensor
@@ -27,6 +28,18 @@ class RankBatch:
     """Samples of the batch over all ranks, by which the loss is divided."""
 
 
+class EpochPlace(TypedDict):
+    """Epoch, batches and position of a rank, the arguments of `Source.train_batches`."""
+
+    seed: int
+    epoch: int
+    global_batch_size: int
+    rank: int
+    num_ranks: int
+    first_sample: NotRequired[int]
+    """Samples of the epoch already seen, over all ranks."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GlobalBatches:
     """The batches of one epoch as one rank sees them; the last one may be smaller.
@@ -41,7 +54,7 @@ class GlobalBatches:
     seed: int
     epoch: int
     rank: int
-    world_size: int
+    num_ranks: int
     first_sample: int = 0
     """Samples of the epoch already seen."""
     order: Tensor | None = None
@@ -56,7 +69,7 @@ class GlobalBatches:
             order = epoch_order(self.num_samples, self.seed, self.epoch)
         for start in range(self.first_sample, self.num_samples, self.global_batch_size):
             stop = min(start + self.global_batch_size, self.num_samples)
-            local = shard(start, stop, self.rank, self.world_size)
+            local = shard(start, stop, self.rank, self.num_ranks)
             yield RankBatch(indices=order[local.start : local.stop], global_size=stop - start)
 
 

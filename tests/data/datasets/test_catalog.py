@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.data.datasets.catalog import digits_file, fetch_folder, resolve
-from phalanx.data.published.file_sets import cache_folder
-from phalanx.data.published.published_file import MNIST_FILES
+from phalanx.data.published.file_sets import MNIST_FILES, cache_folder
 from phalanx.errors import UserError
 
 

@@ -14,8 +14,7 @@ from phalanx.data.datasets.catalog import resolve
 from phalanx.data.datasets.dataset import load_dataset
 from phalanx.data.datasets.images import read_files
 from phalanx.data.datasets.inventory import inventory
-from phalanx.data.published.file_sets import FASHION
-from phalanx.data.published.published_file import is_verified
+from phalanx.data.published.file_sets import FASHION, is_verified
 from phalanx.errors import UserError
 
 

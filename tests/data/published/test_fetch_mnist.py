@@ -8,7 +8,7 @@ import pytest
 
 from phalanx.data.file_lock import exclusive
 from phalanx.data.published.fetch_mnist import fetch_mnist
-from phalanx.data.published.published_file import MNIST_FILES, PublishedFile, is_verified
+from phalanx.data.published.file_sets import MNIST_FILES, PublishedFile, is_verified
 from phalanx.errors import UserError
 from tests.data.published.mirror import Manner, serve
 

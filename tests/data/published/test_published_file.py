@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.data.published.published_file import (
+from phalanx.data.published.file_sets import (
     MNIST_FILES,
     TEST_LABELS,
     find_file,

@@ -19,11 +19,12 @@ from phalanx.data.published.file_sets import (
     MNIST,
     FileSet,
     cache_folder,
+    check_size,
+    find_file,
     find_folder,
     search_roots,
     what_is_missing,
 )
-from phalanx.data.published.published_file import check_size, find_file
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape
 

@@ -16,8 +16,15 @@ import numpy as np
 from phalanx.data.datasets.array_cache import Bytes, cached
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, DatasetChoice, Name, digits_file
 from phalanx.data.datasets.idx import parse_idx
-from phalanx.data.published.file_sets import CIFAR10, FASHION, MNIST, FileSet
-from phalanx.data.published.published_file import PublishedFile, find_file, read_verified
+from phalanx.data.published.file_sets import (
+    CIFAR10,
+    FASHION,
+    MNIST,
+    FileSet,
+    PublishedFile,
+    find_file,
+    read_verified,
+)
 from phalanx.errors import UserError
 
 NUM_CLASSES = 10

@@ -18,12 +18,13 @@ from phalanx.data.datasets.catalog import (
 from phalanx.data.datasets.images import read_files
 from phalanx.data.datasets.language_reference import fingerprint, has_reference, read_reference
 from phalanx.data.datasets.text import num_windows
-from phalanx.data.published.file_sets import find_folder, search_roots
-from phalanx.data.published.published_file import (
+from phalanx.data.published.file_sets import (
     PublishedFile,
     find_file,
+    find_folder,
     is_verified,
     read_verified,
+    search_roots,
 )
 from phalanx.errors import UserError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
+from phalanx.data.file_lock import try_lock
 from phalanx.data.packed.check_index import check_fields, check_layout, check_rows, check_sample
 from phalanx.data.packed.field_statistics import measure_fields
 from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, Shard
@@ -247,13 +247,9 @@ def _take(folder: Path, hidden: Path) -> IO[bytes]:
         raise UserError(f"{folder} is there and no pack: name another folder")
     hidden.mkdir(parents=True, exist_ok=True)
     lock = (hidden / LOCK).open("wb")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not try_lock(lock):
         lock.close()
-        raise UserError(f"{folder} is being packed by another process: wait for it") from None
-    except OSError:  # a file system without locks
-        pass
+        raise UserError(f"{folder} is being packed by another process: wait for it")
     return lock
 
 

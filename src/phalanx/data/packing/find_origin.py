@@ -7,8 +7,7 @@ from pathlib import Path
 from phalanx.data.packing.array_origins import NAMES, idx_files, read_idx_folder, read_known
 from phalanx.data.packing.csv_file import read_csv
 from phalanx.data.packing.hdf5_file import Hdf5File
-from phalanx.data.packing.image_files import has_images
-from phalanx.data.packing.image_folder import ImageFolder
+from phalanx.data.packing.image_folder import ImageFolder, has_images
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItems, reported
 from phalanx.data.packing.parquet_files import ParquetFiles
 from phalanx.data.packing.tar_files import TarFiles

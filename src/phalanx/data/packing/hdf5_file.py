@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
-from phalanx.data.packing.chunked_origin import ChunkedOrigin
-from phalanx.data.packing.origin import OriginOptions, fingerprint_of
+from phalanx.data.packing.origin import ChunkedOrigin, OriginOptions, fingerprint_of, targets_field
 from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
 
@@ -30,6 +29,7 @@ class Hdf5File(ChunkedOrigin):
     def __init__(self, path: Path, options: OriginOptions) -> None:
         """Raises: UserError when a data set is missing, lies in another file, is not numbers, or
         the two do not fit each other or the memory."""
+        super().__init__()
         self._path = path
         self._file = _opened(path)
         with _reading(path):
@@ -40,7 +40,6 @@ class Hdf5File(ChunkedOrigin):
         num_samples = self._inputs_set.shape[0]
         self.text = f"{path}, {inputs_name} and {target_name}"
         self.fingerprint = fingerprint_of([path])
-        self.skipped, self.notes = [], []
         locations = TargetLocations(
             f"{path}, {target_name}", lambda i: f"{path}, {target_name} row {i}"
         )
@@ -50,8 +49,12 @@ class Hdf5File(ChunkedOrigin):
         starts = range(0, num_samples, step)
         self.chunks = [range(start, min(start + step, num_samples)) for start in starts]
         self.fields = [
-            _field("inputs", self._inputs_set.dtype, self._inputs_set.shape),
-            _field("targets", self.targets.dtype, self.targets.shape),
+            Field(
+                name="inputs",
+                dtype=self._inputs_set.dtype.newbyteorder("=").name,
+                shape=list(self._inputs_set.shape[1:]),
+            ),
+            targets_field(self.targets),
         ]
 
     def read_chunk(self, chunk: int) -> NDArray[Any]:
@@ -136,10 +139,6 @@ def _is_set(item: Any) -> bool:
 
 def _first(usual: tuple[str, ...], file: Any) -> str | None:
     return next((name for name in usual if file.get(name, getlink=True) is not None), None)
-
-
-def _field(name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Field:
-    return Field(name=name, dtype=dtype.newbyteorder("=").name, shape=list(shape[1:]))
 
 
 MAX_LINKS = 32

@@ -2,22 +2,175 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Sample
-from phalanx.data.packing.image_files import find_images
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
-from phalanx.data.packing.origin import Numbers, OriginOptions, fingerprint_of
+from phalanx.data.packing.origin import (
+    Numbers,
+    Origin,
+    OriginOptions,
+    SkippedItems,
+    fingerprint_of,
+    reported,
+    targets_field,
+)
+from phalanx.errors import UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.records.regular_file import readable
 
+ENDINGS = (
+    *(".png", ".jpg", ".jpeg", ".jfif", ".jpe", ".bmp", ".gif", ".webp", ".tif", ".tiff"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".jp2", ".avif"),
+)
+_FOR_TRAINING = ("train", "training")
+_FOR_VALIDATION = ("validation", "valid", "val", "test")
 
-class ImageFolder:
+
+class ImageFiles(NamedTuple):
+    train: list[tuple[Path, str]]
+    """Each with its class."""
+    validation: list[tuple[Path, str]]
+    """Those that the folder sets aside."""
+    classes: list[str]
+    skipped: list[SkippedItems]
+
+
+class _Groups:
+    """Reasons for which something is not packed."""
+
+    def __init__(self) -> None:
+        self.foreign = SkippedItems(f"files that end in none of {', '.join(ENDINGS[:3])} …")
+        self.hidden = SkippedItems("hidden files or folders")
+        self.loose = SkippedItems("files in no class's folder")
+        self.empty = SkippedItems("folders without images, which make no class")
+        self.beside = SkippedItems("files in folders beside those for training and validation")
+
+    def all(self) -> list[SkippedItems]:
+        return reported((self.foreign, self.hidden, self.loose, self.empty, self.beside))
+
+
+def find_images(folder: Path) -> ImageFiles:
+    """FOLDER/CLASS/…/image, or FOLDER/train/CLASS/image beside FOLDER/val/CLASS/image. Linked files
+    and folders are followed.
+
+    Raises: UserError when there are no images, a link leads nowhere or in a circle, or validation
+            has a class that training has not.
+    """
+    train_folder, validation_folder = _splits(folder)
+    groups = _Groups()
+    train, classes = _images(train_folder, groups)
+    held_out: list[tuple[Path, str]] = []
+    if validation_folder is not None:
+        held_out, held_out_classes = _images(validation_folder, groups)
+        unknown = sorted(set(held_out_classes) - set(classes))
+        if unknown:
+            raise UserError(f"{validation_folder / unknown[0]}: no such class for training")
+    if train_folder != folder:
+        for path in _visible(folder, groups):
+            if path not in (train_folder, validation_folder):
+                for file in _walk(path, groups, frozenset()) if path.is_dir() else [path]:
+                    groups.beside.add(file)
+    elif set(classes) <= set(_FOR_VALIDATION):
+        raise UserError(
+            f"{folder} has {', '.join(classes)} and no train: name a folder with a folder for each "
+            "class"
+        )
+    return ImageFiles(train, held_out, classes, groups.all())
+
+
+def has_images(folder: Path) -> bool:
+    """Return whether some folder in it, or in its `train`, holds an image."""
+    root, _ = _splits(folder)
+    return any(
+        Path(name).suffix.lower() in ENDINGS
+        for child in root.iterdir()
+        if child.is_dir()
+        for _, _, names in os.walk(child)
+        for name in names
+    )
+
+
+def _splits(folder: Path) -> tuple[Path, Path | None]:
+    training = [folder / name for name in _FOR_TRAINING if (folder / name).is_dir()]
+    validation = [folder / name for name in _FOR_VALIDATION if (folder / name).is_dir()]
+    if not training:
+        return folder, None
+    return training[0], validation[0] if validation else None
+
+
+def _images(folder: Path, groups: _Groups) -> tuple[list[tuple[Path, str]], list[str]]:
+    """Every image with its class, and the classes that have any."""
+    found: list[tuple[Path, str]] = []
+    for child in _visible(folder, groups):
+        if not child.is_dir():
+            (groups.loose if _is_image(child) else groups.foreign).add(child)
+            continue
+        count = len(found)
+        for path in _walk(child, groups, frozenset()):
+            if _is_image(path):
+                found.append((path, child.name))
+            else:
+                groups.foreign.add(path)
+        if len(found) == count and child.name not in _FOR_TRAINING + _FOR_VALIDATION:
+            groups.empty.add(child)
+    if not found:
+        raise UserError(
+            f"{folder} has no folders of images: one for each class is wanted, with files that end "
+            f"in {', '.join(ENDINGS[:3])} …"
+        )
+    return found, sorted({name for _, name in found})
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in ENDINGS
+
+
+def _visible(folder: Path, groups: _Groups) -> Iterator[Path]:
+    """Files and folders of a folder, by name.
+
+    Raises: UserError for a link to nothing, or an image that is a FIFO or a device.
+    """
+    with readable(folder):
+        paths = sorted(folder.iterdir())
+    for path in paths:
+        if path.name.startswith("."):
+            groups.hidden.add(path)
+            continue
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            what = "is a link to nothing" if path.is_symlink() else "cannot be read"
+            raise UserError(
+                f"{path} {what}: {error.strerror}\nmend it, or remove it from the folder"
+            ) from error
+        if _is_image(path) and not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+            raise UserError(f"{path} is no regular file: remove it from the folder")
+        yield path
+
+
+def _walk(folder: Path, groups: _Groups, holders: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    """Files below a folder, by name. holders: the folders that it lies in, by device and number."""
+    state = folder.stat()
+    here = (state.st_dev, state.st_ino)
+    if here in holders:
+        raise UserError(f"{folder} links to a folder that holds it: remove the link")
+    for path in _visible(folder, groups):
+        if path.is_dir():
+            yield from _walk(path, groups, holders | {here})
+        else:
+            yield path
+
+
+class ImageFolder(Origin):
     """FOLDER/CLASS/…/image, or FOLDER/train/CLASS/image beside FOLDER/val/CLASS/image. Classes are
     in the order of the alphabet. Reads with as many threads as there are processors."""
 
@@ -26,6 +179,7 @@ class ImageFolder:
 
         Raises: UserError when there is none, or one is no image.
         """
+        super().__init__()
         train, held_out, self.classes, self.skipped = find_images(folder)
         files = train + held_out
         self._paths = [path for path, _ in files]
@@ -37,7 +191,7 @@ class ImageFolder:
         self._pool = ThreadPoolExecutor(usable_cores())
         self._form: ImageForm = choose_form(self._pool.map(_peek_file, self._paths), options)
         self.notes = self._form.notes
-        self.fields = [self._form.field, Field(name="targets", dtype="int64", shape=[])]
+        self.fields = [self._form.field, targets_field(self._targets)]
 
     def read(self, numbers: Numbers) -> list[Sample]:
         paths = [self._paths[number] for number in numbers.tolist()]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,9 @@ Numbers = NDArray[np.int64]
 Kind = Literal["images", "idx", "csv", "parquet", "hdf5", "tar"]
 
 
-class Origin(Protocol):
+class Origin(ABC):
+    """Samples to pack, by number."""
+
     text: str
     """What it is and where, for people."""
     fingerprint: str
@@ -28,19 +31,24 @@ class Origin(Protocol):
     classes: list[str]
     chunks: list[range]
     """Samples that are best read together; one where any sample is as good as the next."""
-    validation: Numbers | None
+    validation: Numbers | None = None
     """The samples that the data itself sets aside; None where it says nothing."""
     skipped: list[SkippedItems]
     """What is in the source and is not packed."""
     notes: list[str]
     """What is packed otherwise than it was, a line each."""
 
+    def __init__(self) -> None:
+        self.skipped, self.notes = [], []
+
+    @abstractmethod
     def read(self, numbers: Numbers) -> Rows | list[Sample]:
         """Samples by number, of one chunk wherever possible.
 
         Raises: UserError naming the file, and the sample, row or column that cannot be read.
         """
 
+    @abstractmethod
     def close(self) -> None: ...
 
 
@@ -66,7 +74,7 @@ class OriginOptions:
             raise UserError(f"--classes must be at least 0, not {self.classes}")
 
 
-class ArraysOrigin:
+class ArraysOrigin(Origin):
     """Samples that are in memory."""
 
     def __init__(
@@ -80,6 +88,7 @@ class ArraysOrigin:
         num_train: int | None = None,
     ) -> None:
         """inputs, targets: (n, …). num_train: the rest of the samples is for validation."""
+        super().__init__()
         self.text, self.classes, self.fingerprint = text, list(classes), fingerprint
         self._rows = {"inputs": inputs, "targets": targets}
         self.fields = [
@@ -87,8 +96,6 @@ class ArraysOrigin:
             for name, part in self._rows.items()
         ]
         self.chunks = [range(len(inputs))]
-        self.skipped: list[SkippedItems] = []
-        self.notes: list[str] = []
         self.validation = None if num_train is None else np.arange(num_train, len(inputs))
 
     def read(self, numbers: Numbers) -> Rows:
@@ -96,6 +103,10 @@ class ArraysOrigin:
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def targets_field(targets: NDArray[Any]) -> Field:
+    return Field(name="targets", dtype=targets.dtype.name, shape=list(targets.shape[1:]))
 
 
 def fingerprint_of(files: Iterable[Path]) -> str:
@@ -132,3 +143,47 @@ class SkippedItems:
 def reported(groups: Iterable[SkippedItems]) -> list[SkippedItems]:
     """Return the groups that hold anything."""
     return [group for group in groups if group.count]
+
+
+class ChunkedOrigin(Origin):
+    """Origin with targets in memory, and inputs from the cached chunk."""
+
+    targets: NDArray[Any]
+
+    _kept: tuple[int, Any] = (-1, None)
+
+    def read(self, numbers: Numbers) -> Rows | list[Sample]:
+        parts = [self._inputs(part) for part in self._by_chunk(numbers)]
+        targets = self.targets[numbers]
+        if parts and isinstance(parts[0], np.ndarray):
+            return {"inputs": np.concatenate(parts), "targets": targets}
+        inputs = [item for part in parts for item in part]
+        return [{"inputs": item, "targets": targets[i, ...]} for i, item in enumerate(inputs)]
+
+    @abstractmethod
+    def read_chunk(self, chunk: int) -> NDArray[Any] | Sequence[Any]:
+        """Inputs (n, …) of all its samples, or an object for each, for `pack_item`."""
+
+    def pack_item(self, item: Any, number: int) -> NDArray[Any] | bytes:
+        """Convert an object of `read_chunk` to its packed form. number: of the sample."""
+        raise NotImplementedError(f"{type(self).__name__} reads arrays")
+
+    def _by_chunk(self, numbers: Numbers) -> list[Numbers]:
+        """Runs of samples of one chunk."""
+        starts = [chunk.start for chunk in self.chunks]
+        chunk_of = np.searchsorted(starts, numbers, side="right")
+        return np.split(numbers, np.flatnonzero(np.diff(chunk_of)) + 1)
+
+    def _inputs(self, numbers: Numbers) -> Any:
+        starts = [chunk.start for chunk in self.chunks]
+        chunk = int(np.searchsorted(starts, numbers[0], side="right")) - 1
+        if self._kept[0] != chunk:
+            self._kept = (-1, None)  # not two of them at once
+            self._kept = (chunk, self.read_chunk(chunk))
+        content, rows = self._kept[1], numbers - starts[chunk]
+        if isinstance(content, np.ndarray):
+            return content[rows]
+        return [
+            self.pack_item(content[row], number)
+            for row, number in zip(rows.tolist(), numbers.tolist(), strict=True)
+        ]

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
-from phalanx.data.packing.chunked_origin import ChunkedOrigin
 from phalanx.data.packing.csv_file import chosen_columns
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
-from phalanx.data.packing.origin import OriginOptions, fingerprint_of
+from phalanx.data.packing.origin import ChunkedOrigin, OriginOptions, fingerprint_of, targets_field
 from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
 
@@ -37,7 +36,7 @@ class ParquetFiles(ChunkedOrigin):
 
         Raises: UserError when a file is damaged, or columns are missing or not of such kinds.
         """
-        self.skipped, self.notes = [], []
+        super().__init__()
         self._files = [_opened(path) for path in paths]
         self._paths = list(paths)
         names = self._files[0].schema_arrow.names
@@ -62,11 +61,7 @@ class ParquetFiles(ChunkedOrigin):
         self._form = self._image_form(options)
         self.notes = self._form.notes if self._form else []
         field = self._form.field if self._form else self._array_field()
-        targets = self.targets
-        self.fields = [
-            field,
-            Field(name="targets", dtype=targets.dtype.name, shape=list(targets.shape[1:])),
-        ]
+        self.fields = [field, targets_field(self.targets)]
 
     def read_chunk(self, chunk: int) -> NDArray[Any] | Sequence[Any]:
         table = self._read(chunk, self._columns)

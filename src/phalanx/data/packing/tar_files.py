@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
-from phalanx.data.packed.npy_content import parse_npy
-from phalanx.data.packed.shard_writers import Sample
 from phalanx.data.packing.image_form import ImageForm, choose_form, peek
-from phalanx.data.packing.origin import Numbers, OriginOptions, SkippedItems, fingerprint_of
+from phalanx.data.packing.origin import (
+    ChunkedOrigin,
+    OriginOptions,
+    SkippedItems,
+    fingerprint_of,
+    targets_field,
+)
 from phalanx.data.packing.tar_members import Member, read_samples
 from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
@@ -27,7 +35,7 @@ MAX_TARGET_BYTES = 2**16
 """Of one that is text."""
 
 
-class TarFiles:
+class TarFiles(ChunkedOrigin):
     """Members are read where they lie; nothing is unpacked to disk, nothing unpickled."""
 
     def __init__(self, paths: Sequence[Path], options: OriginOptions) -> None:
@@ -35,6 +43,7 @@ class TarFiles:
 
         Raises: UserError for a damaged archive, an unsafe member, or a sample without its parts.
         """
+        super().__init__()
         self._paths = list(paths)
         self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
         samples = [sample for i, path in enumerate(paths) for sample in read_samples(i, path)]
@@ -57,29 +66,23 @@ class TarFiles:
         self.targets, self.classes = labelled(values, locations, options.classes)
         self._form, field = self._input_form(inputs, options)
         self.notes = self._form.notes if self._form else []
-        shape = list(self.targets.shape[1:])
-        self.fields = [field, Field(name="targets", dtype=self.targets.dtype.name, shape=shape)]
+        self.fields = [field, targets_field(self.targets)]
         self.text = f"{paths[0] if len(paths) == 1 else paths[0].parent}, .{inputs} and .{target}"
         self.fingerprint = fingerprint_of(paths)
         self.chunks = [range(len(samples))]
-        self.validation: Numbers | None = None
 
-    def read(self, numbers: Numbers) -> list[Sample]:
-        targets = self.targets[numbers]
-        return [
-            {"inputs": self._packed(self._members[number]), "targets": targets[i, ...]}
-            for i, number in enumerate(numbers.tolist())
-        ]
+    def read_chunk(self, chunk: int) -> Sequence[Member]:  # noqa: ARG002
+        return self._members
 
     def close(self) -> None:
         for file in self._files:
             os.close(file)
         self._files = []
 
-    def _packed(self, member: Member) -> Any:
+    def pack_item(self, item: Member, number: int) -> NDArray[Any] | bytes:  # noqa: ARG002
         if self._form is not None:
-            return self._form.packed(self._content(member), self._where(member))
-        return self._array(member)
+            return self._form.packed(self._content(item), self._where(item))
+        return self._array(item)
 
     def _content(self, member: Member) -> bytes:
         content = os.pread(self._files[member.file], member.size, member.offset)
@@ -161,3 +164,31 @@ def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> lis
 
 def _first(usual: tuple[str, ...], sample: dict[str, Member]) -> str | None:
     return next((ending for ending in usual if ending in sample), None)
+
+
+_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+
+
+def parse_npy(content: bytes) -> NDArray[Any]:
+    """Return the array, read-only, in the memory of `content`. Nothing is unpickled.
+
+    Raises: ValueError, in words, when it is no array, holds objects, or its header names another
+            size than follows.
+    """
+    file = io.BytesIO(content)
+    try:
+        version = npy.read_magic(file)
+        if version not in _READERS:
+            raise ValueError(f"version {version[0]}.{version[1]} is of no plain array")
+        shape, is_fortran, dtype = _READERS[version](file)
+    except (SyntaxError, TokenError, TypeError, KeyError, EOFError, RecursionError) as error:
+        raise ValueError(f"its header cannot be read: {error}") from error
+    if dtype.hasobject:
+        raise ValueError("Object arrays are pickles, which can run any program")
+    expected, found = math.prod(shape) * dtype.itemsize, len(content) - file.tell()
+    if expected != found or dtype.itemsize == 0:
+        raise ValueError(
+            f"its header says {dtype} of {shape}, {expected:,} bytes, and {found:,} follow"
+        )
+    flat: NDArray[Any] = np.frombuffer(content, dtype, offset=file.tell())
+    return flat.reshape(shape, order="F" if is_fortran else "C")

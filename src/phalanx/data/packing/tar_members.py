@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
-from phalanx.data.packed.tar_headers import BLOCK_BYTES
+from phalanx.data.packed.shard_writers import BLOCK_BYTES
 from phalanx.errors import UserError
 from phalanx.records.regular_file import readable
 

@@ -16,7 +16,7 @@ from phalanx.data.published.download import (
     TooLongError,
     download,
 )
-from phalanx.data.published.published_file import (
+from phalanx.data.published.file_sets import (
     MNIST_FILES,
     MNIST_MIRRORS,
     PublishedFile,

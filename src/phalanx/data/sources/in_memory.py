@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Unpack
 
 import torch
 from torch import Tensor
 
 from phalanx.data.datasets.dataset import Dataset
-from phalanx.data.sampler import GlobalBatches, evaluation_shard
+from phalanx.data.sampler import EpochPlace, GlobalBatches, evaluation_shard
 from phalanx.data.sources.source import IGNORED, LoadedBatch
 
 
@@ -25,27 +26,9 @@ class InMemorySource:
         self.num_validation = len(dataset.validation_targets)
         self.order = f"{self.num_train} samples of {self.name} at random"
 
-    def train_batches(
-        self,
-        *,
-        seed: int,
-        epoch: int,
-        global_batch_size: int,
-        rank: int,
-        num_ranks: int,
-        first_sample: int = 0,
-    ) -> Iterator[LoadedBatch]:
+    def train_batches(self, **place: Unpack[EpochPlace]) -> Iterator[LoadedBatch]:
         data = self._data
-        batches = GlobalBatches(
-            num_samples=self.num_train,
-            global_batch_size=global_batch_size,
-            seed=seed,
-            epoch=epoch,
-            rank=rank,
-            world_size=num_ranks,
-            first_sample=first_sample,
-        )
-        for batch in batches:
+        for batch in GlobalBatches(num_samples=self.num_train, **place):
             num_samples = len(batch.indices)
             indices = batch.indices if num_samples else torch.zeros(1, dtype=torch.int64)
             # Not `train_inputs[indices]`: that takes more than twice as long for the same bytes.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from phalanx.data.reading.pack_reader import (
     SplitReader,
 )
 from phalanx.data.reading.prefetch import ReaderKind, Readers, make_readers, trace_reads
-from phalanx.data.sampler import GlobalBatches
+from phalanx.data.sampler import EpochPlace, GlobalBatches
 from phalanx.data.sources.in_memory import evaluation_slices
 from phalanx.data.sources.pack_description import TRAIN, VALIDATION, PackDescription
 from phalanx.data.sources.source import IGNORED, LoadedBatch
@@ -107,26 +107,9 @@ class PackSource:
         self._damaged_samples: dict[str, set[int]] = {TRAIN: set(), VALIDATION: set()}
         self._num_reported: dict[str, int] = {TRAIN: 0, VALIDATION: 0}
 
-    def train_batches(
-        self,
-        *,
-        seed: int,
-        epoch: int,
-        global_batch_size: int,
-        rank: int,
-        num_ranks: int,
-        first_sample: int = 0,
-    ) -> Iterator[LoadedBatch]:
-        batches = GlobalBatches(
-            num_samples=self.num_train,
-            global_batch_size=global_batch_size,
-            seed=seed,
-            epoch=epoch,
-            rank=rank,
-            world_size=num_ranks,
-            first_sample=first_sample,
-            order=self._windowed_order(seed, epoch),
-        )
+    def train_batches(self, **place: Unpack[EpochPlace]) -> Iterator[LoadedBatch]:
+        epoch, order = place["epoch"], self._windowed_order(place["seed"], place["epoch"])
+        batches = GlobalBatches(num_samples=self.num_train, order=order, **place)
         sizes: list[int] = []
 
         def work() -> Iterator[ReadRequest]:
@@ -134,7 +117,7 @@ class PackSource:
                 sizes.append(batch.global_size)
                 yield ReadRequest(TRAIN, batch.indices.numpy(), epoch)
 
-        self.position = epoch, first_sample
+        self.position = epoch, place.get("first_sample", 0)
         for result in self._read(work()):
             size = sizes.pop(0)
             yield self._load_batch(TRAIN, result, size)

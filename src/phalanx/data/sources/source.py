@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Unpack
 
 from torch import Tensor
 
+from phalanx.data.sampler import EpochPlace
 from phalanx.models.options import DataShape
 
 IGNORED = -100
@@ -46,18 +47,9 @@ class Source(Protocol):
     order: str
     """Description of the order of an epoch's samples, without the seed."""
 
-    def train_batches(
-        self,
-        *,
-        seed: int,
-        epoch: int,
-        global_batch_size: int,
-        rank: int,
-        num_ranks: int,
-        first_sample: int = 0,
-    ) -> Iterator[LoadedBatch]:
+    def train_batches(self, **place: Unpack[EpochPlace]) -> Iterator[LoadedBatch]:
         """Yield the rank's samples of every global batch of an epoch; the order depends on (seed,
-        epoch) alone. first_sample: samples of the epoch already seen, over all ranks."""
+        epoch) alone."""
 
     def validation_batches(
         self, *, rank: int, num_ranks: int, batch_size: int

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from phalanx.data.file_lock import try_lock
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.errors import UserError
 
@@ -101,11 +101,7 @@ def _remove_leftovers(folder: Path) -> None:
 def _try_lock(path: Path) -> IO[bytes] | None:
     """Lock the folder until this process ends; None: another process holds the lock."""
     lock = (path / LOCK).open("ab")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    except OSError:  # a file system without locks
-        pass
-    return lock
+    if try_lock(lock):
+        return lock
+    lock.close()
+    return None
