@@ -277,7 +277,7 @@ def least(work, count: int) -> float:
 def where() -> dict[str, object]:
     import msgspec
 
-    from phalanx.train.environment import describe_environment
+    from phalanx.jobs.record import describe_environment
 
     return msgspec.to_builtins(describe_environment(None))
 

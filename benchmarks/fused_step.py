@@ -39,12 +39,12 @@ from phalanx.comm.world import World
 from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.make_reducer import make_reducer
 from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.records.files import write_atomically
-from phalanx.train.environment import describe_environment
 
 TENSORS, ELEMENTS = 25, 1_000_000
 SIZES = [ELEMENTS] * TENSORS

@@ -39,6 +39,7 @@ from phalanx.comm.world import World
 from phalanx.gradients.flat_grad_buffer import FlatGradBuffer
 from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -49,7 +50,6 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Batch, Strategy
 from phalanx.records.files import write_atomically
-from phalanx.train.environment import describe_environment
 
 RESULTS = Path(__file__).parent / "results" / "gradient_check.json"
 STEPS: dict[ModelName, int] = {"mlp": 400, "cnn": 50}

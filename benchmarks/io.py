@@ -40,6 +40,7 @@ from small_files import Costs, small_file_costs
 from phalanx.bench.io.config import IoConfig, Rival
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
+from phalanx.jobs.record import RUNS
 from phalanx.records.files import write_atomically
 from phalanx.records.io import Cache, Format
 from phalanx.report.io.comparison import (
@@ -52,7 +53,6 @@ from phalanx.report.io.comparison import (
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.summary import as_json, show
-from phalanx.train.run import RUNS
 
 RESULTS = Path(__file__).parent / "results" / "io.json"
 PACKED: tuple[Format, ...] = ("tar", "npy")

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import msgspec
 
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.cores import usable_cores
-from phalanx.records.files import read_study, write_atomically, write_study
+from phalanx.records.files import read_study, write_atomically, write_record
 from phalanx.report.large_batch.accuracy_comparison import largest_holding_by_remedy
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, read_study_data
 from phalanx.report.page import write_report
-from phalanx.train.environment import describe_environment
 
 RESULTS = Path(__file__).parent / "results" / "large_batch.json"
 BATCH_SIZES = ("128", "4096", "8192", "16384")
@@ -54,7 +54,7 @@ def joined(folder: Path, parts: Sequence[Path]) -> LargeBatchStudyData:
                 link.symlink_to((part / name).resolve())
             names.append(name)
     command = "python benchmarks/large_batch.py"
-    write_study(folder, msgspec.structs.replace(studies[0], command=command, runs=names))
+    write_record(folder, msgspec.structs.replace(studies[0], command=command, runs=names))
     return read_study_data(folder)
 
 

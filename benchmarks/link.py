@@ -31,12 +31,12 @@ import numpy as np
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.records.files import write_atomically
-from phalanx.train.environment import describe_environment
 
 LINKS = ("1Gbit/s,1ms", "10Gbit/s,100us", "1Gbit/s", "100Mbit/s,5ms")
 ROUNDS, SUMMED_BYTES = 15, 10_000_000

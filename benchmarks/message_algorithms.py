@@ -33,12 +33,12 @@ import numpy as np
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import AlgorithmOption
 from phalanx.comm.world import World
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.records.files import write_atomically
-from phalanx.train.environment import describe_environment
 
 ALGORITHMS: tuple[AlgorithmOption, ...] = ("naive", "tree", "ring", "halving", "direct", "library")
 SIZES = [4 * 4**exponent for exponent in range(12)]  # 4 B … 16 MB

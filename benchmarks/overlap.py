@@ -35,6 +35,7 @@ import torch
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -44,7 +45,6 @@ from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.strategy import Batch, StepResult
 from phalanx.records.files import write_atomically
-from phalanx.train.environment import describe_environment
 from phalanx.train.memory import keep_freed_memory
 
 RANKS, LATENCY_S, SHARE_OF_BACKWARD = 2, 1e-3, 0.5

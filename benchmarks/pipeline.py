@@ -34,6 +34,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -49,7 +50,6 @@ from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, l
 from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.strategy import cross_entropy_sum
 from phalanx.records.files import write_atomically
-from phalanx.train.environment import describe_environment
 from phalanx.train.memory import keep_freed_memory
 
 RANKS, MICRO_BATCHES, MICRO_BATCH_SIZE = 2, 8, 16

@@ -23,10 +23,10 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
+from phalanx.jobs.record import describe_environment
 from phalanx.records.files import rank_file, read_events, write_atomically
 from phalanx.records.schema import StepEvent
 from phalanx.train.config import TrainConfig
-from phalanx.train.environment import describe_environment
 from phalanx.train.job import run_job
 from phalanx.train.progress import step_s
 from phalanx.train.run import complete

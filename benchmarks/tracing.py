@@ -42,12 +42,12 @@ import msgspec
 import numpy as np
 from tracing_ranks import Measured, Times
 
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.records.files import write_atomically
-from phalanx.train.environment import describe_environment
 
 SECONDS = 50.0
 RESAMPLES, KEPT_ROUNDS = 2000, 50

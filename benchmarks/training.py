@@ -47,6 +47,7 @@ from phalanx.comm.world import World
 from phalanx.data.datasets.dataset import Dataset, load_dataset
 from phalanx.data.sampler import epoch_order
 from phalanx.data.sources.in_memory import InMemorySource
+from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -60,7 +61,6 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventTail, EventWriter, rank_file, write_atomically
 from phalanx.records.schema import StepEvent
 from phalanx.train.config import TrainConfig
-from phalanx.train.environment import describe_environment
 from phalanx.train.loop import TrainingContext, train_epoch
 from phalanx.train.memory import keep_freed_memory
 from phalanx.train.optimizer import update_rule

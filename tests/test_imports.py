@@ -21,6 +21,7 @@ FLOORS = [
     ["models"],
     ["gradients"],
     ["torch_backend"],
+    ["jobs"],
     ["comm"],
     ["launch"],
     ["records"],

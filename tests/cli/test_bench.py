@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.collectives import CallsEvent, JoinedEvent
-from phalanx.records.files import rank_file, read_bench, read_bench_events
+from phalanx.records.files import rank_file, read_bench, read_events
 from tests.cli.conftest import Phalanx, Started
 
 QUICK = ("bench", "collectives", "--repeats", "4", "--seconds", "1")
@@ -47,7 +47,7 @@ def test_all_reduce_on_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_bench(folder).outcome.status == "completed"
     for rank in range(2):
-        calls = [e for e in read_bench_events(rank_file(folder, rank)) if isinstance(e, CallsEvent)]
+        calls = [e for e in read_events(rank_file(folder, rank)) if isinstance(e, CallsEvent)]
         measured = {call.path for call in calls}
         assert {"phalanx", "mpi", "gloo"} <= measured
         assert {call.bytes for call in calls} == {4, 65_536}
@@ -138,7 +138,7 @@ def process_of_rank(folder: Path, rank: int) -> int:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         if rank_file(folder, rank).exists():
-            for event in read_bench_events(rank_file(folder, rank)):
+            for event in read_events(rank_file(folder, rank)):
                 if isinstance(event, JoinedEvent):
                     return event.process_id
         time.sleep(0.05)

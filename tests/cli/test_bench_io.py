@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.records.files import rank_file, read_io, read_io_events
+from phalanx.records.files import rank_file, read_events, read_io
 from phalanx.records.io import IoEpochEvent
 from tests.cli.conftest import Phalanx, Started
 
@@ -58,7 +58,7 @@ def test_every_format_on_one_and_two_ranks(phalanx: Phalanx, tmp_path: Path) -> 
     assert (bench.setting.num_samples, bench.setting.steps) == (240, 20)
     for ranks in (1, 2):
         for rank in range(ranks):
-            events = read_io_events(rank_file(out / f"ranks-{ranks}", rank))
+            events = read_events(rank_file(out / f"ranks-{ranks}", rank))
             epochs = [e for e in events if isinstance(e, IoEpochEvent)]
             # Two rounds, two caches; flat out and with compute, and a plain read.
             assert len(epochs) == 2 * 2 * 3 * len(formats)
@@ -78,7 +78,7 @@ def test_beside_pytorchs_loader(phalanx: Phalanx, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Against PyTorch's DataLoader" in done.stdout
-    events = read_io_events(rank_file(tmp_path / "out" / "ranks-1", 0))
+    events = read_events(rank_file(tmp_path / "out" / "ranks-1", 0))
     epochs = [event for event in events if isinstance(event, IoEpochEvent)]
     assert {(e.cell.loader, e.cell.kind) for e in epochs} == {
         ("phalanx", "threads"),

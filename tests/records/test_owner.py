@@ -11,16 +11,9 @@ import msgspec
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.records.files import (
-    read_bench,
-    read_io,
-    read_run,
-    write_bench,
-    write_io,
-    write_run,
-)
+from phalanx.jobs.record import begin_record
+from phalanx.records.files import read_bench, read_io, read_run, write_record
 from phalanx.records.owner import has_died, is_alive, this_process
-from phalanx.records.running import begin_run
 from phalanx.records.schema import Outcome, Owner
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.completeness import DIED
@@ -74,9 +67,9 @@ def test_records_of_a_run_whose_owner_is_gone_are_those_of_an_interrupted_one(
     run = make_run(tmp_path / "run", Job("mlp", "mpi", 2, epochs=1, outcome=running))
     bench = make_bench(tmp_path / "bench", outcome=running)
     loading = make_io(tmp_path / "io", outcome=running)
-    write_run(run, msgspec.structs.replace(read_run(run), owner=gone))
-    write_bench(bench, msgspec.structs.replace(read_bench(bench), owner=gone))
-    write_io(loading, msgspec.structs.replace(read_io(loading), owner=gone))
+    write_record(run, msgspec.structs.replace(read_run(run), owner=gone))
+    write_record(bench, msgspec.structs.replace(read_bench(bench), owner=gone))
+    write_record(loading, msgspec.structs.replace(read_io(loading), owner=gone))
     measures = (*read_folder(run).runs, *read_benches(bench), read_io_measure(loading))
     assert {(measure.status, measure.error) for measure in measures} == {("interrupted", DIED)}
 
@@ -98,18 +91,11 @@ ATTEMPTS = 50
 
 
 def begin_all(folder: Path, number: int, barrier: Barrier) -> None:
-    words = {"study": "s", "config": {}}
     for attempt in range(ATTEMPTS):
         barrier.wait(60)
-        command = [str(number)]
+        run = msgspec.structs.replace(RUN, command=str(number), owner=this_process())
         try:
-            begin_run(
-                folder / str(attempt),
-                command=command,
-                setting=RUN.setting,
-                environment=RUN.environment,
-                **words,
-            )
+            begin_record(folder / str(attempt), run)
         except UserError as error:
             assert "already holds the records of a run" in str(error)
         else:

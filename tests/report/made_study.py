@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.records.files import EventWriter, rank_file, write_run, write_study
+from phalanx.records.files import EventWriter, rank_file, write_record
 from phalanx.records.schema import (
     Environment,
     EpochEvent,
@@ -105,14 +105,14 @@ def make_study(folder: Path, jobs: Sequence[Job], also_planned: Sequence[str] = 
         started_at="2026-01-05T09:00:00Z",
         runs=[job.name for job in jobs] + list(also_planned),
     )
-    write_study(folder, study)
+    write_record(folder, study)
     for job in jobs:
         make_run(folder / job.name, job, study.study)
     return folder
 
 
 def make_run(folder: Path, job: Job, study: str = "alone") -> Path:
-    write_run(folder, run_of(job, study))
+    write_record(folder, run_of(job, study))
     for rank in range(job.ranks):
         write_events(rank_file(folder, rank), events_of(job, rank))
     return folder

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from phalanx.records.files import read_run, write_run
+from phalanx.records.files import read_run, write_record
 from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome, Probe
 from phalanx.report.comparison import Cell
@@ -251,7 +251,7 @@ def test_runs_of_two_commits_on_two_hosts_are_said_to_be(tmp_path: Path) -> None
     folder = make_study(tmp_path / "s", [Job("mlp", "sequential"), Job("mlp", "mpi", ranks=2)])
     run = read_run(folder / "mlp-mpi-r2-b128-s0")
     elsewhere = msgspec.structs.replace(run.environment, commit="fedcba", hostname="other")
-    write_run(folder / "mlp-mpi-r2-b128-s0", msgspec.structs.replace(run, environment=elsewhere))
+    write_record(folder / "mlp-mpi-r2-b128-s0", msgspec.structs.replace(run, environment=elsewhere))
     (topic,) = (t for t in findings(read_folder(folder)) if t.title == "Not made alike")
     assert [sentence.text for sentence in topic.sentences] == [
         "The commit differs: 0123456789abcdef in 1 of 2 runs and fedcba in 1 of 2 runs.",
@@ -262,7 +262,7 @@ def test_runs_of_two_commits_on_two_hosts_are_said_to_be(tmp_path: Path) -> None
 def disturb(folder: Path, name: str, share: float) -> None:
     run = read_run(folder / name)
     probes = [Probe(core_share=value, lowest=value) for value in (0.99, share)]
-    write_run(folder / name, msgspec.structs.replace(run, probes=probes))
+    write_record(folder / name, msgspec.structs.replace(run, probes=probes))
 
 
 def test_a_disturbed_machine_is_said_in_the_headline(tmp_path: Path) -> None:
@@ -297,6 +297,6 @@ def test_a_run_whose_process_is_gone_runs_no_more(tmp_path: Path) -> None:
     run = read_run(folder / job.name)
     gone = msgspec.structs.replace(this_process(), process_began="never")
     for owner, status in ((gone, "interrupted"), (this_process(), "running"), (None, "running")):
-        write_run(folder / job.name, msgspec.structs.replace(run, owner=owner))
+        write_record(folder / job.name, msgspec.structs.replace(run, owner=owner))
         (found,) = read_folder(folder).runs
         assert found.status == status

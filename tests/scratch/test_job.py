@@ -15,9 +15,9 @@ from rich.console import Console
 from phalanx.errors import RunFailedError
 from phalanx.records.files import read_events, read_run
 from phalanx.records.schema import (
-    AnyEvent,
     EpochEvent,
     EvaluationEvent,
+    Event,
     FinishedEvent,
     StartedEvent,
     StepEvent,
@@ -35,7 +35,7 @@ SMALL = ("--dataset", "digits", "--train-samples", "1000", "--validation-samples
 STEPS = 8  # of 125 samples
 
 
-def events_of(folder: Path) -> list[list[AnyEvent]]:
+def events_of(folder: Path) -> list[list[Event]]:
     ranks = read_run(folder).setting.ranks
     return [list(read_events(folder / f"rank-{rank}.jsonl")) for rank in range(ranks)]
 
@@ -91,7 +91,7 @@ def test_a_run_leaves_whole_records(phalanx: Phalanx, tmp_path: Path, words: str
     assert (folder / "report.html").exists()
 
 
-def check_records(events_by_rank: list[list[AnyEvent]], *, num_servers: int) -> None:
+def check_records(events_by_rank: list[list[Event]], *, num_servers: int) -> None:
     steps = [e for events in events_by_rank for e in events if isinstance(e, StepEvent)]
     epochs = [e for events in events_by_rank for e in events if isinstance(e, EpochEvent)]
     evaluations = [e for events in events_by_rank for e in events if isinstance(e, EvaluationEvent)]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from phalanx.cli.study import measure_algorithms
 from phalanx.errors import UserError
-from phalanx.records.files import read_study, write_study
+from phalanx.records.files import read_study, write_record
 from phalanx.study import execute as steps
 from phalanx.study.execute import open_study
 from phalanx.study.planned import TrainingRun
@@ -85,7 +85,7 @@ def test_where_things_are_kept_and_patience_may_change(tmp_path: Path) -> None:
 
 def test_a_study_of_an_older_phalanx_is_not_gone_on_with(tmp_path: Path) -> None:
     opened(tmp_path)
-    write_study(tmp_path, msgspec.structs.replace(read_study(tmp_path), configurations={}))
+    write_record(tmp_path, msgspec.structs.replace(read_study(tmp_path), configurations={}))
     with pytest.raises(UserError, match="older Phalanx"):
         opened(tmp_path)
 

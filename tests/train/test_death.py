@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
-from phalanx.records.launcher_log import LAUNCHER_LOG
 from phalanx.records.schema import StartedEvent
 from phalanx.train.resume import find_checkpoint
 from tests.conftest import ONE_THREAD, Ranks

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import io
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from phalanx.records.files import EventWriter, rank_file
+from phalanx.jobs.live_line import LiveLine
 from phalanx.records.schema import StartedEvent, StepEvent, SummaryEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import epoch_line
-from phalanx.train.progress import LiveState, Progress
+from phalanx.train.progress import TrainingProgress
 
 IMAGES = TrainConfig(dataset="digits", strategy="mpi", ranks=2, epochs=3, batch_size=100)
 TEXT = TrainConfig(model="gpt", dataset="text", strategy="mpi", ranks=2, epochs=3, batch_size=100)
@@ -76,7 +75,7 @@ def test_the_line_of_an_epoch() -> None:
 
 
 def test_the_live_line_of_images() -> None:
-    state = LiveState(IMAGES)
+    state = TrainingProgress(IMAGES)
     assert state.text() == "starting …"
     assert state.take([started(1)]) == []
     assert state.text() == "first batch …"
@@ -84,14 +83,14 @@ def test_the_live_line_of_images() -> None:
     assert state.text() == (
         "epoch 1/3 ████████████████░░░░  80%  loss 1.5000  50 images/s  communication 25.0%"
     )
-    assert [s.epoch for s in state.take([step(2, 25, 0.0), summary(0)])] == [0]
+    assert state.take([step(2, 25, 0.0), summary(0)]) == [epoch_line(summary(0), IMAGES)]
     assert " 100%  loss 1.2000  accuracy 79.13%  42 images/s" in state.text()
     state.take([step(3, 50, 25.0, epoch=1)])
     assert state.text().startswith("epoch 2/3 ████████░░░░░░░░░░░░  40%  loss 0.5000  accuracy")
 
 
 def test_the_loss_of_text_is_that_of_a_character() -> None:
-    state = LiveState(TEXT)
+    state = TrainingProgress(TEXT)
     state.take([started(64), step(0, 50, 50 * 64 * 2.5), summary(0)])
     assert "  loss 2.5000  characters right 79.13%  50 samples/s  communication" in state.text()
 
@@ -99,10 +98,10 @@ def test_the_loss_of_text_is_that_of_a_character() -> None:
 def test_a_rank_that_sees_no_loss_says_nothing_of_it() -> None:
     """The first stage of a pipeline; and of ranks that share each sample none is counted twice."""
     config = TrainConfig(dataset="digits", strategy="pipeline", ranks=2, batch_size=100)
-    state = LiveState(config)
+    state = TrainingProgress(config)
     state.take([started(1), step(0, 0, 0.0)])
     assert state.text() == "epoch 1/5 ████████░░░░░░░░░░░░  40%  50 images/s  communication 25.0%"
-    whole = LiveState(TrainConfig(strategy="tensor", ranks=2, batch_size=100))
+    whole = TrainingProgress(TrainConfig(strategy="tensor", ranks=2, batch_size=100))
     whole.take([started(1), step(0, 100, 100.0)])
     assert " 40%  loss 1.0000  50 images/s" in whole.text()
 
@@ -115,20 +114,14 @@ def test_a_rank_that_sees_no_loss_says_nothing_of_it() -> None:
 def test_messages_within_the_passes_are_not_called_communication(options: dict[str, str]) -> None:
     config = TrainConfig(ranks=2, epochs=3, batch_size=100, **options)  # type: ignore[arg-type]
     assert "  communication \N{EN DASH}  2.50 s" in epoch_line(summary(1), config)
-    state = LiveState(config)
+    state = TrainingProgress(config)
     state.take([started(1), step(0, 50, 100.0)])
     assert state.text().endswith("  communication \N{EN DASH}")
 
 
 @pytest.mark.parametrize(("label", "shown"), [(None, True), ("mpi 2", False)])
-def test_finished_epochs_become_lines(tmp_path: Path, label: str | None, shown: bool) -> None:
+def test_finished_epochs_become_lines(label: str | None, shown: bool) -> None:
     printed = io.StringIO()
-    console = Console(file=printed, width=150)
-    writer = EventWriter(rank_file(tmp_path, 0))
-    for event in (started(64), step(0, 50, 1.0), summary(0)):
-        writer.add(event)
-    writer.close()
-    with Progress(console, tmp_path, TEXT, label) as progress:
-        assert progress.update()
-        assert not progress.update()
+    with LiveLine(Console(file=printed, width=150), label) as line:
+        line.show(TrainingProgress(TEXT), [started(64), step(0, 50, 1.0), summary(0)])
     assert ("epoch 1/3  loss 0.5123" in printed.getvalue()) == shown

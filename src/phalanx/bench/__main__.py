@@ -1,10 +1,14 @@
 """`python -m phalanx.bench <folder>`: one rank of a measurement that `phalanx bench` started."""
 
+import os
 import sys
 from pathlib import Path
 
-from phalanx.bench.rank import run_rank
+from phalanx.bench.rank_benchmark import measure_on_rank
+from phalanx.jobs.rank import run_rank
+from phalanx.launch.detect import detect
 from phalanx.launch.streams import prepare_streams
 
 prepare_streams()
-run_rank(Path(sys.argv[1]))
+folder, launched = Path(sys.argv[1]), detect(os.environ)
+run_rank(folder, launched, lambda: measure_on_rank(folder, launched))

@@ -17,7 +17,9 @@ from phalanx.bench.paths.make import BenchPaths
 from phalanx.bench.paths.path import BenchParams, CaseBuffers
 from phalanx.bench.plan import Case, cases
 from phalanx.comm.dtypes import DTYPES
+from phalanx.comm.join_world import join_world
 from phalanx.comm.world import World
+from phalanx.launch.detect import Launched
 from phalanx.records.collectives import (
     CallsEvent,
     JoinedEvent,
@@ -29,9 +31,23 @@ from phalanx.records.collectives import (
     TrafficEvent,
 )
 from phalanx.records.environment import process_age_s
-from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.files import EventWriter, rank_file, read_bench
 
 KERNELS: tuple[Kernel, ...] = ("copy", "add")
+
+
+def measure_on_rank(folder: Path, launched: Launched | None) -> None:
+    """Measure with the options recorded in `folder`."""
+    config = CollectivesConfig.from_record(read_bench(folder).config)
+    world = join_world(
+        timeout_s=config.timeout_s,
+        num_started=launched.world_size if launched else None,
+        launcher=launched.launcher if launched else "the launcher",
+    )
+    benchmark = CollectiveBenchmark(config, folder, world)
+    benchmark.run()
+    world.close()
+    benchmark.close()
 
 
 class CollectiveBenchmark:

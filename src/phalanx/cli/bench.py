@@ -14,11 +14,11 @@ from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import new_folder, run_bench
 from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.record import this_command
 from phalanx.launch.detect import detect
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.collectives.summary import as_json, show
 from phalanx.report.page import write_report
-from phalanx.train.run import this_command
 
 app = App(name="bench", help="Benchmark collectives and storage against other libraries.")
 add_command(app, "io", "phalanx.cli.bench_io:io")

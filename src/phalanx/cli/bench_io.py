@@ -12,10 +12,10 @@ from rich.console import Console
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.job import new_folder, run_io
 from phalanx.bench.io.profile import profile_text
+from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.summary import as_json, show
 from phalanx.report.page import write_report
-from phalanx.train.run import this_command
 
 
 def io(

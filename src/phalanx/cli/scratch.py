@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from phalanx.jobs.record import this_command
 from phalanx.scratch.config import ScratchConfig, choose_data, complete
 from phalanx.scratch.job import new_folder, refuse_launcher, run_scratch, title
 
@@ -40,9 +39,8 @@ def scratch(
     config = complete(config)
     folder = config.run_dir or new_folder(config)
     console.print(f"{reason}\n{title(config)}", markup=False)
-    command = [Path(sys.argv[0]).name, *sys.argv[1:]]
     try:
-        run_scratch(config, folder, study="scratch", command=command, console=console)
+        run_scratch(config, folder, study="scratch", command=this_command(), console=console)
     except KeyboardInterrupt:
         console.print(f"interrupted; records kept in {folder}", markup=False)
         raise

@@ -16,6 +16,7 @@ from phalanx.cli.as_json import Json, print_study
 from phalanx.cli.lazy import add_command
 from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.record import RUNS, this_command
 from phalanx.launch.cores import usable_cores
 from phalanx.models.options import ModelName
 from phalanx.records.files import read_bench
@@ -36,7 +37,6 @@ from phalanx.study.scaling import (
 )
 from phalanx.study.scratch import plan_scratch
 from phalanx.train.config import DatasetName
-from phalanx.train.run import RUNS, this_command
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")

@@ -11,12 +11,12 @@ from rich.console import Console
 from phalanx.cli.as_json import Json, print_study
 from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import RunFailedError
+from phalanx.jobs.record import RUNS, this_command
 from phalanx.report.compression.study_data import KIND
 from phalanx.report.compression.summary import print_summary
 from phalanx.report.page import write_report
 from phalanx.study.compression import CompressionConfig, default_folder, plan
 from phalanx.study.execute import execute, open_study
-from phalanx.train.run import RUNS, this_command
 
 
 def compression(

@@ -16,6 +16,7 @@ from phalanx.bench.io.generate import max_part_bytes, missing_parts, remove_part
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.record import RUNS, this_command
 from phalanx.records.files import read_io
 from phalanx.report.format import amount
 from phalanx.report.io.study_findings import print_summary
@@ -23,7 +24,6 @@ from phalanx.report.page import write_report
 from phalanx.study.execute import open_study, set_aside
 from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
 from phalanx.study.planned import command_words
-from phalanx.train.run import RUNS, this_command
 
 
 def io(

@@ -12,6 +12,7 @@ from rich.console import Console
 from phalanx.cli.as_json import Json, print_study
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError
+from phalanx.jobs.record import RUNS, this_command
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_run
 from phalanx.report.large_batch.study_data import KIND
@@ -19,7 +20,6 @@ from phalanx.report.large_batch.summary import print_summary
 from phalanx.report.page import write_report
 from phalanx.study.execute import execute, open_study
 from phalanx.study.large_batch import LargeBatchConfig, default_folder, plan
-from phalanx.train.run import RUNS, this_command
 
 
 def large_batch(

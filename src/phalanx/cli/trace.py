@@ -9,11 +9,12 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.train_options import OPTIONS, Options
+from phalanx.jobs.record import this_command
 from phalanx.launch.detect import detect
 from phalanx.report.trace.show import show_trace
 from phalanx.train.few_steps import few_steps
 from phalanx.train.job import run_job
-from phalanx.train.run import complete, new_folder, this_command, title
+from phalanx.train.run import complete, new_folder, title
 
 
 def trace(

@@ -9,11 +9,12 @@ from rich.console import Console
 from phalanx.cli.as_json import Json, printed_run
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
+from phalanx.jobs.record import this_command
 from phalanx.launch.detect import detect
 from phalanx.report.trace.show import show_trace
 from phalanx.train.job import run_job
 from phalanx.train.resume import RunIsFinishedError
-from phalanx.train.run import complete, new_folder, this_command, title
+from phalanx.train.run import complete, new_folder, title
 
 
 def train(

@@ -116,14 +116,3 @@ class MeasuredEvent(Event, frozen=True, kw_only=True, tag="measured"):
     # While paths ran that never yield their core:
     watched_s: float = 0.0
     preempted: int = 0  # how often this rank lost its core to something else
-
-
-AnyBenchEvent = (
-    JoinedEvent
-    | PathStateEvent
-    | CallsEvent
-    | TrafficEvent
-    | RoundTripsEvent
-    | ProgressEvent
-    | MeasuredEvent
-)

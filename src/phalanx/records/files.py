@@ -6,16 +6,18 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import cache, reduce
+from operator import or_
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from phalanx.errors import UserError
-from phalanx.records.collectives import AnyBenchEvent, Bench
-from phalanx.records.io import AnyIoEvent, IoBench
+from phalanx.records.collectives import Bench
+from phalanx.records.io import IoBench
 from phalanx.records.regular_file import check_regular, read_regular, readable
-from phalanx.records.schema import SCHEMA_VERSION, AnyEvent, Event, Failure, Run, Study
+from phalanx.records.schema import SCHEMA_VERSION, Event, Failure, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -23,8 +25,14 @@ DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
-_Document = TypeVar("_Document", Run, Study, Bench, IoBench)
-_Line = TypeVar("_Line")
+JobRecord = Run | Bench | IoBench
+_FILES: dict[type[msgspec.Struct], str] = {
+    Run: "run.json",
+    Study: "study.json",
+    Bench: "bench.json",
+    IoBench: "io.json",
+}
+_Document = TypeVar("_Document", bound=JobRecord | Study)
 
 
 def rank_file(folder: Path, rank: int) -> Path:
@@ -67,7 +75,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def overwrite(path: Path, document: Run | Bench | IoBench) -> None:
+def overwrite(path: Path, document: JobRecord) -> None:
     """Write `document` over the file of `path`, in the blocks that it has: for a full disk.
 
     Raises: OSError when even that is refused, or the document does not fit.
@@ -80,7 +88,7 @@ def overwrite(path: Path, document: Run | Bench | IoBench) -> None:
         file.write(content.ljust(num_bytes - 1) + b"\n")
 
 
-def create(path: Path, document: Run | Bench | IoBench) -> None:
+def create(path: Path, document: JobRecord) -> None:
     """Write a new file, whole or not at all.
 
     Raises: FileExistsError when `path` is there, also when another process creates it meanwhile.
@@ -118,68 +126,45 @@ def _copy(temporary: Path, path: Path) -> None:
             raise
 
 
-def write_run(folder: Path, run: Run) -> None:
-    write_atomically(folder / "run.json", _readable(run))
+def write_record(folder: Path, document: JobRecord | Study) -> None:
+    write_atomically(record_file(folder, type(document)), _readable(document))
 
 
-def write_study(folder: Path, study: Study) -> None:
-    write_atomically(folder / "study.json", _readable(study))
-
-
-def write_bench(folder: Path, bench: Bench) -> None:
-    write_atomically(folder / "bench.json", _readable(bench))
-
-
-def write_io(folder: Path, bench: IoBench) -> None:
-    write_atomically(folder / "io.json", _readable(bench))
+def record_file(folder: Path, kind: type[msgspec.Struct]) -> Path:
+    return folder / _FILES[kind]
 
 
 def read_run(folder: Path) -> Run:
-    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
-    return _read(folder / "run.json", Run)
+    return read_record(folder, Run)
 
 
 def read_study(folder: Path) -> Study:
-    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
-    return _read(folder / "study.json", Study)
+    return read_record(folder, Study)
 
 
 def read_bench(folder: Path) -> Bench:
-    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
-    return _read(folder / "bench.json", Bench)
+    return read_record(folder, Bench)
 
 
 def read_io(folder: Path) -> IoBench:
-    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
-    return _read(folder / "io.json", IoBench)
+    return read_record(folder, IoBench)
 
 
-def read_events(path: Path) -> Iterator[AnyEvent]:
+def read_events(path: Path) -> Iterator[Event]:
     """Yield the events of one rank. A last line that was cut short is left out: it is what a
     killed process leaves behind. Any other damage raises UserError with the line's number."""
     yield from EventTail(path).read_new()
 
 
-def read_bench_events(path: Path) -> Iterator[AnyBenchEvent]:
-    """The same for the file of a rank that measured collectives."""
-    yield from BenchTail(path).read_new()
-
-
-def read_io_events(path: Path) -> Iterator[AnyIoEvent]:
-    """The same for the file of a rank that measured loading."""
-    yield from IoTail(path).read_new()
-
-
-class _Tail(Generic[_Line]):
+class EventTail:
     """Reads a rank's file while it grows."""
 
-    def __init__(self, path: Path, decoder: msgspec.json.Decoder[Any]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
         self._line_number = 0
-        self._decoder = decoder
 
-    def read_new(self) -> Iterator[_Line]:
+    def read_new(self) -> Iterator[Event]:
         """Yield the whole lines that were added since the last call; none if there is no file."""
         if not self._path.exists():
             return
@@ -194,34 +179,19 @@ class _Tail(Generic[_Line]):
                 self._line_number += 1
                 yield self._decode(line)
 
-    def _decode(self, line: bytes) -> _Line:
+    def _decode(self, line: bytes) -> Event:
         try:
-            event: _Line = self._decoder.decode(line)
+            event = _decoder().decode(line)
         except DECODE_ERRORS as error:
             message = f"{self._path} line {self._line_number} is not a record: {error}"
             raise UserError(message) from error
         return event
 
 
-class EventTail(_Tail[AnyEvent]):
-    """The file of a rank that trains."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, msgspec.json.Decoder(AnyEvent))
-
-
-class BenchTail(_Tail[AnyBenchEvent]):
-    """The file of a rank that measures collectives."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, msgspec.json.Decoder(AnyBenchEvent))
-
-
-class IoTail(_Tail[AnyIoEvent]):
-    """The file of a rank that measures loading."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, msgspec.json.Decoder(AnyIoEvent))
+@cache
+def _decoder() -> msgspec.json.Decoder[Event]:
+    """Return a decoder of the events of every kind of job; all are defined by now."""
+    return msgspec.json.Decoder(reduce(or_, Event.__subclasses__()))
 
 
 Noted = Event | tuple[Callable[..., Event], *tuple[Any, ...]]
@@ -267,11 +237,13 @@ def _made(noted: Noted) -> Event:
     return noted if isinstance(noted, Event) else noted[0](*noted[1:])
 
 
-def _readable(document: Run | Study | Bench | IoBench | Failure) -> bytes:
+def _readable(document: JobRecord | Study | Failure) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def _read(path: Path, kind: type[_Document]) -> _Document:
+def read_record(folder: Path, kind: type[_Document]) -> _Document:
+    """Raises: UserError, naming the file, when it is missing, damaged or from a newer Phalanx."""
+    path = record_file(folder, kind)
     try:
         with readable(path):
             if not path.exists():

@@ -138,6 +138,3 @@ class IoEndEvent(Event, frozen=True, kw_only=True, tag="io_end"):
     """The last line of a rank that came to the end."""
 
     peak_memory_bytes: int
-
-
-AnyIoEvent = IoEpochEvent | IoProgressEvent | IoEndEvent

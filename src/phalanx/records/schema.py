@@ -271,19 +271,3 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     mendable: bool  # by the user; shown without traceback, with exit code 2
     message: str
     traceback: str
-
-
-AnyEvent = (
-    NoticeEvent
-    | StartedEvent
-    | StepEvent
-    | SkippedEvent
-    | EpochEvent
-    | ActionEvent
-    | EvaluationEvent
-    | TrainingEvaluationEvent
-    | SummaryEvent
-    | SavedEvent
-    | MemoryEvent
-    | FinishedEvent
-)

@@ -9,9 +9,9 @@ from typing import Literal
 
 from phalanx.records.divergence import mean_loss
 from phalanx.records.schema import (
-    AnyEvent,
     EpochEvent,
     EvaluationEvent,
+    Event,
     FinishedEvent,
     Run,
     Setting,
@@ -139,7 +139,7 @@ class RunMeasure:
         return tuple(epoch for epoch in self.epochs if epoch.epoch >= 0)
 
 
-def measure_rank(events: Iterable[AnyEvent]) -> RankMeasure:
+def measure_rank(events: Iterable[Event]) -> RankMeasure:
     """Reduce a rank's events. Steps of an epoch that was never finished are left out; of an epoch
     that was done again after a resume, the later one counts."""
     started: StartedEvent | None = None

@@ -1,11 +1,15 @@
 """`python -m phalanx.scratch <run folder> <folder of the samples>`: one rank of a run that
 `phalanx scratch` started."""
 
+import os
 import sys
 from pathlib import Path
 
+from phalanx.jobs.rank import run_rank
+from phalanx.launch.detect import detect
 from phalanx.launch.streams import prepare_streams
-from phalanx.scratch.rank import run_rank
+from phalanx.scratch.session import train
 
 prepare_streams()
-run_rank(Path(sys.argv[1]), Path(sys.argv[2]))
+folder, launched = Path(sys.argv[1]), detect(os.environ)
+run_rank(folder, launched, lambda: train(folder, Path(sys.argv[2]), launched))

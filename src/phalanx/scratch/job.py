@@ -1,36 +1,29 @@
-"""A run as its own job: read the data once, start the ranks, watch their records, say how it
-ended. This process imports no MPI, and PyTorch only where the embedded digits must be made."""
+"""A run of `phalanx scratch` as a job of its own ranks. Its data is read once.
+
+This process imports no MPI, and PyTorch only where the embedded digits must be made.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from phalanx.errors import UserError
+from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
+from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.allocation import check_ranks
-from phalanx.launch.command import Command, local_commands, mpi_job
-from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import detect
-from phalanx.launch.installation import MpiInstallation, find_mpi
-from phalanx.launch.job import Job
+from phalanx.launch.installation import find_mpi
 from phalanx.launch.temporary import job_folder
-from phalanx.launch.watch import watch
-from phalanx.records.closing import closed_on_error, end_run
-from phalanx.records.environment import describe_environment
-from phalanx.records.launcher_log import LAUNCHER_LOG
-from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
-from phalanx.records.running import begin_run
-from phalanx.records.schema import Setting
+from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.scratch.config import ScratchConfig, choose_data
 from phalanx.scratch.progress import ScratchProgress
 
-RUNS = Path("runs") / "scratch"
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.scratch")
 
 
@@ -52,27 +45,33 @@ def run_scratch(
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
     """
     assert config.ranks is not None, "complete() comes first"
-    check_ranks(config.ranks, os.environ)
+    ranks = config.ranks
+    check_ranks(ranks, os.environ)
     mpi = None if config.scheme == "alone" else find_mpi(os.environ)
-    begin_run(
-        folder,
+    run = Run(
         study=study,
-        command=command,
+        run=folder.name,
         config=config.as_record(),
         setting=setting_of(config),
-        environment=describe_environment(str(mpi) if mpi else None, cores=usable_cores()),
+        **opening_fields(command, mpi),
     )
-    with closed_on_error(partial(end_run, folder)):
-        with job_folder() as images:
+    begin_record(folder, run)
+
+    def train() -> Outcome:
+        with job_folder() as images, LiveLine(console, label) as line:
             write_samples(config, images)
-            ranks = rank_command(config, [*program, str(folder), str(images)], mpi)
-            progress = ScratchProgress(console, folder, config, label)
-            silent_s, has_launcher = 2 * config.timeout_s, mpi is not None
-            with Job.start([ranks], folder / LAUNCHER_LOG) as job, progress:
-                ending = watch(job, progress.update, silent_s=silent_s, has_launcher=has_launcher)
-        outcome = determine_outcome(folder, config.ranks, JobExit(*ending))
-    end_run(folder, outcome)
-    raise_failure(folder, outcome)
+            progress = ScratchProgress(config)
+            job = RankJob(
+                folder=folder,
+                ranks=ranks,
+                program=[*program, str(folder), str(images)],
+                mpi=mpi,
+                threads=config.threads,
+                silent_s=2 * config.timeout_s,
+            )
+            return run_ranks(job, lambda events: line.show(progress, events))
+
+    run_recorded(folder, Run, train)
 
 
 def refuse_launcher(environ: Mapping[str, str]) -> None:
@@ -88,9 +87,8 @@ def refuse_launcher(environ: Mapping[str, str]) -> None:
 
 def new_folder(config: ScratchConfig) -> Path:
     """A name for a run that was given none; not made yet."""
-    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     ranks = "" if config.scheme == "alone" else f"-{config.ranks}"
-    return RUNS / f"{moment}-{config.scheme}{ranks}"
+    return default_folder("scratch", f"{config.scheme}{ranks}")
 
 
 def title(config: ScratchConfig) -> str:
@@ -142,23 +140,4 @@ def write_samples(config: ScratchConfig, folder: Path) -> None:
         read_images(choose_data(config)),
         train_samples=config.train_samples,
         validation_samples=config.validation_samples,
-    )
-
-
-def rank_command(
-    config: ScratchConfig, words: Sequence[str], mpi: MpiInstallation | None
-) -> Command:
-    """The launcher that starts the ranks, or the one process itself."""
-    assert config.ranks is not None, "complete() comes first"
-    if mpi is None:
-        (started,) = local_commands(1, words, environ=os.environ)
-    else:
-        started = mpi_job(mpi, config.ranks, words, cores=usable_cores(), environ=os.environ)
-    # Each pool reads its variable once, when NumPy is imported.
-    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    threads = dict.fromkeys(pools, str(config.threads))
-    return Command(
-        words=started.words,
-        environment={**started.environment, **threads},
-        death_signal=started.death_signal,
     )

@@ -13,7 +13,7 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.records.configuration import Configuration, deciding_options, differences, shared
-from phalanx.records.files import read_events, read_run, read_study, write_run, write_study
+from phalanx.records.files import read_events, read_run, read_study, write_record
 from phalanx.records.schema import Probe, Study, SummaryEvent
 from phalanx.study.planned import PlannedRun
 from phalanx.study.probe import probe
@@ -60,7 +60,7 @@ def open_study(
         },
     )
     try:
-        write_study(folder, study)
+        write_record(folder, study)
     except OSError as error:
         raise UserError(f"the study cannot be written to {folder}: {error.strerror}") from error
 
@@ -146,7 +146,7 @@ def execute(folder: Path, planned: Sequence[PlannedRun], console: Console) -> in
 
 
 def _keep_probes(folder: Path, before: Probe, after: Probe) -> None:
-    write_run(folder, msgspec.structs.replace(read_run(folder), probes=[before, after]))
+    write_record(folder, msgspec.structs.replace(read_run(folder), probes=[before, after]))
 
 
 def is_done(folder: Path) -> bool:

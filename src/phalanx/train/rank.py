@@ -8,31 +8,26 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from phalanx.comm.world import abort
 from phalanx.errors import UserError
+from phalanx.jobs.rank import EXIT_TERMINATED, fail
+from phalanx.jobs.record import end_record
 from phalanx.launch.detect import Launched, detect
 from phalanx.launch.orphan import end_with_parent
-from phalanx.records.closing import end_run
-from phalanx.records.failures import (
-    EXIT_FAILED,
-    failure_of,
-    report_failure,
-    unseen_record,
-)
+from phalanx.records.failures import unseen_record
 from phalanx.records.files import rank_file, read_events, read_failure, read_run
 from phalanx.records.last_collectives import last_collectives_file
-from phalanx.records.schema import Outcome, StartedEvent
+from phalanx.records.schema import Outcome, Run, StartedEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import RunOutput, train
 
 # What is wrong with the options is found by all ranks at once, before they share a folder in
 # which only one could be the first to say so: the others leave rank 0 the time to end them.
 ECHO_DELAY_S = 2.0
-EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Terminated(BaseException):  # no error: a request
@@ -130,26 +125,20 @@ def _is_killed(rank: StartedEvent, folder: Path) -> bool:
 def _fail(error: BaseException, rank: int, output: RunOutput) -> NoReturn:
     """End all ranks. Nothing before it may keep this rank from `abort`: its peers wait."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of a launcher that has noticed as well
-    exit_code = EXIT_FAILED
     try:
-        failure = failure_of(error, rank)
         _attempt(lambda: output.dump(f"{type(error).__name__}: {error}"))
         _attempt(output.close)
         if output.folder is None and rank > 0:
             time.sleep(ECHO_DELAY_S)
-        exit_code, is_first = report_failure(output.folder, failure)
-        if is_first:
-            outcome = Outcome(status="failed", error=failure.message, rank=rank)
-            _end_kept_run(output, outcome)
     finally:
-        abort(exit_code)
+        fail(error, rank, output.folder, on_first=partial(_end_kept_run, output))
 
 
 def _end_kept_run(output: RunOutput, outcome: Outcome) -> None:
     """Close `run.json` where the ranks themselves keep it."""
     folder = output.folder
     if folder and output.keeps_run and (folder / "run.json").exists():
-        _attempt(lambda: end_run(folder, outcome))
+        _attempt(lambda: end_record(folder, Run, outcome))
 
 
 def _attempt(step: Callable[[], object]) -> None:

@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from datetime import datetime
 from pathlib import Path
 
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
+from phalanx.jobs.record import begin_record, default_folder, opening_fields
 from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
 from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.parallel.mesh import AXES, parse_mesh
-from phalanx.records import running
-from phalanx.records.schema import Setting
+from phalanx.records.schema import Run, Setting
 from phalanx.train.checkpoint_folder import readable_folders
 from phalanx.train.communication_options import CommunicationOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DataOptions
-from phalanx.train.environment import describe_environment
 from phalanx.train.optimizer_options import OptimizerOptions
 from phalanx.train.parallel_options import MESH_STRATEGIES, ParallelOptions
 from phalanx.train.resume import check_checkpoint_dir, check_resumable, find_checkpoint
 from phalanx.train.validate import dataset_for, validate
-
-RUNS = Path("runs")
 
 # Options left out of a setting: those with a field of their own, and those that decide no number.
 EXCLUDED_OPTIONS = {
@@ -196,31 +191,25 @@ def _text(value: object) -> str:
 
 def new_folder(config: TrainConfig) -> Path:
     """Return a folder name for a run that was given none; it is not made yet."""
-    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
     ranks = "" if config.strategy == "sequential" else f"-{config.ranks}"
-    return RUNS / "train" / f"{moment}-{config.model}-{config.strategy}{ranks}"
+    return default_folder("train", f"{config.model}-{config.strategy}{ranks}")
 
 
 def begin_run(
-    folder: Path, config: TrainConfig, *, study: str, command: Sequence[str], mpi: str | None
+    folder: Path, config: TrainConfig, *, study: str, command: Sequence[str], mpi: object | None
 ) -> None:
     """Make the folder and write `run.json`, running.
 
     Raises: UserError when the folder holds another run's records or cannot be written.
     """
-    running.begin_run(
-        folder,
+    run = Run(
         study=study,
-        command=command,
+        run=folder.name,
         config=config.as_record(),
         setting=setting_of(config),
-        environment=describe_environment(mpi),
+        **opening_fields(command, mpi),
     )
-
-
-def this_command() -> list[str]:
-    """Return the words of the command line of this process."""
-    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+    begin_record(folder, run)
 
 
 def title(config: TrainConfig) -> str:

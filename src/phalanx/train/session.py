@@ -13,14 +13,14 @@ import torch
 
 from phalanx.data.sources.source import Source
 from phalanx.errors import UserError
+from phalanx.jobs.record import end_record, this_command
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.strategy import Strategy
-from phalanx.records.closing import end_run
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import FinishedEvent, NoticeEvent, Outcome, StartedEvent
+from phalanx.records.schema import FinishedEvent, NoticeEvent, Outcome, Run, StartedEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.train.checkpoint import parameters_sha256
 from phalanx.train.checkpointing import (
@@ -40,7 +40,7 @@ from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.parallel_options import MESH_STRATEGIES, parse_slow_rank
 from phalanx.train.resume import RunIsFinishedError, check_order
-from phalanx.train.run import begin_run, complete, new_folder, this_command, title
+from phalanx.train.run import begin_run, complete, new_folder, title
 from phalanx.train.schedule import schedule_of
 from phalanx.train.trace import Tracing, dump_into
 
@@ -116,7 +116,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     output.close()
     strategy.barrier()
     if output.keeps_run and strategy.rank == 0:
-        end_run(output.folder, Outcome(status="completed"))
+        end_record(output.folder, Run, Outcome(status="completed"))
     strategy.close()
 
 

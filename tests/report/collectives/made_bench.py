@@ -19,7 +19,7 @@ from phalanx.records.collectives import (
     RoundTripsEvent,
     TrafficEvent,
 )
-from phalanx.records.files import EventWriter, rank_file, write_bench
+from phalanx.records.files import EventWriter, rank_file, write_record
 from phalanx.records.schema import Event, Outcome
 from tests.report.made_study import ENVIRONMENT
 
@@ -74,7 +74,7 @@ def make_bench(
         outcome=outcome or Outcome(status="completed"),
         started_at="2026-01-05T09:00:00Z",
     )
-    write_bench(folder, bench)
+    write_record(folder, bench)
     for rank in range(ranks):
         writer = EventWriter(rank_file(folder, rank))
         for event in [

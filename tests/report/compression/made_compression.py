@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from phalanx.records.files import rank_file, write_run, write_study
+from phalanx.records.files import rank_file, write_record
 from phalanx.records.schema import (
     EpochEvent,
     EvaluationEvent,
@@ -53,14 +53,14 @@ def make(
         started_at="2026-01-05T09:00:00Z",
         runs=[_name(*job) for job in jobs],
     )
-    write_study(folder, study)
+    write_record(folder, study)
     for job in jobs:
         target = folder / _name(*job)
         has_failed = failed is not None and _name(*job).startswith(failed)
         outcome = Outcome(status="completed")
         if has_failed:
             outcome = Outcome(status="failed", error="RuntimeError: <b>lost</b>", rank=1)
-        write_run(target, _run(*job, outcome))
+        write_record(target, _run(*job, outcome))
         for rank in range(2):
             if not has_failed:
                 write_events(rank_file(target, rank), list(_events(*job, rank)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from phalanx.records.files import EventWriter, rank_file, write_io, write_study
+from phalanx.records.files import EventWriter, rank_file, write_record
 from phalanx.records.io import (
     Cache,
     Format,
@@ -93,7 +93,7 @@ def make_io(
         generated=[Generated(format="tar", num_files=4, bytes=10**8, write_s=1.5)],
         left_out=dict(left_out or {"hdf5": "h5py is not installed"}),
     )
-    write_io(folder, bench)
+    write_record(folder, bench)
     for number in ranks:
         for rank in range(number):
             writer = EventWriter(rank_file(folder / f"ranks-{number}", rank))
@@ -169,5 +169,5 @@ def make_io_study(folder: Path, *, missing: bool = False) -> Path:
         started_at="2026-01-05T09:00:00Z",
         runs=list(times),
     )
-    write_study(folder, study)
+    write_record(folder, study)
     return folder

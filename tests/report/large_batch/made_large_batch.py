@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from phalanx.records.files import rank_file, write_run, write_study
+from phalanx.records.files import rank_file, write_record
 from phalanx.records.schema import (
     EpochEvent,
     EvaluationEvent,
@@ -70,7 +70,7 @@ def large_batch_study(
     """diverged: (cell, seed) of runs that did, of cells that have a mean."""
     study = LargeBatchConfig(batch_sizes=BATCHES, seeds=seeds, epochs=EPOCHS)
     planned = plan(study)
-    write_study(
+    write_record(
         folder,
         Study(
             study=folder.name,
@@ -100,7 +100,7 @@ def make_run(folder: Path, config: TrainConfig, accuracy: float | None) -> None:
     made = msgspec.structs.replace(
         made, run=folder.name, setting=setting_of(complete), outcome=outcome
     )
-    write_run(folder, made)
+    write_record(folder, made)
     assert config.batch_size is not None
     write_events(rank_file(folder, 0), events(config.batch_size, accuracy))
 

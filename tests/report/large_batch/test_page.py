@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from phalanx.records.files import rank_file, read_run, write_run
+from phalanx.records.files import rank_file, read_run, write_record
 from phalanx.records.schema import Outcome
 from phalanx.report.large_batch.accuracy_comparison import (
     compare_to_baseline,
@@ -103,7 +103,7 @@ def test_no_batch_is_passed_over_that_was_not_run_to_its_end(tmp_path: Path) -> 
     for path in crashed.glob("lamb-b1024-s*"):
         made_run = read_run(path)
         outcome = Outcome(status="failed", error="rank 0: killed", rank=0)
-        write_run(path, msgspec.structs.replace(made_run, outcome=outcome))
+        write_record(path, msgspec.structs.replace(made_run, outcome=outcome))
         rank_file(path, 0).unlink()
     missing = large_batch_study(tmp_path / "missing")
     for path in missing.glob("*-b1024-s*"):

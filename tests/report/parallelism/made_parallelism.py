@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from phalanx.records.files import rank_file, write_run, write_study
+from phalanx.records.files import rank_file, write_record
 from phalanx.records.schema import (
     ActionEvent,
     EpochEvent,
@@ -151,14 +151,14 @@ def make(folder: Path, runs: Sequence[Made], also_planned: Sequence[str] = ()) -
         runs=[run.name for run in runs] + list(also_planned),
         left_out=LEFT_OUT,
     )
-    write_study(folder, study)
+    write_record(folder, study)
     for run in runs:
         make_run(folder / run.name, run, study.study)
     return folder
 
 
 def make_run(folder: Path, made: Made, study: str = "alone") -> Path:
-    write_run(folder, run_of(made, study))
+    write_record(folder, run_of(made, study))
     for rank in range(made.ranks):
         write_events(rank_file(folder, rank), list(events_of(made, rank)))
     return folder

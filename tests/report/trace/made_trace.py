@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from phalanx.records.files import EventWriter, rank_file, write_run
+from phalanx.records.files import EventWriter, rank_file, write_record
 from phalanx.records.schema import EvaluationEvent, FinishedEvent, SavedEvent, StepEvent
 from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, write_spans
 from tests.report.made_study import Job, run_of
@@ -16,7 +16,7 @@ OTHER_CLOCK_NS = -5 * MS
 
 def make_trace(folder: Path, *, without: int | None = None, hidden_s: float | None = 0.002) -> Path:
     """without: a rank that has left nothing."""
-    write_run(folder, run_of(Job("mlp", "mpi", ranks=2), "trace"))
+    write_record(folder, run_of(Job("mlp", "mpi", ranks=2), "trace"))
     for rank in range(2):
         write_events(folder, rank, hidden_s)
         if rank != without:

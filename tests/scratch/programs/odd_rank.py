@@ -9,10 +9,12 @@ import os
 import sys
 from pathlib import Path
 
+from phalanx.jobs.rank import run_rank
+from phalanx.launch.detect import detect
 from phalanx.scratch import loop
-from phalanx.scratch.rank import run_rank
+from phalanx.scratch.session import train
 
-folder = Path(sys.argv[1])
+folder, launched = Path(sys.argv[1]), detect(os.environ)
 
 
 def raising(context, batch, epoch, step, began, original=loop.train_step):  # type: ignore[no-untyped-def]
@@ -23,7 +25,7 @@ def raising(context, batch, epoch, step, began, original=loop.train_step):  # ty
 
 if os.environ["ODD"] == "raise":
     loop.train_step = raising
-run_rank(folder, Path(sys.argv[2]))
+run_rank(folder, launched, lambda: train(folder, Path(sys.argv[2]), launched))
 left = {path.name for path in Path(sys.argv[2]).iterdir()} - {".lock"}  # the launcher's
 assert not left, f"samples are left behind: {left}"
 if os.environ["ODD"] == "list":

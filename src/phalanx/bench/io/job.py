@@ -6,10 +6,9 @@ This process imports neither torch nor MPI, so it survives crashes of the ranks.
 from __future__ import annotations
 
 import os
-import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -29,33 +28,25 @@ from phalanx.bench.io.generate import (
     storage_of,
 )
 from phalanx.bench.io.page_cache import can_drop_names
-from phalanx.bench.io.progress import ProgressLine, RankProgress
 from phalanx.bench.io.rank_benchmark import data_location, ranks_folder
 from phalanx.errors import UserError
+from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.outcome import raise_failure
+from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
+from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.allocation import check_ranks
-from phalanx.launch.command import Command, mpi_job
-from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
-from phalanx.launch.job import Job
-from phalanx.launch.watch import watch
-from phalanx.records.closing import closed_on_error, end_io, now
-from phalanx.records.files import create, read_io, read_io_events, write_io
-from phalanx.records.io import Format, IoBench, IoEndEvent, IoSetting
-from phalanx.records.launcher_log import LAUNCHER_LOG
-from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
-from phalanx.records.owner import this_process
-from phalanx.records.schema import Outcome
+from phalanx.records.files import read_io, write_record
+from phalanx.records.io import Format, IoBench, IoEndEvent, IoProgressEvent, IoSetting
+from phalanx.records.schema import Event, Outcome
 from phalanx.report.format import amount
-from phalanx.train.environment import describe_environment
 
-RUNS = Path("runs") / "bench"
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench.io")
 
 
 def new_folder(config: IoConfig) -> Path:
     """Return the default folder of a benchmark, which is not created."""
-    moment = datetime.now().strftime("%Y%m%d-%H%M%S")
-    return RUNS / f"{moment}-io-{config.training_profile.name}"
+    return default_folder("bench", f"io-{config.training_profile.name}")
 
 
 def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: Console) -> None:
@@ -76,60 +67,61 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
         raise UserError("--drop-names needs root, and a /proc/sys that can be written to")
     ours = missing_parts(location, formats, max(config.ranks))
     needed = check_room(location, formats, max(config.ranks))
-    _begin(folder, config, command, location, left_out)
+    record = IoBench(
+        bench=folder.name,
+        config=config.as_record(),
+        setting=setting_of(config),
+        storage=storage_of(location.root),
+        left_out=left_out,
+        **opening_fields(command, find_mpi(os.environ) if max(config.ranks) > 1 else None),
+    )
+    begin_record(folder, record)
     _print_plan(config, location, formats, needed, console)
-    try:
-        with closed_on_error(partial(end_io, folder)), ProgressLine(console) as line:
+
+    def measure() -> Outcome:
+        with LiveLine(console) as line:
             _measure(config, folder, location, formats, line)
-        end_io(folder, Outcome(status="completed"))
+        return Outcome(status="completed")
+
+    try:
+        run_recorded(folder, IoBench, measure)
     finally:
         if not config.keep:
             remove_parts(location, ours)
 
 
 def _measure(
-    config: IoConfig,
-    folder: Path,
-    location: DataLocation,
-    formats: list[Format],
-    line: ProgressLine,
+    config: IoConfig, folder: Path, location: DataLocation, formats: list[Format], line: LiveLine
 ) -> None:
-    parts, workload = max(config.ranks), config.workload
-    silent_s = 2 * config.timeout_s + workload.steps * workload.compute_s
+    workload = config.workload
     written = generate(
-        location, formats, parts, lambda name, done: line.show(name, f"writing {name}", done)
+        location,
+        formats,
+        max(config.ranks),
+        lambda name, done: line.show_phase(name, f"writing {name}", done),
     )
-    write_io(folder, msgspec.structs.replace(read_io(folder), generated=written))
+    write_record(folder, msgspec.structs.replace(read_io(folder), generated=written))
     for ranks in config.ranks:
         records = ranks_folder(folder, ranks)
         records.mkdir()
-        followed = RankProgress(records, ranks)
-        with Job.start([rank_command(folder, ranks)], records / LAUNCHER_LOG) as job:
-            ending = watch(
-                job,
-                lambda: followed.update(line),  # noqa: B023  # of this turn
-                silent_s=silent_s,
-                has_launcher=ranks > 1,
-            )
-        outcome = determine_outcome(
-            records, ranks, JobExit(*ending), events=read_io_events, last=IoEndEvent
+        job = RankJob(
+            folder=records,
+            ranks=ranks,
+            program=[*RANK_PROGRAM, str(folder), str(ranks)],
+            mpi=find_mpi(os.environ) if ranks > 1 else None,
+            threads=1,
+            silent_s=2 * config.timeout_s + workload.steps * workload.compute_s,
+            last_event=IoEndEvent,
         )
-        raise_failure(records, outcome)
+        raise_failure(records, run_ranks(job, partial(_show_last, line, ranks)))
 
 
-def rank_command(folder: Path, ranks: int) -> Command:
-    """Return the command that starts the ranks; a single rank is a plain process."""
-    words = [*RANK_PROGRAM, str(folder), str(ranks)]
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    if ranks == 1:
-        return Command(words=tuple(words), environment=threads)
-    mpi = find_mpi(os.environ)
-    command = mpi_job(mpi, ranks, words, cores=usable_cores(), environ=os.environ)
-    return Command(
-        words=command.words,
-        environment={**command.environment, **threads},
-        death_signal=command.death_signal,
-    )
+def _show_last(line: LiveLine, ranks: int, events: Iterable[Event]) -> None:
+    """Show the last cell that rank 0 has announced in `events`."""
+    steps = [event for event in events if isinstance(event, IoProgressEvent)]
+    if steps:
+        on = "" if ranks == 1 else f"{ranks} ranks: "
+        line.show_phase(f"ranks {ranks}", on + steps[-1].doing, steps[-1].done / steps[-1].total)
 
 
 def _print_plan(
@@ -149,35 +141,6 @@ def _print_plan(
         "emulated: the loader has the processor to itself, as beside a GPU",
         markup=False,
     )
-
-
-def _begin(
-    folder: Path,
-    config: IoConfig,
-    command: Sequence[str],
-    location: DataLocation,
-    left_out: Mapping[str, str],
-) -> None:
-    mpi = str(find_mpi(os.environ)) if max(config.ranks) > 1 else None
-    bench = IoBench(
-        bench=folder.name,
-        command=shlex.join(command),
-        config=config.as_record(),
-        setting=setting_of(config),
-        storage=storage_of(location.root),
-        environment=describe_environment(mpi),
-        outcome=Outcome(status="running"),
-        started_at=now(),
-        left_out=dict(left_out),
-        owner=this_process(),
-    )
-    try:
-        create(folder / "io.json", bench)
-    except FileExistsError:
-        message = f"--output {folder} already holds the records of a bench: name another"
-        raise UserError(message) from None
-    except OSError as error:
-        raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
 
 
 def setting_of(config: IoConfig) -> IoSetting:

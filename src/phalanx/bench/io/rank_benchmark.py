@@ -14,7 +14,7 @@ from phalanx.bench.io.generate import DataLocation
 from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.io.samples import shape_of
 from phalanx.bench.plan import turns
-from phalanx.records.files import EventWriter, rank_file
+from phalanx.records.files import EventWriter, rank_file, read_io
 from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgressEvent
 
 
@@ -22,6 +22,21 @@ def data_location(config: IoConfig, folder: Path) -> DataLocation:
     """Return the location of the data of a benchmark."""
     shape = shape_of(config.workload, config.training_profile.samples_per_file)
     return DataLocation(root=(config.data_dir or folder / "data").absolute(), shape=shape)
+
+
+def measure_on_rank(folder: Path, ranks: int) -> None:
+    """Measure with the options recorded in `folder`; a single rank needs no MPI."""
+    bench = read_io(folder)
+    formats: list[Format] = [f for f in bench.setting.formats if f not in bench.left_out]
+    config = IoConfig.from_record(bench.config)
+    if ranks == 1:
+        measure_cells(config, folder, formats, rank=0, ranks=1, barrier=lambda: None)
+        return
+    from phalanx.comm.join_world import join_world
+
+    world = join_world(timeout_s=config.timeout_s, num_started=ranks, launcher="the launcher")
+    measure_cells(config, folder, formats, rank=world.rank, ranks=ranks, barrier=world.barrier)
+    world.close()
 
 
 def measure_cells(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.records.collectives import MeasuredEvent
-from phalanx.records.files import rank_file, read_bench, read_bench_events
+from phalanx.records.files import rank_file, read_bench, read_events
 from phalanx.records.owner import has_died
 from phalanx.report.collectives.measures import BenchMeasure, measure_bench
 from phalanx.report.completeness import DIED, check_complete
@@ -42,7 +42,7 @@ def _read(folder: Path) -> BenchMeasure:
     try:
         bench = read_bench(folder)
         files = [rank_file(folder, rank) for rank in range(bench.setting.ranks)]
-        ranks = {file: list(read_bench_events(file)) for file in files}
+        ranks = {file: list(read_events(file)) for file in files}
         if bench.outcome.status == "completed":
             check_complete(folder, ranks, MeasuredEvent)
     except (ValueError, OSError) as error:

@@ -8,7 +8,6 @@ from statistics import median
 from typing import Literal
 
 from phalanx.records.collectives import (
-    AnyBenchEvent,
     Bench,
     CallsEvent,
     Collective,
@@ -19,7 +18,7 @@ from phalanx.records.collectives import (
     RoundTripsEvent,
     TrafficEvent,
 )
-from phalanx.records.schema import Status
+from phalanx.records.schema import Event, Status
 from phalanx.report.collectives.bandwidth import (
     Floor,
     Machine,
@@ -113,7 +112,7 @@ class BenchMeasure:
         return (self.bench.environment.mpi if self.bench else None) or "no MPI"
 
 
-def measure_bench(bench: Bench, ranks: Sequence[Sequence[AnyBenchEvent]]) -> BenchMeasure:
+def measure_bench(bench: Bench, ranks: Sequence[Sequence[Event]]) -> BenchMeasure:
     """ranks: the events of every rank, in the order of the ranks."""
     machine = measure_machine(ranks)
     first = ranks[0] if ranks else ()
@@ -137,7 +136,7 @@ def measure_bench(bench: Bench, ranks: Sequence[Sequence[AnyBenchEvent]]) -> Ben
     )
 
 
-def measure_machine(ranks: Sequence[Iterable[AnyBenchEvent]]) -> Machine:
+def measure_machine(ranks: Sequence[Iterable[Event]]) -> Machine:
     """Bandwidth over all ranks: what they moved together ÷ the time of the slowest."""
     times_s: dict[tuple[Kernel, int], list[list[float]]] = {}  # of each rank
     moved: dict[tuple[Kernel, int], int] = {}
@@ -174,7 +173,7 @@ def slowest(times_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 def _points(
     num_ranks: int,
-    ranks: Sequence[Sequence[AnyBenchEvent]],
+    ranks: Sequence[Sequence[Event]],
     labels: Mapping[str, str],
     machine: Machine,
 ) -> Iterable[CollectivePoint]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from phalanx.errors import UserError
-from phalanx.records.files import rank_file, read_io, read_io_events
+from phalanx.records.files import rank_file, read_events, read_io
 from phalanx.records.io import IoEndEvent
 from phalanx.records.owner import has_died
 from phalanx.report.completeness import DIED, check_complete
@@ -36,7 +36,7 @@ def read_io_of_study(folder: Path) -> IoMeasure:
             for ranks in bench.setting.ranks
             for rank in range(ranks)
         ]
-        events = {file: list(read_io_events(file)) for file in files}
+        events = {file: list(read_events(file)) for file in files}
         if bench.outcome.status == "completed":
             check_complete(folder, events, IoEndEvent)
     except (ValueError, OSError) as error:

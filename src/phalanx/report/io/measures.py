@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from phalanx.records.io import AnyIoEvent, IoBench, IoCell, IoEpochEvent
+from phalanx.records.io import IoBench, IoCell, IoEpochEvent
+from phalanx.records.schema import Event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ class IoMeasure:
         return next((point for point in self.flat if point.cell == cell), None)
 
 
-def measure_io(bench: IoBench, ranks: Iterable[Sequence[AnyIoEvent]]) -> IoMeasure:
+def measure_io(bench: IoBench, ranks: Iterable[Sequence[Event]]) -> IoMeasure:
     """ranks: the events of every rank of every job."""
     found: dict[tuple[IoCell, float], dict[int, list[IoEpochEvent]]] = {}
     for events in ranks:

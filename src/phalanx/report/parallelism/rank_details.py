@@ -12,8 +12,8 @@ from statistics import fmean, median
 
 from phalanx.records.schema import (
     ActionEvent,
-    AnyEvent,
     EpochEvent,
+    Event,
     ExpectedCosts,
     MemoryEvent,
     StartedEvent,
@@ -144,7 +144,7 @@ def state(rank: RankDetail) -> FormulaCheck:
     return FormulaCheck(found=found, formula=rank.expected.state_bytes)
 
 
-def detail_rank(number: int, events: Iterable[AnyEvent]) -> RankDetail:
+def detail_rank(number: int, events: Iterable[Event]) -> RankDetail:
     """Reduce one rank's events."""
     started: StartedEvent | None = None
     memory: MemoryEvent | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.records.files import rank_file, read_events, read_run
-from phalanx.records.schema import ActionEvent, AnyEvent, EvaluationEvent, SavedEvent, StepEvent
+from phalanx.records.schema import ActionEvent, EvaluationEvent, Event, SavedEvent, StepEvent
 from phalanx.records.spans import ClockReading, TracedRank, TraceSpan, read_spans, spans_file
 
 MOST_STEPS = 5_000
@@ -70,7 +70,7 @@ def _num_ranks(folder: Path) -> int:
 
 
 def rank_trace(
-    traced: TracedRank, spans: Iterable[TraceSpan], events: Iterable[AnyEvent]
+    traced: TracedRank, spans: Iterable[TraceSpan], events: Iterable[Event]
 ) -> RankTrace:
     """Spans and what the records say, on the clock of rank 0. Pure."""
     everything = list(events)
@@ -99,7 +99,7 @@ def offset_at(readings: Sequence[ClockReading], at_ns: int) -> int:
 
 
 def of_records(
-    began_ns: int, events: Sequence[AnyEvent], shown: Sequence[StepEvent]
+    began_ns: int, events: Sequence[Event], shown: Sequence[StepEvent]
 ) -> list[TraceSpan]:
     """The parts of every step, one after the other in the order in which they were measured; the
     evaluations and checkpoints. began_ns: that `at_s` counts from."""
@@ -137,7 +137,7 @@ def _of_step(began_ns: int, step: StepEvent, *, with_passes: bool) -> list[Trace
     return made
 
 
-def _of_actions(events: Sequence[AnyEvent]) -> list[TraceSpan]:
+def _of_actions(events: Sequence[Event]) -> list[TraceSpan]:
     return [
         TraceSpan(
             f"{event.kind} {event.micro_batch}",

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.launcher_log import LAUNCHER_LOG
+from phalanx.jobs.outcome import JobExit, determine_outcome, raise_failure
 from phalanx.records.files import EventWriter, rank_file, read_failure, write_failure
-from phalanx.records.launcher_log import LAUNCHER_LOG
-from phalanx.records.outcome import JobExit, determine_outcome, raise_failure
 from phalanx.records.schema import Failure, FinishedEvent, Outcome, StartedEvent
 
 LOGS = {

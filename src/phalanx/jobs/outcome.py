@@ -10,26 +10,26 @@ from __future__ import annotations
 import re
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.launcher_log import (
+    LAUNCHER_LOG,
+    explain_silence,
+    failed_ranks,
+    last_lines,
+    named_processes,
+)
 from phalanx.records.failures import EXIT_UNWRITABLE
 from phalanx.records.files import rank_file, read_events, read_failure
 from phalanx.records.last_collectives import (
     describe_stuck_ranks,
     last_collectives_file,
     read_last_collectives,
-)
-from phalanx.records.launcher_log import (
-    LAUNCHER_LOG,
-    explain_silence,
-    failed_ranks,
-    last_lines,
-    named_processes,
 )
 from phalanx.records.schema import Event, Failure, FinishedEvent, Outcome
 
@@ -47,18 +47,13 @@ class JobExit(NamedTuple):
 
 
 def determine_outcome(
-    folder: Path,
-    ranks: int,
-    ending: JobExit,
-    *,
-    events: Callable[[Path], Iterable[Event]] = read_events,
-    last: type[Event] = FinishedEvent,
+    folder: Path, ranks: int, ending: JobExit, *, last: type[Event] = FinishedEvent
 ) -> Outcome:
     """Return how the run ended, and what its ranks did last where that differs.
 
-    events: reads a rank's file; last: the event with which a rank says that it came to its end.
+    last: the event with which a rank says that it came to its end.
     """
-    records = _Records(folder, events, last)
+    records = _Records(folder, last)
     outcome = _outcome_of(records, ranks, ending)
     failure = records.failure
     if outcome.status == "completed" or (failure is not None and failure.mendable):
@@ -97,12 +92,10 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
 class _Records:
     """Records of one run, as far as they can be read."""
 
-    def __init__(
-        self, folder: Path, events: Callable[[Path], Iterable[Event]], last: type[Event]
-    ) -> None:
+    def __init__(self, folder: Path, last: type[Event]) -> None:
         self.folder = folder
         self.failure = _failure(folder)
-        self._events, self._last = events, last
+        self._last = last
 
     def first(self, rank: int) -> Event | None:
         """The event with which a rank began."""
@@ -114,7 +107,7 @@ class _Records:
     def _read(self, rank: int) -> Iterable[Event]:
         """The events up to the first that is damaged."""
         try:
-            yield from self._events(rank_file(self.folder, rank))
+            yield from read_events(rank_file(self.folder, rank))
         except (OSError, ValueError):
             return
 

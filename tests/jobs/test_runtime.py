@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.launch.watch import START_S, JobEnd, watch
+from phalanx.jobs.outcome import JobExit
+from phalanx.jobs.runtime import START_S, watch
 
 
 class Clock:
@@ -36,7 +37,7 @@ class EndedAt:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     clock = Clock()
-    monkeypatch.setattr("phalanx.launch.watch.time", clock)
+    monkeypatch.setattr("phalanx.jobs.runtime.time", clock)
     return clock
 
 
@@ -59,7 +60,7 @@ def test_ranks_that_fall_silent_are_given_up(
         silent_s=silent_s,
         has_launcher=True,
     )
-    assert ending == JobEnd(None, None, ended_s - heard_until_s)
+    assert ending == JobExit(None, None, ended_s - heard_until_s)
     assert clock.now == pytest.approx(ended_s, abs=1)
 
 
@@ -74,4 +75,4 @@ def test_torn_records_do_not_hide_how_it_ended(
 
     job = EndedAt(clock, at_s=5)
     ending = watch(job, update, silent_s=40, has_launcher=has_launcher)  # type: ignore[arg-type]
-    assert ending == JobEnd(1, rank, 40)
+    assert ending == JobExit(1, rank, 40)

@@ -3,17 +3,16 @@
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from phalanx.errors import RunFailedError, UserError
-from phalanx.records.closing import closed_on_error, end_run
+from phalanx.jobs.outcome import JobExit, determine_outcome
+from phalanx.jobs.record import end_record, run_recorded
 from phalanx.records.failures import EXIT_UNWRITABLE, failure_of, report_failure
-from phalanx.records.files import read_failure, read_run, write_run
-from phalanx.records.outcome import JobExit, determine_outcome
-from phalanx.records.schema import Outcome
+from phalanx.records.files import read_failure, read_run, write_record
+from phalanx.records.schema import Outcome, Run
 from tests.report.made_study import Job, run_of
 
 RUNNING = run_of(Job("mlp", "mpi", outcome=Outcome(status="running")), "study")
@@ -32,10 +31,10 @@ def file_size_limit(num_bytes: int) -> Iterator[None]:
 
 
 def test_where_no_new_file_has_room_the_old_one_is_overwritten(tmp_path: Path) -> None:
-    write_run(tmp_path, RUNNING)
+    write_record(tmp_path, RUNNING)
     num_bytes = (tmp_path / "run.json").stat().st_size
     with file_size_limit(num_bytes):
-        end_run(tmp_path, FAILED)
+        end_record(tmp_path, Run, FAILED)
     assert read_run(tmp_path).outcome == FAILED
     assert read_run(tmp_path).ended_at
     assert (tmp_path / "run.json").stat().st_size == num_bytes
@@ -43,18 +42,18 @@ def test_where_no_new_file_has_room_the_old_one_is_overwritten(tmp_path: Path) -
 
 
 def test_records_that_cannot_be_written_at_all_are_said_with_the_outcome(tmp_path: Path) -> None:
-    write_run(tmp_path, RUNNING)
+    write_record(tmp_path, RUNNING)
     with (
         file_size_limit(0),
         pytest.raises(RunFailedError, match=r"written: .*run.json: File too.* failed: it was so$"),
     ):
-        end_run(tmp_path, FAILED)
+        end_record(tmp_path, Run, FAILED)
     (tmp_path / "run.json").write_text("{")
     with pytest.raises(RunFailedError, match=r"written: .*run.json is damaged.* completed$"):
-        end_run(tmp_path, Outcome(status="completed"))
+        end_record(tmp_path, Run, Outcome(status="completed"))
     (tmp_path / "run.json").unlink()
     with pytest.raises(RunFailedError, match="does not exist"):
-        end_run(tmp_path, Outcome(status="completed"))
+        end_record(tmp_path, Run, Outcome(status="completed"))
 
 
 @pytest.mark.parametrize(
@@ -69,16 +68,15 @@ def test_records_that_cannot_be_written_at_all_are_said_with_the_outcome(tmp_pat
 def test_an_error_on_the_way_closes_the_record(
     tmp_path: Path, error: BaseException, expected: Outcome
 ) -> None:
-    write_run(tmp_path, RUNNING)
-    with pytest.raises(type(error)), closed_on_error(partial(end_run, tmp_path)):
+    def work() -> Outcome:
         raise error
+
+    write_record(tmp_path, RUNNING)
+    with pytest.raises(type(error)):
+        run_recorded(tmp_path, Run, work)
     assert read_run(tmp_path).outcome == expected
-    with (
-        file_size_limit(0),
-        pytest.raises(type(error)),
-        closed_on_error(partial(end_run, tmp_path)),
-    ):
-        raise error  # and not the one of the record
+    with file_size_limit(0), pytest.raises(type(error)):
+        run_recorded(tmp_path, Run, work)  # and not the one of the record
 
 
 def test_a_failure_is_printed_where_it_cannot_be_written(

@@ -1,0 +1,1 @@
+"""One runtime for jobs of ranks: start them, watch their records, judge how they ended."""

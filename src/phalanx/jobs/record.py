@@ -1,0 +1,124 @@
+"""The record of a job (`run.json`, `bench.json`, `io.json`), from its begin to its outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypedDict
+
+import msgspec
+
+from phalanx.errors import RunFailedError, UserError, was_interrupted
+from phalanx.jobs.outcome import raise_failure
+from phalanx.launch.cores import usable_cores
+from phalanx.records import environment
+from phalanx.records.files import (
+    JobRecord,
+    create,
+    overwrite,
+    read_record,
+    record_file,
+    write_record,
+)
+from phalanx.records.owner import this_process
+from phalanx.records.schema import Environment, Outcome, Owner, Run
+
+RUNS = Path("runs")
+
+
+def default_folder(kind: str, name: str) -> Path:
+    """Return the folder of a job that was given none; it is not made yet."""
+    return RUNS / kind / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+
+
+def this_command() -> list[str]:
+    """Return the words of the command line of this process."""
+    return [Path(sys.argv[0]).name, *sys.argv[1:]]
+
+
+def describe_environment(mpi: object | None) -> Environment:
+    """mpi: name and version of the library in use, None for a job without MPI."""
+    return environment.describe_environment(str(mpi) if mpi else None, cores=usable_cores())
+
+
+class OpeningFields(TypedDict):
+    """Fields that the records of all jobs begin with."""
+
+    command: str
+    environment: Environment
+    outcome: Outcome
+    started_at: str
+    owner: Owner
+
+
+def opening_fields(command: Sequence[str], mpi: object | None) -> OpeningFields:
+    """Describe a job that begins now, in this process."""
+    return OpeningFields(
+        command=shlex.join(command),
+        environment=describe_environment(mpi),
+        outcome=Outcome(status="running"),
+        started_at=_now(),
+        owner=this_process(),
+    )
+
+
+def begin_record(folder: Path, record: JobRecord) -> None:
+    """Make the folder and write its record.
+
+    Raises: UserError when the folder holds another job's records or cannot be written.
+    """
+    try:
+        create(record_file(folder, type(record)), record)
+    except FileExistsError:
+        option, kind = ("--run-dir", "run") if isinstance(record, Run) else ("--output", "bench")
+        message = f"{option} {folder} already holds the records of a {kind}: name another"
+        raise UserError(message) from None
+    except OSError as error:
+        raise UserError(f"records cannot be written to {folder}: {error.strerror}") from error
+
+
+def run_recorded(folder: Path, kind: type[JobRecord], work: Callable[[], Outcome]) -> None:
+    """Do the work of a job whose record was begun, and close the record however it ends.
+
+    Raises: what `work` raises, else UserError or RunFailedError for an outcome that is a failure.
+    """
+    try:
+        outcome = work()
+    except BaseException as error:
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        outcome = Outcome(status="failed", error=first_line)
+        if was_interrupted(error):
+            outcome = Outcome(status="interrupted")
+        with contextlib.suppress(RunFailedError):
+            end_record(folder, kind, outcome)
+        raise
+    end_record(folder, kind, outcome)
+    raise_failure(folder, outcome)
+
+
+def end_record(folder: Path, kind: type[JobRecord], outcome: Outcome) -> None:
+    """Write the outcome. Raises: RunFailedError, which names it, when that is not possible."""
+    path = record_file(folder, kind)
+    try:
+        record = read_record(folder, kind)
+        ended = msgspec.structs.replace(record, outcome=outcome, ended_at=_now())
+        try:
+            write_record(folder, ended)
+        except OSError:  # no space for a new file: write over the old one
+            with contextlib.suppress(OSError):
+                return overwrite(path, ended)
+            raise
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        text = outcome.status + (f": {outcome.error}" if outcome.error else "")
+        message = f"records cannot be written: {path}: {why}; the run has {text}"
+        raise RunFailedError(message) from error
+
+
+def _now() -> str:
+    """Return the time in ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

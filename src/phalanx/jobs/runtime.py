@@ -1,0 +1,91 @@
+"""Run the ranks of a job: start them, follow the records of rank 0, judge how they ended.
+
+This process imports neither torch nor MPI, so it answers at once and outlives whatever happens to
+the ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from phalanx.jobs.launcher_log import LAUNCHER_LOG
+from phalanx.jobs.outcome import JobExit, determine_outcome
+from phalanx.launch.command import Command, local_commands, mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import MpiInstallation
+from phalanx.launch.job import Job
+from phalanx.records.files import EventTail, rank_file
+from phalanx.records.schema import Event, FinishedEvent, Outcome
+
+POLL_INTERVAL_S = 0.1
+START_S = 600.0
+"""Minimum time for ranks to start: imports alone may take minutes on a slow network file system."""
+THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Each pool reads its variable once, when it is first used."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankJob:
+    """Ranks to start, and what their records must hold in the end."""
+
+    folder: Path  # of the records of the ranks
+    ranks: int
+    program: Sequence[str]  # command line of each rank
+    mpi: MpiInstallation | None  # None: one process per rank on this node
+    threads: int  # of each rank
+    silent_s: float  # timeout without records of rank 0, once the ranks have started
+    environment: Mapping[str, str] = field(default_factory=dict)  # added to that of the ranks
+    last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
+
+    def commands(self) -> list[Command]:
+        """Return the processes to start: one launcher for MPI, else one process per rank."""
+        if self.mpi:
+            cores = usable_cores()
+            job = mpi_job(self.mpi, self.ranks, self.program, cores=cores, environ=os.environ)
+            started = [job]
+        else:
+            started = local_commands(self.ranks, self.program, environ=os.environ)
+        added = {**self.environment, **dict.fromkeys(THREAD_POOLS, str(self.threads))}
+        return [replace(each, environment={**each.environment, **added}) for each in started]
+
+
+def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
+    """Start the ranks and wait for them; none of their processes is left when this returns.
+
+    show: draws the progress from new events of rank 0; called often, also without any.
+    """
+    tail = EventTail(rank_file(job.folder, 0))
+
+    def update() -> bool:
+        events = list(tail.read_new())
+        show(events)
+        return bool(events)
+
+    with Job.start(job.commands(), job.folder / LAUNCHER_LOG) as processes:
+        has_launcher = job.mpi is not None
+        ending = watch(processes, update, silent_s=job.silent_s, has_launcher=has_launcher)
+    return determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+
+
+def watch(job: Job, update: Callable[[], bool], *, silent_s: float, has_launcher: bool) -> JobExit:
+    """Wait until the job has ended, or its ranks have written no records for too long.
+
+    update: shows new records, and returns whether there were any.
+    silent_s: timeout without records, once the ranks have started.
+    has_launcher: the job is a launcher and its ranks, else every process is a rank.
+    """
+    heard_at, limit_s = time.monotonic(), max(silent_s, START_S)
+    while (exit_code := job.poll()) is None:
+        if update():
+            heard_at, limit_s = time.monotonic(), silent_s
+        elif time.monotonic() - heard_at > limit_s:
+            return JobExit(None, None, limit_s)
+        time.sleep(POLL_INTERVAL_S)
+    with contextlib.suppress(OSError, ValueError):  # a rank that died may have torn its records
+        update()
+    return JobExit(exit_code, None if has_launcher else job.first_failed, limit_s)
