@@ -12,6 +12,7 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import new_folder, run_bench
+from phalanx.cli.jobs import interruption_noted
 from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import this_command
@@ -58,11 +59,8 @@ def collectives(
         )
     console = Console(highlight=False, soft_wrap=True, stderr=json_)
     folder = config.output or new_folder(config)
-    try:
+    with interruption_noted(console, f"records kept in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
-    except KeyboardInterrupt:
-        console.print(f"interrupted; records kept in {folder}", markup=False)
-        raise
     (measure,) = read_benches(folder)
     if json_:
         json.dump(as_json(measure), sys.stdout, indent=1)

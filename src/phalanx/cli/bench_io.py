@@ -12,6 +12,7 @@ from rich.console import Console
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.job import new_folder, run_io
 from phalanx.bench.io.profile import profile_text
+from phalanx.cli.jobs import interruption_noted
 from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.summary import as_json, show
@@ -53,11 +54,8 @@ def io(
     console = Console(highlight=False, soft_wrap=True, stderr=json_)
     folder = config.output or new_folder(config)
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
-    try:
+    with interruption_noted(console, f"records kept in {folder}"):
         run_io(config, folder, command=this_command(), console=console)
-    except KeyboardInterrupt:
-        console.print(f"interrupted; records kept in {folder}", markup=False)
-        raise
     measure = read_io_measure(folder)
     if json_:
         json.dump(as_json(measure), sys.stdout, indent=1)

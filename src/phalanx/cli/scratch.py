@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from phalanx.cli.jobs import interruption_noted
 from phalanx.jobs.record import this_command
 from phalanx.scratch.config import ScratchConfig, choose_data, complete
 from phalanx.scratch.job import new_folder, refuse_launcher, run_scratch, title
@@ -39,9 +40,6 @@ def scratch(
     config = complete(config)
     folder = config.run_dir or new_folder(config)
     console.print(f"{reason}\n{title(config)}", markup=False)
-    try:
+    with interruption_noted(console, f"records kept in {folder}"):
         run_scratch(config, folder, study="scratch", command=this_command(), console=console)
-    except KeyboardInterrupt:
-        console.print(f"interrupted; records kept in {folder}", markup=False)
-        raise
     console.print(f"records in {folder}; `phalanx report {folder}` draws them", markup=False)

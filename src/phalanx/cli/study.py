@@ -12,7 +12,8 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
-from phalanx.cli.as_json import Json, print_study
+from phalanx.cli.as_json import Json
+from phalanx.cli.jobs import run_study
 from phalanx.cli.lazy import add_command
 from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import RunFailedError, UserError
@@ -20,7 +21,6 @@ from phalanx.jobs.record import RUNS, this_command
 from phalanx.launch.cores import usable_cores
 from phalanx.models.options import ModelName
 from phalanx.records.files import read_bench
-from phalanx.report.page import write_report
 from phalanx.report.parallelism.study_data import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary
 from phalanx.report.summary import show_summary
@@ -77,18 +77,12 @@ def scaling(
     command = shlex.join(this_command())
     open_study(folder, planned, kind="scaling", command=command, data=[choice.name])
     console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
-    try:
-        failed = execute(folder, planned, console)
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from here", markup=False)
-        raise
-    show_summary(folder, console)
-    console.print(larger_study_hint(config, usable_cores()), markup=False)
-    report = write_report(folder)
-    console.print(f"report: {report}", markup=False)
-    print_study(folder, report, json_)
-    if failed:
-        raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")
+
+    def print_all(folder: Path, console: Console) -> None:
+        show_summary(folder, console)
+        console.print(larger_study_hint(config, usable_cores()), markup=False)
+
+    run_study(folder, planned, console, lambda: execute(folder, planned, console), print_all, json_)
 
 
 @app.command
@@ -135,19 +129,14 @@ def parallelism(
     for name, reason in planned.left_out.items():
         console.print(f"left out: {name}: {reason}", markup=False)
     console.print(f"{len(planned.runs)} runs in {folder}", markup=False)
-    try:
+
+    def make_runs() -> int:
         failed = execute(folder, planned.runs, console)
         if config.algorithms_s and max(config.ranks) > 1:
             failed += measure_algorithms(folder, max(config.ranks), config.algorithms_s, console)
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from here", markup=False)
-        raise
-    print_summary(folder, console)
-    report = write_report(folder)
-    console.print(f"report: {report}", markup=False)
-    print_study(folder, report, json_)
-    if failed:
-        raise RunFailedError(f"{failed} of {len(planned.runs)} runs failed; the report says why")
+        return failed
+
+    run_study(folder, planned.runs, console, make_runs, print_summary, json_)
 
 
 def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:

@@ -8,13 +8,12 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from phalanx.cli.as_json import Json, print_study
+from phalanx.cli.as_json import Json
+from phalanx.cli.jobs import run_study
 from phalanx.data.datasets.catalog import resolve
-from phalanx.errors import RunFailedError
 from phalanx.jobs.record import RUNS, this_command
 from phalanx.report.compression.study_data import KIND
 from phalanx.report.compression.summary import print_summary
-from phalanx.report.page import write_report
 from phalanx.study.compression import CompressionConfig, default_folder, plan
 from phalanx.study.execute import execute, open_study
 
@@ -47,14 +46,6 @@ def compression(
     command = shlex.join(this_command())
     open_study(folder, planned, kind=KIND, command=command, data=[choice.name])
     console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
-    try:
-        failed = execute(folder, planned, console)
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from here", markup=False)
-        raise
-    print_summary(folder, console)
-    report = write_report(folder)
-    console.print(f"report: {report}", markup=False)
-    print_study(folder, report, json_)
-    if failed:
-        raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")
+    run_study(
+        folder, planned, console, lambda: execute(folder, planned, console), print_summary, json_
+    )

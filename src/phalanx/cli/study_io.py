@@ -15,12 +15,12 @@ from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import max_part_bytes, missing_parts, remove_parts
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
+from phalanx.cli.jobs import run_study
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import RUNS, this_command
 from phalanx.records.files import read_io
 from phalanx.report.format import amount
 from phalanx.report.io.study_findings import print_summary
-from phalanx.report.page import write_report
 from phalanx.study.execute import open_study, set_aside
 from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
 from phalanx.study.planned import command_words
@@ -59,15 +59,7 @@ def io(
         f"{amount(most)} at a time, removed at the end",
         markup=False,
     )
-    try:
-        failed = _measure(folder, planned, console)
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from here", markup=False)
-        raise
-    print_summary(folder, console)
-    console.print(f"report: {write_report(folder)}", markup=False)
-    if failed:
-        raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")
+    run_study(folder, planned, console, lambda: _measure(folder, planned, console), print_summary)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,15 +9,14 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from phalanx.cli.as_json import Json, print_study
+from phalanx.cli.as_json import Json
+from phalanx.cli.jobs import run_study
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
-from phalanx.errors import RunFailedError
 from phalanx.jobs.record import RUNS, this_command
 from phalanx.records.divergence import has_diverged
 from phalanx.records.files import read_run
 from phalanx.report.large_batch.study_data import KIND
 from phalanx.report.large_batch.summary import print_summary
-from phalanx.report.page import write_report
 from phalanx.study.execute import execute, open_study
 from phalanx.study.large_batch import LargeBatchConfig, default_folder, plan
 
@@ -50,20 +49,14 @@ def large_batch(
     command = shlex.join(this_command())
     open_study(folder, planned, kind=KIND, command=command, data=[choice.name])
     console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
-    # A run that has diverged would diverge again: it is a result.
-    todo = [run for run in planned if not _is_a_result(folder / run.name)]
-    try:
+
+    def make_runs() -> int:
+        # A run that has diverged would diverge again: it is a result.
+        todo = [run for run in planned if not _is_a_result(folder / run.name)]
         execute(folder, todo, console)
-    except KeyboardInterrupt:
-        console.print("interrupted; the same command goes on from here", markup=False)
-        raise
-    print_summary(folder, console)
-    report = write_report(folder)
-    console.print(f"report: {report}", markup=False)
-    print_study(folder, report, json_)
-    broken = sum(not _is_a_result(folder / run.name) for run in planned)
-    if broken:
-        raise RunFailedError(f"{broken} of {len(planned)} runs failed; the report says why")
+        return sum(not _is_a_result(folder / run.name) for run in planned)
+
+    run_study(folder, planned, console, make_runs, print_summary, json_)
 
 
 def _is_a_result(folder: Path) -> bool:

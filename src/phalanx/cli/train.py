@@ -7,6 +7,7 @@ import os
 from rich.console import Console
 
 from phalanx.cli.as_json import Json, printed_run
+from phalanx.cli.jobs import interruption_noted
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
@@ -63,11 +64,11 @@ def train(
     folder = config.run_dir or new_folder(config)
     console.print("\n".join([choice.reason, *notices, title(config)]), markup=False)
     try:
-        with printed_run(folder, json_):
+        with (
+            interruption_noted(console, f"records kept in {folder}"),
+            printed_run(folder, json_),
+        ):
             run_job(config, folder, study="train", command=this_command(), console=console)
-    except KeyboardInterrupt:
-        console.print(f"interrupted; records kept in {folder}", markup=False)
-        raise
     finally:
         if config.trace:
             show_trace(folder, console)

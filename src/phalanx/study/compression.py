@@ -7,16 +7,13 @@ On links a few steps tell the time of one.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import msgspec
 
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
-from phalanx.study.planned import TrainingRun
+from phalanx.study.planned import TrainingRun, options_hash
 from phalanx.train.communication_options import Compression, Overlap
 from phalanx.train.config import DatasetName, TrainConfig
 from phalanx.train.parallel_options import option
@@ -183,9 +180,7 @@ def _config(
 
 def default_folder(study: CompressionConfig, dataset: str, runs: Path) -> Path:
     """The same folder for the same options."""
-    options = {name: str(value) for name, value in asdict(study).items()}
-    encoded = msgspec.json.encode([options, dataset], order="sorted")
-    return runs / f"compression-{hashlib.sha256(encoded).hexdigest()[:6]}"
+    return runs / f"compression-{options_hash(asdict(study), dataset)}"
 
 
 def _word(link: str) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import msgspec
-
 from phalanx.errors import UserError
 from phalanx.records.io import Cache, Format
+from phalanx.study.planned import options_hash
 
 KIND = "io"
 DEFAULT_BATCH = {"resnet50": 50}  # of 400: a batch that is read in milliseconds
@@ -93,6 +91,5 @@ def plan(study: IoStudyConfig) -> dict[str, dict[str, object]]:
 
 def default_folder(study: IoStudyConfig, runs: Path) -> Path:
     """The same folder for the same options."""
-    options = msgspec.json.encode({k: str(v) for k, v in asdict(study).items()}, order="sorted")
     names = "-".join(Path(name).stem for name in study.profiles)
-    return runs / f"io-{names}-{hashlib.sha256(options).hexdigest()[:6]}"
+    return runs / f"io-{names}-{options_hash(asdict(study))}"

@@ -7,17 +7,14 @@ larger ones, and with what is said to help.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
-from phalanx.study.planned import TrainingRun
+from phalanx.study.planned import TrainingRun, options_hash
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
 
 RemedyName = Literal["plain", "linear", "linear-warmup", "sqrt-warmup", "lars", "lamb"]
@@ -213,5 +210,4 @@ def _constants(study: LargeBatchConfig, name: RemedyName) -> dict[str, object]:
 
 def default_folder(study: LargeBatchConfig, dataset: str, runs: Path) -> Path:
     """The same folder for the same options."""
-    options = msgspec.json.encode({k: str(v) for k, v in asdict(study).items()}, order="sorted")
-    return runs / f"large-batch-{dataset}-{hashlib.sha256(options).hexdigest()[:6]}"
+    return runs / f"large-batch-{dataset}-{options_hash(asdict(study))}"

@@ -5,16 +5,13 @@ Pure; making the runs is `execute`'s work.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
-from phalanx.study.planned import PlannedRun, TrainingRun
+from phalanx.study.planned import PlannedRun, TrainingRun, options_hash
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import DatasetName, TrainConfig
 from phalanx.train.validate import validate
@@ -228,6 +225,4 @@ def _config(
 
 def default_folder(study: ParallelismConfig, parts: Iterable[str], runs: Path) -> Path:
     """The same folder for the same options. parts: what else the records depend on."""
-    options = {name: str(value) for name, value in asdict(study).items()}
-    encoded = msgspec.json.encode([options, *parts], order="sorted")
-    return runs / f"parallelism-{hashlib.sha256(encoded).hexdigest()[:6]}"
+    return runs / f"parallelism-{options_hash(asdict(study), *parts)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 from rich.console import Console
 
 from phalanx.train.config import TrainConfig
@@ -77,6 +79,16 @@ def command_words(
             case _:
                 words += [word, str(value)]
     return words
+
+
+def options_hash(options: Mapping[str, object], *parts: str) -> str:
+    """Return the end of the name of a study's folder, the same for the same options.
+
+    parts: what else the records depend on.
+    """
+    texts = {name: str(value) for name, value in options.items()}
+    encoded = msgspec.json.encode([texts, *parts] if parts else texts, order="sorted")
+    return hashlib.sha256(encoded).hexdigest()[:6]
 
 
 @contextmanager

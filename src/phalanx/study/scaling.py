@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import msgspec
-
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
-from phalanx.study.planned import TrainingRun
+from phalanx.study.planned import TrainingRun, options_hash
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
 from phalanx.train.parallel_options import Strategy
 
@@ -182,5 +179,4 @@ def _planned(
 
 def default_folder(study: ScalingConfig, dataset: str, runs: Path) -> Path:
     """The same folder for the same options."""
-    options = msgspec.json.encode({k: str(v) for k, v in asdict(study).items()}, order="sorted")
-    return runs / f"scaling-{dataset}-{hashlib.sha256(options).hexdigest()[:6]}"
+    return runs / f"scaling-{dataset}-{options_hash(asdict(study))}"

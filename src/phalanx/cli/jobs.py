@@ -1,0 +1,46 @@
+"""Steps that several commands share: note an interruption, make and report the runs of a study."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from phalanx.cli.as_json import print_study
+from phalanx.errors import RunFailedError
+from phalanx.report.page import write_report
+
+
+@contextmanager
+def interruption_noted(console: Console, text: str) -> Iterator[None]:
+    """Print `text` when the block is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print(f"interrupted; {text}", markup=False)
+        raise
+
+
+def run_study(
+    folder: Path,
+    planned: Sequence[object],
+    console: Console,
+    make_runs: Callable[[], int],
+    print_summary: Callable[[Path, Console], None],
+    json_: bool = False,
+) -> None:
+    """Make the runs of a study, print its summary and draw its page.
+
+    make_runs: returns how many runs failed.
+    Raises: RunFailedError when any failed.
+    """
+    with interruption_noted(console, "the same command goes on from here"):
+        failed = make_runs()
+    print_summary(folder, console)
+    report = write_report(folder)
+    console.print(f"report: {report}", markup=False)
+    print_study(folder, report, json_)
+    if failed:
+        raise RunFailedError(f"{failed} of {len(planned)} runs failed; the report says why")
