@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from phalanx.bench.sizes import DEFAULT_SIZES, parse_sizes
 from phalanx.comm.dtypes import DTYPES, ReduceOp, check_operation
 from phalanx.errors import UserError
 from phalanx.records.collectives import Collective, beside_crowd
+from phalanx.records.configuration import RecordedOptions
 
 DTypeName = Literal[
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8"
@@ -25,7 +26,7 @@ DEFAULT_PATHS: tuple[PathName, ...] = ("window", "phalanx", "torch", "mpi", "glo
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectivesConfig:
+class CollectivesConfig(RecordedOptions):
     """Options of the benchmark. The defaults take about a minute and a half on two cores."""
 
     ranks: int = 2
@@ -118,22 +119,6 @@ class CollectivesConfig:
         ranks = f"{self.ranks} rank{'s' * (self.ranks != 1)}"
         beside = beside_crowd(self.crowd)
         return f"{what} on {ranks}{beside}, {self.dtype} {self.op}: {', '.join(self.chosen_paths)}"
-
-    def as_record(self) -> dict[str, Any]:
-        record = asdict(self)
-        record["output"] = None if self.output is None else str(self.output)
-        return record
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> CollectivesConfig:
-        """Return options from a decoded record, with lists for tuples and text for paths."""
-        known = {field.name for field in fields(cls)}
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in record.items()
-        }
-        if values.get("output") is not None:
-            values["output"] = Path(str(values["output"]))
-        return cls(**{name: value for name, value in values.items() if name in known})
 
 
 def _names(option: str, words: tuple[str, ...], known: tuple[str, ...]) -> list[str]:

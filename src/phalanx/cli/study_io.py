@@ -18,10 +18,10 @@ from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.cli.jobs import run_study
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import RUNS, this_command
-from phalanx.records.files import read_io
+from phalanx.records.io import IoBench
 from phalanx.report.format import amount
 from phalanx.report.io.study_findings import print_summary
-from phalanx.study.execute import open_study, set_aside
+from phalanx.study.execute import is_done, open_study, set_aside
 from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
 from phalanx.study.planned import command_words
 
@@ -106,7 +106,7 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
     try:
         for number, run in enumerate(planned, 1):
             folder = study / run.name
-            if _is_done(folder):
+            if is_done(folder, IoBench):
                 continue
             label = f"[{number}/{len(planned)}]"
             try:
@@ -119,10 +119,3 @@ def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
         for location, parts in ours.items():
             remove_parts(location, parts)
     return failed
-
-
-def _is_done(folder: Path) -> bool:
-    try:
-        return read_io(folder).outcome.status == "completed"
-    except ValueError:
-        return False

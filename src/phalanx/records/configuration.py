@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, Self
 
 import msgspec
 
@@ -16,6 +19,27 @@ PLACES = frozenset(
 that nobody has thought of here makes another configuration, it is never averaged away."""
 
 Configuration = Mapping[str, object]
+
+
+class RecordedOptions:
+    """Base of dataclasses of options that are written into a record, and read by its ranks."""
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the options as plain values."""
+        options = asdict(self)  # type: ignore[call-overload]
+        return {k: str(v) if isinstance(v, Path) else v for k, v in options.items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return options from a decoded record, with lists for tuples and text for paths."""
+        types = {field.name: str(field.type) for field in fields(cls)}  # type: ignore[arg-type]
+        values = {name: value for name, value in record.items() if name in types}
+        for name, value in values.items():
+            if isinstance(value, list):
+                values[name] = tuple(value)
+            elif value is not None and types[name].startswith("Path"):
+                values[name] = Path(value)
+        return cls(**values)
 
 
 def deciding_options(config: Configuration) -> dict[str, object]:

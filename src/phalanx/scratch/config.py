@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from phalanx.errors import UserError
 from phalanx.launch.allocation import max_local_ranks, slots_per_node
 from phalanx.launch.cores import usable_cores
+from phalanx.records.configuration import RecordedOptions
 from phalanx.scratch.partition import partition_layers
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ NUM_PIXELS, NUM_CLASSES = 28 * 28, 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScratchConfig:
+class ScratchConfig(RecordedOptions):
     """Options of a training from scratch."""
 
     scheme: SchemeName = "ring"
@@ -114,20 +115,6 @@ class ScratchConfig:
         """Compute threads of each rank."""
         assert self.ranks is not None, "complete() comes first"
         return max(1, usable_cores() // max_local_ranks(self.ranks, slots_per_node(os.environ)))
-
-    def as_record(self) -> dict[str, object]:
-        """The options as plain values, for `run.json`."""
-        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def from_record(cls, record: dict[str, object]) -> ScratchConfig:
-        """The inverse of `as_record`."""
-        values = dict(record)
-        for name in ("data_root", "run_dir"):
-            if values[name] is not None:
-                values[name] = Path(str(values[name]))
-        values["hidden"] = tuple(record["hidden"])  # type: ignore[arg-type]
-        return cls(**values)  # type: ignore[arg-type]
 
 
 def complete(config: ScratchConfig) -> ScratchConfig:

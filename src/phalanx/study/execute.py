@@ -13,8 +13,15 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.records.configuration import Configuration, deciding_options, differences, shared
-from phalanx.records.files import read_events, read_run, read_study, write_record
-from phalanx.records.schema import Probe, Study, SummaryEvent
+from phalanx.records.files import (
+    JobRecord,
+    read_events,
+    read_record,
+    read_run,
+    read_study,
+    write_record,
+)
+from phalanx.records.schema import Probe, Run, Study, SummaryEvent
 from phalanx.study.planned import PlannedRun
 from phalanx.study.probe import probe
 
@@ -149,9 +156,9 @@ def _keep_probes(folder: Path, before: Probe, after: Probe) -> None:
     write_record(folder, msgspec.structs.replace(read_run(folder), probes=[before, after]))
 
 
-def is_done(folder: Path) -> bool:
+def is_done(folder: Path, kind: type[JobRecord] = Run) -> bool:
     try:
-        return read_run(folder).outcome.status == "completed"
+        return read_record(folder, kind).outcome.status == "completed"
     except ValueError:
         return False
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from phalanx.bench.io.profile import read_profile
 from phalanx.bench.io.scaling import ScaleOptions, Workload, scale_workload
 from phalanx.bench.sizes import parse_size
 from phalanx.errors import UserError
+from phalanx.records.configuration import RecordedOptions
 from phalanx.records.io import Cache, Format, Loader, Profile, ReaderKind
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -19,7 +20,7 @@ MIN_DATA_BYTES = 2**16
 
 
 @dataclass(frozen=True, kw_only=True)
-class IoConfig:
+class IoConfig(RecordedOptions):
     """Options of the benchmark. The defaults write 1.3 GB, and take four minutes on two cores."""
 
     profile: str = "resnet50"
@@ -173,21 +174,3 @@ class IoConfig:
             f"{1e3 * work.compute_s:.3g} ms a step ({work.demand_bytes_per_s / 1e6:,.3g} MB/s "
             f"asked for): {', '.join(self.formats)}"
         )
-
-    def as_record(self) -> dict[str, Any]:
-        record = asdict(self)
-        for name in ("output", "data_dir"):
-            record[name] = None if record[name] is None else str(record[name])
-        return record
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> IoConfig:
-        """Return options from a decoded record, with lists for tuples and text for paths."""
-        known = {field.name for field in fields(cls)}
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in record.items() if k in known
-        }
-        for name in ("output", "data_dir"):
-            if values.get(name) is not None:
-                values[name] = Path(str(values[name]))
-        return cls(**values)
