@@ -43,10 +43,18 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
     torchrun under srun or mpirun sets its variables last, so it wins if TORCHELASTIC_RUN_ID is set.
     RANK and WORLD_SIZE alone may come from a container's settings, so MPI launchers win over them.
     """
-    torchrun_is_innermost = TORCHRUN_SIGN in environ
-    order = [_openmpi, _slurm, _hydra] if _is_pmi_of_srun(environ) else [_openmpi, _hydra, _slurm]
-    order.insert(0 if torchrun_is_innermost else len(order), _torchrun)
-    return next((found for look in order if (found := look(environ)) is not None), None)
+    order: list[Launcher] = ["openmpi", "hydra", "slurm"]
+    if _is_pmi_of_srun(environ):
+        order = ["openmpi", "slurm", "hydra"]
+    order.insert(0 if TORCHRUN_SIGN in environ else len(order), "torchrun")
+    for launcher in order:
+        if launcher == "slurm":
+            found = _slurm(environ)
+        else:
+            found = _launched(launcher, environ, *_NAMES[launcher])
+        if found is not None:
+            return found
+    return None
 
 
 def detect_mpi(environ: Mapping[str, str]) -> Launched | None:
@@ -81,17 +89,17 @@ def how_to_start(launched: Launched | None, library: str) -> str:
     )
 
 
-def _openmpi(environ: Mapping[str, str]) -> Launched | None:
-    return _launched("openmpi", environ, *(f"OMPI_COMM_WORLD_{name}" for name in _OPENMPI_NAMES))
-
-
-_OPENMPI_NAMES = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-
-
-def _hydra(environ: Mapping[str, str]) -> Launched | None:
-    """Detect Hydra: MPICH, Intel MPI and their derivatives."""
-    names = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-    return _launched("hydra", environ, *names)
+_NAMES: dict[Launcher, tuple[str, str, str, str]] = {
+    "openmpi": (
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ),
+    # Hydra: MPICH, Intel MPI and their derivatives.
+    "hydra": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+}
 
 
 def _slurm(environ: Mapping[str, str]) -> Launched | None:
@@ -143,11 +151,6 @@ def _slurm_tasks_here(environ: Mapping[str, str]) -> int | None:
         count, _, repeat = word.rstrip(")").partition("(x")
         tasks += [int(count)] * int(repeat or 1)
     return tasks[node] if node < len(tasks) else None
-
-
-def _torchrun(environ: Mapping[str, str]) -> Launched | None:
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-    return _launched("torchrun", environ, *names)
 
 
 def _launched(

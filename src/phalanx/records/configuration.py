@@ -9,6 +9,8 @@ from typing import Any, Self
 
 import msgspec
 
+from phalanx.errors import UserError
+
 PLACES = frozenset(
     {
         *("data_root", "data_dir", "stage", "run_dir", "study_dir", "checkpoint_dir", "output"),
@@ -40,6 +42,21 @@ class RecordedOptions:
             elif value is not None and types[name].startswith("Path"):
                 values[name] = Path(value)
         return cls(**values)
+
+
+def check_values(options: object, *names: str) -> None:
+    """Check options of several values; None stands for a default.
+
+    Raises: UserError for one without a value, or with a value twice.
+    """
+    for name in names:
+        values = getattr(options, name)
+        if values is None:
+            continue
+        if not values:
+            raise UserError(f"{_option(name)} needs at least one value")
+        if len(set(values)) != len(values):
+            raise UserError(f"{_option(name)} names a value twice: {' '.join(map(str, values))}")
 
 
 def deciding_options(config: Configuration) -> dict[str, object]:

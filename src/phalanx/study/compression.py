@@ -13,10 +13,10 @@ from pathlib import Path
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
+from phalanx.records.configuration import check_values
 from phalanx.study.planned import TrainingRun, options_hash
 from phalanx.train.communication_options import Compression, Overlap
 from phalanx.train.config import DatasetName, TrainConfig
-from phalanx.train.parallel_options import option
 
 COUNT = {"PHALANX_COUNT": "1"}
 """Ranks count what they send and receive."""
@@ -89,13 +89,7 @@ class CompressionConfig:
     """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
-        for name in ("compressors", "seeds"):
-            if not getattr(self, name):
-                raise UserError(f"{option(name)} needs at least one value")
-        for name in ("compressors", "links", "seeds"):
-            values = getattr(self, name)
-            if len(set(values)) != len(values):
-                raise UserError(f"{option(name)} names a value twice: {' '.join(map(str, values))}")
+        check_values(self, "compressors", "seeds", *(["links"] if self.links else []))
         for link in self.links:
             if Link.parse(link).bandwidth_bytes_per_s is None:
                 raise UserError(f"--links {link} has no bandwidth: give it as 1Gbit/s,1ms")

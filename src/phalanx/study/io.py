@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from phalanx.errors import UserError
+from phalanx.records.configuration import check_values
 from phalanx.records.io import Cache, Format
 from phalanx.study.planned import options_hash
 
@@ -52,12 +53,7 @@ class IoStudyConfig:
     interrupted study goes on when its command is given again."""
 
     def __post_init__(self) -> None:
-        for name in ("profiles", "formats", "readers", "depth", "compute_scales", "cache"):
-            values, option = getattr(self, name), name.replace("_", "-")
-            if not values:
-                raise UserError(f"--{option} needs at least one value")
-            if len(set(values)) != len(values):
-                raise UserError(f"--{option} names a value twice: {' '.join(map(str, values))}")
+        check_values(self, "profiles", "formats", "readers", "depth", "compute_scales", "cache")
         stems = [Path(name).stem for name in self.profiles]
         if len(set(stems)) != len(stems):
             raise UserError(f"--profiles {' '.join(self.profiles)}: their runs would share a name")

@@ -14,6 +14,7 @@ from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
+from phalanx.records.configuration import check_values
 from phalanx.study.planned import TrainingRun, options_hash
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
 
@@ -122,12 +123,7 @@ class LargeBatchConfig:
     """A run that shows nothing new for this long has failed."""
 
     def __post_init__(self) -> None:
-        for name in ("batch_sizes", "remedies", "seeds"):
-            values, word = getattr(self, name), f"--{name.replace('_', '-')}"
-            if values is not None and not values:
-                raise UserError(f"{word} needs at least one value")
-            if values is not None and len(set(values)) != len(values):
-                raise UserError(f"{word} names a value twice: {' '.join(map(str, values))}")
+        check_values(self, "batch_sizes", "remedies", "seeds")
         if self.batch_sizes is not None and min(self.batch_sizes) < 1:
             raise UserError(f"--batch-sizes must be at least 1, not {min(self.batch_sizes)}")
 

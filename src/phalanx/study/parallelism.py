@@ -11,6 +11,7 @@ from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
+from phalanx.records.configuration import check_values
 from phalanx.study.planned import PlannedRun, TrainingRun, options_hash
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import DatasetName, TrainConfig
@@ -111,12 +112,7 @@ class ParallelismConfig:
     """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
-        for name in ("models", "schemes", "ranks", "seeds", "hidden", "workers"):
-            values = getattr(self, name)
-            if values is not None and not values:
-                raise UserError(f"--{name} needs at least one value")
-            if values is not None and len(set(values)) != len(values):
-                raise UserError(f"--{name} names a value twice: {values}")
+        check_values(self, "models", "schemes", "ranks", "seeds", "hidden", "workers")
         if not self.algorithms_s >= 0:
             raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
         for name in ("ranks", "hidden", "workers"):

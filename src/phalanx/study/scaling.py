@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from phalanx.errors import UserError
 from phalanx.models.options import ModelName
+from phalanx.records.configuration import check_values
 from phalanx.study.planned import TrainingRun, options_hash
 from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
 from phalanx.train.parallel_options import Strategy
@@ -85,12 +85,7 @@ class ScalingConfig:
     """A run whose ranks have waited this long for each other has failed."""
 
     def __post_init__(self) -> None:
-        for name in ("models", "strategies", "ranks", "threads", "batch_sizes", "seeds"):
-            values = getattr(self, name)
-            if values is not None and not values:
-                raise UserError(f"--{name.replace('_', '-')} needs at least one value")
-            if values is not None and len(set(values)) != len(values):
-                raise UserError(f"--{name.replace('_', '-')} names a value twice: {values}")
+        check_values(self, "models", "strategies", "ranks", "threads", "batch_sizes", "seeds")
 
 
 def plan(study: ScalingConfig, cores: int) -> list[TrainingRun]:

@@ -10,7 +10,7 @@ from phalanx.bench.io.profile import read_profile
 from phalanx.bench.io.scaling import ScaleOptions, Workload, scale_workload
 from phalanx.bench.sizes import parse_size
 from phalanx.errors import UserError
-from phalanx.records.configuration import RecordedOptions
+from phalanx.records.configuration import RecordedOptions, check_values
 from phalanx.records.io import Cache, Format, Loader, Profile, ReaderKind
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -96,12 +96,7 @@ class IoConfig(RecordedOptions):
     """Timeout of ranks that wait for each other."""
 
     def __post_init__(self) -> None:
-        for name in ("formats", "readers", "depth", "kinds", "cache", "ranks"):
-            values = getattr(self, name)
-            if not values:
-                raise UserError(f"--{name} needs at least one value")
-            if len(set(values)) != len(values):
-                raise UserError(f"--{name} names a value twice: {' '.join(map(str, values))}")
+        check_values(self, "formats", "readers", "depth", "kinds", "cache", "ranks")
         self._at_least("readers", 0)
         for name in ("depth", "ranks", "runs", "samples", "steps", "batch_size"):
             self._at_least(name, 1)

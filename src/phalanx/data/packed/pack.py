@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from phalanx.data.packed.buffer_pool import BufferPool
 from phalanx.data.packed.damage import ALTERED_CHECKSUM, DamagedError, describe_outcome
 from phalanx.data.packed.decode import decode_image
-from phalanx.data.packed.index import Field, PackIndex, Shard, element, sample_bytes
+from phalanx.data.packed.index import Field, element, sample_bytes
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.part_reader import LocatedParts, PartReader
 
@@ -24,14 +24,6 @@ Indices = NDArray[np.int64]
 class Pack:
     """One split of a pack. Thread-safe; a forked or spawned process opens its own files (as a
     pickled Pack does)."""
-
-    folder: Path
-    index: PackIndex
-    num_samples: int
-    fields: dict[str, Field]
-    shards: Sequence[Shard]
-    first_samples: NDArray[np.int64]
-    """(shards + 1,): the number of each shard's first sample, and `num_samples`."""
 
     def __init__(self, folder: Path, damaged: Literal["stop", "skip"] = "stop") -> None:
         """Read the index; shards are opened at first read.
@@ -52,7 +44,8 @@ class Pack:
         self._relocated: dict[int, Path] = {}
         self._numbers = {field.name: i for i, field in enumerate(self.index.fields)}
         self._reader = PartReader(self.index, self._path, is_strict=damaged == "stop")
-        self.first_samples = self._reader.first_samples
+        self.first_samples: NDArray[np.int64] = self._reader.first_samples
+        """(shards + 1,): the number of each shard's first sample, and `num_samples`."""
         self._reader.check_files()
 
     @property

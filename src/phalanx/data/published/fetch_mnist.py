@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -26,8 +26,6 @@ from phalanx.errors import UserError
 
 TIMEOUT_S = 30.0
 _GZIP_OVERHEAD_BYTES = 1 << 16  # more than gzip adds to bytes that it cannot compress
-
-Fetch = Callable[[str], None]
 
 
 class DownloadListener(Protocol):
@@ -106,31 +104,22 @@ def _fetch_from(
 
     A part that was begun elsewhere may not fit what this mirror sends: then it begins anew.
     """
-    was_begun = part.exists()
-    get = partial(
-        download,
-        url,
-        part,
-        timeout_s=timeout_s,
-        limit_bytes=file.num_bytes + _GZIP_OVERHEAD_BYTES,
-        on_bytes=on_bytes,
-    )
-    try:
-        _verified(get, part, file)
-    except (_WrongBytesError, TooLongError):
-        if not was_begun:
-            raise
-        _verified(get, part, file)
-
-
-def _verified(get: Callable[[], None], part: Path, file: PublishedFile) -> None:
-    """Run `get`, and remove `part` when it does not hold the published bytes then."""
-    try:
-        get()
-        _check(part, file)
-    except (_WrongBytesError, TooLongError):
-        part.unlink(missing_ok=True)
-        raise
+    has_begun = part.exists()
+    while True:
+        try:
+            download(
+                url,
+                part,
+                timeout_s=timeout_s,
+                limit_bytes=file.num_bytes + _GZIP_OVERHEAD_BYTES,
+                on_bytes=on_bytes,
+            )
+            return _check(part, file)
+        except (_WrongBytesError, TooLongError):
+            part.unlink(missing_ok=True)
+            if not has_begun:
+                raise
+            has_begun = False
 
 
 def _check(part: Path, file: PublishedFile) -> None:
