@@ -1,12 +1,14 @@
-"""Waiting for a job: how long it may be silent, and what its last records may be."""
+"""Starting a job and waiting for it: its processes, how long it may be silent, its last records."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from phalanx.errors import UserError
 from phalanx.jobs.outcome import JobExit
-from phalanx.jobs.runtime import START_S, watch
+from phalanx.jobs.runtime import START_S, THREAD_POOLS, RankJob, watch
+from phalanx.launch.installation import MpiInstallation, Vendor
 
 
 class Clock:
@@ -76,3 +78,30 @@ def test_torn_records_do_not_hide_how_it_ended(
     job = EndedAt(clock, at_s=5)
     ending = watch(job, update, silent_s=40, has_launcher=has_launcher)  # type: ignore[arg-type]
     assert ending == JobExit(1, rank, 40)
+
+
+@pytest.mark.parametrize("vendor", [None, "openmpi"])
+def test_a_job_is_one_launcher_or_a_process_per_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vendor: Vendor | None
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    mpi = None
+    if vendor:
+        name = Path("mpiexec")
+        mpi = MpiInstallation(vendor=vendor, version="1", mpiexec=name, source="path")
+    job = RankJob(
+        folder=tmp_path,
+        ranks=3,
+        program=["rank", "folder"],
+        mpi=mpi,
+        threads=2,
+        silent_s=1.0,
+        environment={"ADDED": "1"},
+    )
+    commands = job.commands()
+    assert len(commands) == (1 if vendor else 3)
+    for number, command in enumerate(commands):
+        assert command.words[-2:] == ("rank", "folder")
+        assert {command.environment[name] for name in THREAD_POOLS} == {"2"}
+        assert command.environment["ADDED"] == "1"
+        assert command.environment.get("RANK") == (None if vendor else str(number))

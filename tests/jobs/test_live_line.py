@@ -1,0 +1,59 @@
+"""The live line on a terminal, and what stays of it elsewhere."""
+
+import io
+from collections.abc import Iterable
+
+import pytest
+from rich.console import Console
+
+from phalanx.jobs.live_line import LiveLine, bar
+from phalanx.records.schema import Event, NoticeEvent
+
+
+class Counted:
+    """Number of events so far; every event becomes a line."""
+
+    num_events = 0
+
+    def take(self, events: Iterable[Event]) -> list[str]:
+        lines = [event.text for event in events if isinstance(event, NoticeEvent)]
+        self.num_events += len(lines)
+        return lines
+
+    def text(self) -> str:
+        return f"{self.num_events} so far"
+
+
+def console(*, is_terminal: bool) -> tuple[Console, io.StringIO]:
+    printed = io.StringIO()
+    return Console(file=printed, width=80, force_terminal=is_terminal, highlight=False), printed
+
+
+@pytest.mark.parametrize("label", [None, "run 1"])
+def test_a_terminal_shows_the_text_and_others_the_lines_alone(label: str | None) -> None:
+    for is_terminal in (True, False):
+        shown, printed = console(is_terminal=is_terminal)
+        with LiveLine(shown, label) as line:
+            line.show(Counted(), [NoticeEvent(at_s=0.0, text="a [notice]")])
+        assert ("a [notice]" in printed.getvalue()) == (label is None)
+        text = "run 1  1 so far" if label else "1 so far"
+        assert (text in printed.getvalue()) == is_terminal
+
+
+def test_elsewhere_than_on_a_terminal_each_tenth_of_a_phase_is_a_line() -> None:
+    shown, printed = console(is_terminal=False)
+    with LiveLine(shown) as line:
+        for done in (0.0, 0.01, 0.1, 0.19, 1.0):
+            line.show_phase("first", "work", done)
+        line.show_phase("second", "more work", 1.0)
+    assert [row.split("%")[0].split()[-1] for row in printed.getvalue().splitlines()] == [
+        *("0", "10", "100", "100")
+    ]
+    assert printed.getvalue().splitlines()[-1].endswith("0 s  more work")
+
+
+@pytest.mark.parametrize(
+    ("done", "drawn"), [(0.0, "░" * 20), (0.5, "█" * 10 + "░" * 10), (1.0, "█" * 20)]
+)
+def test_the_bar_is_as_long_as_what_is_done(done: float, drawn: str) -> None:
+    assert bar(done) == f"{drawn} {done:4.0%}"
