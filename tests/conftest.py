@@ -2,8 +2,9 @@
 
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,10 +16,13 @@ from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
+from tests.forking import python
 
 # A shell starts background jobs with both ignored, and the tests' processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+# Every process that a test starts would compile all modules anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # On a busy machine: PHALANX_TEST_PATIENCE=4 pytest --timeout 480
 PATIENCE = float(os.environ.get("PHALANX_TEST_PATIENCE", "1"))
@@ -33,8 +37,9 @@ def long(*values: object) -> ParameterSet:
 class Ranks:
     """Runs a program on ranks and gives its output; fails the test when the program fails."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, interpreter: Path) -> None:
         self._log = log
+        self._interpreter = str(interpreter)
 
     def mpi(
         self,
@@ -47,7 +52,7 @@ class Ranks:
         command = mpi_job(
             find_mpi(os.environ),
             count,
-            [sys.executable, str(program), *words],
+            [self._interpreter, str(program), *words],
             cores=usable_cores(),
             environ=os.environ,
         )
@@ -74,7 +79,9 @@ class Ranks:
         environment: Mapping[str, str],
         timeout_s: float = 90,
     ) -> str:
-        commands = local_commands(count, [sys.executable, str(program), *words], environ=os.environ)
+        commands = local_commands(
+            count, [self._interpreter, str(program), *words], environ=os.environ
+        )
         return self._run(commands, timeout_s, environment)
 
     def _run(
@@ -99,13 +106,50 @@ class Ranks:
         return output
 
 
+@pytest.fixture(scope="session")
+def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter that runs programs in forks of a process that has imported PyTorch."""
+    folder = tmp_path_factory.mktemp("forking")
+    stand_in = folder / "python"
+    stand_in.write_text(f"#!{sys.executable} -IS\n{Path(python.__file__).read_text()}")
+    stand_in.chmod(0o755)
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.forking.server", str(folder / "socket")],
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, **ONE_THREAD, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        assert server.stdout.readline() == b"ready\n"
+        yield stand_in
+        server.stdin.close()
+
+
 @pytest.fixture
-def ranks(tmp_path: Path) -> Ranks:
+def new_ranks(tmp_path: Path) -> Ranks:
+    """Ranks that are processes of their own from the start."""
+    return _ranks(tmp_path, Path(sys.executable))
+
+
+@pytest.fixture
+def ranks(new_ranks: Ranks) -> Ranks:
+    return new_ranks
+
+
+@pytest.fixture
+def forked_ranks(tmp_path: Path, forking_python: Path) -> Ranks:
+    """Ranks that are forks, in which PyTorch need not be imported anew."""
+    return _ranks(tmp_path, forking_python)
+
+
+def _ranks(folder: Path, interpreter: Path) -> Ranks:
     try:
         find_mpi(os.environ)
     except UserError as error:
         pytest.skip(str(error))
-    return Ranks(tmp_path / "ranks.log")
+    return Ranks(folder / "ranks.log", interpreter)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_what_keeps_ranks_from_mapping_has_them_copy(
 @pytest.mark.mpi
 @NEEDS_KERNELS
 def test_ranks_that_count_processes_each_for_themselves(
-    ranks: Ranks,
+    new_ranks: Ranks,
     programs: Callable[[str], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -85,6 +85,6 @@ def test_ranks_that_count_processes_each_for_themselves(
     if subprocess.run([*OWN_PROCESSES, "true"], capture_output=True).returncode:
         pytest.skip("namespaces cannot be made here")
     monkeypatch.setenv("OMPI_MCA_btl", "self,tcp")  # its shared memory fails with equal numbers
-    output = ranks.mpi(2, programs("own_processes.py"), str(tmp_path))
+    output = new_ranks.mpi(2, programs("own_processes.py"), str(tmp_path))
     assert all(f"rank {rank} of 2 is done" in output for rank in range(2)), output
     assert output.count("share no memory: rank 1 of the node cannot map that of rank 0") == 1

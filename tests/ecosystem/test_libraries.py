@@ -6,6 +6,7 @@ backend makes the same bits.
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def results(output: str) -> dict[str, tuple[str, str]]:
 @pytest.fixture(scope="module")
 def without_phalanx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
     """What they make by themselves."""
-    ranks = Ranks(tmp_path_factory.mktemp("without") / "ranks.log")
+    ranks = Ranks(tmp_path_factory.mktemp("without") / "ranks.log", Path(sys.executable))
     program = Path(__file__).parent / "programs" / "libraries.py"
     environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     output = ranks.torchrun(2, program, "none", environment=environment, timeout_s=LIMIT_S)

@@ -1,0 +1,1 @@
+"""Python programs that start in milliseconds: forks of one process that has imported PyTorch."""

@@ -1,0 +1,88 @@
+"""Stands in for the interpreter: has the fork server run a program, and ends as that ends.
+
+Copied beside the socket of the server, as an executable file:
+
+    python <file or -m module> <word>...
+
+The program gets the working directory, environment and open files of this process, and the signals
+that reach it; it is killed when this process dies. Imports little: it must start in milliseconds.
+Other options of the interpreter are left to the interpreter itself.
+"""
+
+import array
+import os
+import signal
+import socket
+import sys
+
+NUMBER_BYTES = 4
+"""The size of the program's process id, which is sent when it starts, and of its wait status."""
+ENDING = 128
+FORWARDED = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGHUP,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+
+
+def inherited_files() -> list[int]:
+    """Return the open files, without the one by which the folder itself is listed."""
+    found = []
+    for number in map(int, os.listdir("/proc/self/fd")):
+        try:
+            os.fstat(number)
+        except OSError:
+            continue
+        found.append(number)
+    return sorted(found)
+
+
+def send_request(server: socket.socket, python: str, words: list[str], files: list[int]) -> None:
+    document = repr(
+        {
+            "python": python,
+            "words": words,
+            "folder": os.getcwd(),  # noqa: PTH109  # pathlib takes milliseconds
+            "environment": dict(os.environb),
+            "files": files,
+            "cores": os.sched_getaffinity(0),
+            "ignored": [int(s) for s in FORWARDED if signal.getsignal(s) is signal.SIG_IGN],
+        }
+    ).encode()
+    header = len(document).to_bytes(NUMBER_BYTES, "little")
+    handed_on = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", files))]
+    server.sendmsg([header], handed_on)
+    server.sendall(document)
+
+
+def receive_number(server: socket.socket) -> int:
+    answer = server.recv(NUMBER_BYTES, socket.MSG_WAITALL)
+    if len(answer) < NUMBER_BYTES:
+        sys.exit("the fork server has ended")
+    return int.from_bytes(answer, "little", signed=True)
+
+
+def main(python: str, words: list[str]) -> None:
+    if words[0].startswith("-") and words[0] != "-m":
+        os.execv(sys.executable, [sys.executable, *words])
+    files = inherited_files()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(f"{os.path.dirname(python)}/socket")  # noqa: PTH120
+        send_request(server, python, words, files)
+        pid = receive_number(server)
+        for number in FORWARDED:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda which, _: os.kill(pid, which))
+        code = os.waitstatus_to_exitcode(receive_number(server))
+    if code < 0:
+        if -code in FORWARDED:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else ENDING - code)
+
+
+if __name__ == "__main__":
+    main(__file__, sys.argv[1:])

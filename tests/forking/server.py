@@ -1,0 +1,213 @@
+"""Runs each program that `python.py` asks for in a fork of a process that has imported PyTorch.
+
+    python -m tests.forking.server <socket>
+
+Ends with its standard input, and its programs with it. Nothing of Phalanx and no MPI is imported
+before the fork: a program meets both as a new interpreter would.
+"""
+
+from __future__ import annotations
+
+import array
+import ast
+import contextlib
+import fcntl
+import gc
+import importlib
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.forking.python import FORWARDED, NUMBER_BYTES
+
+LIBRARIES = (
+    "mpi4py",  # not mpi4py.MPI, which would initialise MPI
+    "msgspec",
+    "safetensors.torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.utils.data",
+)
+READ_AT_IMPORT = ("ATEN", "LD_PRELOAD", "MKL", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
+"""What the variables begin with that the interpreter and its libraries read as they start."""
+AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+MOST_FILES = 250
+HIGH = 500
+"""No program is handed a file by a number as high as this; the received ones are put there."""
+
+
+@dataclass(frozen=True)
+class Running:
+    pid: int
+    connection: socket.socket
+
+
+class Server:
+    """Forks a program for each connection; in the fork, `serve` returns the request."""
+
+    def __init__(self, address: str) -> None:
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(address)
+        self._listening.listen(64)
+        self._running: dict[int, Running] = {}  # by a descriptor that is readable when it ends
+        print("ready", flush=True)
+
+    def serve(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Return the request in each fork, and None in the server when its input has ended."""
+        while True:
+            connections = {running.connection: end for end, running in self._running.items()}
+            ready, _, _ = select.select([0, self._listening, *self._running, *connections], [], [])
+            for source in ready:
+                if source == 0:
+                    return None
+                if source is self._listening:
+                    if (request := self._start()) is not None:
+                        return request
+                elif isinstance(source, int):
+                    self._report_end(source)
+                elif connections[source] in self._running:  # the client sends nothing: it has died
+                    signal.pidfd_send_signal(connections[source], signal.SIGKILL)
+                    self._report_end(connections[source])
+
+    def _start(self) -> tuple[dict[str, Any], list[int]] | None:
+        connection, _ = self._listening.accept()
+        try:
+            request, files = receive_request(connection)
+        except OSError:  # the client was killed while it asked
+            connection.close()
+            return None
+        pid = os.fork()
+        if pid == 0:
+            self._leave(connection)
+            return request, files
+        for file in files:
+            os.close(file)
+        self._running[os.pidfd_open(pid)] = Running(pid, connection)
+        send_number(connection, pid)
+        return None
+
+    def _leave(self, connection: socket.socket) -> None:
+        """Close what the fork inherits of the server."""
+        self._listening.close()
+        connection.close()
+        for end, running in self._running.items():
+            os.close(end)
+            running.connection.close()
+
+    def _report_end(self, end: int) -> None:
+        running = self._running.pop(end)
+        _, status = os.waitpid(running.pid, 0)
+        os.close(end)
+        send_number(running.connection, status)
+        running.connection.close()
+
+
+def receive_request(connection: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    room = socket.CMSG_SPACE(MOST_FILES * array.array("i").itemsize)
+    header, messages, _, _ = connection.recvmsg(NUMBER_BYTES, room)
+    files = array.array("i")
+    for _, _, data in messages:
+        files.frombytes(data)
+    size = int.from_bytes(header, "little")
+    document = connection.recv(size, socket.MSG_WAITALL)
+    if len(header) < NUMBER_BYTES or len(document) < size:
+        for file in files:
+            os.close(file)
+        raise ConnectionError("the client has been killed")
+    return ast.literal_eval(document.decode()), list(files)
+
+
+def send_number(connection: socket.socket, number: int) -> None:
+    with contextlib.suppress(OSError):  # the client has been killed, and with it goes the program
+        connection.sendall(number.to_bytes(NUMBER_BYTES, "little", signed=True))
+
+
+def take_over(request: dict[str, Any], files: list[int]) -> None:
+    """Take the files, cores, folder, environment and signals of the client."""
+    high = [fcntl.fcntl(file, fcntl.F_DUPFD, HIGH) for file in files]
+    for file in files:
+        os.close(file)
+    for file, number in zip(high, request["files"], strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    os.sched_setaffinity(0, request["cores"])
+    os.chdir(request["folder"])
+    os.environb.clear()
+    os.environb.update(request["environment"])
+    for number in FORWARDED:
+        ignored = number in request["ignored"]
+        default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if ignored else default)
+    os.setsid()
+    reopen_streams()
+
+
+def reopen_streams() -> None:
+    """Have the streams ask anew what their files can do."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        former = getattr(sys, name)
+        by_line = name == "stderr" or "PYTHONUNBUFFERED" in os.environ
+        stream = open(  # noqa: SIM115
+            number,
+            mode="w" if number else "r",
+            buffering=1 if by_line else -1,
+            encoding=former.encoding,
+            errors=former.errors,
+            closefd=False,
+        )
+        setattr(sys, name, stream)
+
+
+def read_at_import(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    names = tuple(name.encode() for name in READ_AT_IMPORT)
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(names) and name != AUTOLOAD.encode()
+    }
+
+
+def run(request: dict[str, Any], before: Mapping[bytes, bytes]) -> None:
+    """Do as the interpreter does with the words; the first path is that of the server.
+
+    before: the variables of the server, which its libraries have read.
+    """
+    if read_at_import(os.environb) != read_at_import(before):
+        os.execv(sys.executable, [sys.executable, *request["words"]])
+    words, sys.executable = request["words"], request["python"]
+    import torch
+
+    if torch._is_device_backend_autoload_enabled():
+        torch._import_device_backends()  # as `import torch` ends
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        sys.path[0] = str(Path(words[0]).parent)
+        runpy.run_path(words[0], run_name="__main__")
+
+
+def main() -> None:
+    for number in FORWARDED:
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends pytest, which ends this
+    before = dict(os.environb)
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    gc.freeze()
+    asked = Server(sys.argv[1]).serve()
+    if asked is not None:
+        take_over(*asked)
+        run(asked[0], before)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""A program in a fork is to the caller what it would be in an interpreter of its own."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, sys, time
+print(os.getpid(), os.getcwd(), sys.argv[1:], os.environ.get("WORD"), "torch" in sys.modules)
+sys.stdout.reconfigure(errors="replace")
+print("told", file=sys.stderr, flush=True)
+sys.stdout.flush()
+exec(sys.argv[1])
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    return str(path)
+
+
+def test_files_folder_words_environment_and_exit_code(
+    forking_python: Path, program: str, tmp_path: Path
+) -> None:
+    done = subprocess.run(
+        [forking_python, program, "sys.exit(3)", "b"],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "WORD": "é"},
+        capture_output=True,
+        text=True,
+    )
+    _, said = done.stdout.strip().split(" ", 1)
+    assert (done.returncode, done.stderr) == (3, "told\n")
+    assert said == f"{tmp_path} ['sys.exit(3)', 'b'] é True"
+
+
+def test_variables_that_are_read_at_import_start_an_interpreter(
+    forking_python: Path, program: str
+) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    words = [forking_python, program, "sys.exit(3)"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stdout.strip().endswith("False")
+    assert subprocess.run([forking_python, "-c", "raise SystemExit(4)"]).returncode == 4
+
+
+def test_ignored_signals_stay_so(forking_python: Path, program: str) -> None:
+    words = ["nohup", str(forking_python), program, "os.kill(os.getpid(), 1)"]
+    assert subprocess.run(words, capture_output=True, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV])
+def test_its_death_is_that_of_the_program(
+    forking_python: Path, program: str, number: signal.Signals
+) -> None:
+    words = [forking_python, program, f"os.kill(os.getpid(), {int(number)})"]
+    assert subprocess.run(words, capture_output=True).returncode == -number
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_a_signal_ends_both(forking_python: Path, program: str, number: signal.Signals) -> None:
+    words = [str(forking_python), program, "time.sleep(60)"]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline().split()[0])
+        process.send_signal(number)
+        expected = 1 if number == signal.SIGINT else -number
+        assert process.wait(60) in (expected, -number)
+    until = time.monotonic() + 60
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_an_error_is_printed(forking_python: Path, program: str) -> None:
+    done = subprocess.run([forking_python, program, "1 / 0"], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
