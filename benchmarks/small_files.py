@@ -13,7 +13,7 @@ from statistics import median
 
 from phalanx.bench.io.formats.known import path_of, write_files
 from phalanx.bench.io.formats.store import Shape
-from phalanx.bench.io.samples import sample_blocks
+from phalanx.bench.io.generate import sample_blocks
 
 Costs = dict[str, dict[str, float]]
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from phalanx.bench.io.formats.store import Rows, Shape
+from phalanx.bench.io.generate import sample_blocks
 from phalanx.bench.io.measure import timed_epoch, wait_until
-from phalanx.bench.io.samples import sample_blocks
 
 ROWS = np.concatenate(
     list(sample_blocks(Shape(num_samples=6, sample_bytes=16, shard_samples=6), part=0))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.bench.io.profile import PROFILES, profile_text, read_profile
+from phalanx.bench.io.scaling import PROFILES, profile_text, read_profile
 from phalanx.errors import UserError
 
 # files × samples a file · bytes a sample · batch · compute s/step · floor

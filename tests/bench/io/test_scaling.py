@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.bench.io.profile import PROFILES, read_profile
-from phalanx.bench.io.scaling import ScaleOptions, scale_workload
+from phalanx.bench.io.scaling import PROFILES, ScaleOptions, read_profile, scale_workload
 from phalanx.records.io import Profile
 
 profiles = st.builds(

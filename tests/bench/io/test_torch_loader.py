@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from phalanx.bench.io.formats.store import Shape
-from phalanx.bench.io.generate import DataLocation, generate
+from phalanx.bench.io.generate import DataLocation, generate, wrong_samples
 from phalanx.bench.io.loaders import BatchReader
-from phalanx.bench.io.samples import wrong_samples
 from phalanx.bench.io.torch_loader import TorchLoader
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from phalanx.bench.io.profile import read_profile
-from phalanx.bench.io.scaling import ScaleOptions, Workload, scale_workload
+from phalanx.bench.io.scaling import ScaleOptions, Workload, read_profile, scale_workload
 from phalanx.bench.sizes import parse_size
 from phalanx.errors import UserError
 from phalanx.records.configuration import RecordedOptions, check_values

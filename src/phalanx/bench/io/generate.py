@@ -12,14 +12,55 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from phalanx.bench.io.formats.known import WRITE
-from phalanx.bench.io.formats.store import Rows, Shape
-from phalanx.bench.io.samples import sample_blocks
+from phalanx.bench.io.formats.store import Indices, Rows, Shape
+from phalanx.bench.io.scaling import Workload
 from phalanx.errors import UserError
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 from phalanx.records.io import Format, Generated, Storage
 from phalanx.report.format import amount
+
+GENERATED_BYTES = 8 * 2**20  # at once
+SHARD_BYTES = 64 * 2**20
+MIN_SHARDS = 4
+NUMBER_BYTES = 8
+
+
+def shape_of(workload: Workload, samples_per_file: int) -> Shape:
+    """Return the shape of the data, with at least MIN_SHARDS shards if samples suffice."""
+    most = samples_per_file if samples_per_file > 1 else workload.num_samples
+    shard = min(most, SHARD_BYTES // workload.sample_bytes, -(-workload.num_samples // MIN_SHARDS))
+    return Shape(
+        num_samples=workload.num_samples,
+        sample_bytes=workload.sample_bytes,
+        shard_samples=max(1, shard),
+    )
+
+
+def sample_blocks(shape: Shape, *, part: int) -> Iterator[Rows]:
+    """Yield all samples in order, in blocks of (n, sample_bytes). A sample is its index in 8 bytes
+    and random bytes, which differ between parts."""
+    rows = max(1, GENERATED_BYTES // shape.sample_bytes)
+    for first in range(0, shape.num_samples, rows):
+        n = min(rows, shape.num_samples - first)
+        generator = np.random.Generator(np.random.SFC64([part, first]))
+        words = -(-n * shape.sample_bytes // 8)
+        flat = generator.integers(0, 2**64, words, np.uint64, endpoint=False).view(np.uint8)
+        block = flat[: n * shape.sample_bytes].reshape(n, shape.sample_bytes)
+        numbers = np.arange(first, first + n, dtype="<u8")
+        block[:, :NUMBER_BYTES] = numbers.view(np.uint8).reshape(n, NUMBER_BYTES)
+        yield block
+
+
+def wrong_samples(rows: Rows, indices: Indices) -> int:
+    """Count the rows that are not the requested samples."""
+    if len(rows) != len(indices):
+        return len(indices)
+    numbers = np.ascontiguousarray(rows[:, :NUMBER_BYTES]).view("<u8")[:, 0]
+    return int((numbers != indices.astype(np.uint64)).sum())
+
 
 RESERVE_BYTES = 2**30  # stays free on the disk
 OVERHEAD = 1.05  # of a format over its samples

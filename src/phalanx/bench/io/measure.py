@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from phalanx.bench.io.formats.store import Indices, Rows
-from phalanx.bench.io.generate import DataLocation, data_files
+from phalanx.bench.io.generate import DataLocation, data_files, wrong_samples
 from phalanx.bench.io.loaders import LoaderCache
 from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident
-from phalanx.bench.io.samples import wrong_samples
 from phalanx.bench.io.scaling import Workload
 from phalanx.records.io import READS, Cache, IoCell
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from phalanx.bench.io.cells import cells, compute_times
 from phalanx.bench.io.config import IoConfig
-from phalanx.bench.io.generate import DataLocation
+from phalanx.bench.io.generate import DataLocation, shape_of
 from phalanx.bench.io.measure import LoaderBenchmark
-from phalanx.bench.io.samples import shape_of
 from phalanx.bench.plan import turns
 from phalanx.records.files import EventWriter, rank_file, read_io
 from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgressEvent

@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TypeVar
 
 import msgspec
@@ -19,16 +18,48 @@ from phalanx.data.packed.check_index import check_fields, check_layout, check_ro
 from phalanx.data.packed.field_statistics import measure_fields
 from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, Shard
 from phalanx.data.packed.index_file import encode_index, read_index
-from phalanx.data.packed.progress_file import (
-    PROGRESS,
-    Arguments,
-    add_progress,
-    read_progress,
-    rewrite_progress,
-)
 from phalanx.data.packed.shard_writers import Rows, Sample, ShardWriter, shard_writer
 from phalanx.errors import UserError
-from phalanx.records.files import write_atomically
+from phalanx.records.files import DECODE_ERRORS, write_atomically
+
+PROGRESS = ".progress.jsonl"
+
+
+class Arguments(msgspec.Struct, frozen=True, kw_only=True):
+    """Two packs with the same arguments, of the same data, are the same bytes."""
+
+    layout: Layout
+    fields: list[Field]
+    shard_bytes: int
+    source: str
+    classes: list[str]
+
+
+def read_progress(folder: Path) -> tuple[Arguments, list[Shard]] | None:
+    """Return arguments and complete shards, or None; ignore a truncated last line."""
+    try:
+        lines = (folder / PROGRESS).read_bytes().split(b"\n")[:-1]
+        if not lines:
+            return None
+        arguments = msgspec.json.decode(lines[0], type=Arguments)
+        return arguments, [msgspec.json.decode(line, type=Shard) for line in lines[1:]]
+    except (FileNotFoundError, *DECODE_ERRORS):
+        return None
+
+
+def rewrite_progress(folder: Path, arguments: Arguments, shards: Sequence[Shard]) -> None:
+    """Write the file again, without a truncated last line."""
+    lines = [msgspec.json.encode(line) for line in (arguments, *shards)]
+    write_atomically(folder / PROGRESS, b"\n".join([*lines, b""]))
+
+
+def add_progress(folder: Path, shard: Shard) -> None:
+    """Append and fsync the line of a shard whose files are already on disk."""
+    with (folder / PROGRESS).open("ab") as file:
+        file.write(msgspec.json.encode(shard) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
 
 Result = TypeVar("Result")
 
@@ -105,12 +136,7 @@ class PackWriter:
     def __enter__(self) -> PackWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.finish()
         else:

@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 from phalanx.bench.io.config import FORMATS
 from phalanx.bench.io.formats.known import unavailable_reason
 from phalanx.bench.io.formats.store import Shape, shards_of
-from phalanx.bench.io.generate import DataLocation, data_files, generate
+from phalanx.bench.io.generate import (
+    DataLocation,
+    data_files,
+    generate,
+    sample_blocks,
+    wrong_samples,
+)
 from phalanx.bench.io.loaders import BatchReader
-from phalanx.bench.io.samples import sample_blocks, wrong_samples
 from phalanx.records.io import Format
 
 SHAPES = {
