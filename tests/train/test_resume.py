@@ -2,26 +2,25 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.conftest import ONE_THREAD, Ranks
+from tests.conftest import ONE_THREAD
 
 pytestmark = pytest.mark.mpi
 
 LAYOUTS = {"sequential": 1, "mpi": 2, "shared": 3}
 
 
-def train(folder: Path, strategy: str, epochs: int, *words: str) -> Path:
+def train(python: Path, folder: Path, strategy: str, epochs: int, *words: str) -> Path:
     """The checkpoint after `epochs` epochs; `epoch-0001` is the one before it, if any."""
     small = ("--dataset", "digits", "--train-samples", "700", "--validation-samples", "100")
     layout = ("--strategy", strategy, "--ranks", str(LAYOUTS[strategy]), "--threads", "1")
     command = (
-        *(sys.executable, "-m", "phalanx", "train", *small, *layout, "--dtype", "float64"),
+        *(str(python), "-m", "phalanx", "train", *small, *layout, "--dtype", "float64"),
         *("--lr-schedule", "constant", "--epochs", str(epochs), "--run-dir", str(folder / "run")),
         *("--checkpoint-dir", str(folder), *words),
     )
@@ -40,13 +39,15 @@ CROSSINGS = {
     "optimizer",
     [name if name == "adam" else pytest.param(name, marks=pytest.mark.long) for name in CROSSINGS],
 )
-def test_strategies_go_on_from_each_other(ranks: Ranks, tmp_path: Path, optimizer: str) -> None:
+def test_strategies_go_on_from_each_other(
+    forking_python: Path, tmp_path: Path, optimizer: str
+) -> None:
     words = ("--optimizer", optimizer, "--weight-decay", "0.01")
-    truth = train(tmp_path / "truth", "sequential", 2, *words)
+    truth = train(forking_python, tmp_path / "truth", "sequential", 2, *words)
     for first, second in CROSSINGS[optimizer]:
-        begun = train(tmp_path / first, first, 1, *words)
+        begun = train(forking_python, tmp_path / first, first, 1, *words)
         folder = tmp_path / f"{first}-{second}"
-        resumed = train(folder, second, 2, "--resume", str(begun), *words)
+        resumed = train(forking_python, folder, second, 2, "--resume", str(begun), *words)
         for name in ("model", "optimizer"):
             expected = load_file(truth / f"{name}.safetensors")
             found = load_file(resumed / f"{name}.safetensors")
