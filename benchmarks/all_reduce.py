@@ -25,7 +25,7 @@ from phalanx.report.collectives.comparison import (
     collective_results,
     path_comparisons,
 )
-from phalanx.report.collectives.finding_sentences import comparison_text
+from phalanx.report.collectives.findings import comparison_text
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.format import duration, size
 

@@ -7,12 +7,14 @@ import pytest
 from msgspec.structs import replace as changed
 
 from phalanx.records.schema import Event, StepEvent
-from phalanx.report.charts.overlap import hidden_and_exposed, overlap_rows
-from phalanx.report.findings import findings
+from phalanx.report.charts.chart_rows import overlap_rows
+from phalanx.report.charts.scaling import hidden_and_exposed
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.format import percent
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
-from phalanx.report.page import render, study_content
+from phalanx.report.page import render
+from phalanx.report.scaling.findings import findings
+from phalanx.report.scaling.page import scaling_content
 from tests.report import made_study
 from tests.report.made_study import Job, make_study
 from tests.report.trace.made_trace import make_trace
@@ -81,7 +83,7 @@ def test_it_is_on_the_page_and_in_its_findings(study: StudyMeasures) -> None:
     topic = next(topic for topic in findings(study) if topic.title == "Hidden communication")
     measured = next(run.overlap for run in study.runs if run.overlap)
     assert percent(measured.hidden_share, 0) in topic.sentences[0].text
-    page = render(study_content(study))
+    page = render(scaling_content(study))
     assert "Hidden and exposed communication" in page
     assert "hideable_ms" in page
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from phalanx.report.folder import read_folder
-from phalanx.report.page import study_content
 from phalanx.report.published.beside import MNIST_SAMPLES, beside_published, published
+from phalanx.report.scaling.page import scaling_content
 
 
 def test_every_published_value_has_a_source_and_says_what_differs() -> None:
@@ -22,7 +22,7 @@ def test_a_study_of_images_stands_beside_them(full: Path) -> None:
     assert len(table.rows) == len(own) + len(published())
     cell = measures.cells[0]
     assert float(own[0][3]) == round(MNIST_SAMPLES / cell.images_per_s, 2)
-    assert table.title in [made.title for made in study_content(measures).tables]
+    assert table.title in [made.title for made in scaling_content(measures).tables]
 
 
 def test_other_data_is_not_compared_with_them(full: Path) -> None:

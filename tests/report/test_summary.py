@@ -4,14 +4,15 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phalanx.report.summary import summary_table
+from phalanx.report.folder import read_folder
+from phalanx.report.scaling.summary import summary_table
 from tests.report.made_study import make_study, scaling_jobs
 
 
 def printed(folder: Path, width: int = 80) -> list[str]:
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(summary_table(folder))
+        console.print(summary_table(read_folder(folder)))
     return capture.get().splitlines()
 
 

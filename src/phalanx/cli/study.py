@@ -23,7 +23,7 @@ from phalanx.models.options import ModelName
 from phalanx.records.files import read_bench
 from phalanx.report.parallelism.study_data import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary
-from phalanx.report.summary import show_summary
+from phalanx.report.scaling.summary import show_summary
 from phalanx.study.execute import execute, open_study, set_aside
 from phalanx.study.parallelism import ParallelismConfig
 from phalanx.study.parallelism import default_folder as parallelism_folder

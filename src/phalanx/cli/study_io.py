@@ -20,7 +20,7 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import RUNS, this_command
 from phalanx.records.io import IoBench
 from phalanx.report.format import amount
-from phalanx.report.io.study_findings import print_summary
+from phalanx.report.io.summary import print_summary
 from phalanx.study.execute import is_done, open_study, set_aside
 from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
 from phalanx.study.planned import command_words

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.records.schema import Environment
+from phalanx.report.content import Topic, make_topic
 from phalanx.report.format import joined
 from phalanx.report.measures import RunMeasure
-from phalanx.report.topic import Sentence, Topic
 
 CHANGED = "-changed"
 """What ends the commit of a tree that was changed since."""
@@ -31,11 +31,11 @@ def comparability_topic(runs: Sequence[RunMeasure]) -> Topic:
     texts = [text for name, words in FACTS.items() if (text := _differing(name, words, known))]
     if any((environment.commit or "").endswith(CHANGED) for environment in known):
         texts.append("Made by a source tree that was changed since its commit.")
-    return Topic(
-        title="Not made alike",
-        rule="Runs of several commits, machines or versions are in one comparison: what differs "
+    return make_topic(
+        "Not made alike",
+        "Runs of several commits, machines or versions are in one comparison: what differs "
         "between them may be that.",
-        sentences=tuple(Sentence(label="", text=text) for text in texts),
+        [("", text) for text in texts],
     )
 
 

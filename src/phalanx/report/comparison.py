@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
 
 from phalanx.records.schema import Run, Setting
-from phalanx.report.measures import PARTS, EpochMeasure, RunMeasure
+from phalanx.report.format import percent
+from phalanx.report.measures import PARTS, RunMeasure
 from phalanx.report.options import (
     MODEL_SIZES,
     Options,
@@ -90,6 +91,14 @@ class SeedSpread:
     high: float
     seeds: int  # number of different seeds
 
+    @property
+    def text(self) -> str:
+        """98.20 %, from 98.06 % to 98.32 % over 4 seeds."""
+        if self.seeds == 1:
+            return f"{percent(self.mean, 2)} with one seed"
+        ends = f"from {percent(self.low, 2)} to {percent(self.high, 2)}"
+        return f"{percent(self.mean, 2)}, {ends} over {self.seeds} seeds"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -117,11 +126,15 @@ class Cell:
     @property
     def accuracy_by_seed(self) -> dict[int, float]:
         """Validation accuracy after the last epoch; of runs of one seed the last."""
-        return _by_seed(self.runs, lambda epoch: epoch.validation_accuracy)
+        return by_seed(self.runs, final_accuracy)
 
     @property
     def loss_by_seed(self) -> dict[int, float]:
-        return _by_seed(self.runs, lambda epoch: epoch.validation_loss)
+        return by_seed(self.runs, final_loss)
+
+    @property
+    def is_sequential(self) -> bool:
+        return self.layout.strategy == "sequential"
 
     @property
     def efficiency(self) -> float | None:
@@ -248,8 +261,8 @@ def _cell(workload: TrainingWorkload, layout: ParallelLayout, runs: Sequence[Run
         images_per_s=samples / median(times_s),
         communication_share=fmean(shares) if shares else None,
         step_parts_s=_mean_parts(runs),
-        loss=_spread(runs, [r.trained[-1].validation_loss for r in runs]),
-        accuracy=_spread(runs, [r.trained[-1].validation_accuracy for r in runs]),
+        loss=spread_over(runs, final_loss),
+        accuracy=spread_over(runs, final_accuracy),
     )
 
 
@@ -258,21 +271,33 @@ def _mean_parts(runs: Sequence[RunMeasure]) -> tuple[float, ...] | None:
     return tuple(fmean(p[i] for p in parts) for i in range(len(PARTS))) if parts else None
 
 
-def _spread(runs: Sequence[RunMeasure], values: Sequence[float | None]) -> SeedSpread | None:
-    known = [value for value in values if value is not None]
-    seeds = {r.run.setting.seed for r in runs if r.run}
+ValueOfRun = Callable[[RunMeasure], float | None]
+
+
+def final_accuracy(run: RunMeasure) -> float | None:
+    """Validation accuracy after the last epoch."""
+    return run.trained[-1].validation_accuracy if run.trained else None
+
+
+def final_loss(run: RunMeasure) -> float | None:
+    return run.trained[-1].validation_loss if run.trained else None
+
+
+def spread_over(runs: Sequence[RunMeasure], value_of: ValueOfRun) -> SeedSpread | None:
+    """Return the mean and the ends of a value over runs; None where none has it."""
+    known = [value for run in runs if (value := value_of(run)) is not None]
+    seeds = {run.setting.seed for run in runs if run.setting}
     if not known:
         return None
     return SeedSpread(mean=fmean(known), low=min(known), high=max(known), seeds=len(seeds))
 
 
-def _by_seed(
-    runs: Sequence[RunMeasure], value: Callable[[EpochMeasure], float | None]
-) -> dict[int, float]:
+def by_seed(runs: Sequence[RunMeasure], value_of: ValueOfRun) -> dict[int, float]:
+    """Return a value by seed; of runs of one seed that of the last."""
     return {
-        run.setting.seed: found
+        run.setting.seed: value
         for run in runs
-        if run.setting and run.trained and (found := value(run.trained[-1])) is not None
+        if run.setting and (value := value_of(run)) is not None
     }
 
 
@@ -290,3 +315,14 @@ def _with_speed_up(cell: Cell, cells: Sequence[Cell]) -> Cell:
 def speed_up(reference: Cell, cell: Cell, *, comparisons: int = 1) -> Interval | None:
     """Return the interval of `cell`'s speed-up over `reference`, or None with too few epochs."""
     return ratio_of_times(reference.times, cell.times, comparisons=comparisons)
+
+
+def undecided(best: Cell, cells: Sequence[Cell]) -> list[Cell]:
+    """Return the cells that are not significantly slower than `best`, the fastest one."""
+    others = [cell for cell in cells if cell is not best]
+    found = []
+    for cell in others:
+        interval = speed_up(cell, best, comparisons=len(others))
+        if interval is None or interval.verdict(1) != "higher":
+            found.append(cell)
+    return found

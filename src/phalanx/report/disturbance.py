@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from phalanx.report.content import Topic, make_topic
 from phalanx.report.format import fixed, percent
 from phalanx.report.measures import RunMeasure
 from phalanx.report.statistics import SPREAD_FACTOR, is_spread, spread
-from phalanx.report.topic import Sentence, Topic
 
 QUIET_SHARE = 0.9
 """Of the time around a run: a thread on each core that has less of it was not alone."""
@@ -42,20 +42,20 @@ def disturbance_topic(runs: Sequence[RunMeasure]) -> Topic:
     sentences = []
     if lost := _lost(runs):
         text = f"Something else took {lost}: these are not the times of a quiet machine."
-        sentences.append(Sentence(label="", text=text))
+        sentences.append(("", text))
     uneven = [(spread(t), run, t) for run in completed if is_spread(t := run.timed_s)]
     for factor, run, times in sorted(uneven, key=lambda item: -item[0])[:RUNS_SHOWN]:
         text = f"epochs of {', '.join(map(fixed, times))} s, {factor:.1f} times apart."
-        sentences.append(Sentence(label=run.name, text=text))
+        sentences.append((run.name, text))
     if len(uneven) > RUNS_SHOWN:
         text = f"{len(uneven) - RUNS_SHOWN} more runs have epochs as far apart."
-        sentences.append(Sentence(label="", text=text))
-    return Topic(
-        title="Disturbance",
-        rule="Before and after each run a thread on every core measured how much of it it had: "
+        sentences.append(("", text))
+    return make_topic(
+        "Disturbance",
+        "Before and after each run a thread on every core measured how much of it it had: "
         f"under {percent(QUIET_SHARE, 0)} something else was at work. Runs are named whose slowest "
         f"timed epoch takes more than {SPREAD_FACTOR:g} times their fastest.",
-        sentences=tuple(sentences),
+        sentences,
     )
 
 

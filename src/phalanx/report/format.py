@@ -33,6 +33,17 @@ def percent(share: float, decimals: int) -> str:
     return f"{share * 100:.{decimals}f} %"
 
 
+def share(value: float | None, decimals: int) -> str:
+    """Format a share for a column: as `percent`, or that it is not known."""
+    return UNKNOWN if value is None else percent(value, decimals)
+
+
+def signed_percent(difference: float) -> str:
+    """A relative difference with its sign: +3.1 %."""
+    text = f"{difference * 100:+.1f} %"
+    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", MINUS)
+
+
 def points(difference: float) -> str:
     """A difference of two shares in percentage points, with its sign: +0.05."""
     text = f"{difference * 100:+.2f}"
@@ -59,6 +70,33 @@ def joined(parts: Sequence[str]) -> str:
     if len(parts) < 2:
         return "".join(parts)
     return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+NAMED = 3  # of a list in a sentence
+
+
+def first_few(names: Sequence[str]) -> str:
+    """a, b, c and 2 more."""
+    rest = len(names) - NAMED
+    return joined([*names[:NAMED], *([f"{rest} more"] if rest > 0 else [])])
+
+
+def sentence(text: str) -> str:
+    """Begin with a capital and end with a full stop; names such as HDF5 keep theirs."""
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def comparison_text(interval: Interval | None, what: str, *, units: str = "epochs") -> str:
+    """1.93 times (1.81 to 2.05) as fast as `what`, or that it cannot be told."""
+    if interval is None:
+        return f"not told from {what} by so few {units}"
+    match interval.verdict(1):
+        case "higher":
+            return f"{ratio(interval)} as fast as {what}"
+        case "lower":
+            return f"slower than {what}, which is {ratio(interval.inverse)} as fast"
+        case _:
+            return f"not told from {what}: {ratio(interval)} as fast"
 
 
 def microseconds(value_s: float | None) -> str:

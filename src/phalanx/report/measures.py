@@ -30,6 +30,7 @@ SCRATCH_MODEL = "network"
 WARM_UP_FROM_EPOCHS = 3  # minimum of epochs to leave the first out
 
 RunStatus = Status | Literal["missing", "damaged"]
+CountingEvent = EpochEvent | EvaluationEvent | TrainingEvaluationEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,6 +248,17 @@ def _final_train_accuracy(ranks: Iterable[RankMeasure]) -> float | None:
     return _accuracy(known, max(rank.targets_per_sample for rank in everyone))
 
 
+def step_times(ranks: Iterable[Sequence[StepEvent]]) -> list[float]:
+    """Return the time of every step on its slowest rank, of the ranks that make steps."""
+    by_rank = [[sum(parts_of(step)) for step in steps] for steps in ranks if steps]
+    return [max(times) for times in zip(*by_rank, strict=False)]
+
+
+def parts_of(step: StepEvent) -> tuple[float, ...]:
+    """Seconds of a step, in the order of PARTS."""
+    return tuple(getattr(step, f"{part}_s") for part in PARTS)
+
+
 def timed_epochs(epochs: Sequence[int]) -> tuple[int, ...]:
     """The epochs whose time counts: the first is warm-up, unless there are fewer than three."""
     return tuple(epochs[1:] if len(epochs) >= WARM_UP_FROM_EPOCHS else epochs)
@@ -343,23 +355,17 @@ def _epoch(
 
 
 def _mean_loss(
-    events: Sequence[EpochEvent] | Sequence[EvaluationEvent], targets_per_sample: int
+    events: Sequence[EpochEvent | EvaluationEvent], targets_per_sample: int
 ) -> float | None:
     targets = _targets(events, targets_per_sample)
     return mean_loss(sum(e.loss_sum for e in events), targets) if targets else None
 
 
-def _accuracy(
-    events: Sequence[EpochEvent] | Sequence[EvaluationEvent] | Sequence[TrainingEvaluationEvent],
-    targets_per_sample: int,
-) -> float | None:
+def _accuracy(events: Sequence[CountingEvent], targets_per_sample: int) -> float | None:
     return _ratio(sum(e.correct for e in events), _targets(events, targets_per_sample))
 
 
-def _targets(
-    events: Sequence[EpochEvent] | Sequence[EvaluationEvent] | Sequence[TrainingEvaluationEvent],
-    targets_per_sample: int,
-) -> int:
+def _targets(events: Sequence[CountingEvent], targets_per_sample: int) -> int:
     return sum(e.samples for e in events) * targets_per_sample
 
 

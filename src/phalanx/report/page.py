@@ -1,4 +1,4 @@
-"""Puts measures, findings, charts and tables together into one HTML page that needs no network."""
+"""Writing of a page: content rendered into one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -19,39 +19,23 @@ from phalanx.report.charts.figure import Figure
 from phalanx.report.charts.theme import CONFIG
 from phalanx.report.collectives.folder import holds_benches
 from phalanx.report.collectives.page import collectives_content
-from phalanx.report.comparison import sequential_reference, speed_up
 from phalanx.report.compression.page import compression_content
-from phalanx.report.compression.study_data import KIND as COMPRESSION
-from phalanx.report.content import Content, KeyFigure, machine
-from phalanx.report.findings import findings, headline, scaling_cells
+from phalanx.report.content import Content
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.format import percent, seconds, span
 from phalanx.report.io.folder import holds_io
-from phalanx.report.io.page import io_content
-from phalanx.report.io.study_page import KIND as IO
-from phalanx.report.io.study_page import io_study_content
+from phalanx.report.io.page import io_content, io_study_content
 from phalanx.report.large_batch.page import large_batch_content
-from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH
-from phalanx.report.parallelism.page import KIND as PARALLELISM
 from phalanx.report.parallelism.page import parallelism_content
-from phalanx.report.published.beside import beside_published
-from phalanx.report.sections import WorkloadData, leading_row, sections, workload_data
-from phalanx.report.tables import (
-    baselines,
-    configurations,
-    environments,
-    executions,
-    sources,
-)
+from phalanx.report.scaling.page import scaling_content
+from phalanx.report.tables import sources
 from phalanx.report.trace.write import write_missing_trace
 
 PAGE_NAME = "report.html"
-SCALING = "scaling"
-CONTENTS: Mapping[str, Callable[[Path], Content]] = {
-    PARALLELISM: parallelism_content,
-    COMPRESSION: compression_content,
-    LARGE_BATCH: large_batch_content,
-    IO: io_study_content,
+CONTENTS: Mapping[str, Callable[[StudyMeasures], Content]] = {
+    "parallelism": parallelism_content,
+    "compression": compression_content,
+    "large-batch": large_batch_content,
+    "io": io_study_content,
 }
 """By the kind of a study; of another kind they are runs to be compared."""
 LIBRARIES = "window.vegaEmbed = vegaEmbed;"
@@ -80,13 +64,12 @@ def content_of(folder: Path) -> Content:
     """
     if (folder / "study.json").exists():
         measures = read_folder(folder)
-        content = CONTENTS.get(measures.study.kind)
-        return content(folder) if content else study_content(measures)
+        return CONTENTS.get(measures.study.kind, scaling_content)(measures)
     if holds_io(folder):
         return io_content(folder)
-    return (
-        collectives_content(folder) if holds_benches(folder) else study_content(read_folder(folder))
-    )
+    if holds_benches(folder):
+        return collectives_content(folder)
+    return scaling_content(read_folder(folder))
 
 
 def render(content: Content) -> str:
@@ -102,56 +85,6 @@ def render(content: Content) -> str:
             **_inlined(),
         )
     )
-
-
-def study_content(measures: StudyMeasures) -> Content:
-    """Return the content of the page of a study or of a run."""
-    drawn_from = workload_data(measures)
-    leading = leading_row(drawn_from)
-    known = [measure.run.environment for measure in measures.runs if measure.run]
-    return Content(
-        title=measures.study.study,
-        kind=measures.study.kind,
-        started_at=measures.study.started_at,
-        command=measures.study.command,
-        headline=headline(measures),
-        lead=_lead(measures, machine(known)),
-        key_figures=[figure for m in drawn_from if (figure := key_figure(m))],
-        leading=leading[1] if leading else None,
-        topics=findings(measures),
-        sections=sections(drawn_from, without=leading[0] if leading else None),
-        tables=_tables(measures),
-        environment=environments(known),
-        num_panels=len(drawn_from),
-    )
-
-
-def _lead(measures: StudyMeasures, where: str) -> str:
-    completed = sum(measure.status == "completed" for measure in measures.runs)
-    batches = sorted({cells[0].layout.batch_label for cells in _groups(measures)})
-    parts = [f"{completed} of {len(measures.runs)} runs completed"]
-    parts += [f"batch {' and '.join(batches)}"] if batches else []
-    parts += [where] if where else []
-    return f"{', '.join(parts)}."
-
-
-def key_figure(workload: WorkloadData) -> KeyFigure | None:
-    """The fastest configuration of a workload, and what it gains where that can be told of the
-    fastest of so many."""
-    if not workload.cells:
-        return None
-    best = min(workload.cells, key=lambda cell: cell.epoch_s)
-    accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
-    reference = sequential_reference(best, workload.cells)
-    others = len(workload.cells) - 1
-    interval = speed_up(reference, best, comparisons=others) if reference else None
-    if interval is None or interval.verdict(1) != "higher":
-        value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
-        rate = f"{best.images_per_s:,.0f} images/s"
-    else:
-        value, meaning = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
-        rate = f"{span(interval)}; {seconds(best.epoch_s)} an epoch"
-    return KeyFigure(label=workload.label, value=value, meaning=meaning, beside=rate + accuracy)
 
 
 def page_data(figures: list[Figure]) -> dict[str, Any]:
@@ -172,17 +105,6 @@ def _columns(figure: Figure) -> dict[str, Any]:
     """Rows as names and lists of values: a fifth of the size of a mapping for every row."""
     names = list(figure.rows[0])
     return {"names": names, "rows": [[row[name] for name in names] for row in figure.rows]}
-
-
-def _tables(measures: StudyMeasures) -> list[Any]:
-    made = [baselines(measures.cells), configurations(measures.cells), executions(measures.runs)]
-    if measures.study.kind == SCALING:
-        made.append(beside_published(measures.cells))
-    return [table for table in made if table.rows]
-
-
-def _groups(measures: StudyMeasures) -> list[Any]:
-    return list(scaling_cells(measures.cells).values())
 
 
 def _template_environment() -> Environment:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from phalanx.records.divergence import loss_text
 from phalanx.records.schema import Environment
 from phalanx.report.charts.figure import Figure
 from phalanx.report.comparison import Cell, ParallelLayout, SeedSpread, layout_of, workload_labels
-from phalanx.report.format import UNKNOWN, fixed, grouped, joined, percent, span
+from phalanx.report.content import Table, make_table
+from phalanx.report.format import UNKNOWN, fixed, grouped, joined, percent, share, span
 from phalanx.report.measures import RunMeasure
 
 MARKS = {
@@ -23,17 +23,6 @@ MARKS = {
     "missing": "\N{MIDDLE DOT}",
 }
 SAYS = {"missing": "not run", "planned": "not run"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """Cells are text; `numeric` tells which columns are set to the right."""
-
-    title: str
-    note: str
-    columns: tuple[str, ...]
-    numeric: tuple[bool, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def baselines(cells: Sequence[Cell]) -> Table:
@@ -52,8 +41,8 @@ def baselines(cells: Sequence[Cell]) -> Table:
                 fixed(cell.epoch_s),
                 grouped(cell.images_per_s),
                 speed_up_words(cell),
-                _share(cell.efficiency),
-                _share(cell.accuracy.mean if cell.accuracy else None, 2),
+                share(cell.efficiency, 1),
+                share(cell.accuracy.mean if cell.accuracy else None, 2),
             )
             for cell in alone
         ],
@@ -129,18 +118,6 @@ def status_text(measure: RunMeasure) -> str:
     return f"{MARKS[measure.status]} {SAYS.get(measure.status, measure.status)}"
 
 
-def make_table(title: str, note: str, columns: str, rows: Sequence[tuple[str, ...]]) -> Table:
-    """A table; `columns`: names with | between them; those that end in # hold numbers."""
-    names = columns.split("|")
-    return Table(
-        title=title,
-        note=note,
-        columns=tuple(name.removesuffix("#") for name in names),
-        numeric=tuple(name.endswith("#") for name in names),
-        rows=tuple(rows),
-    )
-
-
 def _layout(layout: ParallelLayout) -> tuple[str, ...]:
     return layout.strategy, str(layout.ranks), str(layout.threads), layout.batch_label
 
@@ -152,9 +129,9 @@ def _measures(cell: Cell) -> tuple[str, ...]:
         *_processor(_mean_processor(cell)),
         grouped(cell.images_per_s),
         speed_up_words(cell),
-        _share(cell.efficiency),
-        _share(cell.communication_share),
-        _share(cell.accuracy.mean if cell.accuracy else None, 2),
+        share(cell.efficiency, 1),
+        share(cell.communication_share, 1),
+        share(cell.accuracy.mean if cell.accuracy else None, 2),
         _seeds(cell.accuracy),
     )
 
@@ -199,11 +176,11 @@ def _execution(measure: RunMeasure) -> tuple[str, ...]:
         fixed(measure.epoch_s),
         *_processor(measure.processor_s),
         grouped(measure.images_per_s),
-        _share(measure.communication_share),
+        share(measure.communication_share, 1),
         UNKNOWN
         if last is None or last.validation_loss is None
         else loss_text(last.validation_loss),
-        _share(last.validation_accuracy if last else None, 2),
+        share(last.validation_accuracy if last else None, 2),
         fixed(max(startups, default=None)),
         " ".join(fixed(epoch.epoch_s) for epoch in measure.trained) or UNKNOWN,
         measure.error or "",
@@ -235,7 +212,3 @@ def speed_up_words(cell: Cell) -> str:
         return UNKNOWN
     interval = cell.speed_up_interval
     return f"{cell.speed_up:.2f}" + ("" if interval is None else f" ({span(interval)})")
-
-
-def _share(value: float | None, decimals: int = 1) -> str:
-    return UNKNOWN if value is None else percent(value, decimals)

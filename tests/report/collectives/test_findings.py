@@ -9,13 +9,13 @@ from phalanx.report.collectives.comparison import (
     fastest_ranges,
     path_comparisons,
 )
-from phalanx.report.collectives.finding_sentences import (
+from phalanx.report.collectives.findings import (
     best_against_rest,
     crossings,
-    distance_from_floor,
+    findings,
+    headline,
     private_tensors,
 )
-from phalanx.report.collectives.findings import findings, headline
 from phalanx.report.collectives.folder import read_benches
 from tests.report.collectives.made_bench import MEDIANS, make_bench
 
@@ -88,14 +88,6 @@ def test_unmodified_scripts(tmp_path: Path) -> None:
     )
 
 
-def test_distance_from_the_floor(tmp_path: Path) -> None:
-    text = distance_from_floor(only_results(make_bench(tmp_path / "b")))
-    assert text == (
-        "From 1 MB up phalanx window takes 1.10 to 2.38 times the floor "
-        "(the most at 16 MB: 42 % of the floor's speed)."
-    )
-
-
 def test_headline(tmp_path: Path) -> None:
     results = only_results(make_bench(tmp_path / "b"))
     assert headline([results]) == (
@@ -145,7 +137,6 @@ def test_a_barrier_has_no_sizes_to_speak_of(tmp_path: Path) -> None:
         "Phalanx window takes 500 ns, not told from Open MPI (400 ns)."
     )
     assert crossings(results) is None
-    assert distance_from_floor(results) == "Phalanx window takes 2.50 times the floor."
 
 
 def test_all_libraries_together(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_of_one_seed_no_verdict_is_given(tmp_path: Path) -> None:
     made = read_study_data(make(tmp_path / "s", seeds=(0,)))
     (topic,) = (topic for topic in findings(made) if topic.title == "Is the accuracy held?")
     texts = {sentence.label: sentence.text for sentence in topic.sentences}
-    assert texts["float32"] == "96.90 % over 1 seed."
+    assert texts["float32"] == "96.90 % with one seed."
     assert texts["bf16"].endswith("what it costs cannot be told from a single seed.")
     assert headline(made).endswith("what that does to the accuracy cannot be told")
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from phalanx.report.folder import newest_folder
+from phalanx.report.folder import newest_folder, read_folder
 from phalanx.report.io.folder import read_io_measure
-from phalanx.report.io.page import io_content
-from phalanx.report.io.study_page import io_study_content
+from phalanx.report.io.page import io_content, io_study_content
 from phalanx.report.io.summary import as_json, show
 from phalanx.report.page import content_of, write_report
 from tests.report.io.made_io import make_io, make_io_study
@@ -35,7 +34,7 @@ def test_the_page_of_a_study(tmp_path: Path) -> None:
     folder = make_io_study(tmp_path / "study", missing=True)
     assert "Which to take" in write_report(folder).read_text()
     assert content_of(folder).kind == "io"
-    content = io_study_content(folder)
+    content = io_study_content(read_folder(folder))
     assert [figure.value for figure in content.key_figures] == ["8.16 ms", "40.8 ms"]
     names = {panel.figure.name for panel in content.panels}
     charts = ("busy", "throughput", "readers", "depth")

@@ -180,13 +180,12 @@ def test_what_diverged_is_told_and_drawn_as_far_as_it_went(made: LargeBatchStudy
     assert [row["epoch"] for row in gone] == [1] * 4
     assert {row["status"] for row in gone} == {"diverged"}
     assert "linear" not in {r["strategy"] for r in batch_rows(made) if r["batch_size"] == 4096}
-    warm = sentences(made, "Warm-up")
-    assert warm["batch 4,096"].endswith("without: every seed diverged.")
 
 
 def test_the_gap_and_the_time_to_the_target(made: LargeBatchStudyData) -> None:
-    gaps = sentences(made, "Generalisation gap")
-    assert gaps["plain"] == "+0.50 points at batch 128, +0.50 at 4,096."
+    gaps = {row["batch_size"]: row["gap"] for row in batch_rows(made) if row["strategy"] == "plain"}
+    assert gaps[128] == pytest.approx(0.005)
+    assert gaps[4096] == pytest.approx(0.005)
     told = sentences(made, "Time to the target")
     assert told["to 98.0 %"].startswith("6 of 15 combinations")
     (row,) = (r for r in times(made).rows if r[:2] == ("plain", "128"))

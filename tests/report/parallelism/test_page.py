@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from phalanx.report.content import Table
 from phalanx.report.folder import newest_folder
 from phalanx.report.page import write_report
 from phalanx.report.parallelism.page import content_of
 from phalanx.report.parallelism.study_data import ParallelismStudyData
 from phalanx.report.parallelism.summary import show
-from phalanx.report.tables import Table
 from tests.report.parallelism.made_parallelism import failed, make
 
 

@@ -9,13 +9,8 @@ from phalanx.report.charts.figure import Row
 from phalanx.report.comparison import Cell, ParallelLayout, layout_of
 from phalanx.report.measures import PARTS, EpochMeasure, RunMeasure
 
-PART_LETTERS = {
-    "data": "D",
-    "forward": "F",
-    "backward": "B",
-    "communication": "C",
-    "optimizer": "O",
-}
+MOST_EPOCHS = 12
+"""Of a run by itself, that have a bar each."""
 
 
 def layout_row(layout: ParallelLayout) -> dict[str, str | int | float | bool | None]:
@@ -109,7 +104,7 @@ def part_rows(cells: Iterable[Cell]) -> list[Row]:
                     **layout_row(cell.layout),
                     "bar": f"{cell.layout.strategy} {cell.layout.width}",
                     "part": part,
-                    "letter": PART_LETTERS[part],
+                    "letter": part[0].upper(),
                     "part_ms": part_s * 1e3,
                     "share": part_s / sum(cell.step_parts_s or (1.0,)),
                     "start_ms": start_ms,
@@ -117,6 +112,37 @@ def part_rows(cells: Iterable[Cell]) -> list[Row]:
                 }
             )
             start_ms = end_ms
+    return rows
+
+
+def overlap_rows(runs: Sequence[RunMeasure]) -> list[Row]:
+    """One row a part of a bar, in milliseconds of a mean step: a bar a run, or of a run by itself
+    a bar an epoch."""
+    rows: list[Row] = []
+    for measure in runs:
+        bars = {measure.name: measure.overlap} if measure.overlap else {}
+        if len(runs) == 1 and 1 < len(measure.overlaps) <= MOST_EPOCHS:
+            bars = {f"epoch {epoch + 1}": overlap for epoch, overlap in measure.overlaps.items()}
+        if measure.run is None:
+            continue
+        for bar, overlap in bars.items():
+            start_s = 0.0
+            for kind, took_s in (("hidden", overlap.hidden_s), ("exposed", overlap.exposed_s)):
+                rows.append(
+                    {
+                        "bar": bar,
+                        **layout_row(layout_of(measure.run)),
+                        "run": measure.name,
+                        "kind": kind,
+                        "time_ms": 1e3 * took_s,
+                        "start_ms": 1e3 * start_s,
+                        "end_ms": 1e3 * (start_s + took_s),
+                        "hideable_ms": 1e3 * overlap.hideable_s,
+                        "last_bucket_ms": 1e3 * overlap.last_bucket_s,
+                        "backward_ms": 1e3 * overlap.backward_s,
+                    }
+                )
+                start_s += took_s
     return rows
 
 

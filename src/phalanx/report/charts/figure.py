@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import altair as alt
@@ -55,6 +55,16 @@ def figure(
         rows=tuple(rows),
         spec=spec,
     )
+
+
+def numbers(rows: Iterable[Row], field: str) -> list[float]:
+    """Return the known values of a field."""
+    return [float(str(value)) for row in rows if (value := row[field]) is not None]
+
+
+def distinct(rows: Iterable[Row], field: str) -> list[str]:
+    """Return the different values of a field, in the order of the rows."""
+    return list(dict.fromkeys(str(row[field]) for row in rows))
 
 
 def table() -> alt.NamedData:

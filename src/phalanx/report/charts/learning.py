@@ -1,101 +1,68 @@
-"""Learning curves: validation against wall-clock time, and time against accuracy."""
+"""Learning curves: validation against wall-clock time, time against accuracy, rank by rank."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.chart_rows import cell_rows, epoch_rows
-from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.scaling import tooltip
+from phalanx.report.charts.chart_rows import cell_rows, epoch_rows, rank_rows
+from phalanx.report.charts.figure import AnyChart, Figure, Row, distinct, figure, numbers, table
+from phalanx.report.charts.scaling import TOOLTIP, runs_of
+from phalanx.report.charts.shapes import lines
 from phalanx.report.charts.theme import (
-    faded_unless,
-    highlight,
+    accuracy_axis,
     is_wide,
-    strategy_scales,
+    log_ticks,
+    numbered_series,
+    strategy_series,
     time_axis,
-    time_scale,
-    time_title,
+    tooltips,
     width_dash,
 )
 from phalanx.report.comparison import Cell
 from phalanx.report.measures import RunMeasure
 
 NARROWEST_ACCURACY = 0.005  # half a percentage point
-SOURCE = "evaluation events: loss_sum, correct, samples of all ranks; epoch events: train_s"
+MOST_EPOCH_TICKS = 12
 
 
 def validation_loss(runs: Sequence[RunMeasure], name: str) -> Figure | None:
     rows = [row for row in epoch_rows(runs) if row["validation_loss"] is not None]
-    if not rows:
-        return None
-    losses = [float(str(row["validation_loss"])) for row in rows]
-    scale = alt.Scale(type="log") if is_wide(losses) else alt.Scale(zero=False)
-    return figure(
-        _curves(rows, alt.Y("validation_loss:Q", title="validation loss", scale=scale)),
-        rows,
-        name=name,
-        title="Validation loss against time",
-        caption="A mark an epoch, mean over seeds; training time only, evaluation left out.",
-        source=SOURCE,
-        runs=[measure.name for measure in runs],
-    )
+    wide = bool(rows) and is_wide(numbers(rows, "validation_loss"))
+    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
+    y = alt.Y("validation_loss:Q", title="validation loss", scale=scale)
+    return _curves(rows, y, runs, name=name, title="Validation loss against time")
 
 
 def validation_accuracy(runs: Sequence[RunMeasure], name: str) -> Figure | None:
     rows = [row for row in epoch_rows(runs) if row["validation_accuracy"] is not None]
-    if not rows:
-        return None
-    accuracy = alt.Y(
-        "validation_accuracy:Q",
-        title="validation accuracy",
-        scale=alt.Scale(zero=False),
-        axis=alt.Axis(format=".1%", tickMinStep=0.001),
-    )
-    return figure(
-        _curves(rows, accuracy),
-        rows,
-        name=name,
-        title="Validation accuracy against time",
-        caption="A mark an epoch, mean over seeds; training time only, evaluation left out.",
-        source=SOURCE,
-        runs=[measure.name for measure in runs],
-    )
+    y = accuracy_axis("validation_accuracy", "validation accuracy")
+    return _curves(rows, y, runs, name=name, title="Validation accuracy against time")
 
 
 def time_and_accuracy(cells: Sequence[Cell], name: str) -> Figure | None:
     rows = [row for row in cell_rows(cells) if row["accuracy"] is not None]
     if len(rows) < 2:
         return None
-    picked = highlight("strategy", "strategy_picked")
     times_s = [cell.epoch_s for cell in cells]
-    x = alt.X(
-        "epoch_s:Q",
-        title=time_title("time of an epoch", times_s),
-        scale=time_scale(times_s, from_zero=False),
-        axis=time_axis(times_s),
+    x = time_axis(alt.X, "epoch_s", "time of an epoch", times_s, zero=False, nice=False, padding=18)
+    y = alt.Y(
+        "accuracy:Q",
+        title="final validation accuracy",
+        scale=alt.Scale(domain=accuracy_domain(cells), nice=False),
+        axis=alt.Axis(format=".2%", tickMinStep=0.0001),
     )
-    scale = alt.Scale(domain=accuracy_domain(cells), nice=False)
-    axis = alt.Axis(format=".2%", tickMinStep=0.0001)
-    y = alt.Y("accuracy:Q", title="final validation accuracy", scale=scale, axis=axis)
-    base = alt.Chart(table()).encode(
-        x=x, y=y, opacity=faded_unless(picked), color=strategy_scales(rows)["color"]
-    )
-    spread = base.mark_rule(strokeWidth=1.5).encode(
-        y=alt.Y("accuracy_low:Q", scale=scale), y2="accuracy_high:Q"
-    )
-    marks = base.mark_point(size=85, filled=True, stroke="var(--surface)", strokeWidth=1.2).encode(
-        shape=strategy_scales(rows)["shape"], tooltip=tooltip()
-    )
+    spread = ("accuracy_low", "accuracy_high")
     return figure(
-        alt.layer(spread, marks.add_params(picked)),
+        lines(x, y, strategy_series(rows), TOOLTIP, spread=spread, joined=False),
         rows,
         name=name,
         title="Epoch time against accuracy",
         caption="Up and to the left is better; the bar runs from the worst seed to the best.",
-        source=SOURCE,
-        runs=[measure.name for cell in cells for measure in cell.runs],
+        source="evaluation events: loss_sum, correct, samples of all ranks; epoch events: train_s",
+        runs=runs_of(cells),
     )
 
 
@@ -107,36 +74,80 @@ def accuracy_domain(cells: Sequence[Cell]) -> tuple[float, float]:
     return middle - half, middle + half
 
 
-def _curves(rows: Sequence[Row], y: alt.Y) -> AnyChart:
-    strategy = highlight("strategy", "strategy_picked")
-    width = highlight("width", "width_picked")
-    times_s = [float(str(row["trained_s"])) for row in rows]
-    ends_s = _ends(rows)
-    axis = time_axis(times_s) if is_wide(ends_s) else alt.Axis()
-    scale = alt.Scale(type="log") if is_wide(ends_s) else alt.Scale()
-    base = alt.Chart(table()).encode(
-        x=alt.X("trained_s:Q", title=time_title("training time", ends_s), scale=scale, axis=axis),
-        y=y,
-        color=strategy_scales(rows)["color"],
-        opacity=faded_unless(strategy, width),
+def _curves(
+    rows: Sequence[Row], y: alt.Y, runs: Sequence[RunMeasure], *, name: str, title: str
+) -> Figure | None:
+    if not rows:
+        return None
+    ends_s = list({row["curve"]: float(str(row["trained_s"])) for row in rows}.values())
+    x = time_axis(alt.X, "trained_s", "training time", ends_s)
+    if is_wide(ends_s):
+        x["axis"] = log_ticks(numbers(rows, "trained_s"))
+    tooltip = tooltips(
+        *("curve", "configuration", "status", "epoch:Q", "trained_s|training time (s)|,.4~f"),
+        *("validation_loss|validation loss|.5f", "validation_accuracy|validation accuracy|.2%"),
     )
-    lines = base.mark_line(strokeWidth=1.8).encode(detail="curve:N", strokeDash=width_dash(rows))
-    marks = base.mark_point(size=42, filled=True).encode(
-        shape=strategy_scales(rows)["shape"],
-        tooltip=[
-            alt.Tooltip("curve:N"),
-            alt.Tooltip("configuration:N"),
-            alt.Tooltip("status:N"),
-            alt.Tooltip("epoch:Q"),
-            alt.Tooltip("trained_s:Q", title="training time (s)", format=",.4~f"),
-            alt.Tooltip("validation_loss:Q", title="validation loss", format=".5f"),
-            alt.Tooltip("validation_accuracy:Q", title="validation accuracy", format=".2%"),
-        ],
+    return figure(
+        lines(
+            x,
+            y,
+            strategy_series(rows),
+            tooltip,
+            detail="curve:N",
+            dash=width_dash(rows),
+            also_picked=["width"],
+        ),
+        rows,
+        name=name,
+        title=title,
+        caption="A mark an epoch, mean over seeds; training time only, evaluation left out.",
+        source="evaluation events: loss_sum, correct, samples of all ranks; epoch events: train_s",
+        runs=[measure.name for measure in runs],
     )
-    return alt.layer(lines.add_params(width), marks.add_params(strategy))
 
 
-def _ends(rows: Sequence[Row]) -> list[float]:
-    """Return the end of each curve."""
-    ends = {str(row["curve"]): float(str(row["trained_s"])) for row in rows}
-    return list(ends.values())
+def rank_loss(runs: Sequence[RunMeasure], name: str) -> Figure | None:
+    y = alt.Y("train_loss:Q", title="training loss", scale=alt.Scale(zero=False))
+    return _by_rank(runs, y, name=name, title="Training loss, rank by rank")
+
+
+def rank_accuracy(runs: Sequence[RunMeasure], name: str) -> Figure | None:
+    y = accuracy_axis("train_accuracy", "training accuracy")
+    return _by_rank(runs, y, name=name, title="Training accuracy, rank by rank")
+
+
+def _by_rank(runs: Sequence[RunMeasure], y: alt.Y, *, name: str, title: str) -> Figure | None:
+    spread = [measure for measure in runs if len(measure.ranks) > 1 and measure.trained]
+    rows = rank_rows(spread)
+    if not rows:
+        return None
+    return figure(
+        # The run on the most ranks is shown at first, of several the first.
+        _chosen_run(rows, y, max(spread, key=lambda measure: len(measure.ranks)).name),
+        rows,
+        name=name,
+        title=title,
+        caption="Each rank over its own part of the training data. Choose a run below the chart.",
+        source="epoch events of each rank: loss_sum, correct, samples",
+        runs=[measure.name for measure in spread],
+    )
+
+
+def _chosen_run(rows: Sequence[Row], y: alt.Y, shown_first: str) -> AnyChart:
+    choice = alt.binding_select(options=distinct(rows, "run"), name="Run ")
+    shown = alt.param(name="run_shown", value=shown_first, bind=choice)
+    epochs = sorted({int(number) for number in numbers(rows, "epoch")})
+    ticks: dict[str, Any] = {"values": epochs} if len(epochs) <= MOST_EPOCH_TICKS else {}
+    x = alt.X(
+        "epoch:Q",
+        title="epoch",
+        axis=alt.Axis(format="d", **ticks),
+        scale=alt.Scale(zero=False, padding=12),
+    )
+    ranks = range(int(max(numbers(rows, "rank"))) + 1)
+    tooltip = tooltips(
+        *("run", "rank", "epoch:Q", "samples||,d", "train_loss|training loss|.5f"),
+        *("train_accuracy|training accuracy|.2%", "train_s|epoch (s)|,.4~f"),
+    )
+    chosen = alt.Chart(table()).transform_filter("datum.run === run_shown").add_params(shown)
+    return lines(x, y, numbered_series("rank", list(ranks), "rank"), tooltip, base=chosen)

@@ -1,4 +1,4 @@
-"""Theme of the charts: colours, shapes, dashes, axes.
+"""Theme of all charts: colours, shapes, dashes, axes.
 
 Colours are names of CSS variables, so charts follow the page's colour scheme; shapes and dashes
 repeat the colours, for readers who do not tell these apart.
@@ -7,24 +7,40 @@ repeat the colours, for readers who do not tell these apart.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.figure import Row, Value
+from phalanx.report.charts.figure import Row, distinct, numbers
 from phalanx.report.comparison import TIMES
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-STRATEGIES = ("sequential", "mpi", "shared", "gloo")
-SHAPES = {"sequential": "circle", "mpi": "square", "shared": "diamond", "gloo": "triangle-up"}
-DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3], [1, 4], [12, 4])
+Look = tuple[str, str]
+"""A colour and a shape."""
+STRATEGIES: dict[str, Look] = {
+    "sequential": ("--sequential", "circle"),
+    "mpi": ("--mpi", "square"),
+    "shared": ("--shared", "diamond"),
+    "gloo": ("--gloo", "triangle-up"),
+}
 OTHER_COLOURS = ("--rank-2", "--rank-3", "--rank-4", "--path-halving", "--path-phalanx", "--mpi",
                  "--gloo", "--shared", "--rank-5")  # fmt: skip
 OTHER_SHAPES = ("cross", "triangle-down", "triangle-right", "triangle-left", "circle", "square",
                 "triangle-up", "diamond", "stroke")  # fmt: skip
-RANK_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-NUM_RANK_COLOURS = 6
+NUMBERED: tuple[Look, ...] = (
+    ("--rank-0", "circle"),
+    ("--rank-1", "square"),
+    ("--rank-2", "triangle-up"),
+    ("--rank-3", "diamond"),
+    ("--rank-4", "cross"),
+    ("--rank-5", "triangle-down"),
+)
+"""Of ranks, and of other values that are in an order."""
+PHASES = {"data": "--data", "forward": "--forward", "backward": "--backward",
+          "communication": "--communication", "optimizer": "--optimizer"}  # fmt: skip
+DASHES = ([1, 0], [6, 3], [2, 2], [10, 3, 2, 3], [1, 4], [12, 4])
 FADED = 0.12
 LOG_FROM_RATIO = 16  # wider ranges than this are drawn on a logarithmic axis
 
@@ -64,32 +80,69 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def strategy_scales(rows: Iterable[Row]) -> dict[str, Any]:
-    """Colour and shape of the strategies that occur, merged into one legend."""
-    present = list(dict.fromkeys(str(row["strategy"]) for row in rows))
-    domain = [strategy for strategy in STRATEGIES if strategy in present]
-    others = [strategy for strategy in present if strategy not in STRATEGIES]
-    colours = [f"var(--{strategy})" for strategy in domain] + _others(
-        [f"var({name})" for name in OTHER_COLOURS], [f"var(--{s})" for s in domain], len(others)
-    )
-    shapes = [SHAPES[strategy] for strategy in domain]
-    shapes += _others(OTHER_SHAPES, shapes, len(others))
-    domain += others
-    legend = alt.Legend(columns=2) if others else alt.Legend()
-    return {
-        "color": alt.Color(
-            "strategy:N",
-            title=None,
-            scale=alt.Scale(domain=domain, range=colours),
-            legend=legend,
-        ),
-        "shape": alt.Shape(
-            "strategy:N", title=None, scale=alt.Scale(domain=domain, range=shapes), legend=legend
-        ),
-    }
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """A field of names, with the colour and shape of each name that occurs."""
+
+    field: str
+    looks: Mapping[Any, Look]
+    title: str | None = None
+    columns: int | None = 2  # of the legend
+    has_legend: bool = True
+
+    @property
+    def color(self) -> alt.Color:
+        colours = [f"var({colour})" for colour, _ in self.looks.values()]
+        channel: alt.Color = self._channel(alt.Color, colours)
+        return channel
+
+    @property
+    def shape(self) -> alt.Shape:
+        shapes = [shape for _, shape in self.looks.values()]
+        channel: alt.Shape = self._channel(alt.Shape, shapes)
+        return channel
+
+    @property
+    def dash(self) -> alt.StrokeDash:
+        """Dashes in place of shapes, for lines without marks."""
+        dashes = [DASHES[i % len(DASHES)] for i in range(len(self.looks))]
+        channel: alt.StrokeDash = self._channel(alt.StrokeDash, dashes)
+        return channel
+
+    def _channel(self, channel: Any, values: Sequence[Any]) -> Any:
+        legend = None
+        if self.has_legend:
+            columns: dict[str, Any] = {} if self.columns is None else {"columns": self.columns}
+            legend = alt.Legend(symbolOpacity=1, **columns)
+        scale = alt.Scale(domain=list(self.looks), range=list(values))
+        return channel(f"{self.field}:N", title=self.title, scale=scale, legend=legend)
 
 
-def _others(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str]:
+def known_series(field: str, rows: Iterable[Row], looks: Mapping[str, Look], **how: Any) -> Series:
+    """Return the names of `looks` that occur in `rows`, in the order of `looks`."""
+    present = {row[field] for row in rows}
+    known = {name: look for name, look in looks.items() if name in present}
+    return Series(field=field, looks=known, **how)
+
+
+def numbered_series(field: str, values: Sequence[Any], title: str | None = None) -> Series:
+    looks = {value: NUMBERED[i % len(NUMBERED)] for i, value in enumerate(values)}
+    return Series(field=field, looks=looks, title=title, columns=None)
+
+
+def strategy_series(rows: Iterable[Row]) -> Series:
+    """Colour and shape of the strategies that occur; of those without their own in turn."""
+    present = distinct(rows, "strategy")
+    looks = {name: look for name, look in STRATEGIES.items() if name in present}
+    others = [name for name in present if name not in STRATEGIES]
+    taken = list(looks.values())
+    colours = _free(OTHER_COLOURS, [colour for colour, _ in taken], len(others))
+    shapes = _free(OTHER_SHAPES, [shape for _, shape in taken], len(others))
+    looks.update(zip(others, zip(colours, shapes, strict=True), strict=True))
+    return Series(field="strategy", looks=looks, columns=2 if others else None)
+
+
+def _free(offered: Sequence[str], taken: Sequence[str], number: int) -> list[str]:
     """Return unused values from those offered, cycling when they run out."""
     free = [one for one in offered if one not in taken] or list(offered)
     return [free[i % len(free)] for i in range(number)]
@@ -97,24 +150,18 @@ def _others(offered: Sequence[str], taken: Sequence[str], number: int) -> list[s
 
 def width_dash(rows: Iterable[Row]) -> alt.StrokeDash:
     """A dash for each number of ranks and threads."""
-    order = {(row["workers"], row["ranks"]): str(row["width"]) for row in rows}
-    domain = [order[key] for key in sorted(order, key=_as_numbers)]
-    dashes = [DASHES[i % len(DASHES)] for i in range(len(domain))]
+    order = {(int(str(r["workers"])), int(str(r["ranks"]))): str(r["width"]) for r in rows}
+    domain = [order[key] for key in sorted(order)]
     return alt.StrokeDash(
         "width:N",
         title="ranks",
-        scale=alt.Scale(domain=domain, range=dashes),
+        scale=alt.Scale(domain=domain, range=[DASHES[i % len(DASHES)] for i in range(len(domain))]),
         legend=alt.Legend(symbolType="stroke", symbolSize=240, columns=4),
     )
 
 
-def _as_numbers(key: tuple[Value, Value]) -> tuple[int, int]:
-    return int(str(key[0])), int(str(key[1]))
-
-
-def worker_title(rows: Iterable[Row]) -> str:
+def worker_title(rows: Sequence[Row]) -> str:
     """Return the axis title for the number of workers in `rows`."""
-    rows = list(rows)
     if any(row["strategy"] != "sequential" and row["threads"] != 1 for row in rows):
         return f"ranks {TIMES} threads"
     if all(row["strategy"] == "sequential" for row in rows):
@@ -125,7 +172,7 @@ def worker_title(rows: Iterable[Row]) -> str:
 
 def worker_axis(rows: Sequence[Row], field: str = "workers") -> alt.X:
     """Whole numbers only, at the values that occur."""
-    values = sorted({int(str(row["ranks" if field == "ranks" else "workers"])) for row in rows})
+    values = sorted({int(n) for n in numbers(rows, "ranks" if field == "ranks" else "workers")})
     wide = values[-1] / values[0] > LOG_FROM_RATIO
     scale = alt.Scale(type="log", base=2) if wide else alt.Scale(domain=[0.7, values[-1] + 0.3])
     return alt.X(
@@ -136,33 +183,48 @@ def worker_axis(rows: Sequence[Row], field: str = "workers") -> alt.X:
     )
 
 
-def time_scale(times_s: Sequence[float], *, from_zero: bool) -> alt.Scale:
-    """Linear, or logarithmic where the times are too far apart for that."""
-    if is_wide(times_s):
-        return alt.Scale(type="log", padding=12)
-    return alt.Scale(zero=from_zero) if from_zero else alt.Scale(zero=False, nice=False, padding=18)
+def counts_axis(rows: Sequence[Row], field: str, title: str, **axis: Any) -> alt.X:
+    """Logarithmic, with a tick at each whole number that occurs."""
+    values = sorted({int(number) for number in numbers(rows, field)})
+    return alt.X(
+        f"{field}:Q",
+        title=f"{title} (logarithmic)",
+        scale=alt.Scale(type="log", base=2, padding=14, nice=False),
+        axis=alt.Axis(values=values, **(axis or {"format": "d"})),
+    )
 
 
-def time_axis(times_s: Sequence[float]) -> alt.Axis:
-    """Return a time axis; on a logarithmic scale with ticks at 1, 2, 5, 10."""
+def accuracy_axis(field: str, title: str, **scale: Any) -> alt.Y:
+    axis = alt.Axis(format=".1%", tickMinStep=0.001)
+    return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(**scale or {"zero": False}), axis=axis)
+
+
+def time_axis(channel: Any, field: str, title: str, times_s: Sequence[float], **scale: Any) -> Any:
+    """Linear in seconds, or logarithmic with ticks at 1, 2, 5, 10 where times are too far apart."""
     if not is_wide(times_s):
-        return alt.Axis()
-    lowest, highest = (math.floor(math.log10(bound(times_s))) for bound in (min, max))
+        return channel(f"{field}:Q", title=f"{title} (s)", scale=alt.Scale(**scale))
+    return channel(
+        f"{field}:Q",
+        title=f"{title} (s, logarithmic)",
+        scale=alt.Scale(type="log", padding=12),
+        axis=log_ticks(times_s),
+    )
+
+
+def log_ticks(values: Sequence[float]) -> alt.Axis:
+    """Return ticks at 1, 2, 5, 10 around the values."""
+    lowest, highest = (math.floor(math.log10(bound(values))) for bound in (min, max))
     powers = range(lowest, highest + 1)
     return alt.Axis(values=[digit * 10.0**power for power in powers for digit in (1, 2, 5)])
-
-
-def time_title(what: str, times_s: Sequence[float]) -> str:
-    return f"{what} (s, logarithmic)" if is_wide(times_s) else f"{what} (s)"
 
 
 def is_wide(values: Sequence[float]) -> bool:
     return min(values) > 0 and max(values) / min(values) > LOG_FROM_RATIO
 
 
-def highlight(field: str, name: str) -> alt.Parameter:
+def highlight(field: str) -> alt.Parameter:
     """A click on the legend picks out its series; a second click, or one beside it, lets go."""
-    return alt.selection_point(fields=[field], bind="legend", name=name)
+    return alt.selection_point(fields=[field], bind="legend", name=f"{field}_picked")
 
 
 def faded_unless(*selections: alt.Parameter) -> Any:
@@ -171,3 +233,18 @@ def faded_unless(*selections: alt.Parameter) -> Any:
     for selection in selections[1:]:
         chosen = chosen & selection
     return alt.condition(chosen, alt.value(1), alt.value(FADED))
+
+
+def tooltips(*fields: str) -> list[alt.Tooltip]:
+    """Return tooltips of `field|title|format`; a title and a format may be left out."""
+    made = []
+    for field in fields:
+        name, title, form = [*field.split("|"), "", ""][:3]
+        kind = "" if ":" in name else ":Q" if form else ":N"
+        tooltip = alt.Tooltip(f"{name}{kind}")
+        if title:
+            tooltip["title"] = title
+        if form:
+            tooltip["format"] = form
+        made.append(tooltip)
+    return made

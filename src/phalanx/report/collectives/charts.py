@@ -6,47 +6,77 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.theme import faded_unless, highlight
-from phalanx.report.collectives.chart_rows import rows_of
-from phalanx.report.collectives.comparison import CollectiveResults, first_collective
-from phalanx.report.collectives.tables import GIGABYTE
-from phalanx.report.collectives.theme import (
-    log_scale,
-    path_colour,
-    path_shape,
-    paths_in_order,
-    powers_of_ten,
-    size_axis,
-    tooltip,
+from phalanx.report.charts.figure import AnyChart, Figure, Row, distinct, figure, numbers, table
+from phalanx.report.charts.shapes import bars, bars_height, dashed, dashed_line, lines
+from phalanx.report.charts.theme import (
+    Series,
+    counts_axis,
+    faded_unless,
+    highlight,
+    known_series,
+    tooltips,
 )
+from phalanx.report.collectives.bandwidth import bus_bandwidth
+from phalanx.report.collectives.comparison import CollectiveResults, first_collective
+from phalanx.report.collectives.measures import CollectivePoint
+from phalanx.report.collectives.tables import GIGABYTE, in_order
 from phalanx.report.comparison import TIMES
 from phalanx.report.format import size
 
 SOURCE = "calls events of all ranks: times_s, the slowest rank of each call"
 FLOOR_SOURCE = f"{SOURCE}; traffic and round_trips events"
+TALL_PIXELS = 330
+SHAPES = {
+    "window": "circle",
+    "phalanx": "square",
+    "torch": "diamond",
+    "mpi": "triangle-up",
+    "gloo": "triangle-down",
+    "nccl": "cross",
+    "ring": "triangle-right",
+    "tree": "triangle-left",
+    "halving": "stroke",
+    "naive": "cross",
+    "direct": "circle",
+}
+MEMORY_LOOKS = {"copying": ("--rank-3", "circle"), "adding": ("--rank-5", "square")}
+# 4 B, 64 KB, 1 MB
+SIZE_WORDS = (
+    "datum.value >= 1073741824 ? datum.value / 1073741824 + ' GB' : "
+    "datum.value >= 1048576 ? datum.value / 1048576 + ' MB' : "
+    "datum.value >= 1024 ? datum.value / 1024 + ' KB' : datum.value + ' B'"
+)
+TOOLTIP = tooltips(
+    *("path", "size", "count||,d", "calls||,d", "min_us|min (µs)|,.4~r"),
+    *("median_us|median (µs)|,.4~r", "p99_us|p99 (µs)|,.4~r", "algbw|algbw (GB/s)|,.3~f"),
+    *("busbw|busbw (GB/s)|,.3~f", f"times_floor|{TIMES} floor|,.3~r"),
+    *(f"slower|{TIMES} Phalanx|,.3~r", "wrong||,d"),
+)
 
 
 def call_time(results: CollectiveResults, name: str) -> Figure | None:
     rows = rows_of(results)
     if results.sizes == (0,):
         return figure(
-            _bars(rows),
+            _barrier_bars(rows),
             rows,
             name=name,
             title="Time of a call",
             caption="Median over calls, each as long as its slowest rank.",
             source=SOURCE,
             runs=[results.measure.name],
+            height_pixels=bars_height(rows, "path"),
         )
     y = alt.Y(
         "median_us:Q",
         title="time of a call (µs, logarithmic)",
-        scale=log_scale(),
-        axis=powers_of_ten(),
+        scale=alt.Scale(type="log", padding=10),
+        # Powers of ten as plain numbers, others without a word.
+        axis=alt.Axis(values=[10.0**power for power in range(-1, 8)], format="~r"),
     )
+    drawn = lines(_size_axis(rows), y, path_series(rows), TOOLTIP, spread=("min_us", "p99_us"))
     return figure(
-        alt.layer(*_floor(rows, "floor_us", y), *_spread(rows), _lines(rows, y)),
+        alt.layer(*_floor(rows, "floor_us", y), drawn),
         rows,
         name=name,
         title="Time of a call",
@@ -54,7 +84,7 @@ def call_time(results: CollectiveResults, name: str) -> Figure | None:
         "shortest to the 99th percentile, the dashed line is the floor of this machine.",
         source=FLOOR_SOURCE,
         runs=[results.measure.name],
-        height_pixels=330,
+        height_pixels=TALL_PIXELS,
     )
 
 
@@ -65,7 +95,9 @@ def bandwidth(results: CollectiveResults, name: str) -> Figure | None:
     y = alt.Y("busbw:Q", title="bus bandwidth (GB/s)", scale=alt.Scale(zero=True))
     return figure(
         # At small sizes the floor's bandwidth is out of reach; the axis follows the paths.
-        alt.layer(*_floor(rows, "floor_busbw", y), _lines(rows, y)),
+        alt.layer(
+            *_floor(rows, "floor_busbw", y), lines(_size_axis(rows), y, path_series(rows), TOOLTIP)
+        ),
         rows,
         name=name,
         title="Bus bandwidth",
@@ -73,7 +105,7 @@ def bandwidth(results: CollectiveResults, name: str) -> Figure | None:
         "machine turned into a bandwidth.",
         source=FLOOR_SOURCE,
         runs=[results.measure.name],
-        height_pixels=330,
+        height_pixels=TALL_PIXELS,
     )
 
 
@@ -81,12 +113,11 @@ def times_slower(results: CollectiveResults, name: str) -> Figure | None:
     rows = [row for row in rows_of(results) if row["slower"] is not None and not row["ours"]]
     if not rows or results.sizes == (0,):
         return None
-    picked = highlight("path", "path_picked")
-    x = alt.X("size:O", title="size", sort=None, axis=alt.Axis(labelAngle=-45))
+    picked = highlight("path")
     base = alt.Chart(table()).transform_filter("!datum.ours && datum.slower != null")
-    bars = base.mark_bar(cornerRadiusEnd=2).encode(
-        x=x,
-        xOffset=alt.XOffset("path:N", sort=paths_in_order(rows)),
+    drawn = base.mark_bar(cornerRadiusEnd=2).encode(
+        x=alt.X("size:O", title="size", sort=None, axis=alt.Axis(labelAngle=-45)),
+        xOffset=alt.XOffset("path:N", sort=distinct(rows, "path")),
         y=alt.Y(
             "slower:Q",
             title=f"{TIMES} the time of the fastest of Phalanx",
@@ -95,13 +126,13 @@ def times_slower(results: CollectiveResults, name: str) -> Figure | None:
             axis=alt.Axis(values=[0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000]),
         ),
         y2=alt.datum(1),
-        color=path_colour(rows),
+        color=path_series(rows).color,
         opacity=faded_unless(picked),
-        tooltip=tooltip(),
+        tooltip=TOOLTIP,
     )
     one = alt.Chart(table()).mark_rule(color="var(--axis)").encode(y=alt.datum(1))
     return figure(
-        alt.layer(bars.add_params(picked), one),
+        alt.layer(drawn.add_params(picked), one),
         rows_of(results),
         name=name,
         title="Against Phalanx",
@@ -109,7 +140,7 @@ def times_slower(results: CollectiveResults, name: str) -> Figure | None:
         "same run, logarithmic; above the line Phalanx is faster.",
         source=SOURCE,
         runs=[results.measure.name],
-        height_pixels=330,
+        height_pixels=TALL_PIXELS,
     )
 
 
@@ -120,12 +151,12 @@ def times_floor(results: CollectiveResults, name: str) -> Figure | None:
     y = alt.Y(
         "times_floor:Q",
         title=f"{TIMES} the floor (logarithmic)",
-        scale=log_scale(),
+        scale=alt.Scale(type="log", padding=10),
         axis=alt.Axis(values=[1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000]),
     )
-    one = alt.Chart(table()).mark_rule(color="var(--ideal)", strokeDash=[4, 4])
+    drawn = lines(_size_axis(rows), y, path_series(rows), TOOLTIP)
     return figure(
-        alt.layer(one.encode(y=alt.datum(1)), _lines(rows, y)),
+        alt.layer(dashed().encode(y=alt.datum(1)), drawn),
         rows_of(results),
         name=name,
         title="Distance from the floor",
@@ -133,7 +164,7 @@ def times_floor(results: CollectiveResults, name: str) -> Figure | None:
         "move and its flags go there and back.",
         source=FLOOR_SOURCE,
         runs=[results.measure.name],
-        height_pixels=330,
+        height_pixels=TALL_PIXELS,
     )
 
 
@@ -147,23 +178,11 @@ def memory(results: CollectiveResults, name: str) -> Figure | None:
         for kernel, curve in (("copying", machine.copy), ("adding", machine.add))
         for working_set, rate in sorted(curve.items())
     ]
-    colours = alt.Scale(domain=["copying", "adding"], range=["var(--rank-3)", "var(--rank-5)"])
-    shapes = alt.Scale(domain=["copying", "adding"], range=["circle", "square"])
-    base = alt.Chart(table()).encode(
-        x=size_axis(rows, "memory that a rank touches (logarithmic)"),
-        y=alt.Y("rate:Q", title="all ranks together (GB/s)", scale=alt.Scale(zero=True)),
-        color=alt.Color("pass:N", title=None, scale=colours),
-    )
-    exact = [
-        alt.Tooltip("pass:N"),
-        alt.Tooltip("size:N"),
-        alt.Tooltip("rate:Q", title="GB/s", format=",.1f"),
-    ]
-    marks = base.mark_point(size=60, filled=True).encode(
-        shape=alt.Shape("pass:N", title=None, scale=shapes), tooltip=exact
-    )
+    y = alt.Y("rate:Q", title="all ranks together (GB/s)", scale=alt.Scale(zero=True))
+    x = _size_axis(rows, "memory that a rank touches")
+    tooltip = tooltips("pass", "size", "rate|GB/s|,.1f")
     return figure(
-        alt.layer(base.mark_line(strokeWidth=2), marks),
+        lines(x, y, known_series("pass", rows, MEMORY_LOOKS), tooltip),
         rows,
         name=name,
         title="This machine's memory",
@@ -171,53 +190,78 @@ def memory(results: CollectiveResults, name: str) -> Figure | None:
         "is computed from copying.",
         source="traffic events of all ranks: traffic_bytes, times_s",
         runs=[results.measure.name],
-        height_pixels=330,
+        height_pixels=TALL_PIXELS,
     )
 
 
-def _lines(rows: Sequence[Row], y: alt.Y) -> AnyChart:
-    """A line a path, with a mark at every size."""
-    picked = highlight("path", "path_picked")
-    base = alt.Chart(table()).encode(
-        x=size_axis(rows), y=y, color=path_colour(rows), opacity=faded_unless(picked)
-    )
-    marks = base.mark_point(size=60, filled=True, stroke="var(--surface)", strokeWidth=1)
-    marks = marks.encode(shape=path_shape(rows), tooltip=tooltip())
-    return alt.layer(base.mark_line(strokeWidth=2), marks.add_params(picked))
+def path_series(rows: Sequence[Row], *, has_legend: bool = True) -> Series:
+    looks = {
+        str(row["path"]): (f"--path-{row['key']}", SHAPES.get(str(row["key"]), "circle"))
+        for row in rows
+    }
+    # Two names fit beside each other on a phone.
+    return Series(field="path", looks=looks, columns=2, has_legend=has_legend)
 
 
-def _spread(rows: Sequence[Row]) -> list[AnyChart]:
-    bars = alt.Chart(table()).mark_rule(strokeWidth=1.2, opacity=0.45)
-    return [
-        bars.encode(
-            x=size_axis(rows),
-            y=alt.Y("min_us:Q", scale=log_scale()),
-            y2="p99_us:Q",
-            color=path_colour(rows),
-        )
-    ]
+def rows_of(results: CollectiveResults) -> list[Row]:
+    """A row for each path and size."""
+    return [_row(results, point) for n in results.sizes for point in in_order(results, n)]
+
+
+def _row(results: CollectiveResults, point: CollectivePoint) -> Row:
+    best = next((p for p in results.at(point.num_bytes) if p.is_ours), None)
+    floor_s = point.floor.seconds if point.floor else None
+    floor_busbw = None
+    if floor_s is not None and point.num_bytes:
+        floor_busbw = bus_bandwidth(point.collective, point.ranks, point.num_bytes, floor_s)
+    return {
+        "path": point.label,
+        "key": point.path,
+        "ours": point.is_ours,
+        "bytes": point.num_bytes,
+        "size": size(point.num_bytes),
+        "count": point.count,
+        "calls": len(point.times_s),
+        "min_us": point.minimum_s * 1e6,
+        "median_us": point.median_s * 1e6,
+        "p99_us": point.p99_s * 1e6,
+        "algbw": _in_gigabytes(point.algorithm_bandwidth),
+        "busbw": _in_gigabytes(point.bus_bandwidth),
+        "wrong": point.wrong,
+        "slower": point.median_s / best.median_s if best else None,
+        "floor_us": None if floor_s is None else floor_s * 1e6,
+        "floor_busbw": _in_gigabytes(floor_busbw),
+        "times_floor": point.times_floor,
+    }
+
+
+def _in_gigabytes(bytes_per_s: float | None) -> float | None:
+    return None if bytes_per_s is None else bytes_per_s / GIGABYTE
+
+
+def _size_axis(rows: Sequence[Row], title: str = "size of a rank's buffer") -> alt.X:
+    how = {"labelExpr": SIZE_WORDS, "labelOverlap": True, "grid": False}
+    return counts_axis(rows, "bytes", title, **how)
 
 
 def _floor(rows: Sequence[Row], field: str, y: alt.Y) -> list[AnyChart]:
     """The floor as a dashed line with its name at the end, where there is one."""
-    if all(row[field] is None for row in rows):
+    if not numbers(rows, field):
         return []
     base = alt.Chart(table()).transform_aggregate(floor=f"min({field})", groupby=["bytes"])
-    where = {"x": size_axis(rows), "y": alt.Y("floor:Q", title=y["title"], scale=y["scale"])}
-    line = base.mark_line(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5, clip=True)
-    last = base.transform_filter(f"datum.bytes == {max(int(str(r['bytes'])) for r in rows)}")
-    text = last.mark_text(align="right", dx=-6, dy=12, color="var(--ink-soft)", fontSize=12)
-    return [alt.layer(line.encode(**where), text.encode(**where, text=alt.value("floor")))]
+    where = {"x": _size_axis(rows), "y": alt.Y("floor:Q", title=y["title"], scale=y["scale"])}
+    last = f"datum.bytes == {max(int(str(r['bytes'])) for r in rows)}"
+    return [dashed_line(base, "floor", last, where)]
 
 
-def _bars(rows: Sequence[Row]) -> AnyChart:
+def _barrier_bars(rows: Sequence[Row]) -> AnyChart:
     """One bar a path, for a collective without a size."""
-    base = alt.Chart(table()).encode(
-        y=alt.Y("path:N", sort=paths_in_order(rows), title=None),
-        x=alt.X("median_us:Q", title="time of a call (µs)"),
+    colour, title = path_series(rows, has_legend=False), "time of a call (µs)"
+    drawn = bars(rows, "median_us", title, by="path", tooltip=TOOLTIP, colour=colour)
+    text = alt.Chart(table()).mark_text(align="left", dx=5, color="var(--ink-soft)")
+    text = text.encode(
+        y=alt.Y("path:N", sort=distinct(rows, "path")),
+        x="median_us:Q",
+        text=alt.Text("median_us:Q", format=",.3~r"),
     )
-    bars = base.mark_bar(cornerRadiusEnd=2).encode(
-        color=path_colour(rows, legend=False), tooltip=tooltip()
-    )
-    text = base.mark_text(align="left", dx=5, color="var(--ink-soft)")
-    return alt.layer(bars, text.encode(text=alt.Text("median_us:Q", format=",.3~r")))
+    return alt.layer(drawn, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -148,11 +148,6 @@ def fastest_ranges(results: CollectiveResults) -> list[tuple[str | None, int, in
         sizes = [num_bytes for _, num_bytes in group]
         made.append((label, sizes[0], sizes[-1]))
     return made
-
-
-def labels_in_order(points: Iterable[CollectivePoint]) -> list[str]:
-    """The paths' labels in the order in which they were asked for."""
-    return list(dict.fromkeys(point.label for point in points))
 
 
 def _label(collective: Collective, measure: BenchMeasure, runs: Sequence[BenchMeasure]) -> str:

@@ -1,4 +1,4 @@
-"""The parts of a page of measured collectives."""
+"""The page of measured collectives: what it is made of."""
 
 from __future__ import annotations
 
@@ -6,66 +6,52 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
-from phalanx.report.collectives.charts import (
-    bandwidth,
-    call_time,
-    memory,
-    times_floor,
-    times_slower,
-)
+from phalanx.report.collectives import charts
 from phalanx.report.collectives.comparison import (
     PHRASES,
     CollectiveResults,
     collective_results,
     path_comparisons,
 )
-from phalanx.report.collectives.finding_sentences import headline_comparison
-from phalanx.report.collectives.findings import findings, headline
+from phalanx.report.collectives.findings import findings, headline, headline_comparison
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.collectives.tables import machine_tables, result_tables, runs_table
 from phalanx.report.comparison import counted
-from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.content import Content, KeyFigure, Row, chart_row, sections
 from phalanx.report.format import duration, joined, size
-from phalanx.report.sections import Panel, Row, Section
+from phalanx.report.study_content import machine
 from phalanx.report.tables import environments
 
-Draw = Callable[[CollectiveResults, str], Figure | None]
-
-LEADING: tuple[str, Draw] = ("time", call_time)
-SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
-    (
-        "sizes",
-        "Against the others, and against the machine",
-        (
-            ("slower", times_slower),
-            ("bandwidth", bandwidth),
-            ("floor", times_floor),
-            ("memory", memory),
-        ),
-    ),
+CHARTS: tuple[tuple[str, Callable[[CollectiveResults, str], Figure | None]], ...] = (
+    ("time", charts.call_time),
+    ("slower", charts.times_slower),
+    ("bandwidth", charts.bandwidth),
+    ("floor", charts.times_floor),
+    ("memory", charts.memory),
 )
 
 
 def collectives_content(folder: Path) -> Content:
     """Raises: UserError when the records cannot be read."""
     measures = read_benches(folder)
-    drawn_from = collective_results(measures)
+    found = collective_results(measures)
     benches = [measure.bench for measure in measures if measure.bench]
+    leading, *rows = [_row(chart, draw, found) for chart, draw in CHARTS]
     return Content(
         title=measures[0].name if len(measures) == 1 else folder.name,
         kind="collectives",
         started_at=min((bench.started_at for bench in benches), default=""),
         command="\n".join(bench.command for bench in benches),
-        headline=headline(drawn_from),
+        headline=headline(found),
         lead=_lead(measures),
-        key_figures=[figure for s in drawn_from if (figure := key_figure(s))],
-        leading=_row(*LEADING, drawn_from),
-        topics=findings(drawn_from, measures),
-        sections=tuple(_sections(drawn_from)),
-        tables=[*result_tables(drawn_from), *machine_tables(measures), runs_table(measures)],
+        key_figures=[figure for s in found if (figure := key_figure(s))],
+        leading=leading,
+        topics=findings(found, measures),
+        sections=sections(("sizes", "Against the others, and against the machine", rows)),
+        tables=[*result_tables(found), *machine_tables(measures), runs_table(measures)],
         environment=environments([bench.environment for bench in benches]),
-        num_panels=len(drawn_from),
+        num_panels=len(found),
     )
 
 
@@ -98,21 +84,9 @@ def _lead(measures: Sequence[BenchMeasure]) -> str:
     return f"{what}, {types}, {ranks}, {libraries}; {calls:,} timed calls; {where}."
 
 
-def _sections(drawn_from: Sequence[CollectiveResults]) -> list[Section]:
-    made = []
-    for name, title, charts in SECTIONS:
-        rows = tuple(row for chart in charts if (row := _row(*chart, drawn_from)))
-        if rows:
-            made.append(Section(name=name, title=title, rows=rows))
-    return made
-
-
-def _row(chart: str, draw: Draw, drawn_from: Sequence[CollectiveResults]) -> Row | None:
-    panels = []
-    for number, results in enumerate(drawn_from, 1):
-        if drawn := draw(results, f"{chart}-{number}"):
-            panels.append(Panel(label=results.title, figure=drawn))
-    if not panels:
-        return None
-    first = panels[0].figure
-    return Row(title=first.title, caption=first.caption, panels=tuple(panels))
+def _row(
+    chart: str,
+    draw: Callable[[CollectiveResults, str], Figure | None],
+    found: Sequence[CollectiveResults],
+) -> Row | None:
+    return chart_row((r.title, draw(r, f"{chart}-{number}")) for number, r in enumerate(found, 1))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from phalanx.report.collectives.comparison import (
@@ -18,30 +17,27 @@ from phalanx.report.collectives.comparison import (
 )
 from phalanx.report.collectives.findings import findings
 from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
-from phalanx.report.collectives.tables import COLUMNS, in_order, row
+from phalanx.report.collectives.tables import in_order, result_table
 from phalanx.report.comparison import counted
 from phalanx.report.format import duration, size
+from phalanx.report.terminal import finding_lines, print_findings, terminal_table
 
 WIDE_COLUMNS = 104
 # Type and operation are the same in every row and stand in the title; the count is size ÷ type.
-ONLY_WHEN_WIDE = frozenset({"count#", "type", "op"})
+ONLY_WHEN_WIDE = ("count", "type", "op")
 
 
 def show(measure: BenchMeasure, console: Console) -> None:
     """Print the tables of all collectives and the findings."""
-    drawn_from = collective_results([measure])
-    titles = {results.title for results in drawn_from}
+    found = collective_results([measure])
     wide = console.width >= WIDE_COLUMNS
-    for results in drawn_from:
+    for results in found:
         console.print(Text(title(results), style="bold"))
         console.print(table_of(results, wide=wide))
     console.print(machine_line(measure), markup=False)
-    for topic in findings(drawn_from, [measure]):
-        console.print(Text(f"{topic.title}", style="bold"))
-        for sentence in topic.sentences:
-            # With one collective its name would begin every line.
-            label = "" if len(drawn_from) == 1 and sentence.label in titles else sentence.label
-            console.print(f"  {label + ': ' if label else ''}{sentence.text}", markup=False)
+    # With one collective its name would begin every line.
+    alone = [found[0].title] if len(found) == 1 else []
+    print_findings(findings(found, [measure]), console, without_labels=alone)
 
 
 def title(results: CollectiveResults) -> str:
@@ -56,25 +52,27 @@ def title(results: CollectiveResults) -> str:
     return f"{' · '.join(words)}   ({times} in µs, bandwidths in GB/s)"
 
 
-def table_of(results: CollectiveResults, *, wide: bool) -> Table:
+def table_of(results: CollectiveResults, *, wide: bool) -> TerminalTable:
     """Return the table of a collective in the columns of nccl-tests, grouped by size."""
-    names = COLUMNS.split("|")
-    shown = [i for i, name in enumerate(names) if wide or name not in ONLY_WHEN_WIDE]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for i in shown:
-        name = names[i].removesuffix("#").removesuffix(" µs")
-        numeric = names[i].endswith("#") or name == "size"
-        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
-    for num_bytes in results.sizes:
-        points = in_order(results, num_bytes)
-        fastest = min(points, key=lambda point: point.median_s)
-        for point in points:
-            cells = row(results, point)
-            table.add_row(
-                *(Text(cells[i], style=_style(names[i], point, fastest)) for i in shown),
-                end_section=point is points[-1] and len(points) > 1,
-            )
-    return table
+    points = [point for n in results.sizes for point in in_order(results, n)]
+    fastest = [results.at(n)[0] for n in results.sizes]
+    several = len(points) > len(fastest)
+    ends = [
+        i for i, (a, b) in enumerate(pairwise(points)) if several and a.num_bytes != b.num_bytes
+    ]
+
+    def style(row: int, column: str) -> str:
+        if column.startswith("wrong") and points[row].wrong:
+            return "bold red"
+        return "bold" if points[row] in fastest else ""
+
+    return terminal_table(
+        result_table(results, unit=""),
+        left_out=() if wide else ONLY_WHEN_WIDE,
+        padding=1,
+        style=style,
+        section_ends=ends,
+    )
 
 
 def machine_line(measure: BenchMeasure) -> str:
@@ -89,17 +87,6 @@ def machine_line(measure: BenchMeasure) -> str:
         if rates:
             parts.append(f"{name} {', '.join(rates)}")
     return f"this machine: {'; '.join(parts)}"
-
-
-def finding_lines(
-    drawn_from: Sequence[CollectiveResults], measures: Sequence[BenchMeasure]
-) -> list[str]:
-    """Return every finding as a line, with its label first."""
-    return [
-        f"{topic.title}: {sentence.label + ': ' if sentence.label else ''}{sentence.text}"
-        for topic in findings(drawn_from, measures)
-        for sentence in topic.sentences
-    ]
 
 
 def as_json(measure: BenchMeasure) -> dict[str, Any]:
@@ -130,7 +117,7 @@ def as_json(measure: BenchMeasure) -> dict[str, Any]:
             {"path": o.label, "collective": PHRASES[o.collective], "reason": o.reason}
             for o in measure.obstacles
         ],
-        "findings": finding_lines(drawn_from, [measure]),
+        "findings": finding_lines(findings(drawn_from, [measure])),
     }
 
 
@@ -152,9 +139,3 @@ def _row(point: CollectivePoint) -> dict[str, Any]:
         "floor_s": None if point.floor is None else point.floor.seconds,
         "times_floor": point.times_floor,
     }
-
-
-def _style(column: str, point: CollectivePoint, fastest: CollectivePoint) -> str:
-    if column.startswith("wrong") and point.wrong:
-        return "bold red"
-    return "bold" if point is fastest else ""

@@ -6,25 +6,30 @@ from collections.abc import Sequence
 
 from phalanx.report.collectives.comparison import PHRASES, CollectiveResults
 from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
+from phalanx.report.content import Table, make_table
 from phalanx.report.format import UNKNOWN, duration, joined, microseconds, size
-from phalanx.report.tables import Table, make_table
 
-COLUMNS = "size|count#|type|op|path|min µs#|median µs#|p99 µs#|algbw#|busbw#|wrong#|×floor#"
 GIGABYTE = 1e9  # of bandwidths, as in nccl-tests
 
 
 def result_tables(all_results: Sequence[CollectiveResults]) -> list[Table]:
-    """Return a table for each collective of a run, in the columns of nccl-tests."""
-    return [
-        make_table(
-            results.title,
-            f"{results.timing}: its slowest rank's. Bandwidths in GB/s of 10⁹ bytes, from the "
-            f"median, as nccl-tests defines them. {results.points[0].ranks} ranks.",
-            COLUMNS,
-            [row(results, point) for n in results.sizes for point in in_order(results, n)],
-        )
-        for results in all_results
-    ]
+    """Return a table for each collective of a run."""
+    return [result_table(results) for results in all_results]
+
+
+def result_table(results: CollectiveResults, *, unit: str = " µs") -> Table:
+    """Return the paths of a collective, size by size, in the columns of nccl-tests.
+
+    unit: behind the names of times.
+    """
+    times = f"min{unit}#|median{unit}#|p99{unit}#"
+    return make_table(
+        results.title,
+        f"{results.timing}: its slowest rank's. Bandwidths in GB/s of 10⁹ bytes, from the "
+        f"median, as nccl-tests defines them. {results.points[0].ranks} ranks.",
+        f"size#|count#|type|op|path|{times}|algbw#|busbw#|wrong#|×floor#",
+        [row(results, point) for n in results.sizes for point in in_order(results, n)],
+    )
 
 
 def in_order(results: CollectiveResults, num_bytes: int) -> list[CollectivePoint]:
@@ -36,7 +41,7 @@ def in_order(results: CollectiveResults, num_bytes: int) -> list[CollectivePoint
 
 
 def row(results: CollectiveResults, point: CollectivePoint) -> tuple[str, ...]:
-    """The cells of COLUMNS."""
+    """The cells of a row."""
     setting = results.measure.bench.setting if results.measure.bench else None
     reduces = point.collective in ("all_reduce", "reduce_scatter")
     return (

@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from phalanx.report.comparability import comparability_topic
-from phalanx.report.comparison import counted
-from phalanx.report.compression.format import bandwidth, compressor_phrase
 from phalanx.report.compression.study_data import (
     MARGIN,
     MEMORY,
     NONE,
     CompressionCell,
     CompressionStudyData,
+    bandwidth_text,
+    compressor_phrase,
 )
-from phalanx.report.disturbance import disturbance_topic, with_disturbance
-from phalanx.report.finding_sentences import sentence
-from phalanx.report.findings import not_completed_topic
-from phalanx.report.format import amount, joined, percent, points_with_span, ratio, span
+from phalanx.report.content import Topic, make_topic, told
+from phalanx.report.disturbance import with_disturbance
+from phalanx.report.format import joined, percent, points_with_span, ratio, sentence, span
 from phalanx.report.statistics import Interval
-from phalanx.report.topic import Sentence, Topic
+from phalanx.report.study_content import topics_of_runs
 
 LINE_WITHIN = 0.15  # steps farther than this from the fitted line do not lie on one
 NO_LINE = (
@@ -31,15 +29,8 @@ NO_LINE = (
 
 def findings(data: CompressionStudyData) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
-    topics = []
-    for title, rule, make_sentences in _QUESTIONS:
-        sentences = tuple(Sentence(label=label, text=text) for label, text in make_sentences(data))
-        if sentences:
-            topics.append(Topic(title=title, rule=rule, sentences=sentences))
-    topics.append(disturbance_topic(data.measures.runs))
-    topics.append(comparability_topic(data.measures.runs))
-    topics.append(not_completed_topic(data.measures))
-    return tuple(topic for topic in topics if topic.sentences)
+    topics = [make_topic(title, rule, make(data)) for title, rule, make in _QUESTIONS]
+    return told(*topics, *topics_of_runs(data.measures))
 
 
 def headline(data: CompressionStudyData) -> str:
@@ -141,7 +132,9 @@ def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
         elif math.isinf(below):
             text = f"pays on any link: a step without its sending takes {-added_ms:.2f} ms less"
         else:
-            text = f"pays below {bandwidth(below)}: it costs {added_ms:.2f} ms of coding a step"
+            text = (
+                f"pays below {bandwidth_text(below)}: it costs {added_ms:.2f} ms of coding a step"
+            )
         labelled.append((compressor_phrase(compressor), sentence(text)))
     if labelled:
         labelled.append(
@@ -159,14 +152,7 @@ def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
     plain = data.accuracy(NONE)
     if plain is None:
         return []
-    labelled = [
-        (
-            compressor_phrase(NONE),
-            f"{percent(plain.mean, 2)} over {counted(plain.seeds, 'seed')}"
-            + (f", from {percent(plain.low, 2)} to {percent(plain.high, 2)}." * (plain.seeds > 1))
-            + "." * (plain.seeds == 1),
-        )
-    ]
+    labelled = [(compressor_phrase(NONE), f"{plain.text}.")]
     for compressor in data.compressors:
         own = data.accuracy(compressor)
         if compressor == NONE or own is None:
@@ -180,19 +166,6 @@ def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
             word = verdict[data.holds_accuracy(compressor)] or "cannot be told"
             text += f"{word}, {points_with_span(difference)}."
         labelled.append((compressor_phrase(compressor), text))
-    return labelled
-
-
-def _bytes(data: CompressionStudyData) -> list[tuple[str, str]]:
-    labelled = []
-    for compressor in data.compressors:
-        sent, factor = data.sent_bytes(compressor), data.compression_ratio(compressor)
-        if sent is None:
-            continue
-        text = f"{amount(sent)} a step"
-        if compressor != NONE and factor:
-            text += f", {factor:.3g} times fewer"
-        labelled.append((compressor_phrase(compressor), sentence(text)))
     return labelled
 
 
@@ -215,5 +188,4 @@ _QUESTIONS: tuple[tuple[str, str, Callable[[CompressionStudyData], list[tuple[st
         f"lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not wholly below 0.",
         _accuracy,
     ),
-    ("How many bytes does the busiest rank send?", "Counted, not computed.", _bytes),
 )

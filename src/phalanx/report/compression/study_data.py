@@ -3,19 +3,20 @@ reads the records."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 from phalanx.records.files import rank_file, read_events
 from phalanx.records.schema import StepEvent
-from phalanx.report.comparison import SeedSpread
+from phalanx.report.comparison import SeedSpread, by_seed, final_accuracy, spread_over
 from phalanx.report.compression.fit import CompressionPoint, Fit, fit_step_time
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.measures import RunMeasure
+from phalanx.report.measures import RunMeasure, step_times
 from phalanx.report.statistics import (
     Holding,
     Interval,
@@ -58,27 +59,12 @@ class CompressionCell:
     @property
     def accuracy_by_seed(self) -> dict[int, float]:
         """Validation accuracy after the last epoch of full trainings."""
-        return {
-            run.setting.seed: accuracy
-            for run in self.runs
-            if self.place == MEMORY and run.setting and run.trained
-            if (accuracy := run.trained[-1].validation_accuracy) is not None
-        }
+        return by_seed(self.runs, final_accuracy) if self.place == MEMORY else {}
 
     @property
     def accuracy(self) -> SeedSpread | None:
         """Accuracy after the last epoch; None on links, where only some steps were made."""
-        if self.place != MEMORY:
-            return None
-        values = [
-            run.trained[-1].validation_accuracy
-            for run in self.runs
-            if run.trained and run.trained[-1].validation_accuracy is not None
-        ]
-        known = [value for value in values if value is not None]
-        if not known:
-            return None
-        return SeedSpread(mean=fmean(known), low=min(known), high=max(known), seeds=len(known))
+        return spread_over(self.runs, final_accuracy) if self.place == MEMORY else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,9 +156,9 @@ class CompressionStudyData:
         return fit.break_even_bandwidth(compressor, NONE)
 
 
-def read_study_data(folder: Path) -> CompressionStudyData:
+def read_study_data(folder: Path, measures: StudyMeasures | None = None) -> CompressionStudyData:
     """Raises: UserError when the records cannot be read."""
-    measures = read_folder(folder)
+    measures = measures or read_folder(folder)
     completed = [run for run in measures.runs if run.status == "completed" and run.ranks]
     steps = {run.name: step_times(_steps(folder / run.name, run.ranks)) for run in completed}
     return make_study_data(measures, steps)
@@ -215,15 +201,6 @@ def _times(runs: Sequence[Sequence[float]]) -> Times:
     return tuple((median(run),) for run in runs) if len(runs) > 1 else (blocks(runs[0]),)
 
 
-def step_times(ranks: Sequence[Sequence[StepEvent]]) -> list[float]:
-    """Return the time of each step on its slowest rank."""
-    by_rank = [
-        [s.data_s + s.forward_s + s.backward_s + s.communication_s + s.optimizer_s for s in steps]
-        for steps in ranks
-    ]
-    return [max(times) for times in zip(*by_rank, strict=False)]
-
-
 def bandwidth_of(place: str) -> float | None:
     """Return the bytes per second of a link such as 1Gbit/s,1ms; None for memory."""
     for word in place.split(","):
@@ -253,3 +230,23 @@ def _sent_bytes(run: RunMeasure) -> float | None:
             return None
         sent.append(last.event.sent_bytes / last.steps)
     return max(sent, default=None)
+
+
+def compressor_phrase(compressor: str) -> str:
+    return {NONE: "float32", "powersgd": "PowerSGD", "topk": "top-k"}.get(compressor, compressor)
+
+
+def bandwidth_text(bytes_per_s: float) -> str:
+    """Format a bandwidth in bits, as usual for links: 1.2 Gbit/s, 850 Mbit/s."""
+    bits = 8 * bytes_per_s
+    for unit, name in ((1e12, "Tbit/s"), (1e9, "Gbit/s"), (1e6, "Mbit/s")):
+        if bits >= unit:
+            return f"{bits / unit:.3g} {name}"
+    return f"{bits / 1e3:.3g} kbit/s"
+
+
+def break_even_text(bytes_per_s: float | None) -> str:
+    """Format the result of `CompressionStudyData.break_even_bandwidth`."""
+    if bytes_per_s is None:
+        return "never"
+    return "always" if math.isinf(bytes_per_s) else f"below {bandwidth_text(bytes_per_s)}"

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from phalanx.report.compression.format import break_even_text, compressor_phrase
-from phalanx.report.compression.study_data import MEMORY, NONE, CompressionStudyData
+from phalanx.report.compression.study_data import (
+    MEMORY,
+    NONE,
+    CompressionStudyData,
+    break_even_text,
+    compressor_phrase,
+)
+from phalanx.report.content import Table, make_table
 from phalanx.report.format import UNKNOWN, amount, percent, points
-from phalanx.report.tables import Table, make_table
 
 
-def compressors(data: CompressionStudyData) -> Table:
-    """A row a compressor, a column a place."""
+def compressors(data: CompressionStudyData, *, unit: str = " (ms)") -> Table:
+    """A row a compressor, a column a place.
+
+    unit: behind the name of a place.
+    """
     places = data.places
     columns = ["sent as", "bytes a step#", "fewer#"]
-    columns += [f"{_short(place)} (ms)#" for place in places]
+    columns += [f"{_short(place)}{unit}#" for place in places]
     columns += ["accuracy#", "points#", "over seeds#", "begins to pay"]
     return make_table(
         "Compressors",

@@ -2,28 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import altair as alt
 
 from phalanx.records.io import READS, Cache
-from phalanx.report.charts.figure import Figure, Row, figure, table
+from phalanx.report.charts.figure import Figure, Row, figure, numbers
+from phalanx.report.charts.shapes import bars, bars_height, dashed, lines
+from phalanx.report.charts.theme import known_series, tooltips
 from phalanx.report.io.comparison import (
     LOADERS,
     PHRASES,
+    best_by,
+    busiest,
+    busy,
     fewest_ranks,
     floor_of,
     in_cache,
     own,
 )
 from phalanx.report.io.measures import IoMeasure, IoPoint
-from phalanx.report.io.theme import format_colour, formats_in_order, lines, loader_colour, tooltip
 
 SOURCE = "io_epoch events of all ranks: samples, bytes, total_s, waits_s"
 MEGABYTE = 1e6
+LOADER_LOOKS = {
+    LOADERS["phalanx"]: ("--mpi", ""),
+    LOADERS["torch"]: ("--gloo", ""),
+    LOADERS["torch-batched"]: ("--rank-3", ""),
+    LOADERS["read"]: ("--sequential", ""),
+    LOADERS["read-kept"]: ("--rank-5", ""),
+}
+FORMAT_LOOKS = {
+    PHRASES["files"]: ("--rank-1", "triangle-up"),
+    PHRASES["tar"]: ("--rank-0", "circle"),
+    PHRASES["npy"]: ("--rank-2", "square"),
+    PHRASES["hdf5"]: ("--rank-3", "diamond"),
+    PHRASES["parquet"]: ("--rank-4", "cross"),
+}
+TOOLTIP = tooltips(
+    *("format", "loader", "way|readers", "depth:Q|batches ahead", "ranks:Q", "cache"),
+    *("compute_ms|compute a step (ms)|,.4~r", "samples_per_s|samples/s|,.4~r"),
+    *("mb_per_s|MB/s|,.4~r", "first_ms|first batch (ms)|,.3~r", "stalls:Q"),
+    "utilisation|busy|.1%",
+)
 
 
-def rows_of(points: Sequence[IoPoint]) -> list[Row]:
+def rows_of(points: Iterable[IoPoint]) -> list[Row]:
     """A row a way and pace."""
     return [_row(point) for point in points]
 
@@ -57,24 +82,22 @@ def _row(point: IoPoint) -> Row:
 
 def throughput(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
     """Flat out, a bar a loader in every format: its fastest way."""
-    best: dict[tuple[str, str], IoPoint] = {}
-    for point in in_cache(measure.flat, cache):
-        key = (point.cell.format, point.cell.loader)
-        if key not in best or point.bytes_per_s > best[key].bytes_per_s:
-            best[key] = point
-    if not best:
+    points = in_cache(measure.flat, cache)
+    best = best_by(points, lambda p: (p.cell.format, p.cell.loader), lambda p: p.bytes_per_s)
+    rows = rows_of(best.values())
+    if not rows:
         return None
-    rows = rows_of(list(best.values()))
-    base = alt.Chart(table()).encode(
-        y=alt.Y("format:N", title=None, sort=formats_in_order(rows)),
-        yOffset=alt.YOffset("loader:N", sort=list(LOADERS.values())),
-    )
-    bars = base.mark_bar(cornerRadiusEnd=2).encode(
-        x=alt.X("mb_per_s:Q", title="MB/s flat out"), color=loader_colour(rows), tooltip=tooltip()
-    )
-    spread = base.mark_rule(color="var(--ink-soft)").encode(x="mb_low:Q", x2="mb_high:Q")
     return figure(
-        alt.layer(bars, spread),
+        bars(
+            rows,
+            "mb_per_s",
+            "MB/s flat out",
+            by="format",
+            tooltip=TOOLTIP,
+            colour=known_series("loader", rows, LOADER_LOOKS),
+            spread=("mb_low", "mb_high"),
+            offset=alt.YOffset("loader:N", sort=list(LOADER_LOOKS)),
+        ),
         rows,
         name=name,
         title="What comes through",
@@ -88,25 +111,22 @@ def throughput(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
 
 def utilisation(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
     """Draw the utilisation with compute, a bar a format, against the floor."""
-    rows = rows_of(_busiest(measure, cache))
+    rows = _busiest_rows(measure, cache)
     if not rows:
         return None
-    base = alt.Chart(table()).encode(y=alt.Y("format:N", title=None, sort=formats_in_order(rows)))
-    bars = base.mark_bar(cornerRadiusEnd=2).encode(
-        x=alt.X(
-            "utilisation:Q",
-            title="busy: compute ÷ total time",
-            scale=alt.Scale(domain=[0, 1]),
-            axis=alt.Axis(format="%"),
-        ),
-        color=format_colour(rows, legend=False),
-        tooltip=tooltip(),
+    drawn = bars(
+        rows,
+        "utilisation",
+        "busy: compute ÷ total time",
+        by="format",
+        tooltip=TOOLTIP,
+        colour=known_series("format", rows, FORMAT_LOOKS, has_legend=False),
+        spread=("utilisation_low", "utilisation_high"),
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(format="%"),
     )
-    spread = base.mark_rule(color="var(--ink-soft)")
-    spread = spread.encode(x="utilisation_low:Q", x2="utilisation_high:Q")
-    floor = alt.Chart(table()).mark_rule(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
     return figure(
-        alt.layer(bars, spread, floor.encode(x=alt.datum(floor_of(measure)))),
+        alt.layer(drawn, dashed().encode(x=alt.datum(floor_of(measure)))),
         rows,
         name=name,
         title="How busy the accelerator is",
@@ -114,23 +134,23 @@ def utilisation(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
         "the profile, the thin one runs from the worst epoch to the best.",
         source=SOURCE,
         runs=[measure.name],
-        height_pixels=60 + 32 * len(rows),
+        height_pixels=bars_height(rows, "format"),
     )
 
 
 def first_batch(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    rows = rows_of(_busiest(measure, cache))
+    rows = _busiest_rows(measure, cache)
     if not rows:
         return None
-    bars = alt.Chart(table()).mark_bar(cornerRadiusEnd=2)
-    bars = bars.encode(
-        y=alt.Y("format:N", title=None, sort=formats_in_order(rows)),
-        x=alt.X("first_ms:Q", title="until the first batch is there (ms)"),
-        color=format_colour(rows, legend=False),
-        tooltip=tooltip(),
-    )
     return figure(
-        bars,
+        bars(
+            rows,
+            "first_ms",
+            "until the first batch is there (ms)",
+            by="format",
+            tooltip=TOOLTIP,
+            colour=known_series("format", rows, FORMAT_LOOKS, has_legend=False),
+        ),
         rows,
         name=name,
         title="Time to the first batch",
@@ -138,31 +158,57 @@ def first_batch(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
         "format the way that keeps the accelerator busiest.",
         source=SOURCE,
         runs=[measure.name],
-        height_pixels=60 + 32 * len(rows),
+        height_pixels=bars_height(rows, "format"),
     )
 
 
-def _busiest(measure: IoMeasure, cache: Cache) -> list[IoPoint]:
+def _busiest_rows(measure: IoMeasure, cache: Cache) -> list[Row]:
     """Return each format's way with the best utilisation, on the fewest ranks."""
     ranks = fewest_ranks(measure)
-    best: dict[str, IoPoint] = {}
-    for point in own(in_cache(measure.paced, cache)):
-        known = best.get(point.cell.format)
-        if point.cell.ranks == ranks and (
-            known is None or (point.utilisation or 0.0) > (known.utilisation or 0.0)
-        ):
-            best[point.cell.format] = point
-    return list(best.values())
+    points = [point for point in own(in_cache(measure.paced, cache)) if point.cell.ranks == ranks]
+    return rows_of(busiest(points).values())
+
+
+def busy_over_compute(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
+    """A line a format: its best utilisation at each compute time."""
+    points = own(in_cache(measure.with_compute, cache))
+    best = best_by(points, lambda p: (p.cell.format, p.compute_s), busy)
+    rows = rows_of(best[key] for key in sorted(best))
+    if not rows:
+        return None
+    x = alt.X(
+        "compute_ms:Q",
+        title="compute of a step (ms, logarithmic)",
+        scale=alt.Scale(type="log", padding=12, nice=False),
+        axis=alt.Axis(values=sorted(set(numbers(rows, "compute_ms"))), format=".3~r", grid=False),
+    )
+    y = alt.Y(
+        "utilisation:Q",
+        title="busy: compute \N{DIVISION SIGN} total time",
+        scale=alt.Scale(domain=[0, 1]),
+        axis=alt.Axis(format="%"),
+    )
+    floor = dashed().encode(y=alt.datum(floor_of(measure)))
+    return figure(
+        alt.layer(lines(x, y, known_series("format", rows, FORMAT_LOOKS), TOOLTIP), floor),
+        rows,
+        name=name,
+        title="How busy an accelerator is, from fast to slow ones",
+        caption="Of each format the best way at each compute time; left the storage holds the "
+        "accelerator up, right it waits for it. The dashed line is the floor.",
+        source=SOURCE,
+        runs=[measure.name],
+        height_pixels=330,
+    )
 
 
 def by_readers(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
     """Lines over the number of readers, where several were measured."""
-    points = own(in_cache(measure.flat, cache))
-    return over(
+    return _over(
         measure,
-        points,
-        "readers",
-        "readers",
+        own(in_cache(measure.flat, cache)),
+        lambda point: point.cell.readers,
+        ("readers", "readers"),
         name=name,
         title="More readers",
         caption="Bytes a second flat out by the number of readers; a line a format, its fastest "
@@ -171,12 +217,11 @@ def by_readers(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
 
 
 def by_depth(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    points = [p for p in own(in_cache(measure.flat, cache)) if p.cell.readers]
-    return over(
+    return _over(
         measure,
-        points,
-        "depth",
-        "batches ahead",
+        [point for point in own(in_cache(measure.flat, cache)) if point.cell.readers],
+        lambda point: point.cell.depth,
+        ("depth", "batches ahead"),
         name=name,
         title="More batches ahead",
         caption="Bytes a second flat out by the number of batches that may wait; a line a format, "
@@ -185,11 +230,11 @@ def by_depth(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
 
 
 def by_ranks(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    return over(
+    return _over(
         measure,
         own(in_cache(measure.flat, cache)),
-        "ranks",
-        "ranks",
+        lambda point: point.cell.ranks,
+        ("ranks", "ranks"),
         name=name,
         title="More ranks",
         caption="Bytes a second of all ranks together, each on data of its own; a line a format, "
@@ -197,35 +242,22 @@ def by_ranks(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
     )
 
 
-def over(
+def _over(
     measure: IoMeasure,
     points: Sequence[IoPoint],
-    field: str,
-    axis: str,
-    *,
-    name: str,
-    title: str,
-    caption: str,
+    value_of: Callable[[IoPoint], int],
+    axis: tuple[str, str],
+    **text: Any,
 ) -> Figure | None:
-    """The fastest of each format at each value of a field; None where it has one value."""
-    best: dict[tuple[str, int], IoPoint] = {}
-    for point in points:
-        key = (point.cell.format, int(getattr(point.cell, field)))
-        if key not in best or point.bytes_per_s > best[key].bytes_per_s:
-            best[key] = point
-    values = sorted({value for _, value in best})
-    if len(values) < 2:
+    """The fastest of each format at each value; None where there is one value.
+
+    axis: field and title.
+    """
+    best = best_by(points, lambda p: (p.cell.format, value_of(p)), lambda p: p.bytes_per_s)
+    if len({value for _, value in best}) < 2:
         return None
-    rows = rows_of([best[key] for key in sorted(best)])
+    rows = rows_of(best[key] for key in sorted(best))
     y = alt.Y("mb_per_s:Q", title="MB/s flat out", scale=alt.Scale(zero=True))
-    x = alt.X(f"{field}:O", title=axis, axis=alt.Axis(labelAngle=0))
-    return figure(
-        lines(rows, x, y),
-        rows,
-        name=name,
-        title=title,
-        caption=caption,
-        source=SOURCE,
-        runs=[measure.name],
-        height_pixels=300,
-    )
+    x = alt.X(f"{axis[0]}:O", title=axis[1], axis=alt.Axis(labelAngle=0))
+    drawn = lines(x, y, known_series("format", rows, FORMAT_LOOKS), TOOLTIP)
+    return figure(drawn, rows, source=SOURCE, runs=[measure.name], height_pixels=300, **text)

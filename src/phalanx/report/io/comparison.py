@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from phalanx.records.io import READS, Cache, IoCell
 from phalanx.report.io.measures import IoMeasure, IoPoint
@@ -64,16 +65,32 @@ def fastest(points: Sequence[IoPoint]) -> IoPoint | None:
     return max(points, key=lambda point: point.samples_per_s, default=None)
 
 
+def best_by(
+    points: Iterable[IoPoint], key: Callable[[IoPoint], Any], value: Callable[[IoPoint], float]
+) -> dict[Any, IoPoint]:
+    """Return the point with the largest value of each key, the first of equals."""
+    best: dict[Any, IoPoint] = {}
+    for point in points:
+        known = best.get(key(point))
+        if known is None or value(point) > value(known):
+            best[key(point)] = point
+    return best
+
+
 def best_of_each_format(points: Iterable[IoPoint], cache: Cache, ranks: int = 1) -> list[IoPoint]:
     """The fastest of our ways in each format, in the order of the formats, flat out."""
-    best: dict[str, IoPoint] = {}
-    for point in own(in_cache(points, cache)):
-        known = best.get(point.cell.format)
-        if point.cell.ranks == ranks and (
-            known is None or point.samples_per_s > known.samples_per_s
-        ):
-            best[point.cell.format] = point
-    return list(best.values())
+    ours = [point for point in own(in_cache(points, cache)) if point.cell.ranks == ranks]
+    return list(best_by(ours, lambda p: p.cell.format, lambda p: p.samples_per_s).values())
+
+
+def busiest(points: Iterable[IoPoint]) -> dict[str, IoPoint]:
+    """Return each format's way with the best utilisation."""
+    return best_by(points, lambda point: point.cell.format, busy)
+
+
+def busy(point: IoPoint) -> float:
+    """Return the utilisation; 0 of what was measured flat out."""
+    return point.utilisation or 0.0
 
 
 def rivals(measure: IoMeasure, point: IoPoint, loader: str) -> list[IoPoint]:
@@ -117,8 +134,3 @@ def how(cell: IoCell) -> str:
     one = {"threads": "thread", "processes": "process"}[cell.kind]
     readers = f"{cell.readers} {one if cell.readers == 1 else cell.kind}"
     return f"{readers}, {cell.depth} {'batch' if cell.depth == 1 else 'batches'} ahead"
-
-
-def label_of(cell: IoCell) -> str:
-    """A way as one reads it in a table."""
-    return f"{PHRASES[cell.format]}, {how(cell)}"

@@ -1,4 +1,4 @@
-"""The parts of the page of `phalanx bench io`."""
+"""The pages of loading, of one measurement and of a study: what they are made of."""
 
 from __future__ import annotations
 
@@ -7,65 +7,106 @@ from pathlib import Path
 
 from phalanx.records.io import Cache
 from phalanx.report.charts.figure import Figure
-from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.content import Content, KeyFigure, chart_row, sections
+from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import amount, duration, percent
 from phalanx.report.io import charts
 from phalanx.report.io.comparison import (
     CACHE_LABELS,
     PHRASES,
+    balance_s,
+    best_of_each_format,
+    busy,
     caches_of,
+    fastest,
     floor_of,
     how,
     in_cache,
     own,
 )
-from phalanx.report.io.findings import findings, headline
+from phalanx.report.io.findings import findings, headline, study_findings, study_headline
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure
+from phalanx.report.io.study import read_io_study
 from phalanx.report.io.tables import storage, ways, written
-from phalanx.report.sections import Panel, Row, Section
+from phalanx.report.study_content import machine, study_content
 from phalanx.report.tables import environments
 
 PANELS_BESIDE = 2
 Draw = Callable[[IoMeasure, Cache, str], Figure | None]
-
-SECTIONS: tuple[tuple[str, str, tuple[tuple[str, Draw], ...]], ...] = (
-    (
-        "loading",
-        "Loading",
-        (("throughput", charts.throughput), ("first", charts.first_batch)),
-    ),
-    (
-        "more",
-        "Readers, depth, ranks",
-        (
-            ("readers", charts.by_readers),
-            ("depth", charts.by_depth),
-            ("ranks", charts.by_ranks),
-        ),
-    ),
+LOADING: tuple[tuple[str, Draw], ...] = (
+    ("throughput", charts.throughput),
+    ("first", charts.first_batch),
+)
+MORE: tuple[tuple[str, Draw], ...] = (
+    ("readers", charts.by_readers),
+    ("depth", charts.by_depth),
+    ("ranks", charts.by_ranks),
 )
 
 
 def io_content(folder: Path) -> Content:
-    """Raises: UserError when the records cannot be read."""
+    """Return the content of the page of `phalanx bench io`.
+
+    Raises: UserError when the records cannot be read.
+    """
     measure = read_io_measure(folder)
     bench = measure.bench
     assert bench is not None  # checked by read_io_measure
-    caches = caches_of(measure.points)
+    keys = [key_figure(measure, cache) for cache in caches_of(measure.points)]
     return Content(
         title=measure.name,
         kind="io",
         started_at=bench.started_at,
         command=bench.command,
-        headline=headline([measure]),
+        headline=headline(measure),
         lead=lead(measure),
-        key_figures=[figure for cache in caches if (figure := key_figure(measure, cache))],
-        leading=row_of(_panels(measure, "utilisation", charts.utilisation)),
-        topics=findings([measure]),
-        sections=sections(measure),
+        key_figures=[key for key in keys if key],
+        leading=chart_row(_by_cache(measure, "utilisation", charts.utilisation)),
+        topics=findings(measure),
+        sections=sections(
+            ("loading", "Loading", [chart_row(_by_cache(measure, *chart)) for chart in LOADING]),
+            (
+                "more",
+                "Readers, depth, ranks",
+                [chart_row(_by_cache(measure, *chart)) for chart in MORE],
+            ),
+        ),
         tables=[*ways(measure), *written([measure]), *storage([measure])],
         environment=environments([bench.environment]),
+        num_panels=PANELS_BESIDE,
+    )
+
+
+def io_study_content(measures: StudyMeasures) -> Content:
+    """Return the content of the page of `phalanx study io`."""
+    study = read_io_study(measures.study, measures.folder)
+    keys = [
+        balance_figure(measure, cache)
+        for measure in study.profiles
+        for cache in caches_of(measure.points)
+    ]
+    loading = (LOADING[0], *MORE[:2])
+    return study_content(
+        study.study,
+        [(run.status, run.bench.environment if run.bench else None) for run in study.runs],
+        headline=study_headline(study),
+        facts=[],
+        key_figures=[key for key in keys if key],
+        leading=chart_row(_by_profile(study.profiles, "busy", charts.busy_over_compute)),
+        topics=study_findings(study),
+        sections=sections(
+            (
+                "loading",
+                "What comes through",
+                [chart_row(_by_profile(study.profiles, *chart)) for chart in loading],
+            )
+        ),
+        tables=[
+            *(one for run in study.runs for one in ways(run)),
+            *written(study.runs),
+            *storage(study.runs),
+        ],
         num_panels=PANELS_BESIDE,
     )
 
@@ -89,35 +130,38 @@ def key_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
     points = [p for p in own(in_cache(measure.paced, cache)) if p.utilisation is not None]
     if not points:
         return None
-    best = max(points, key=lambda p: p.utilisation or 0.0)
+    best = max(points, key=busy)
     return KeyFigure(
         label=CACHE_LABELS[cache],
-        value=percent(best.utilisation or 0.0, 1),
+        value=percent(busy(best), 1),
         meaning=f"busy, {PHRASES[best.cell.format]}, {how(best.cell)}",
         beside=f"floor {percent(floor_of(measure), 0)}; first batch after {duration(best.first_s)}",
     )
 
 
-def sections(measure: IoMeasure) -> tuple[Section, ...]:
-    """Return the sections with all charts that the records allow."""
-    made = []
-    for name, title, drawn in SECTIONS:
-        rows = tuple(row for chart, draw in drawn if (row := row_of(_panels(measure, chart, draw))))
-        if rows:
-            made.append(Section(name=name, title=title, rows=rows))
-    return tuple(made)
-
-
-def _panels(measure: IoMeasure, chart: str, draw: Draw) -> Iterable[Panel]:
-    for cache in caches_of(measure.points):
-        if drawn := draw(measure, cache, f"{chart}-{cache}"):
-            yield Panel(label=CACHE_LABELS[cache], figure=drawn)
-
-
-def row_of(panels: Iterable[Panel]) -> Row | None:
-    """Panels of one chart as a row; None without any."""
-    made: Sequence[Panel] = tuple(panels)
-    if not made:
+def balance_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
+    """Return the compute time at which the fastest way turns compute-bound."""
+    best = fastest(best_of_each_format(measure.flat, cache))
+    if best is None or measure.bench is None:
         return None
-    first = made[0].figure
-    return Row(title=first.title, caption=first.caption, panels=tuple(made))
+    return KeyFigure(
+        label=f"{measure.name}, {CACHE_LABELS[cache]}",
+        value=duration(balance_s(measure, best)),
+        meaning="a step: below it the storage holds the accelerator up",
+        beside=f"{PHRASES[best.cell.format]}, {how(best.cell)}; the profile computes "
+        f"{duration(measure.bench.setting.compute_s)}",
+    )
+
+
+def _by_cache(measure: IoMeasure, chart: str, draw: Draw) -> Iterable[tuple[str, Figure | None]]:
+    for cache in caches_of(measure.points):
+        yield CACHE_LABELS[cache], draw(measure, cache, f"{chart}-{cache}")
+
+
+def _by_profile(
+    profiles: Sequence[IoMeasure], chart: str, draw: Draw
+) -> Iterable[tuple[str, Figure | None]]:
+    for number, measure in enumerate(profiles, 1):
+        # Names of elements and files are ours; labels come from records and may hold anything.
+        for label, drawn in _by_cache(measure, f"{chart}-{number}", draw):
+            yield f"{measure.name}, {label}", drawn

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from phalanx.records.io import IoCell
 from phalanx.records.schema import Study
-from phalanx.report.folder import read_folder
 from phalanx.report.io.folder import read_io_of_study
 from phalanx.report.io.measures import IoEpochMeasure, IoMeasure, IoPoint
 
@@ -22,9 +21,7 @@ class IoStudy:
     flat out together, and its points with compute at every compute time."""
 
 
-def read_io_study(folder: Path) -> IoStudy:
-    """Raises: UserError when study.json cannot be read."""
-    study = read_folder(folder).study
+def read_io_study(study: Study, folder: Path) -> IoStudy:
     runs = tuple(read_io_of_study(folder / name) for name in study.runs)
     by_profile: dict[str, list[IoMeasure]] = {}
     for run in runs:

@@ -3,57 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console, JustifyMethod
-from rich.table import Table
+from rich.console import Console
+from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from phalanx.report.comparison import counted
-from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, PHRASES, floor_of
-from phalanx.report.io.findings import findings
+from phalanx.report.content import make_table
+from phalanx.report.folder import read_folder
+from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, PHRASES, busy, floor_of
+from phalanx.report.io.findings import findings, study_findings
 from phalanx.report.io.measures import IoMeasure, IoPoint
+from phalanx.report.io.study import read_io_study
 from phalanx.report.io.tables import COLUMNS, row
-from phalanx.report.terminal import print_findings
+from phalanx.report.terminal import finding_lines, print_findings, terminal_table
 
 FORMATS = list(PHRASES)
 WIDE_COLUMNS = 124
-ONLY_WHEN_WIDE = frozenset({"MB/s range#", "busy range#", "stalls#", "ahead#"})
-IN_THE_TITLE = frozenset({"cache", "ranks#"})
+ONLY_WHEN_WIDE = ("MB/s range", "busy range", "stalls", "ahead")
+IN_THE_TITLE = ("cache", "ranks")
+
+
+def print_summary(folder: Path, console: Console) -> None:
+    """Print the findings of a study.
+
+    Raises: UserError when study.json cannot be read.
+    """
+    study = read_io_study(read_folder(folder).study, folder)
+    print_findings(study_findings(study), console)
 
 
 def show(measure: IoMeasure, console: Console) -> None:
-    """Print the table of all ways and the findings."""
+    """Print the table of all ways and the findings of a measurement."""
     wide = console.width >= WIDE_COLUMNS
     for ranks, cache in dict.fromkeys((p.cell.ranks, p.cell.cache) for p in measure.flat):
         points = [p for p in measure.flat if (p.cell.ranks, p.cell.cache) == (ranks, cache)]
         console.print(Text(f"{CACHE_LABELS[cache]} · {counted(ranks, 'rank')}", style="bold"))
         console.print(table_of(measure, points, wide=wide))
-    print_findings(findings([measure]), console)
+    print_findings(findings(measure), console)
 
 
-def table_of(measure: IoMeasure, points: Sequence[IoPoint], *, wide: bool) -> Table:
+def table_of(measure: IoMeasure, points: Sequence[IoPoint], *, wide: bool) -> TerminalTable:
     """A line a way; formats are set apart."""
-    names = COLUMNS.split("|")
-    left_out = IN_THE_TITLE if wide else IN_THE_TITLE | ONLY_WHEN_WIDE
-    shown = [i for i, name in enumerate(names) if name not in left_out]
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    for i in shown:
-        justify: JustifyMethod = "right" if names[i].endswith("#") else "left"
-        table.add_column(names[i].removesuffix("#"), justify=justify, no_wrap=True)
-    floor = floor_of(measure)
     points = sorted(points, key=_place)
-    for point, after in zip(points, [*points[1:], None], strict=True):
-        cells = row(measure, point)
-        paced = next((p for p in measure.paced if p.cell == point.cell), None)
-        low = paced is not None and (paced.utilisation or 0.0) < floor
-        style = {"busy#": "red" if low else ""}
-        table.add_row(
-            *(Text(cells[i], style=style.get(names[i], "")) for i in shown),
-            end_section=after is None or after.cell.format != point.cell.format,
-        )
-    return table
+    paced = {point.cell: busy(point) for point in measure.paced}
+    low = [paced.get(point.cell, 1.0) < floor_of(measure) for point in points]
+    formats = [point.cell.format for point in points]
+    return terminal_table(
+        make_table("", "", COLUMNS, [row(measure, point) for point in points]),
+        left_out=IN_THE_TITLE if wide else IN_THE_TITLE + ONLY_WHEN_WIDE,
+        padding=1,
+        style=lambda number, column: "red" if column == "busy" and low[number] else "",
+        section_ends=[i for i, (a, b) in enumerate(pairwise(formats)) if a != b],
+    )
 
 
 def _place(point: IoPoint) -> tuple[int, int, str, int, int]:
@@ -71,11 +76,7 @@ def as_json(measure: IoMeasure) -> dict[str, Any]:
         "utilisation_floor": floor_of(measure),
         "rows": [_row(point) for point in measure.points],
         "left_out": measure.bench.left_out if measure.bench else {},
-        "findings": [
-            f"{topic.title}: {sentence.label + ': ' if sentence.label else ''}{sentence.text}"
-            for topic in findings([measure])
-            for sentence in topic.sentences
-        ],
+        "findings": finding_lines(findings(measure)),
     }
 
 

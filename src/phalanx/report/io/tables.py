@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phalanx.records.io import READS
+from phalanx.report.content import Table, make_table
 from phalanx.report.format import UNKNOWN, amount, duration, fixed, percent, three_digits
 from phalanx.report.io.comparison import compare_loaders, rivals
 from phalanx.report.io.measures import IoMeasure, IoPoint
-from phalanx.report.tables import Table, make_table
 
 COLUMNS = (
     "format|cache|loader|readers|ahead#|ranks#|samples/s#|MB/s#|MB/s range#|×read#|×torch#|"

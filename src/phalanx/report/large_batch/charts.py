@@ -7,14 +7,13 @@ from typing import Any
 
 import altair as alt
 
-from phalanx.records import divergence
-from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
-from phalanx.report.charts.theme import faded_unless, highlight
+from phalanx.report.charts.figure import Figure, Row, figure
+from phalanx.report.charts.shapes import lines
+from phalanx.report.charts.theme import accuracy_axis, counts_axis, known_series, tooltips
 from phalanx.report.format import percent
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, names_of
 
-ACCURACY_SOURCE = "epoch and evaluation events: correct, samples of all ranks"
-LOOKS = {
+REMEDIES = {
     "plain": ("--sequential", "circle"),
     "linear": ("--gloo", "triangle-up"),
     "linear, warm-up": ("--mpi", "square"),
@@ -26,48 +25,37 @@ LOOKS = {
 """Colour and shape of each remedy, the same in all charts."""
 HIGHEST_LOSS = 10.0
 """Above, the curve of a training that diverges is cut off."""
+TOOLTIP = tooltips(
+    *("strategy|remedy", "batch_size|batch|,", "learning_rate|learning rate|.4~g"),
+    *("accuracy||.2%", "accuracy_low|worst seed|.2%", "accuracy_high|best seed|.2%", "gap||.2%"),
+    *("seeds:Q", "diverged:Q", "epochs|epochs to the target|.1f", "updates|updates to it|,.0f"),
+    "trained_s|seconds to it|,.3~f",
+)
 
 
 def accuracy_by_batch(data: LargeBatchStudyData, name: str) -> Figure | None:
-    rows = batch_rows(data)
-    if len(rows) < 2:
-        return None
-    y = alt.Y(
-        "accuracy:Q",
-        title="final validation accuracy",
-        scale=alt.Scale(zero=False),
-        axis=alt.Axis(format=".1%", tickMinStep=0.001),
-    )
-    return figure(
-        _by_batch(rows, y, "accuracy_low:Q", "accuracy_high:Q"),
-        rows,
+    return _by_batch(
+        data,
+        accuracy_axis("accuracy", "final validation accuracy"),
+        ("accuracy_low", "accuracy_high"),
         name=name,
         title="Accuracy against batch, by remedy",
         caption="Mean over seeds; the bar runs from the worst seed to the best. Runs that diverged "
         "are in no mean: the table counts them.",
-        source=ACCURACY_SOURCE,
-        runs=names_of(data.cells),
+        source="epoch and evaluation events: correct, samples of all ranks",
     )
 
 
 def gap_by_batch(data: LargeBatchStudyData, name: str) -> Figure | None:
-    rows = [row for row in batch_rows(data) if row["gap"] is not None]
-    if len(rows) < 2:
-        return None
-    y = alt.Y(
-        "gap:Q",
-        title="training \N{MINUS SIGN} validation accuracy",
-        axis=alt.Axis(format=".1%", tickMinStep=0.001),
-    )
-    return figure(
-        _by_batch(rows, y, "gap_low:Q", "gap_high:Q"),
-        rows,
+    return _by_batch(
+        data,
+        accuracy_axis("gap", "training \N{MINUS SIGN} validation accuracy", zero=True),
+        ("gap_low", "gap_high"),
         name=name,
         title="Generalisation gap against batch",
         caption="Accuracy of the final model on training data less that on the validation data; "
         "the bar runs from the smallest to the largest of the seeds.",
         source="training evaluation and evaluation events: correct, samples of all ranks",
-        runs=names_of(data.cells),
     )
 
 
@@ -75,20 +63,31 @@ def reached_by_batch(
     data: LargeBatchStudyData, quantity: str, title: str, name: str
 ) -> Figure | None:
     """quantity: `trained_s`, `epochs` or `updates`."""
-    rows = [row for row in batch_rows(data) if row[quantity] is not None]
-    if len(rows) < 2 or data.target is None:
+    if data.target is None:
         return None
-    y = alt.Y(f"{quantity}:Q", title=title, scale=alt.Scale(type="log"))
-    return figure(
-        _by_batch(rows, y, None, None),
-        rows,
+    return _by_batch(
+        data,
+        alt.Y(f"{quantity}:Q", title=title, scale=alt.Scale(type="log")),
+        None,
         name=name,
         title=f"What it takes to {percent(data.target, 1)} accuracy",
         caption="Training time, epochs and updates; mean over the seeds that reached it, "
         "logarithmic. Where none did there is no mark.",
         source="evaluation events: correct, samples; epoch events: train_s",
-        runs=names_of(data.cells),
     )
+
+
+def _by_batch(
+    data: LargeBatchStudyData, y: alt.Y, spread: tuple[str, str] | None, **text: Any
+) -> Figure | None:
+    """A line a remedy."""
+    field = str(y["shorthand"]).removesuffix(":Q")
+    rows = [row for row in batch_rows(data) if row[field] is not None]
+    if len(rows) < 2:
+        return None
+    x = counts_axis(rows, "batch_size", "batch in samples")
+    drawn = lines(x, y, known_series("strategy", rows, REMEDIES), TOOLTIP, spread=spread)
+    return figure(drawn, rows, runs=names_of(data.cells), **text)
 
 
 def training_loss(data: LargeBatchStudyData, batch_size: int, name: str) -> Figure | None:
@@ -96,33 +95,21 @@ def training_loss(data: LargeBatchStudyData, batch_size: int, name: str) -> Figu
     rows = loss_rows(data.at(batch_size))
     if not rows:
         return None
-    picked = highlight("strategy", "strategy_picked")
-    scales = remedy_scales(rows)
-    base = alt.Chart(table()).encode(
-        x=alt.X("epoch:Q", title="epoch", axis=alt.Axis(format="d", tickMinStep=1)),
-        y=alt.Y("train_loss:Q", title="training loss (logarithmic)", scale=alt.Scale(type="log")),
-        color=scales["color"],
-        opacity=faded_unless(picked),
-    )
     warm_up = alt.StrokeDash(
         "warm_up:N",
         title=None,
         scale=alt.Scale(domain=["with warm-up", "without"], range=[[1, 0], [5, 3]]),
         legend=alt.Legend(symbolType="stroke", symbolSize=240, columns=2),
     )
-    lines = base.mark_line(strokeWidth=1.8).encode(detail="run:N", strokeDash=warm_up)
-    marks = base.mark_point(size=36, filled=True).encode(
-        shape=scales["shape"],
-        tooltip=[
-            alt.Tooltip("strategy:N", title="remedy"),
-            alt.Tooltip("run:N"),
-            alt.Tooltip("status:N"),
-            alt.Tooltip("epoch:Q"),
-            alt.Tooltip("train_loss:Q", title="training loss", format=".5f"),
-        ],
+    tooltip = tooltips(
+        *("strategy|remedy", "run", "status", "epoch:Q", "train_loss|training loss|.5f")
     )
+    x = alt.X("epoch:Q", title="epoch", axis=alt.Axis(format="d", tickMinStep=1))
+    scale = alt.Scale(type="log")
+    y = alt.Y("train_loss:Q", title="training loss (logarithmic)", scale=scale)
+    series = known_series("strategy", rows, REMEDIES)
     return figure(
-        alt.layer(lines, marks.add_params(picked)),
+        lines(x, y, series, tooltip, detail="run:N", dash=warm_up),
         rows,
         name=name,
         title="Training loss by epoch",
@@ -131,23 +118,6 @@ def training_loss(data: LargeBatchStudyData, batch_size: int, name: str) -> Figu
         source="epoch events: loss_sum, samples of all ranks",
         runs=names_of(data.at(batch_size)),
     )
-
-
-def remedy_scales(rows: Sequence[Row]) -> dict[str, Any]:
-    """Colour and shape of the remedies that occur, merged into one legend."""
-    present = {str(row["strategy"]) for row in rows}
-    domain = [remedy for remedy in LOOKS if remedy in present]
-    colours = [f"var({LOOKS[remedy][0]})" for remedy in domain]
-    shapes = [LOOKS[remedy][1] for remedy in domain]
-    legend = alt.Legend(columns=2)
-    return {
-        "color": alt.Color(
-            "strategy:N", title=None, scale=alt.Scale(domain=domain, range=colours), legend=legend
-        ),
-        "shape": alt.Shape(
-            "strategy:N", title=None, scale=alt.Scale(domain=domain, range=shapes), legend=legend
-        ),
-    }
 
 
 def batch_rows(data: LargeBatchStudyData) -> list[Row]:
@@ -193,55 +163,4 @@ def loss_rows(cells: Sequence[BatchCell]) -> list[Row]:
         for run in (*cell.runs, *cell.diverged)
         for epoch in run.trained
         if epoch.train_loss
-    ]
-
-
-def mean_loss(cell: BatchCell, epoch: int) -> float | None:
-    """Return the training loss of an epoch, the mean of the seeds that finished it."""
-    losses = [
-        e.train_loss
-        for run in (*cell.runs, *cell.diverged)
-        for e in run.trained
-        if e.epoch == epoch and e.train_loss is not None
-    ]
-    return divergence.mean_loss(sum(losses), len(losses)) if losses else None
-
-
-def _by_batch(rows: Sequence[Row], y: alt.Y, low: str | None, high: str | None) -> AnyChart:
-    sizes = sorted({int(str(row["batch_size"])) for row in rows})
-    picked = highlight("strategy", "strategy_picked")
-    scales = remedy_scales(rows)
-    base = alt.Chart(table()).encode(
-        x=alt.X(
-            "batch_size:Q",
-            title="batch (samples, logarithmic)",
-            scale=alt.Scale(type="log", base=2, padding=14),
-            axis=alt.Axis(values=sizes, format="d"),
-        ),
-        y=y,
-        color=scales["color"],
-        opacity=faded_unless(picked),
-    )
-    marks = base.mark_point(size=85, filled=True, stroke="var(--surface)", strokeWidth=1.2)
-    layers: list[Any] = [base.mark_line(strokeWidth=1.8)]
-    if low and high:
-        layers.append(base.mark_rule(strokeWidth=1.5).encode(y=alt.Y(low), y2=high.split(":")[0]))
-    marked = marks.encode(shape=scales["shape"], tooltip=_tooltip())
-    return alt.layer(*layers, marked.add_params(picked))
-
-
-def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("strategy:N", title="remedy"),
-        alt.Tooltip("batch_size:Q", title="batch", format=","),
-        alt.Tooltip("learning_rate:Q", title="learning rate", format=".4~g"),
-        alt.Tooltip("accuracy:Q", format=".2%"),
-        alt.Tooltip("accuracy_low:Q", title="worst seed", format=".2%"),
-        alt.Tooltip("accuracy_high:Q", title="best seed", format=".2%"),
-        alt.Tooltip("gap:Q", format=".2%"),
-        alt.Tooltip("seeds:Q"),
-        alt.Tooltip("diverged:Q"),
-        alt.Tooltip("epochs:Q", title="epochs to the target", format=".1f"),
-        alt.Tooltip("updates:Q", title="updates to it", format=",.0f"),
-        alt.Tooltip("trained_s:Q", title="seconds to it", format=",.3~f"),
     ]

@@ -6,10 +6,8 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from phalanx.records.divergence import loss_text
-from phalanx.report.comparability import comparability_topic
-from phalanx.report.comparison import SeedSpread, counted
-from phalanx.report.findings import not_completed_topic
+from phalanx.report.comparison import counted
+from phalanx.report.content import Topic, make_topic, told
 from phalanx.report.format import joined, percent, points, points_with_span, seconds
 from phalanx.report.large_batch.accuracy_comparison import (
     MARGIN,
@@ -21,10 +19,9 @@ from phalanx.report.large_batch.accuracy_comparison import (
     largest_holding_by_remedy,
     significantly_least,
 )
-from phalanx.report.large_batch.charts import mean_loss
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, TimeToTarget
 from phalanx.report.statistics import paired_difference
-from phalanx.report.topic import Sentence, Topic
+from phalanx.report.study_content import topics_of_runs
 
 UNSTABLE_RISE = 1.1
 """A training loss that rises by more than this factor from an epoch to the next is unstable."""
@@ -53,56 +50,43 @@ def headline(data: LargeBatchStudyData) -> str:
 
 def findings(data: LargeBatchStudyData) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
-    topics = (
-        Topic(
-            title="Which batch holds the accuracy",
-            rule="Each remedy is held to itself at the smallest batch, or to the base recipe there "
+    return told(
+        make_topic(
+            "Which batch holds the accuracy",
+            "Each remedy is held to itself at the smallest batch, or to the base recipe there "
             "where the optimizer is the same. A batch holds the accuracy when, seed by seed, the "
             f"interval of the difference lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not "
             "wholly below 0, and no seed diverged. With one seed that cannot be told.",
-            sentences=tuple(_holds(data)),
+            _holds(data),
         ),
-        Topic(
-            title="What a large batch costs",
-            rule="Means over the seeds, each against what it is held to at the smallest batch, "
+        make_topic(
+            "What a large batch costs",
+            "Means over the seeds, each against what it is held to at the smallest batch, "
             "seed by seed. A remedy is called the best where it is seen to be above every other, "
             "and only those are compared of which no seed diverged.",
-            sentences=tuple(_costs(data)),
+            _costs(data),
         ),
-        Topic(
-            title="Where training is unstable",
-            rule="A run is unstable when it diverged, or when its training loss rose by more than "
+        make_topic(
+            "Where training is unstable",
+            "A run is unstable when it diverged, or when its training loss rose by more than "
             f"{percent(UNSTABLE_RISE - 1, 0)} from an epoch to the next.",
-            sentences=tuple(_unstable(data)),
+            _unstable(data),
         ),
-        Topic(
-            title="Warm-up",
-            rule="Linear scaling with and without it: accuracy and training loss of the last "
-            "epoch, means over the seeds.",
-            sentences=tuple(_warm_up(data)),
-        ),
-        Topic(
-            title="Generalisation gap",
-            rule="Accuracy of the final model on training data less that on the validation data.",
-            sentences=tuple(_gaps(data)),
-        ),
-        Topic(
-            title="Time to the target",
-            rule="To the next half percentage point below the worst seed of the base recipe. The "
+        make_topic(
+            "Time to the target",
+            "To the next half percentage point below the worst seed of the base recipe. The "
             "soonest is named where it is seen to be sooner than every other, seed by seed.",
-            sentences=tuple(_times(data)),
+            _times(data),
         ),
-        comparability_topic(data.measures.runs),
-        not_completed_topic(data.measures),
+        *topics_of_runs(data.measures),
     )
-    return tuple(topic for topic in topics if topic.sentences)
 
 
-def _holds(data: LargeBatchStudyData) -> list[Sentence]:
+def _holds(data: LargeBatchStudyData) -> list[tuple[str, str]]:
     baseline = data.baseline
     if baseline is None or baseline.accuracy is None:
         return []
-    sentences = [Sentence(label=baseline.label, text=f"{_spread(baseline.accuracy)}.")]
+    sentences = [(baseline.label, f"{baseline.accuracy.text}.")]
     for remedy in data.remedies:
         results = compare_to_baseline(data, remedy)
         texts = [f"batch {r.cell.batch_size:,} {_verdict(r)}" for r in results]
@@ -112,7 +96,7 @@ def _holds(data: LargeBatchStudyData) -> list[Sentence]:
         start = "up to no larger batch" if reached is None else (
             f"up to batch {reached.cell.batch_size:,}")  # fmt: skip
         text = f"{start}, held to {results[0].base.label}: {'; '.join(texts)}."
-        sentences.append(Sentence(label=remedy, text=text))
+        sentences.append((remedy, text))
     return sentences
 
 
@@ -139,7 +123,7 @@ def _lost(cell: BatchCell) -> str:
     return f"diverged with {len(cell.diverged)} of {counted(cell.num_seeds, 'seed')}"
 
 
-def _costs(data: LargeBatchStudyData) -> list[Sentence]:
+def _costs(data: LargeBatchStudyData) -> list[tuple[str, str]]:
     """Return, for each batch, the cost of the base recipe, and the best remedy if significant."""
     sentences = []
     for batch_size in data.batch_sizes[1:]:
@@ -161,7 +145,7 @@ def _costs(data: LargeBatchStudyData) -> list[Sentence]:
         gone = [f"{c.remedy} {_lost(c)}" for c in data.at(batch_size) if c.diverged]
         if parts or gone:
             text = "; ".join([*parts, *gone])
-            sentences.append(Sentence(label=f"batch {batch_size:,}", text=f"{text}."))
+            sentences.append((f"batch {batch_size:,}", f"{text}."))
     return sentences
 
 
@@ -180,7 +164,7 @@ def _cost(data: LargeBatchStudyData, cell: BatchCell) -> str:
     return f"{text}, {points_with_span(interval)} to {base.label}"
 
 
-def _unstable(data: LargeBatchStudyData) -> list[Sentence]:
+def _unstable(data: LargeBatchStudyData) -> list[tuple[str, str]]:
     sentences = []
     for cell in data.cells:
         risen = [
@@ -201,7 +185,7 @@ def _unstable(data: LargeBatchStudyData) -> list[Sentence]:
                 f"first in epoch {first + 1}"
             )
         if parts:
-            sentences.append(Sentence(label=cell.label, text=f"{'; '.join(parts)}."))
+            sentences.append((cell.label, f"{'; '.join(parts)}."))
     return sentences
 
 
@@ -221,55 +205,15 @@ def _first_rise(losses: Sequence[float | None]) -> int | None:
     return None
 
 
-def _warm_up(data: LargeBatchStudyData) -> list[Sentence]:
-    sentences = []
-    for batch_size in data.batch_sizes:
-        without = data.cell("linear", batch_size)
-        with_it = data.cell("linear, warm-up", batch_size)
-        if not (without and with_it):
-            continue
-        parts = [
-            part
-            for name, cell in (("with it", with_it), ("without", without))
-            if (part := _ending(cell, name))
-        ]
-        if len(parts) == 2:
-            text = f"linear scaling {'; '.join(parts)}."
-            sentences.append(Sentence(label=f"batch {batch_size:,}", text=text))
-    return sentences
-
-
-def _ending(cell: BatchCell, name: str) -> str:
-    if cell.accuracy is None:
-        return f"{name}: every seed diverged"
-    last = mean_loss(cell, max(run.trained[-1].epoch for run in cell.runs))
-    loss = "" if last is None else f", training loss {loss_text(last)}"
-    lost = f", {len(cell.diverged)} diverged" if cell.diverged else ""
-    return f"{name}: {percent(cell.accuracy.mean, 2)}{loss}{lost}"
-
-
-def _gaps(data: LargeBatchStudyData) -> list[Sentence]:
-    """Compare each remedy's gap at the smallest and the largest batch where it is known."""
-    sentences = []
-    for remedy in data.remedies:
-        known = [(c.batch_size, c.gap.mean) for c in data.cells if c.remedy == remedy and c.gap]
-        if len(known) < 2:
-            continue
-        (small, first), (large, last) = known[0], known[-1]
-        text = f"{points(first)} points at batch {small:,}, {points(last)} at {large:,}."
-        sentences.append(Sentence(label=remedy, text=text))
-    return sentences
-
-
-def _times(data: LargeBatchStudyData) -> list[Sentence]:
+def _times(data: LargeBatchStudyData) -> list[tuple[str, str]]:
     if data.target is None:
         return []
     reached = [r for cell in data.cells if (r := data.time_to_target(cell)).num_reached]
     whole = [r for r in reached if r.num_reached == r.cell.num_seeds]
     sentences = [
-        Sentence(
-            label=f"to {percent(data.target, 1)}",
-            text=f"{len(whole)} of {len(data.cells)} combinations of remedy and batch reached "
+        (
+            f"to {percent(data.target, 1)}",
+            f"{len(whole)} of {len(data.cells)} combinations of remedy and batch reached "
             "it with every seed.",
         )
     ]
@@ -282,12 +226,12 @@ def _times(data: LargeBatchStudyData) -> list[Sentence]:
         best = significantly_least(cells, values_of)
         if best is not None:
             text = f"{best.label}: {_how_long(by_label[best.label])}."
-            sentences.append(Sentence(label=what, text=text))
+            sentences.append((what, text))
     baseline = data.baseline
     if baseline and whole:
         own = data.time_to_target(baseline)
         if own.num_reached:
-            sentences.append(Sentence(label=baseline.label, text=f"{_how_long(own)}."))
+            sentences.append((baseline.label, f"{_how_long(own)}."))
     return sentences
 
 
@@ -297,19 +241,6 @@ def _how_long(reached: TimeToTarget) -> str:
         f"{seconds(reached.trained_s)} of training, {reached.epochs:.1f} epochs, "
         f"{reached.updates:,.0f} updates"
     )
-
-
-def _spread(accuracy: SeedSpread) -> str:
-    if accuracy.seeds == 1:
-        return f"{percent(accuracy.mean, 2)} with one seed"
-    return (
-        f"{percent(accuracy.mean, 2)}, from {percent(accuracy.low, 2)} to "
-        f"{percent(accuracy.high, 2)} over {accuracy.seeds} seeds"
-    )
-
-
-def _sizes(cells: Sequence[BatchCell]) -> str:
-    return joined([f"{cell.batch_size:,}" for cell in cells])
 
 
 def _capital(words: Sequence[str]) -> list[str]:

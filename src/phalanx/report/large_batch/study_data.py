@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from phalanx.records.divergence import has_diverged
 from phalanx.records.schema import Setting
-from phalanx.report.comparison import SeedSpread
+from phalanx.report.comparison import SeedSpread, by_seed, final_accuracy, spread_over
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import EpochMeasure, RunMeasure
 
@@ -46,15 +46,11 @@ class BatchCell:
     @property
     def accuracy(self) -> SeedSpread | None:
         """Validation accuracy after the last epoch, of completed runs."""
-        return _spread(self.runs, lambda run: run.trained[-1].validation_accuracy)
+        return spread_over(self.runs, final_accuracy)
 
     @property
     def accuracy_by_seed(self) -> dict[int, float]:
-        return {
-            run.setting.seed: accuracy
-            for run in self.runs
-            if run.setting and (accuracy := run.trained[-1].validation_accuracy) is not None
-        }
+        return by_seed(self.runs, final_accuracy)
 
     @property
     def optimizer(self) -> str | None:
@@ -65,7 +61,7 @@ class BatchCell:
     def gap(self) -> SeedSpread | None:
         """Accuracy of the final model on training data - that on validation data; None where
         nobody measured it. What is counted while training is of other, earlier models."""
-        return _spread(self.runs, _gap)
+        return spread_over(self.runs, _gap)
 
     @property
     def updates_per_epoch(self) -> int | None:
@@ -158,9 +154,9 @@ class LargeBatchStudyData:
         return next((e for e in run.trained if (e.validation_accuracy or 0.0) >= target), None)
 
 
-def read_study_data(folder: Path) -> LargeBatchStudyData:
+def read_study_data(folder: Path, measures: StudyMeasures | None = None) -> LargeBatchStudyData:
     """Raises: UserError when the records cannot be read."""
-    return make_study_data(read_folder(folder))
+    return make_study_data(measures or read_folder(folder))
 
 
 def make_study_data(measures: StudyMeasures) -> LargeBatchStudyData:
@@ -223,17 +219,7 @@ def names_of(cells: Iterable[BatchCell]) -> list[str]:
 
 
 def _gap(run: RunMeasure) -> float | None:
-    validation = run.trained[-1].validation_accuracy
+    validation = final_accuracy(run)
     if run.final_train_accuracy is None or validation is None:
         return None
     return run.final_train_accuracy - validation
-
-
-def _spread(
-    runs: Sequence[RunMeasure], value_of: Callable[[RunMeasure], float | None]
-) -> SeedSpread | None:
-    values = [value for run in runs if run.trained and (value := value_of(run)) is not None]
-    if not values:
-        return None
-    seeds = len({run.setting.seed for run in runs if run.setting})
-    return SeedSpread(mean=fmean(values), low=min(values), high=max(values), seeds=seeds)

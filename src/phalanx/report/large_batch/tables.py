@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from phalanx.report.content import Table, make_table
 from phalanx.report.format import UNKNOWN, fixed, percent, points
 from phalanx.report.large_batch.accuracy_comparison import baseline_of
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData
-from phalanx.report.tables import Table, make_table
 
 COLUMNS = (
     "remedy|batch#|learning rate#|updates an epoch#|accuracy#|worst seed#|best seed#|seeds#"

@@ -168,29 +168,20 @@ def action_rows(step: PipelineStep) -> list[Row]:
     ]
 
 
-def workers_of(cell: ParallelCell) -> int:
-    return len(cell.detail.of_role("worker")) or cell.ranks
-
-
-def hidden_of(cell: ParallelCell) -> str:
-    run = cell.cell.runs[0].run
-    return str(run.setting.options.get("hidden", "")) if run else ""
-
-
 def scratch_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     """A row for each scheme, hidden size and number of workers of the network from scratch."""
     return [
         {
             "scheme": cell.scheme,
-            "hidden": hidden_of(cell),
-            "workers": workers_of(cell),
+            "hidden": cell.hidden,
+            "workers": cell.workers,
             "ranks": cell.ranks,
             "epoch_s": cell.cell.epoch_s,
             "waiting": waiting_share(cell),
             "loss": cell.cell.loss.mean if cell.cell.loss else None,
             "accuracy": cell.cell.accuracy.mean if cell.cell.accuracy else None,
         }
-        for cell in sorted(cells, key=workers_of)
+        for cell in sorted(cells, key=lambda cell: cell.workers)
     ]
 
 

@@ -1,61 +1,60 @@
-"""Times and losses of the schemes as charts."""
+"""Times and losses of the schemes, and of the network from scratch, as charts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
+from phalanx.report.charts.figure import AnyChart, Figure, Row, distinct, figure, numbers, table
 from phalanx.report.charts.scaling import EPOCH_SOURCE
+from phalanx.report.charts.shapes import AROUND_BARS_PIXELS, dashed, lines, names_axis
 from phalanx.report.charts.theme import (
-    DASHES,
-    RANK_SHAPES,
+    counts_axis,
     faded_unless,
     highlight,
     is_wide,
-    strategy_scales,
+    known_series,
+    log_ticks,
+    numbered_series,
+    strategy_series,
     time_axis,
-    time_scale,
-    time_title,
+    tooltips,
 )
-from phalanx.report.parallelism.chart_rows import (
-    loss_rows,
-    time_rows,
-)
+from phalanx.report.parallelism.chart_rows import loss_rows, scratch_rows, time_rows
 from phalanx.report.parallelism.study_data import ModelData, ParallelCell, names_of
 
-BAR_PIXELS = 24
-AROUND_BARS_PIXELS = 30
+SCHEME_PIXELS = 24
 TALL_PIXELS = 300
-GROUP_COLOURS = {
-    "sequential": "--sequential",
-    "summed gradients": "--mpi",
-    "servers, local steps": "--rank-3",
-    "sharded state": "--rank-2",
-    "split layers, pipelines": "--gloo",
+GROUP_LOOKS = {
+    "sequential": ("--sequential", ""),
+    "summed gradients": ("--mpi", ""),
+    "servers, local steps": ("--rank-3", ""),
+    "sharded state": ("--rank-2", ""),
+    "split layers, pipelines": ("--gloo", ""),
 }
+TOOLTIP = tooltips(
+    *("configuration", "epoch_s|epoch (s)|,.4~f", "step_ms|step (ms)|,.4~f"),
+    *("speed_up|speed-up|.3f", "waiting||.1%", "loss||.4f", "accuracy||.2%"),
+)
 
 
 def overview(model: ModelData, name: str) -> Figure | None:
     """Every scheme, the fastest first; a mark for each number of ranks."""
-    rows = time_rows(model.cells)
+    rows = sorted(time_rows(model.cells), key=lambda row: float(str(row["epoch_s"])))
     if len(rows) < 2:
         return None
-    times_s = [cell.cell.epoch_s for cell in model.cells]
-    best: dict[str, float] = {}
-    for cell in model.cells:
-        best[cell.scheme] = min(best.get(cell.scheme, float("inf")), cell.cell.epoch_s)
-    order = sorted(best, key=lambda scheme: best[scheme])
-    x = alt.X(
-        "epoch_s:Q",
-        title=time_title("time of an epoch", times_s),
-        scale=time_scale(times_s, from_zero=True),
-        axis=_vertical(time_axis(times_s)),
-    )
-    layers: list[AnyChart] = [_alone(x)] if model.sequential else []
+    times_s = numbers(rows, "epoch_s")
+    x = time_axis(alt.X, "epoch_s", "time of an epoch", times_s, zero=True)
+    x["axis"] = log_ticks(times_s) if is_wide(times_s) else alt.Axis()
+    x["axis"]["grid"] = True
+    layers: list[AnyChart] = [_dots(rows, x)]
+    if model.sequential:
+        alone = alt.Chart(table()).transform_filter("datum.strategy == 'sequential'")
+        layers.insert(0, dashed(alone).encode(x=x))
     return figure(
-        alt.layer(*layers, _dots(rows, order, x)),
+        alt.layer(*layers),
         rows,
         name=name,
         title="Time of an epoch, every scheme",
@@ -63,51 +62,30 @@ def overview(model: ModelData, name: str) -> Figure | None:
         "sequential program: what is to its left is faster.",
         source=EPOCH_SOURCE,
         runs=names_of(model.cells),
-        height_pixels=len(order) * BAR_PIXELS + AROUND_BARS_PIXELS,
+        height_pixels=len(distinct(rows, "strategy")) * SCHEME_PIXELS + AROUND_BARS_PIXELS,
     )
 
 
-def _dots(rows: Sequence[Row], order: Sequence[str], x: alt.X) -> alt.Chart:
-    groups = [group for group in GROUP_COLOURS if group in {row["group"] for row in rows}]
-    ranks = sorted({int(str(row["ranks"])) for row in rows})
-    shapes = [RANK_SHAPES[i % len(RANK_SHAPES)] for i in range(len(ranks))]
-    picked = highlight("group", "group_picked")
+def _dots(rows: Sequence[Row], x: alt.X) -> alt.Chart:
+    groups = known_series("group", rows, GROUP_LOOKS)
+    ranks = numbered_series("ranks", sorted({int(n) for n in numbers(rows, "ranks")}), "ranks")
+    picked = highlight("group")
+    y = names_axis(rows, "strategy")
+    y["axis"]["grid"] = True
     dots: alt.Chart = (
         alt.Chart(table())
         .mark_point(size=100, filled=True, stroke="var(--surface)", strokeWidth=1)
         .encode(
             x=x,
-            y=alt.Y(
-                "strategy:N",
-                title=None,
-                sort=list(order),
-                axis=alt.Axis(grid=True, domain=False, labelLimit=250),
-            ),
-            color=alt.Color(
-                "group:N",
-                title=None,
-                scale=alt.Scale(
-                    domain=groups, range=[f"var({GROUP_COLOURS[group]})" for group in groups]
-                ),
-                legend=alt.Legend(columns=2),
-            ),
-            shape=alt.Shape("ranks:N", title="ranks", scale=alt.Scale(domain=ranks, range=shapes)),
+            y=y,
+            color=groups.color,
+            shape=ranks.shape,
             opacity=faded_unless(picked),
-            tooltip=_tooltip(),
+            tooltip=TOOLTIP,
         )
         .add_params(picked)
     )
     return dots
-
-
-def _alone(x: alt.X) -> alt.Chart:
-    rule: alt.Chart = (
-        alt.Chart(table())
-        .transform_filter("datum.strategy == 'sequential'")
-        .mark_rule(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
-        .encode(x=x)
-    )
-    return rule
 
 
 def speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
@@ -115,33 +93,18 @@ def speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     rows = [row for row in time_rows(cells) if row["speed_up"] is not None]
     if len(rows) < 2:
         return None
-    ranks = sorted({int(str(row["ranks"])) for row in rows})
-    x = alt.X(
-        "ranks:Q",
-        title="ranks (logarithmic)",
-        scale=alt.Scale(type="log", base=2, padding=16, nice=False),
-        axis=alt.Axis(values=ranks, format="d"),
-    )
+    x = counts_axis(rows, "ranks", "ranks")
     y = alt.Y(
         "speed_up:Q",
         title="speed-up, T(1) \N{DIVISION SIGN} T(p) (logarithmic)",
         scale=alt.Scale(type="log", base=2, padding=8, nice=False),
         axis=alt.Axis(values=[2.0**power for power in range(-8, 9)], format="~r"),
     )
-    picked = highlight("strategy", "strategy_picked")
-    scales = strategy_scales(rows)
-    base = alt.Chart(table()).encode(
-        x=x, y=y, color=scales["color"], opacity=faded_unless(picked), tooltip=_tooltip()
-    )
-    marks = base.mark_point(size=80, filled=True, stroke="var(--surface)", strokeWidth=1)
-    marks = marks.encode(shape=scales["shape"]).add_params(picked)
-    ideal = (
-        alt.Chart(table())
-        .mark_line(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
-        .encode(x=x, y=alt.Y("ranks:Q"))
-    )
+    ideal = alt.Chart(table()).mark_line(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
     return figure(
-        alt.layer(ideal, base.mark_line(strokeWidth=2), marks),
+        alt.layer(
+            ideal.encode(x=x, y=alt.Y("ranks:Q")), lines(x, y, strategy_series(rows), TOOLTIP)
+        ),
         rows,
         name=name,
         title="Speed-up",
@@ -154,90 +117,100 @@ def speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
 
 
 def loss_by_step(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    return _loss(cells, name, x="step", title="step", what="Loss against step", log=False)
+    x = alt.X("step:Q", title="step", scale=alt.Scale(nice=False))
+    x["axis"] = alt.Axis(tickMinStep=1, format="d")
+    return _loss(cells, x, name=name, title="Loss against step", remark="")
 
 
 def loss_by_time(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    return _loss(
-        cells,
-        name,
-        x="trained_s",
-        title="training time (s)",
-        what="Loss against time",
-        log=True,
-    )
+    times_s = numbers(loss_rows(cells), "trained_s") or [0.0]
+    x = time_axis(alt.X, "trained_s", "training time", times_s, nice=False)
+    remark = ", one slower than the other"
+    return _loss(cells, x, name=name, title="Loss against time", remark=remark)
 
 
 def _loss(
-    cells: Sequence[ParallelCell], name: str, *, x: str, title: str, what: str, log: bool
+    cells: Sequence[ParallelCell], x: alt.X, *, name: str, title: str, remark: str
 ) -> Figure | None:
-    drawn = [cell for cell in cells if cell.detail.num_steps]
-    rows = loss_rows(drawn)
+    rows = loss_rows(cells)
     if not rows:
         return None
-    values = [float(str(row["loss"])) for row in rows]
-    wide = is_wide(values)
-    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
-    times = [float(str(row[x])) for row in rows]
-    along = alt.Scale(type="log", nice=False) if log and is_wide(times) else alt.Scale(nice=False)
-    picked = highlight("strategy", "strategy_picked")
-    colour = strategy_scales(rows)["color"]
-    names = colour["scale"]["domain"]
-    dashes = alt.Scale(domain=names, range=[DASHES[i % len(DASHES)] for i in range(len(names))])
-    lines = (
-        alt.Chart(table())
-        .mark_line(strokeWidth=1.8)
-        .encode(
-            x=alt.X(
-                f"{x}:Q",
-                title=f"{title[:-1]}, logarithmic)" if along["type"] == "log" else title,
-                scale=along,
-                axis=time_axis(times) if log else alt.Axis(tickMinStep=1, format="d"),
-            ),
-            y=alt.Y(
-                "loss:Q",
-                title="training loss (logarithmic)" if wide else "training loss",
-                scale=scale,
-            ),
-            color=colour,
-            strokeDash=alt.StrokeDash(
-                "strategy:N", title=None, scale=dashes, legend=colour["legend"]
-            ),
-            opacity=faded_unless(picked),
-            tooltip=[
-                alt.Tooltip("configuration:N"),
-                alt.Tooltip("step:Q"),
-                alt.Tooltip("trained_s:Q", title="time (s)", format=",.4~f"),
-                alt.Tooltip("loss:Q", format=".5f"),
-            ],
-        )
-        .add_params(picked)
+    wide = is_wide(numbers(rows, "loss"))
+    y = alt.Y(
+        "loss:Q",
+        title="training loss (logarithmic)" if wide else "training loss",
+        scale=alt.Scale(type="log") if wide else alt.Scale(zero=False),
+    )
+    series, picked = strategy_series(rows), highlight("strategy")
+    tooltip = tooltips("configuration", "step:Q", "trained_s|time (s)|,.4~f", "loss||.5f")
+    drawn = alt.Chart(table()).mark_line(strokeWidth=1.8)
+    drawn = drawn.encode(
+        x=x,
+        y=y,
+        color=series.color,
+        strokeDash=series.dash,
+        opacity=faded_unless(picked),
+        tooltip=tooltip,
     )
     return figure(
-        lines,
+        drawn.add_params(picked),
         rows,
         name=name,
-        title=what,
+        title=title,
         caption="Over all ranks, before the update, neighbouring steps averaged; each scheme on "
         "its largest number of ranks. Lines of schemes that make the same update lie on each "
-        "other" + (", one slower than the other." if log else "."),
+        f"other{remark}.",
         source="step events of all ranks: loss_sum, samples, and the five times",
-        runs=names_of(drawn),
+        runs=names_of(cell for cell in cells if cell.detail.num_steps),
     )
 
 
-def _vertical(axis: alt.Axis) -> alt.Axis:
-    axis.grid = True
-    return axis
+def epoch_by_workers(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    rows = scratch_rows(cells)
+    times_s = numbers(rows, "epoch_s")
+    if len(rows) < 2:
+        return None
+    return _by_workers(
+        cells,
+        rows,
+        time_axis(alt.Y, "epoch_s", "time of an epoch", times_s, zero=True),
+        name=name,
+        title="From scratch: time of an epoch by workers",
+        caption="A line for each width of the hidden layers; one worker is one process without "
+        "communication. Servers are not counted as workers.",
+        source=EPOCH_SOURCE,
+    )
 
 
-def _tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("configuration:N"),
-        alt.Tooltip("epoch_s:Q", title="epoch (s)", format=",.4~f"),
-        alt.Tooltip("step_ms:Q", title="step (ms)", format=",.4~f"),
-        alt.Tooltip("speed_up:Q", title="speed-up", format=".3f"),
-        alt.Tooltip("waiting:Q", format=".1%"),
-        alt.Tooltip("loss:Q", format=".4f"),
-        alt.Tooltip("accuracy:Q", format=".2%"),
-    ]
+def loss_by_workers(cells: Sequence[ParallelCell], name: str) -> Figure | None:
+    rows = [row for row in scratch_rows(cells) if row["loss"] is not None]
+    if len(rows) < 2:
+        return None
+    losses = numbers(rows, "loss")
+    # Level lines are to look level: rounding in the tenth digit must not fill the axis.
+    around = max(max(losses) - min(losses), 0.05 * max(losses))
+    middle = (max(losses) + min(losses)) / 2
+    scale = alt.Scale(domain=[middle - around, middle + around], nice=False)
+    return _by_workers(
+        cells,
+        rows,
+        alt.Y("loss:Q", title="validation loss", scale=scale, axis=alt.Axis(format=".3f")),
+        name=name,
+        title="From scratch: loss by workers",
+        caption="After the last epoch. All schemes make the same update of the same global batch: "
+        "lines are level but for rounding.",
+        source="evaluation events: loss_sum, samples of all ranks",
+    )
+
+
+def _by_workers(
+    cells: Sequence[ParallelCell], rows: Sequence[Row], y: alt.Y, **text: Any
+) -> Figure:
+    hidden = numbered_series("hidden", distinct(rows, "hidden"), "hidden")
+    tooltip = tooltips(
+        *("scheme", "hidden", "workers:Q", "epoch_s|epoch (s)|,.4~f", "waiting||.1%"),
+        *("loss||.4f", "accuracy||.2%"),
+    )
+    x = counts_axis(rows, "workers", "workers")
+    drawn = lines(x, y, hidden, tooltip, dash=hidden.dash)
+    return figure(drawn, rows, runs=names_of(cells), **text)

@@ -1,31 +1,64 @@
-"""Charts of the schemes' costs: waiting, bytes, memory and staleness."""
+"""Charts of the schemes' costs: waiting, bytes, memory, staleness, a pipeline's step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.figure import AnyChart, Figure, Row, figure, table
+from phalanx.report.charts.figure import Figure, distinct, figure, table
+from phalanx.report.charts.shapes import (
+    bars_height,
+    bars_with_words,
+    formula_strokes,
+    names_axis,
+    span_text,
+    spans,
+    words,
+    words_scale,
+)
+from phalanx.report.charts.theme import tooltips
 from phalanx.report.parallelism.chart_rows import (
+    action_rows,
     byte_rows,
     memory_rows,
     staleness_rows,
     waiting_rows,
 )
+from phalanx.report.parallelism.rank_details import pipeline_step
 from phalanx.report.parallelism.study_data import ParallelCell, names_of
 
-BAR_PIXELS = 24
-AROUND_BARS_PIXELS = 30
-PARTS = {"parameters": "--forward", "gradients": "--backward", "optimizer": "--optimizer"}
+COST_PIXELS = 24
+STATES = {"parameters": "--forward", "gradients": "--backward", "optimizer": "--optimizer"}
+ACTIONS = {
+    "forward": "--forward",
+    "backward": "--backward",
+    "input gradient": "--backward",
+    "weight gradient": "--optimizer",
+}
+NUMBER_FROM_SHARE = 0.022  # of the step; shorter actions get no number
 
 
 def sent(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     rows = byte_rows(cells)
     if not rows:
         return None
+    title = "MB that the busiest rank sends in a step"
+    tooltip = tooltips(
+        *("configuration", f"words|{title}", "formula_mb|formula (MB)|,.6~f", "formula")
+    )
     return figure(
-        _bars(rows, "sent_mb", "MB that the busiest rank sends in a step", formula=True),
+        bars_with_words(
+            rows,
+            "sent_mb",
+            title,
+            by="bar",
+            tooltip=tooltip,
+            colour="--forward",
+            formula="formula_mb",
+            grid=True,
+        ),
         rows,
         name=name,
         title="Bytes sent, counted and by formula",
@@ -33,7 +66,7 @@ def sent(cells: Sequence[ParallelCell], name: str) -> Figure | None:
         "same on every rank. Of the rank that sends the most; the number of ranks in brackets.",
         source="epoch events: sent_bytes; started events: expected.sent_bytes",
         runs=names_of(cells),
-        height_pixels=_height(rows),
+        height_pixels=bars_height(rows, "bar", COST_PIXELS),
     )
 
 
@@ -41,32 +74,25 @@ def memory(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     rows = memory_rows(cells)
     if not rows:
         return None
-    order = _order(rows)
-    y = alt.Y("bar:N", title=None, sort=order, axis=alt.Axis(domain=False, labelLimit=250))
-    scale = alt.Scale(domain=[0, _room(rows, "all_mb")], nice=False)
-    colours = alt.Scale(domain=list(PARTS), range=[f"var({name})" for name in PARTS.values()])
-    tooltip = [
-        alt.Tooltip("configuration:N"),
-        alt.Tooltip("part:N"),
-        alt.Tooltip("part_mb:Q", title="MB", format=",.4~f"),
-        alt.Tooltip("all_mb:Q", title="together (MB)", format=",.4~f"),
-        alt.Tooltip("formula_mb:Q", title="formula (MB)", format=",.4~f"),
-        alt.Tooltip("formula:N"),
-    ]
-    base = alt.Chart(table())
-    parts = base.mark_bar(stroke="var(--surface)", strokeWidth=1, height={"band": 0.7}).encode(
-        x=alt.X("begin_mb:Q", title="MB of a rank", scale=scale, axis=alt.Axis(grid=True)),
-        x2="end_mb:Q",
-        y=y,
-        color=alt.Color("part:N", title=None, scale=colours),
-        tooltip=tooltip,
+    scale = words_scale(rows, "all_mb", "formula_mb")
+    parts = spans(
+        rows,
+        "MB of a rank",
+        by="bar",
+        ends=("begin_mb", "end_mb"),
+        kinds=STATES,
+        kind="part",
+        scale=scale,
+        tooltip=tooltips(
+            *("configuration", "part", "part_mb|MB|,.4~f", "all_mb|together (MB)|,.4~f"),
+            *("formula_mb|formula (MB)|,.4~f", "formula"),
+        ),
     )
-    whole = base.transform_filter("datum.part == 'optimizer'")
-    text = whole.mark_text(align="left", dx=7, fontSize=11, color="var(--ink-soft)").encode(
-        x=alt.X("all_mb:Q", scale=scale), y=y, text="words:N"
-    )
+    whole = alt.Chart(table()).transform_filter("datum.part == 'optimizer'")
+    whole = whole.encode(y=names_axis(rows, "bar"))
+    strokes = formula_strokes(whole, rows, "formula_mb", scale)
     return figure(
-        alt.layer(parts, *_formula(whole, rows, y, scale), text),
+        alt.layer(parts, *strokes, words(whole, "all_mb", scale)),
         rows,
         name=name,
         title="Memory for training, measured and by formula",
@@ -74,7 +100,7 @@ def memory(cells: Sequence[ParallelCell], name: str) -> Figure | None:
         "upright stroke is the formula. The number of ranks in brackets.",
         source="memory events; started events: expected.state_bytes",
         runs=names_of(cells),
-        height_pixels=_height(rows),
+        height_pixels=bars_height(rows, "bar", COST_PIXELS),
     )
 
 
@@ -82,8 +108,19 @@ def waiting(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     rows = waiting_rows(cells)
     if not rows:
         return None
+    title = "share of the training time"
+    tooltip = tooltips("configuration", f"words|{title}")
     return figure(
-        _bars(rows, "waiting", "share of the training time", formula=False),
+        bars_with_words(
+            rows,
+            "waiting",
+            title,
+            by="bar",
+            tooltip=tooltip,
+            colour="--communication",
+            grid=True,
+            format="%",
+        ),
         rows,
         name=name,
         title="Share of waiting",
@@ -92,7 +129,7 @@ def waiting(cells: Sequence[ParallelCell], name: str) -> Figure | None:
         "backward passes counts as computing. The number of ranks in brackets.",
         source="step events: communication_s; epoch events: train_s",
         runs=names_of(cells),
-        height_pixels=_height(rows),
+        height_pixels=bars_height(rows, "bar", COST_PIXELS),
     )
 
 
@@ -100,25 +137,18 @@ def staleness(cell: ParallelCell, name: str) -> Figure | None:
     rows = staleness_rows(cell)
     if not rows:
         return None
-    bars = (
-        alt.Chart(table())
-        .mark_bar(cornerRadiusEnd=2, color="var(--rank-3)")
-        .encode(
-            x=alt.X(
-                "staleness:O",
-                title="updates of others between reading and writing",
-                axis=alt.Axis(labelAngle=0, labelOverlap=True),
-            ),
-            y=alt.Y("share:Q", title="share of updates", axis=alt.Axis(format="%")),
-            tooltip=[
-                alt.Tooltip("staleness:O"),
-                alt.Tooltip("updates:Q", format=",d"),
-                alt.Tooltip("share:Q", format=".1%"),
-            ],
-        )
+    chart = alt.Chart(table()).mark_bar(cornerRadiusEnd=2, color="var(--rank-3)")
+    chart = chart.encode(
+        x=alt.X(
+            "staleness:O",
+            title="updates of others between reading and writing",
+            axis=alt.Axis(labelAngle=0, labelOverlap=True),
+        ),
+        y=alt.Y("share:Q", title="share of updates", axis=alt.Axis(format="%")),
+        tooltip=tooltips("staleness:O", "updates||,d", "share||.1%"),
     )
     return figure(
-        bars,
+        chart,
         rows,
         name=name,
         title="Staleness",
@@ -129,53 +159,46 @@ def staleness(cell: ParallelCell, name: str) -> Figure | None:
     )
 
 
-def _bars(rows: Sequence[Row], field: str, title: str, *, formula: bool) -> AnyChart:
-    """A bar a row with its number in words at its end, and where there is one a stroke at the
-    formula."""
-    y = alt.Y("bar:N", title=None, sort=_order(rows), axis=alt.Axis(domain=False, labelLimit=250))
-    scale = alt.Scale(domain=[0, _room(rows, field)], nice=False)
-    axis = alt.Axis(grid=True) if formula else alt.Axis(grid=True, format="%")
-    base = alt.Chart(table()).encode(y=y)
-    tooltip = [alt.Tooltip("configuration:N"), alt.Tooltip("words:N", title=title)]
-    if formula:
-        tooltip += [
-            alt.Tooltip("formula_mb:Q", title="formula (MB)", format=",.6~f"),
-            alt.Tooltip("formula:N"),
-        ]
-    colour = "var(--forward)" if formula else "var(--communication)"
-    bars = base.mark_bar(cornerRadiusEnd=2, height={"band": 0.7}, color=colour).encode(
-        x=alt.X(f"{field}:Q", title=title, scale=scale, axis=axis), tooltip=tooltip
+def pipeline(cell: ParallelCell, name: str) -> Figure | None:
+    """Draw one recorded step as it happened, a row for each stage."""
+    step = pipeline_step(cell.detail)
+    if step is None:
+        return None
+    rows = action_rows(step)
+    kinds = {kind: ACTIONS[kind] for kind in ACTIONS if kind in distinct(rows, "kind")}
+    order = distinct(sorted(rows, key=lambda row: int(str(row["stage"]))), "row")
+    ends = ("begin_ms", "end_ms")
+    bars = spans(
+        rows,
+        "time of a step (ms)",
+        by="row",
+        ends=ends,
+        kinds=kinds,
+        kind="kind",
+        order=order,
+        picked=False,
+        tooltip=tooltips(
+            *("row|stage", "kind", "micro_batch:Q|micro-batch", "begin_ms|from (ms)|,.3f"),
+            "end_ms|to (ms)|,.3f",
+        ),
     )
-    text = base.mark_text(align="left", dx=7, fontSize=11).encode(
-        x=alt.X(f"{field}:Q", scale=scale),
-        text="words:N",
-        color=alt.value("var(--ink-soft)"),
+    shown = f"datum.share >= {NUMBER_FROM_SHARE}"
+    inks: dict[str, Any] = {
+        "by": "row",
+        "ends": ends,
+        "kinds": kinds,
+        "kind": "kind",
+        "order": order,
+    }
+    return figure(
+        alt.layer(bars, span_text(rows, text="micro_batch:Q", shown=shown, **inks)),
+        rows,
+        name=name,
+        title="Pipelines, as they ran",
+        caption="The shortest of the recorded steps; numbers are micro-batches. White is waiting: "
+        "for a neighbour, a message or, where ranks share cores, a core. The shares above each "
+        "chart are the idle part of the step, measured and by the formula of the schedule.",
+        source="action events: stage, micro_batch, kind, began_s, ended_s",
+        runs=names_of([cell]),
+        height_pixels=bars_height(rows, "row"),
     )
-    strokes = _formula(alt.Chart(table()), rows, y, scale) if formula else []
-    return alt.layer(bars, *strokes, text)
-
-
-def _formula(base: alt.Chart, rows: Sequence[Row], y: alt.Y, scale: alt.Scale) -> list[AnyChart]:
-    if all(row["formula_mb"] is None for row in rows):
-        return []
-    known = base.transform_filter("datum.formula_mb != null")
-    return [
-        known.mark_tick(color="var(--ink)", thickness=2, size=20).encode(
-            x=alt.X("formula_mb:Q", scale=scale), y=y
-        )
-    ]
-
-
-def _order(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(str(row["bar"]) for row in rows))
-
-
-def _room(rows: Sequence[Row], field: str) -> float:
-    """The end of the axis: the longest bar, and room for the words behind it."""
-    values = [float(str(row[field])) for row in rows]
-    values += [float(str(v)) for row in rows if (v := row.get("formula_mb")) is not None]
-    return max(values) * 1.42 or 1.0
-
-
-def _height(rows: Sequence[Row]) -> int:
-    return len(_order(rows)) * BAR_PIXELS + AROUND_BARS_PIXELS

@@ -1,74 +1,59 @@
-"""The parts of the page of a parallelism study."""
+"""The page of a parallelism study: what it is made of."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from phalanx.report.charts.figure import Figure
 from phalanx.report.collectives.charts import call_time
 from phalanx.report.collectives.tables import result_tables
-from phalanx.report.content import Content, KeyFigure, machine
+from phalanx.report.content import Content, Drawn, KeyFigure, Row, Section, chart_row, sections
+from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import percent, seconds, span
 from phalanx.report.parallelism import charts, costs
-from phalanx.report.parallelism.finding_sentences import faster_than
-from phalanx.report.parallelism.findings import findings, headline
-from phalanx.report.parallelism.pipelines import bubble_words, pipeline
-from phalanx.report.parallelism.scratch import (
-    epoch_by_workers,
-    loss_by_workers,
-    schemes_of,
-    with_alone,
-)
+from phalanx.report.parallelism.findings import faster_than, findings, headline
 from phalanx.report.parallelism.study_data import (
     ModelData,
     ParallelCell,
     ParallelismStudyData,
     read_study_data,
+    scratch_schemes,
+    with_alone,
 )
 from phalanx.report.parallelism.tables import all_tables
 from phalanx.report.schemes import group_of, makes_the_same_update, scheme_phrase
-from phalanx.report.sections import Panel, Row, Section
-from phalanx.report.tables import environments, executions
+from phalanx.report.study_content import outcomes, study_content
+from phalanx.report.tables import executions
 
-KIND = "parallelism"
-PANELS_BESIDE = 2
-
-Drawn = tuple[str, Figure | None]
-"""A panel's label, and its chart where the records allow one."""
-ByCells = Callable[[Sequence[ParallelCell], str], Figure | None]
+DrawCells = Callable[[Sequence[ParallelCell], str], Figure | None]
 
 
-def parallelism_content(folder: Path) -> Content:
+def parallelism_content(measures: StudyMeasures) -> Content:
     """Raises: UserError when the records cannot be read."""
-    return content_of(read_study_data(folder))
+    return content_of(read_study_data(measures.folder, measures))
 
 
 def content_of(data: ParallelismStudyData) -> Content:
     """Return the content of a parallelism study's page."""
-    measures = data.measures
-    known = [measure.run.environment for measure in measures.runs if measure.run]
-    return Content(
-        title=measures.study.study,
-        kind=KIND,
-        started_at=measures.study.started_at,
-        command=measures.study.command,
+    schemes = {cell.scheme for model in data.models for cell in model.cells}
+    groups = {group.name for scheme in schemes if (group := group_of(scheme))}
+    return study_content(
+        data.measures.study,
+        outcomes(data.measures),
         headline=headline(data),
-        lead=_lead(data, machine(known)),
+        facts=[f"{len(schemes)} schemes of {len(groups)} kinds"] if schemes else [],
         key_figures=[figure for model in data.models for figure in key_figures(model)],
-        leading=_row(
+        leading=chart_row(
             (model.label, charts.overview(model, f"overview-{number}"))
             for number, model in enumerate(data.models, 1)
         ),
         topics=findings(data),
-        sections=sections(data),
+        sections=chart_sections(data),
         tables=[
             *all_tables(data),
             *result_tables(data.algorithms),
-            executions(measures.runs),
+            executions(data.measures.runs),
         ],
-        environment=environments(known),
-        num_panels=PANELS_BESIDE,
     )
 
 
@@ -95,57 +80,62 @@ def key_figures(model: ModelData) -> list[KeyFigure]:
     ]
 
 
-def sections(data: ParallelismStudyData) -> tuple[Section, ...]:
+def chart_sections(data: ParallelismStudyData) -> tuple[Section, ...]:
     """Return the sections with all charts that the records allow."""
-    made = (
+    by_step: DrawCells = lambda cells, name: charts.loss_by_step(_largest(cells), name)  # noqa: E731
+    by_time: DrawCells = lambda cells, name: charts.loss_by_time(_largest(cells), name)  # noqa: E731
+    return sections(
         (
             "scaling",
             "Time",
-            _grouped(data, ("speed-up", charts.speed_up), ("waiting", costs.waiting)),
+            [_grouped(data, "speed-up", charts.speed_up), _grouped(data, "waiting", costs.waiting)],
         ),
         (
             "learning",
             "Loss",
-            _grouped(data, ("loss-step", _loss_by_step), ("loss-time", _loss_by_time)),
+            [_grouped(data, "loss-step", by_step), _grouped(data, "loss-time", by_time)],
         ),
-        ("bytes", "Bytes and memory, beside their formulas", _costs(data)),
-        ("staleness", "Staleness", [_row(_staleness(data))]),
-        ("pipelines", "Pipelines", [_row(_pipelines(data))]),
-        ("scratch", "A network from scratch, up to many workers", _scratch(data)),
-        ("algorithms", "All-reduce on messages", _algorithms(data)),
+        (
+            "bytes",
+            "Bytes and memory, beside their formulas",
+            [_grouped(data, "sent", costs.sent), _grouped(data, "memory", costs.memory)],
+        ),
+        ("staleness", "Staleness", [chart_row(_staleness(data))]),
+        ("pipelines", "Pipelines", [chart_row(_pipelines(data))]),
+        (
+            "scratch",
+            "A network from scratch, up to many workers",
+            [
+                _scratch(data, "scratch-time", charts.epoch_by_workers),
+                _scratch(data, "scratch-loss", charts.loss_by_workers),
+            ],
+        ),
+        (
+            "algorithms",
+            "All-reduce on messages",
+            [
+                chart_row(
+                    (f"{r.title}, {r.ranks} ranks", call_time(r, f"algorithms-{number}"))
+                    for number, r in enumerate(data.algorithms, 1)
+                )
+            ],
+        ),
     )
-    found = [
-        Section(name=name, title=title, rows=tuple(row for row in rows if row))
-        for name, title, rows in made
-    ]
-    return tuple(section for section in found if section.rows)
 
 
-def _grouped(data: ParallelismStudyData, *drawn: tuple[str, ByCells]) -> list[Row | None]:
-    """A row for each chart, in it a panel for each model and group of schemes: with the sequential
-    program, and each scheme on its largest number of ranks where that is all a chart has room
-    for."""
-    return [
-        _row(
-            (f"{model.label}: {group.title}", draw(_with_alone(model, model.of(group)), name))
-            for model_number, model in enumerate(data.models, 1)
-            for group in model.groups
-            if (name := f"{chart}-{model_number}-{group.name}")
+def _grouped(data: ParallelismStudyData, chart: str, draw: DrawCells) -> Row | None:
+    """A panel for each model and group of schemes, with the sequential program."""
+    return chart_row(
+        (
+            f"{model.label}: {group.title}",
+            draw(
+                [*([model.sequential] if model.sequential else []), *model.of(group)],
+                f"{chart}-{number}-{group.name}",
+            ),
         )
-        for chart, draw in drawn
-    ]
-
-
-def _loss_by_step(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    return charts.loss_by_step(_largest(cells), name)
-
-
-def _loss_by_time(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    return charts.loss_by_time(_largest(cells), name)
-
-
-def _costs(data: ParallelismStudyData) -> list[Row | None]:
-    return _grouped(data, ("sent", costs.sent), ("memory", costs.memory))
+        for number, model in enumerate(data.models, 1)
+        for group in model.groups
+    )
 
 
 def _staleness(data: ParallelismStudyData) -> Iterable[Drawn]:
@@ -157,48 +147,20 @@ def _staleness(data: ParallelismStudyData) -> Iterable[Drawn]:
 
 
 def _pipelines(data: ParallelismStudyData) -> Iterable[Drawn]:
-    """Each schedule on its largest number of ranks."""
+    """Each schedule on its largest number of ranks, with its bubble: bubble 31 %, formula 16 %."""
     for number, model in enumerate(data.models, 1):
         for cell in _largest(model.cells):
-            name = f"pipeline-{number}-{_word(cell.scheme)}"
-            drawn = pipeline(cell, name)
-            if drawn:
-                yield f"{model.label}: {cell.label}: {bubble_words(cell)}", drawn
+            drawn = costs.pipeline(cell, f"pipeline-{number}-{_word(cell.scheme)}")
+            shares = zip(("bubble", "formula"), cell.bubble, strict=True)
+            words = ", ".join(f"{what} {percent(s, 0)}" for what, s in shares if s is not None)
+            yield f"{model.label}: {cell.label}: {words}", drawn
 
 
-def _scratch(data: ParallelismStudyData) -> list[Row | None]:
-    cells = data.scratch
-    drawn: tuple[tuple[str, ByCells], ...] = (
-        ("scratch-time", epoch_by_workers),
-        ("scratch-loss", loss_by_workers),
+def _scratch(data: ParallelismStudyData, chart: str, draw: DrawCells) -> Row | None:
+    return chart_row(
+        (scheme, draw(with_alone(data.scratch, scheme), f"{chart}-{number}"))
+        for number, scheme in enumerate(scratch_schemes(data.scratch), 1)
     )
-    return [
-        _row(
-            (scheme, draw(with_alone(cells, scheme), f"{chart}-{number}"))
-            for number, scheme in enumerate(schemes_of(cells), 1)
-        )
-        for chart, draw in drawn
-    ]
-
-
-def _algorithms(data: ParallelismStudyData) -> list[Row | None]:
-    drawn = (
-        (f"{results.title}, {results.ranks} ranks", call_time(results, f"algorithms-{number}"))
-        for number, results in enumerate(data.algorithms, 1)
-    )
-    return [_row(drawn)]
-
-
-def _row(drawn: Iterable[Drawn]) -> Row | None:
-    panels = tuple(Panel(label=label, figure=figure) for label, figure in drawn if figure)
-    if not panels:
-        return None
-    first = panels[0].figure
-    return Row(title=first.title, caption=first.caption, panels=panels)
-
-
-def _with_alone(model: ModelData, cells: Sequence[ParallelCell]) -> list[ParallelCell]:
-    return [*([model.sequential] if model.sequential else []), *cells]
 
 
 def _largest(cells: Sequence[ParallelCell]) -> list[ParallelCell]:
@@ -208,17 +170,6 @@ def _largest(cells: Sequence[ParallelCell]) -> list[ParallelCell]:
         if cell.scheme not in best or cell.ranks > best[cell.scheme].ranks:
             best[cell.scheme] = cell
     return list(best.values())
-
-
-def _lead(data: ParallelismStudyData, where: str) -> str:
-    measures = data.measures
-    completed = sum(measure.status == "completed" for measure in measures.runs)
-    schemes = {cell.scheme for model in data.models for cell in model.cells}
-    groups = {group.name for scheme in schemes if (group := group_of(scheme))}
-    parts = [f"{completed} of {len(measures.runs)} runs completed"]
-    parts += [f"{len(schemes)} schemes of {len(groups)} kinds"] if schemes else []
-    parts += [where] if where else []
-    return f"{', '.join(parts)}."
 
 
 def _word(scheme: str) -> str:

@@ -19,6 +19,7 @@ from phalanx.records.schema import (
     StartedEvent,
     StepEvent,
 )
+from phalanx.report.measures import step_times
 
 EQUAL_WITHIN = 1e-3
 """Counted bytes this close to the formula are called equal: a broadcast at the end of an epoch, or
@@ -84,6 +85,10 @@ class PipelineStep:
     ended_s: float
 
     @property
+    def micro_batches(self) -> set[int]:
+        return {action.micro_batch for rank in self.actions.values() for action in rank}
+
+    @property
     def bubble(self) -> float:
         """Share of the step in which a rank was at no action, mean over the ranks."""
         busy_s = sum(a.ended_s - a.began_s for rank in self.actions.values() for a in rank)
@@ -131,7 +136,7 @@ class RunDetail:
     @property
     def step_s(self) -> float | None:
         """Median over the steps after the first epoch's share of warm-up, slowest rank of each."""
-        times_s = _step_times(self.ranks)
+        times_s = step_times([rank.steps for rank in self.ranks])
         return median(times_s[len(times_s) // 3 :]) if times_s else None
 
 
@@ -190,7 +195,7 @@ def losses(detail: RunDetail, *, most: int) -> list[StepLoss]:
     """Mean loss a target of each step over all ranks, at most `most` of them: neighbouring steps
     are averaged where there are more."""
     per_target = max((rank.targets_per_sample for rank in detail.ranks), default=1)
-    times_s = _step_times(detail.ranks)
+    times_s = step_times([rank.steps for rank in detail.ranks])
     found: list[StepLoss] = []
     trained_s = 0.0
     for number, time_s in enumerate(times_s):
@@ -255,19 +260,6 @@ def _first_pipeline(ranks: Sequence[RankDetail]) -> list[RankDetail]:
 
 def _outside_pipeline(rank: RankDetail) -> dict[str, int]:
     return {axis: place for axis, place in rank.coordinates.items() if axis != "pp"}
-
-
-def _step_times(ranks: Sequence[RankDetail]) -> list[float]:
-    """Return the time of every step on its slowest rank."""
-    each = [
-        [
-            step.data_s + step.forward_s + step.backward_s + step.communication_s + step.optimizer_s
-            for step in rank.steps
-        ]
-        for rank in ranks
-        if rank.steps
-    ]
-    return [max(step) for step in zip(*each, strict=False)]
 
 
 def _total(values: Sequence[int | None]) -> int | None:

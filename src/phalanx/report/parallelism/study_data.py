@@ -1,5 +1,5 @@
 """The runs of a parallelism study in the groups that are drawn and told together. Pure but for
-`read_study_folder`, which reads the records."""
+`read_study_data`, which reads the records."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.comparison import Cell, TrainingWorkload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
-from phalanx.report.parallelism.rank_details import RunDetail, detail_rank
+from phalanx.report.measures import SCRATCH_MODEL
+from phalanx.report.parallelism.rank_details import RunDetail, detail_rank, pipeline_step
 from phalanx.report.schemes import GROUPS, SchemeGroup, communicates_within, group_of
 
 ALGORITHMS = "algorithms"
@@ -39,6 +39,24 @@ class ParallelCell:
     @property
     def label(self) -> str:
         return f"{self.scheme}, {self.ranks} ranks" if self.ranks > 1 else self.scheme
+
+    @property
+    def workers(self) -> int:
+        """Ranks without servers."""
+        return len(self.detail.of_role("worker")) or self.ranks
+
+    @property
+    def hidden(self) -> str:
+        """Widths of the hidden layers of the network from scratch."""
+        run = self.cell.runs[0].run
+        return str(run.setting.options.get("hidden", "")) if run else ""
+
+    @property
+    def bubble(self) -> tuple[float | None, float | None]:
+        """(measured, by formula): the idle share of the drawn step of a pipeline."""
+        step = pipeline_step(self.detail)
+        formulas = [rank.expected.bubble for rank in self.detail.ranks]
+        return step.bubble if step else None, next((f for f in formulas if f is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,9 +97,9 @@ class ParallelismStudyData:
     algorithms: tuple[CollectiveResults, ...]
 
 
-def read_study_data(folder: Path) -> ParallelismStudyData:
+def read_study_data(folder: Path, measures: StudyMeasures | None = None) -> ParallelismStudyData:
     """Raises: UserError when the records cannot be read."""
-    measures = read_folder(folder)
+    measures = measures or read_folder(folder)
     details = {
         measure.name: RunDetail(
             name=measure.name,
@@ -137,8 +155,19 @@ def is_scratch(cell: Cell) -> bool:
     return cell.workload.model == SCRATCH_MODEL
 
 
-def runs_of(cells: Iterable[ParallelCell]) -> list[RunMeasure]:
-    return [run for cell in cells for run in cell.cell.runs]
+def scratch_schemes(cells: Iterable[ParallelCell]) -> list[str]:
+    """Return the schemes with several workers; a single process is their first point."""
+    return [s for s in dict.fromkeys(cell.scheme for cell in cells) if s != "alone"]
+
+
+def with_alone(cells: Iterable[ParallelCell], scheme: str) -> list[ParallelCell]:
+    """The scheme's runs, and the one process that they all are compared with."""
+    return [cell for cell in cells if cell.scheme in (scheme, "alone")]
+
+
+def fewest_workers(cells: Iterable[ParallelCell]) -> ParallelCell | None:
+    """Return the baseline of more workers: one process, or the smallest number measured."""
+    return min(cells, key=lambda cell: (cell.scheme != "alone", cell.ranks), default=None)
 
 
 def waiting_share(cell: ParallelCell) -> float | None:
@@ -148,7 +177,7 @@ def waiting_share(cell: ParallelCell) -> float | None:
 
 
 def names_of(cells: Iterable[ParallelCell]) -> list[str]:
-    return [run.name for run in runs_of(cells)]
+    return [run.name for cell in cells for run in cell.cell.runs]
 
 
 def _cell(cell: Cell, details: Mapping[str, RunDetail]) -> ParallelCell:

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.report.format import MINUS, UNKNOWN, amount, fixed, percent
-from phalanx.report.parallelism.chart_rows import deviation_mark, fullest, hidden_of, workers_of
-from phalanx.report.parallelism.pipelines import bubble_of, micro_batches_of
-from phalanx.report.parallelism.rank_details import FormulaCheck, RankDetail, state
+from phalanx.report.content import Table, make_table, with_rows
+from phalanx.report.format import MINUS, UNKNOWN, amount, fixed, percent, share, signed_percent
+from phalanx.report.parallelism.chart_rows import deviation_mark, fullest
+from phalanx.report.parallelism.rank_details import FormulaCheck, RankDetail, pipeline_step, state
 from phalanx.report.parallelism.study_data import (
     ModelData,
     ParallelCell,
     ParallelismStudyData,
     waiting_share,
 )
-from phalanx.report.tables import Table, make_table
 
 
 def all_tables(data: ParallelismStudyData) -> list[Table]:
     """Return the tables that have rows."""
-    made = [
+    return with_rows(
         comparison(data.models),
         traffic(data.models),
         memory(data.models),
         pipelines(data.models),
         scratch(data.scratch),
         left_out(data.measures.study.left_out),
-    ]
-    return [table for table in made if table.rows]
+    )
 
 
 def comparison(models: Sequence[ModelData]) -> Table:
@@ -55,12 +53,12 @@ def comparison_row(model: ModelData, cell: ParallelCell) -> tuple[str, ...]:
         UNKNOWN if detail.step_s is None else f"{detail.step_s * 1e3:.2f}",
         fixed(measured.epoch_s),
         UNKNOWN if measured.speed_up is None else f"{measured.speed_up:.2f}",
-        UNKNOWN if measured.efficiency is None else percent(measured.efficiency, 0),
+        share(measured.efficiency, 0),
         amount(max(known)) if known else UNKNOWN,
         deviation_mark(pairs),
         UNKNOWN if kept is None or kept.found is None else amount(kept.found),
         UNKNOWN if kept is None else _of_formula(kept),
-        _percent(waiting_share(cell), 0),
+        share(waiting_share(cell), 0),
         UNKNOWN if measured.loss is None else f"{measured.loss.mean:.4f}",
         UNKNOWN if measured.accuracy is None else percent(measured.accuracy.mean, 2),
     )
@@ -140,16 +138,17 @@ def pipelines(models: Sequence[ModelData]) -> Table:
     rows = []
     for model in models:
         for cell in model.cells:
-            measured, formula = bubble_of(cell)
-            if measured is not None:
+            measured, formula = cell.bubble
+            step = pipeline_step(cell.detail)
+            if measured is not None and step is not None:
                 rows.append(
                     (
                         cell.scheme,
                         model.label,
                         str(cell.ranks),
-                        str(micro_batches_of(cell)),
+                        str(len(step.micro_batches)),
                         percent(measured, 1),
-                        UNKNOWN if formula is None else percent(formula, 1),
+                        share(formula, 1),
                         fixed(cell.cell.epoch_s),
                     )
                 )
@@ -178,11 +177,11 @@ def scratch_row(cell: ParallelCell) -> tuple[str, ...]:
     pairs = [cell.detail.sent(rank) for rank in cell.detail.ranks]
     return (
         cell.scheme,
-        hidden_of(cell),
-        str(workers_of(cell)),
+        cell.hidden,
+        str(cell.workers),
         str(cell.ranks),
         fixed(measured.epoch_s),
-        _percent(waiting_share(cell), 0),
+        share(waiting_share(cell), 0),
         _range([pair.found for pair in pairs]),
         _range([pair.formula for pair in pairs]),
         deviation_mark(pairs),
@@ -200,10 +199,6 @@ def left_out(reasons: dict[str, str]) -> Table:
     )
 
 
-def _percent(share: float | None, decimals: int) -> str:
-    return UNKNOWN if share is None else percent(share, decimals)
-
-
 def _fullest(cell: ParallelCell) -> FormulaCheck | None:
     found = [rank for role in cell.detail.roles if (rank := fullest(cell.detail, role))]
     return max((state(rank) for rank in found), key=lambda pair: pair.found or 0, default=None)
@@ -211,10 +206,7 @@ def _fullest(cell: ParallelCell) -> FormulaCheck | None:
 
 def _of_formula(pair: FormulaCheck) -> str:
     """Return the deviation of memory from the formula: +0.2 %."""
-    if pair.difference is None:
-        return UNKNOWN
-    text = f"{pair.difference * 100:+.1f} %"
-    return "0.0 %" if text in ("+0.0 %", "-0.0 %") else text.replace("-", MINUS)
+    return UNKNOWN if pair.difference is None else signed_percent(pair.difference)
 
 
 def _range(values: Sequence[float | None]) -> str:

@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from phalanx.report.comparison import Cell
+from phalanx.report.content import Table, make_table
 from phalanx.report.format import UNKNOWN, fixed
-from phalanx.report.tables import Table, make_table, speed_up_words
+from phalanx.report.tables import speed_up_words
 
 MNIST_SAMPLES = 60_000
 DATASETS = ("mnist", "digits")

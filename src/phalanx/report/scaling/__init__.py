@@ -1,0 +1,1 @@
+"""The page of a scaling study, and of runs that are compared with one another."""

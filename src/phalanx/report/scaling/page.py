@@ -1,0 +1,153 @@
+"""The page of a scaling study, of a run, or of runs that belong to no study: its content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from phalanx.report.charts import learning, scaling
+from phalanx.report.charts.figure import Figure
+from phalanx.report.comparison import (
+    Cell,
+    TrainingWorkload,
+    main_batch,
+    sequential_reference,
+    speed_up,
+    workload_labels,
+    workload_of,
+)
+from phalanx.report.content import (
+    Content,
+    KeyFigure,
+    Row,
+    chart_row,
+    sections,
+    told,
+    with_rows,
+)
+from phalanx.report.folder import StudyMeasures
+from phalanx.report.format import percent, seconds, span
+from phalanx.report.measures import RunMeasure
+from phalanx.report.published.beside import beside_published
+from phalanx.report.scaling.findings import findings, headline, scaling_cells
+from phalanx.report.study_content import outcomes, study_content
+from phalanx.report.tables import baselines, configurations, executions
+
+KIND = "scaling"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkloadData:
+    """Cells and runs that the charts of one workload are drawn from."""
+
+    label: str
+    cells: tuple[Cell, ...]  # at the batch size that most of them share
+    every_batch: tuple[Cell, ...]
+    runs: tuple[RunMeasure, ...]  # at that batch size, also incomplete runs
+
+
+CHARTS: dict[str, Callable[[WorkloadData, str], Figure | None]] = {
+    "speed-up": lambda m, name: scaling.speed_up(m.cells, name),
+    "efficiency": lambda m, name: scaling.efficiency(m.cells, name),
+    "epoch-time": lambda m, name: scaling.epoch_time(m.cells, name),
+    "step": lambda m, name: scaling.step_parts(m.cells, name),
+    "communication": lambda m, name: scaling.communication_share(m.cells, name),
+    "overlap": lambda m, name: scaling.hidden_and_exposed(m.runs, name),
+    "loss": lambda m, name: learning.validation_loss(m.runs, name),
+    "accuracy": lambda m, name: learning.validation_accuracy(m.runs, name),
+    "time-accuracy": lambda m, name: learning.time_and_accuracy(m.cells, name),
+    "batch-time": lambda m, name: scaling.batch_and_time(m.every_batch, name),
+    "batch-accuracy": lambda m, name: scaling.batch_and_accuracy(m.every_batch, name),
+    "rank-loss": lambda m, name: learning.rank_loss(m.runs, name),
+    "rank-accuracy": lambda m, name: learning.rank_accuracy(m.runs, name),
+}
+LEADING = ("speed-up", "accuracy")
+"""The first of these that can be drawn is on the first screen."""
+SECTIONS = (
+    ("scaling", "Time and scaling", ("speed-up", "efficiency", "epoch-time")),
+    ("where", "Where the time goes", ("step", "communication", "overlap")),
+    ("learning", "Loss and accuracy", ("loss", "accuracy", "time-accuracy")),
+    ("batch", "Batch size", ("batch-time", "batch-accuracy")),
+    ("ranks", "Rank by rank", ("rank-loss", "rank-accuracy")),
+)
+
+
+def scaling_content(measures: StudyMeasures) -> Content:
+    """Return the content of the page of a study or of a run."""
+    workloads = workload_data(measures)
+    rows = {name: _row(name, workloads) for name in CHARTS}
+    leading = next((name for name in LEADING if rows[name]), None)
+    batches = {group[0].layout.batch_label for group in scaling_cells(measures.cells).values()}
+    return study_content(
+        measures.study,
+        outcomes(measures),
+        headline=headline(measures),
+        facts=[f"batch {' and '.join(sorted(batches))}"] if batches else [],
+        key_figures=[figure for workload in workloads if (figure := key_figure(workload))],
+        leading=rows.pop(leading) if leading else None,
+        topics=told(*findings(measures)),
+        sections=sections(
+            *(
+                (name, title, [rows.get(chart) for chart in charts])
+                for name, title, charts in SECTIONS
+            )
+        ),
+        tables=with_rows(
+            baselines(measures.cells),
+            configurations(measures.cells),
+            executions(measures.runs),
+            *([beside_published(measures.cells)] if measures.study.kind == KIND else []),
+        ),
+        num_panels=len(workloads),
+    )
+
+
+def key_figure(workload: WorkloadData) -> KeyFigure | None:
+    """The fastest configuration of a workload, and what it gains where that can be told of the
+    fastest of so many."""
+    if not workload.cells:
+        return None
+    best = min(workload.cells, key=lambda cell: cell.epoch_s)
+    accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
+    reference = sequential_reference(best, workload.cells)
+    others = len(workload.cells) - 1
+    interval = speed_up(reference, best, comparisons=others) if reference else None
+    if interval is None or interval.verdict(1) != "higher":
+        value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
+        rate = f"{best.images_per_s:,.0f} images/s"
+    else:
+        value, meaning = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
+        rate = f"{span(interval)}; {seconds(best.epoch_s)} an epoch"
+    return KeyFigure(label=workload.label, value=value, meaning=meaning, beside=rate + accuracy)
+
+
+def workload_data(measures: StudyMeasures) -> tuple[WorkloadData, ...]:
+    """Return the data of each workload, in the order of the plan."""
+    runs: dict[TrainingWorkload, list[RunMeasure]] = {}
+    for measure in measures.runs:
+        if measure.run and measure.trained:
+            runs.setdefault(workload_of(measure.run), []).append(measure)
+    labels = workload_labels(runs)
+    return tuple(_workload_data(labels[s].upper(), s, group, measures) for s, group in runs.items())
+
+
+def _workload_data(
+    label: str, workload: TrainingWorkload, runs: Sequence[RunMeasure], measures: StudyMeasures
+) -> WorkloadData:
+    cells = tuple(cell for cell in measures.cells if cell.workload == workload)
+    batch = main_batch(cells) if cells else None
+    others = {r.name for cell in cells if cell.layout.batch_size != batch for r in cell.runs}
+    return WorkloadData(
+        label=label,
+        cells=tuple(cell for cell in cells if cell.layout.batch_size == batch),
+        every_batch=cells,
+        runs=tuple(measure for measure in runs if measure.name not in others),
+    )
+
+
+def _row(chart: str, workloads: Sequence[WorkloadData]) -> Row | None:
+    # Names of elements and files are ours; labels come from records and may hold anything.
+    return chart_row(
+        (workload.label, CHARTS[chart](workload, f"{chart}-{number}"))
+        for number, workload in enumerate(workloads, 1)
+    )
