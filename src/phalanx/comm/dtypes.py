@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import Any, Literal
 
 import numpy as np
 
+from phalanx.comm.compiled import kernel_names
+
+_DTYPE_NAMES, _OP_NAMES = kernel_names("DTYPES"), kernel_names("OPS")
+
 
 class ReduceOp(IntEnum):
-    """Reduction operation. The numbers are those of the C kernels."""
+    """Reduction operation. The numbers are those of the C kernels, where they were built."""
 
-    SUM = 0
-    PRODUCT = 1
-    MIN = 2
-    MAX = 3
-    BAND = 4
-    BOR = 5
-    BXOR = 6
+    @staticmethod
+    def _generate_next_value_(name: str, _: int, count: int, __: list[Any]) -> int:
+        return _OP_NAMES.index(name) if _OP_NAMES else count
+
+    SUM = auto()
+    PRODUCT = auto()
+    MIN = auto()
+    MAX = auto()
+    BAND = auto()
+    BOR = auto()
+    BXOR = auto()
 
 
 Kind = Literal["float", "int", "bool", "complex", "opaque"]
@@ -26,7 +34,7 @@ Kind = Literal["float", "int", "bool", "complex", "opaque"]
 
 @dataclass(frozen=True)
 class DType:
-    """One type of element. `code` is its number in the C kernels."""
+    """One type of element. `code` is its number in the C kernels; 0 where they were not built."""
 
     name: str
     code: int
@@ -41,26 +49,30 @@ class DType:
         return self.kind == "float" and self.itemsize == 2
 
 
-def _dtype(name: str, code: int, kind: Kind) -> DType:
+def _code(name: str) -> int:
+    return _DTYPE_NAMES.index(name) if _DTYPE_NAMES else 0
+
+
+def _dtype(name: str, kind: Kind) -> DType:
     numpy = np.dtype(name)
-    return DType(name, code, numpy.itemsize, kind, numpy)
+    return DType(name, _code(name), numpy.itemsize, kind, numpy)
 
 
-FLOAT32 = _dtype("float32", 0, "float")
-FLOAT64 = _dtype("float64", 1, "float")
-FLOAT16 = _dtype("float16", 2, "float")
-BFLOAT16 = DType("bfloat16", 3, 2, "float", None)
-INT8 = _dtype("int8", 4, "int")
-INT16 = _dtype("int16", 5, "int")
-INT32 = _dtype("int32", 6, "int")
-INT64 = _dtype("int64", 7, "int")
-UINT8 = _dtype("uint8", 8, "int")
-UINT16 = _dtype("uint16", 9, "int")
-UINT32 = _dtype("uint32", 10, "int")
-UINT64 = _dtype("uint64", 11, "int")
-BOOL = _dtype("bool", 12, "bool")
-COMPLEX64 = _dtype("complex64", 13, "complex")
-COMPLEX128 = _dtype("complex128", 14, "complex")
+FLOAT32 = _dtype("float32", "float")
+FLOAT64 = _dtype("float64", "float")
+FLOAT16 = _dtype("float16", "float")
+BFLOAT16 = DType("bfloat16", _code("bfloat16"), 2, "float", None)
+INT8 = _dtype("int8", "int")
+INT16 = _dtype("int16", "int")
+INT32 = _dtype("int32", "int")
+INT64 = _dtype("int64", "int")
+UINT8 = _dtype("uint8", "int")
+UINT16 = _dtype("uint16", "int")
+UINT32 = _dtype("uint32", "int")
+UINT64 = _dtype("uint64", "int")
+BOOL = _dtype("bool", "bool")
+COMPLEX64 = _dtype("complex64", "complex")
+COMPLEX128 = _dtype("complex128", "complex")
 
 DTYPES: dict[str, DType] = {
     dtype.name: dtype
@@ -71,12 +83,10 @@ DTYPES: dict[str, DType] = {
     )
 }
 
-OPAQUE_CODE = 15
-
 
 def opaque(name: str, itemsize: int) -> DType:
     """A type that can be moved but not reduced, such as float8_e4m3fn."""
-    return DType(name, OPAQUE_CODE, itemsize, "opaque", None)
+    return DType(name, _code("opaque"), itemsize, "opaque", None)
 
 
 _ARITHMETIC = {ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX}

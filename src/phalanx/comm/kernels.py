@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Sequence
 from types import ModuleType
 
 from phalanx.comm import array_kernels
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.compiled import import_kernels
 from phalanx.comm.dtypes import ReduceOp
 
 VARIABLE = "PHALANX_KERNELS"  # "arrays": do without the C kernels
@@ -23,19 +23,12 @@ def compiled() -> ModuleType | None:
     """The module in C; None when it was not built, or is not wanted."""
     if not are_wanted():
         return None
-    return _imported()
+    return import_kernels()
 
 
 def are_built() -> bool:
     """Return whether the module in C was built, wanted or not."""
-    return _imported() is not None
-
-
-def _imported() -> ModuleType | None:
-    try:
-        return importlib.import_module("phalanx.comm._kernels")
-    except ImportError:
-        return None
+    return import_kernels() is not None
 
 
 def obstacle_to_sharing(usable: Sequence[bool]) -> str | None:

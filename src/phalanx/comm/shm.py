@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from phalanx.comm import kernels
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
+from phalanx.comm.compiled import kernel_names
 from phalanx.comm.doorbell import Doorbell
 from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
@@ -21,11 +22,7 @@ from phalanx.comm.memory import SharedMemory, allocate_shared, warn_no_shared_me
 from phalanx.comm.mpi import mpi
 from phalanx.comm.wait import WaitPolicy
 
-_DONE, _TIMED_OUT, _MISMATCH, _PEER_FAILED, _PEER_DIED = range(5)
-_KINDS = (
-    *("nothing", "barrier", "all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast"),
-    *("all_to_all", "gather", "scatter", "all_reduce of parts", "fused_step"),
-)
+_KINDS, _STATUSES = kernel_names("KINDS"), kernel_names("STATUSES")
 _BY_CODE = {dtype.code: dtype for dtype in DTYPES.values()}
 
 
@@ -229,18 +226,19 @@ class ShmGroup:
     def check_peers(self) -> None:
         """Raises: PeerFailedError when a peer has reported a failure."""
         if self._ranks(lambda peer: peer.failed):
-            raise self._error(_PEER_FAILED)
+            raise self._error(_STATUSES.index("PEER_FAILED"))
 
     def fail(self, reason: str) -> None:
         self._module.fail(self._handle, reason)
 
     def _error(self, status: int) -> Exception:
-        if status == _MISMATCH:
+        ended_by = _STATUSES[status]
+        if ended_by == "MISMATCH":
             return MismatchError(self._calls())
-        if status == _PEER_FAILED:
+        if ended_by == "PEER_FAILED":
             rank = (self._ranks(lambda peer: peer.failed) or [self.rank])[0]
             return PeerFailedError(f"{self._rank_labels([rank])} failed: {self._peer(rank).reason}")
-        if status == _PEER_DIED:
+        if ended_by == "PEER_DIED":
             gone = self._module.progress(self._handle)[2]
             return PeerDiedError(f"{self._rank_labels([gone])} failed: its process is gone")
         _, awaited, _ = self._module.progress(self._handle)

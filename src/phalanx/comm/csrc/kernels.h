@@ -9,13 +9,30 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The numbers of comm/dtypes.py. */
-enum dtype {
-    FLOAT32, FLOAT64, FLOAT16, BFLOAT16,
-    INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64,
-    BOOL, COMPLEX64, COMPLEX128, OPAQUE, NUM_DTYPES
-};
-enum op { SUM, PRODUCT, MIN, MAX, BAND, BOR, BXOR, NUM_OPS };
+/* Enumerations, X(constant, name): module.c exports the names, in order, to Python. */
+#define FOR_DTYPES(X)                                                                           \
+    X(FLOAT32, "float32") X(FLOAT64, "float64") X(FLOAT16, "float16") X(BFLOAT16, "bfloat16")   \
+    X(INT8, "int8") X(INT16, "int16") X(INT32, "int32") X(INT64, "int64") X(UINT8, "uint8")     \
+    X(UINT16, "uint16") X(UINT32, "uint32") X(UINT64, "uint64") X(BOOL, "bool")                 \
+    X(COMPLEX64, "complex64") X(COMPLEX128, "complex128") X(OPAQUE, "opaque")
+#define FOR_OPS(X)                                                                              \
+    X(SUM, "SUM") X(PRODUCT, "PRODUCT") X(MIN, "MIN") X(MAX, "MAX") X(BAND, "BAND")             \
+    X(BOR, "BOR") X(BXOR, "BXOR")
+#define FOR_KINDS(X)                                                                            \
+    X(NOTHING, "nothing") X(BARRIER, "barrier") X(ALL_REDUCE, "all_reduce")                     \
+    X(REDUCE, "reduce") X(REDUCE_SCATTER, "reduce_scatter") X(ALL_GATHER, "all_gather")         \
+    X(BROADCAST, "broadcast") X(ALL_TO_ALL, "all_to_all") X(GATHER, "gather")                   \
+    X(SCATTER, "scatter") X(ALL_REDUCE_GRADS, "all_reduce of parts") X(FUSED_STEP, "fused_step")
+/* NOT_FINITE: of grad_buffer.c only: the call has completed, on all ranks alike. */
+#define FOR_STATUSES(X)                                                                         \
+    X(DONE, "DONE") X(TIMED_OUT, "TIMED_OUT") X(MISMATCH, "MISMATCH")                           \
+    X(PEER_FAILED, "PEER_FAILED") X(PEER_DIED, "PEER_DIED") X(INTERRUPTED, "INTERRUPTED")       \
+    X(NO_MEMORY, "NO_MEMORY") X(NOT_FINITE, "NOT_FINITE")
+#define CONSTANT_OF(CONSTANT, NAME) CONSTANT,
+enum dtype { FOR_DTYPES(CONSTANT_OF) NUM_DTYPES };
+enum op { FOR_OPS(CONSTANT_OF) NUM_OPS };
+enum kind { FOR_KINDS(CONSTANT_OF) NUM_KINDS };
+enum status { FOR_STATUSES(CONSTANT_OF) NUM_STATUSES };
 
 extern const size_t ITEMSIZE[NUM_DTYPES];
 
@@ -58,17 +75,6 @@ enum {
     NUM_SEGMENTS = 256,      /* that a rank may export */
     REASON_BYTES = 448,
     NUM_LOGGED = 256          /* calls in the log of a rank */
-};
-
-/* The numbers by which Python names them. */
-enum kind {
-    BARRIER = 1, ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, ALL_TO_ALL, GATHER,
-    SCATTER, ALL_REDUCE_GRADS, FUSED_STEP
-};
-
-enum status {
-    DONE, TIMED_OUT, MISMATCH, PEER_FAILED, PEER_DIED, INTERRUPTED, NO_MEMORY,
-    NOT_FINITE /* of grad_buffer.c only: the call has completed, on all ranks alike */
 };
 
 typedef struct shm_group shm_group;

@@ -472,6 +472,30 @@ static struct PyModuleDef definition = {
     NULL, NULL, NULL, NULL,
 };
 
+#define NAME_OF(CONSTANT, NAME) NAME,
+
+/* A tuple of names, each at the index that is its number. */
+static int add_names(PyObject *module, const char *attribute, const char *const *names, int n)
+{
+    PyObject *tuple = PyTuple_New(n);
+    for (int i = 0; tuple && i < n; i++)
+        PyTuple_SetItem(tuple, i, PyUnicode_FromString(names[i]));
+    int failed = !tuple || PyModule_AddObjectRef(module, attribute, tuple);
+    Py_XDECREF(tuple);
+    return failed ? -1 : 0;
+}
+
+static int add_enumerations(PyObject *module)
+{
+    static const char *const dtypes[] = {FOR_DTYPES(NAME_OF)}, *const ops[] = {FOR_OPS(NAME_OF)};
+    static const char *const kinds[] = {FOR_KINDS(NAME_OF)};
+    static const char *const statuses[] = {FOR_STATUSES(NAME_OF)};
+    return add_names(module, "DTYPES", dtypes, NUM_DTYPES) ||
+           add_names(module, "OPS", ops, NUM_OPS) ||
+           add_names(module, "KINDS", kinds, NUM_KINDS) ||
+           add_names(module, "STATUSES", statuses, NUM_STATUSES);
+}
+
 PyMODINIT_FUNC PyInit__kernels(void)
 {
     PyObject *module = PyModule_Create(&definition);
@@ -479,7 +503,8 @@ PyMODINIT_FUNC PyInit__kernels(void)
         PyModule_AddIntConstant(module, "SLOT_BYTES", SLOT_BYTES) == 0 &&
         PyModule_AddIntConstant(module, "MAX_RANKS", MAX_RANKS) == 0 &&
         PyModule_AddIntConstant(module, "PROTOCOL", PROTOCOL) == 0 &&
-        PyModule_AddIntConstant(module, "NOT_FINITE", NOT_FINITE) == 0)
+        PyModule_AddIntConstant(module, "NOT_FINITE", NOT_FINITE) == 0 &&
+        add_enumerations(module) == 0)
         return module;
     Py_XDECREF(module);
     return NULL;
