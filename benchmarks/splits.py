@@ -35,11 +35,11 @@ ROUNDS = 3
 WARM_UP = 5
 RESULTS = Path(__file__).parent / "results" / "splits.json"
 
-MLP = TrainConfig(
+MLP = TrainConfig.from_options(
     model="mlp", width=4096, dataset="digits", train_samples=40 * 128, validation_samples=100,
     epochs=1, threads=1,
 )  # fmt: skip
-GPT = TrainConfig(
+GPT = TrainConfig.from_options(
     model="gpt", width=256, layers=4, heads=4, train_samples=20 * 64, validation_samples=100,
     batch_size=64, epochs=1, threads=1,
 )  # fmt: skip

@@ -93,7 +93,7 @@ class CountingWriter(EventWriter):
 
 
 def work_of(strategy: Strategy, folder: Path) -> TrainingContext:
-    config = TrainConfig(model="mlp")
+    config = TrainConfig.from_options(model="mlp")
     strategy.prepare(build_model("mlp", seed=0), update_rule(config, config.lr))
     return TrainingContext(
         strategy=strategy,

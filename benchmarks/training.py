@@ -104,7 +104,7 @@ def bare_loop(
 def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> Epoch:
     """One epoch of phalanx's own loop, events written to disk as in any run."""
     model = build_model(name, seed=0)
-    config = TrainConfig(model=name)  # type: ignore[arg-type]
+    config = TrainConfig.from_options(model=name)  # type: ignore[arg-type]
     strategy.prepare(model, update_rule(config, config.lr))
     path = rank_file(folder, strategy.rank)
     writer, tail = EventWriter(path), EventTail(path)

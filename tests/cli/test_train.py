@@ -246,7 +246,8 @@ def test_the_first_error_is_told_once_with_its_rank(
 ) -> None:
     monkeypatch.setenv("RAISING_RANK", str(rank))
     config, _ = complete(
-        TrainConfig(strategy=strategy, ranks=3, dataset="digits", train_samples=1000), None
+        TrainConfig.from_options(strategy=strategy, ranks=3, dataset="digits", train_samples=1000),
+        None,
     )
     program = [sys.executable, str(Path(__file__).parent / "programs" / "raising_rank.py")]
     began = time.monotonic()

@@ -8,7 +8,6 @@ from phalanx.models.build import build_model
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import Batch
 from phalanx.train.config import TrainConfig
-from phalanx.train.option_scope import check_option_scope
 
 RULE = OptimizerConfig(name="sgd", learning_rate=0.1)
 
@@ -38,7 +37,6 @@ def test_bfloat16_learns_alike_and_leaves_parameters_in_float32() -> None:
 
 def test_float64_and_pipelines_are_refused() -> None:
     with pytest.raises(UserError, match="--dtype is float64: leave one of them out"):
-        TrainConfig(autocast="bf16", dtype="float64")
-    config = TrainConfig(autocast="bf16", strategy="pipeline", ranks=2)
+        TrainConfig.from_options(autocast="bf16", dtype="float64")
     with pytest.raises(UserError, match="--autocast bf16 means nothing for --model mlp --strategy"):
-        check_option_scope(config, config.mesh_of(2))
+        TrainConfig.from_options(autocast="bf16", strategy="pipeline", ranks=2)

@@ -21,8 +21,8 @@ def test_every_compressor_in_every_place() -> None:
         *("memory-none-s3", "memory-topk-s3", "memory-none-s4", "memory-topk-s4"),
         *("1Gbit-s-1ms-none", "1Gbit-s-1ms-topk"),
     ]
-    assert {run.config.compress for run in runs} == {"none", "topk"}
-    assert [run.config.link for run in runs] == [None] * 4 + ["1Gbit/s,1ms"] * 2
+    assert {run.options["compress"] for run in runs} == {"none", "topk"}
+    assert [run.options["link"] for run in runs] == [None] * 4 + ["1Gbit/s,1ms"] * 2
     assert runs[-1].config.train_samples == steps_on(study, "1Gbit/s,1ms") * study.batch_size
     assert all(run.environment == {"PHALANX_COUNT": "1"} for run in runs)
 

@@ -18,11 +18,11 @@ from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
 from tests.report.collectives.made_bench import make_bench
 
-CONFIG = TrainConfig(epochs=2, lr=0.001, train_samples=1_000, timeout_s=300)
+CONFIG = TrainConfig.from_options(epochs=2, lr=0.001, train_samples=1_000, timeout_s=300)
 
 
 def planned(**changed: object) -> list[TrainingRun]:
-    config = replace(CONFIG, **changed)  # type: ignore[arg-type]
+    config = TrainConfig.from_options(**{**CONFIG.options(), **changed})
     return [
         TrainingRun(name=name, config=replace(config, threads=threads))
         for name, threads in (("one", 1), ("two", 2))
@@ -51,8 +51,8 @@ def test_the_plan_is_written_with_every_option_once(tmp_path: Path) -> None:
     [
         ({"epochs": 50, "lr": 0.3}, "--epochs 2, now 50; --lr 0.001, now 0.3"),
         ({"train_samples": 8_000}, "--train-samples 1000, now 8000"),
-        ({"compress": "topk"}, "--compress none, now topk"),
-        ({"lr_milestones": (0.1,)}, r"--lr-milestones 0.5 0.75, now 0.1"),
+        ({"strategy": "mpi", "compress": "topk"}, "--compress none, now topk"),
+        ({"lr_schedule": "step", "lr_milestones": (0.1,)}, "--lr-milestones 0.5 0.75, now 0.1"),
         ({"data": "mnist"}, "data found digits, now mnist"),
     ],
 )
@@ -106,7 +106,9 @@ def test_what_every_run_refuses_is_refused_before_the_first(tmp_path: Path) -> N
 
 def test_one_run_that_can_be_made_is_enough(tmp_path: Path) -> None:
     good, bad = planned()
-    config = replace(bad.config, strategy="mpi", ranks=100, batch_size=32)
+    config = TrainConfig.from_options(
+        **{**bad.config.options(), "strategy": "mpi", "ranks": 100, "batch_size": 32}
+    )
     runs = [TrainingRun(name="bad", config=config), good]
     open_study(tmp_path, runs, kind="scaling", command="phalanx new")
     assert read_study(tmp_path).runs == ["bad", "one"]

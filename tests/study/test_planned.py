@@ -3,17 +3,19 @@
 import os
 
 from phalanx.study.planned import command_words, environment_of
-from phalanx.train.config import TrainConfig
+from phalanx.train.config import DEFAULTS, TrainConfig
 
 
 def words(config: TrainConfig) -> list[str]:
-    return command_words("train", config.as_record(), TrainConfig().as_record())
+    return command_words("train", config.as_record(), DEFAULTS)
 
 
 def test_the_command_says_what_is_not_default() -> None:
-    config = TrainConfig(strategy="tensor", ranks=2, sequence_parallel=True)
-    assert words(config) == (
-        ["phalanx", "train", "--strategy", "tensor", "--ranks", "2", "--sequence-parallel"]
+    config = TrainConfig.from_options(
+        model="gpt", strategy="tensor", ranks=2, sequence_parallel=True
+    )
+    assert " ".join(words(config)) == (
+        "phalanx train --model gpt --strategy tensor --ranks 2 --sequence-parallel"
     )
 
 

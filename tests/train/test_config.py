@@ -24,34 +24,36 @@ from phalanx.train.run import complete
 )
 def test_bad_options_are_named_with_their_value(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message.replace("(", r"\(")):
-        TrainConfig(**options)
+        TrainConfig.from_options(**options)
 
 
 def test_a_batch_smaller_than_the_ranks_is_refused() -> None:
     with pytest.raises(UserError, match="batch of 2 cannot be split over 3 ranks"):
-        TrainConfig(strategy="mpi", batch_size=2).global_batch_size(3)
+        TrainConfig.from_options(strategy="mpi", batch_size=2).global_batch_size(3)
 
 
 def test_the_global_batch_is_what_batch_size_means() -> None:
-    assert TrainConfig().global_batch_size(4) == 128
-    assert TrainConfig(batch_size=256).global_batch_size(4) == 256
-    assert TrainConfig(per_rank_batch_size=32).global_batch_size(4) == 128
+    assert TrainConfig.from_options().global_batch_size(4) == 128
+    assert TrainConfig.from_options(batch_size=256).global_batch_size(4) == 256
+    assert TrainConfig.from_options(per_rank_batch_size=32).global_batch_size(4) == 128
 
 
 def test_text_has_smaller_batches() -> None:
     """A sample of it asks for 64 predictions."""
-    assert TrainConfig(model="gpt").global_batch_size(4) == 32
-    assert TrainConfig(model="gpt", batch_size=128).global_batch_size(4) == 128
-    assert TrainConfig(model="gpt", lr=0.1, lr_rule="linear").learning_rate(64) == 0.2
+    assert TrainConfig.from_options(model="gpt").global_batch_size(4) == 32
+    assert TrainConfig.from_options(model="gpt", batch_size=128).global_batch_size(4) == 128
+    assert TrainConfig.from_options(model="gpt", lr=0.1, lr_rule="linear").learning_rate(64) == 0.2
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("none", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
 def test_learning_rate_rules(rule: Any, expected: float) -> None:
-    assert TrainConfig(lr=0.1, lr_rule=rule).learning_rate(512) == pytest.approx(expected)
+    assert TrainConfig.from_options(lr=0.1, lr_rule=rule).learning_rate(512) == pytest.approx(
+        expected
+    )
 
 
 def test_options_survive_the_record() -> None:
-    config = TrainConfig(model="cnn", data_root=Path("a/b"), strategy="gloo", ranks=3)
+    config = TrainConfig.from_options(model="cnn", data_root=Path("a/b"), strategy="gloo", ranks=3)
     assert TrainConfig.from_record(config.as_record()) == config
 
 
@@ -70,5 +72,7 @@ def test_threads_in_an_allocation_of_two_nodes(
     monkeypatch.setenv("SLURM_TASKS_PER_NODE", "1(x2)")
     monkeypatch.setattr("phalanx.train.run.usable_cores", lambda: 8)
     monkeypatch.setattr("phalanx.train.run.cores_of_rank", lambda local, _: 8 // local)
-    config, _ = complete(TrainConfig(strategy=strategy, ranks=2, dataset="digits"), launched)
+    config, _ = complete(
+        TrainConfig.from_options(strategy=strategy, ranks=2, dataset="digits"), launched
+    )
     assert config.threads == threads

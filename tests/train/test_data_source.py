@@ -22,7 +22,9 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_is_called_by_its_pack(pack: Path) -> None:
-    config, choice = complete(TrainConfig(data=pack, ranks=2, strategy="mpi", readers=1), None)
+    config, choice = complete(
+        TrainConfig.from_options(data=pack, ranks=2, strategy="mpi", readers=1), None
+    )
     assert "flowers: 40 samples for training and 20 for validation in" in choice.reason
     assert setting_of(config).dataset == "flowers"
     assert setting_of(config).options == {"readers": 1}
@@ -31,7 +33,7 @@ def test_a_run_is_called_by_its_pack(pack: Path) -> None:
 
 
 def test_pixels_are_measured_the_same_on_every_rank(pack: Path) -> None:
-    config = TrainConfig(data=pack, model="resnet")
+    config = TrainConfig.from_options(data=pack, model="resnet")
     found = preparation(config, describe(pack), Sequential())
     inputs = rows(40, (3, 8, 6), "uint8")[0]
     assert found.means == inputs.mean((0, 2, 3)).tolist()
@@ -56,14 +58,14 @@ REFUSED = [
 @pytest.mark.parametrize(("options", "words"), REFUSED, ids=[str(given) for given, _ in REFUSED])
 def test_what_does_not_fit_is_told(pack: Path, options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        complete(TrainConfig(data=pack, **options), None)  # type: ignore[arg-type]
+        complete(TrainConfig.from_options(data=pack, **options), None)  # type: ignore[arg-type]
 
 
 def test_readers_mean_nothing_for_data_in_memory() -> None:
     with pytest.raises(UserError, match="--readers 3 means nothing"):
-        complete(TrainConfig(dataset="digits", readers=3), None)
+        complete(TrainConfig.from_options(dataset="digits", readers=3), None)
 
 
 def test_a_folder_that_is_no_pack_is_told_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no train/index\.json in it"):
-        complete(TrainConfig(data=tmp_path), None)
+        complete(TrainConfig.from_options(data=tmp_path), None)

@@ -6,7 +6,7 @@ from phalanx.errors import UserError
 from phalanx.train.config import TrainConfig
 from phalanx.train.few_steps import VALIDATION_SAMPLES, few_steps
 
-DIGITS = TrainConfig(dataset="digits", strategy="mpi", ranks=2)
+DIGITS = TrainConfig.from_options(dataset="digits", strategy="mpi", ranks=2)
 
 
 def test_one_epoch_of_as_many_samples() -> None:
@@ -17,14 +17,16 @@ def test_one_epoch_of_as_many_samples() -> None:
 
 
 def test_epochs_where_there_are_fewer_samples() -> None:
-    short = few_steps(TrainConfig(dataset="digits", train_samples=300, ranks=1), 20)
+    short = few_steps(TrainConfig.from_options(dataset="digits", train_samples=300, ranks=1), 20)
     assert (short.epochs, short.train_samples) == (9, 300)
     whole = few_steps(DIGITS, 1_000)
     assert (whole.epochs, whole.train_samples) == (3, 60_000)
 
 
 def test_a_batch_that_grows_with_the_ranks() -> None:
-    config = TrainConfig(dataset="digits", strategy="mpi", ranks=2, per_rank_batch_size=16)
+    config = TrainConfig.from_options(
+        dataset="digits", strategy="mpi", ranks=2, per_rank_batch_size=16
+    )
     assert few_steps(config, 5).train_samples == 5 * 32
 
 

@@ -13,8 +13,12 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.metrics import epoch_line
 from phalanx.train.progress import TrainingProgress
 
-IMAGES = TrainConfig(dataset="digits", strategy="mpi", ranks=2, epochs=3, batch_size=100)
-TEXT = TrainConfig(model="gpt", dataset="text", strategy="mpi", ranks=2, epochs=3, batch_size=100)
+IMAGES = TrainConfig.from_options(
+    dataset="digits", strategy="mpi", ranks=2, epochs=3, batch_size=100
+)
+TEXT = TrainConfig.from_options(
+    model="gpt", dataset="text", strategy="mpi", ranks=2, epochs=3, batch_size=100
+)
 
 
 def started(targets_per_sample: int) -> StartedEvent:
@@ -97,11 +101,13 @@ def test_the_loss_of_text_is_that_of_a_character() -> None:
 
 def test_a_rank_that_sees_no_loss_says_nothing_of_it() -> None:
     """The first stage of a pipeline; and of ranks that share each sample none is counted twice."""
-    config = TrainConfig(dataset="digits", strategy="pipeline", ranks=2, batch_size=100)
+    config = TrainConfig.from_options(
+        dataset="digits", strategy="pipeline", ranks=2, batch_size=100
+    )
     state = TrainingProgress(config)
     state.take([started(1), step(0, 0, 0.0)])
     assert state.text() == "epoch 1/5 ████████░░░░░░░░░░░░  40%  50 images/s  communication 25.0%"
-    whole = TrainingProgress(TrainConfig(strategy="tensor", ranks=2, batch_size=100))
+    whole = TrainingProgress(TrainConfig.from_options(strategy="tensor", ranks=2, batch_size=100))
     whole.take([started(1), step(0, 100, 100.0)])
     assert " 40%  loss 1.0000  50 images/s" in whole.text()
 
@@ -112,7 +118,7 @@ def test_a_rank_that_sees_no_loss_says_nothing_of_it() -> None:
     ids=str,
 )
 def test_messages_within_the_passes_are_not_called_communication(options: dict[str, str]) -> None:
-    config = TrainConfig(ranks=2, epochs=3, batch_size=100, **options)  # type: ignore[arg-type]
+    config = TrainConfig.from_options(ranks=2, epochs=3, batch_size=100, **options)  # type: ignore[arg-type]
     assert "  communication \N{EN DASH}  2.50 s" in epoch_line(summary(1), config)
     state = TrainingProgress(config)
     state.take([started(1), step(0, 50, 100.0)])

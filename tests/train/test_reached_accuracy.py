@@ -34,7 +34,7 @@ DRIFTING: dict[str, dict[str, Any]] = {
 
 def accuracy(folder: Path, **options: Any) -> float:
     """Of the validation data, after the last epoch."""
-    config, _ = complete(TrainConfig(**options), None)
+    config, _ = complete(TrainConfig.from_options(**options), None)
     run_job(config, folder, study="test", command=["test"], console=Console(quiet=True))
     *_, last = (e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, SummaryEvent))
     assert last.epoch == config.epochs - 1

@@ -26,7 +26,7 @@ from phalanx.train.run import complete
 from tests.data.packs import make_pack
 from tests.train.test_manifest import save
 
-CONFIG = TrainConfig(dataset="digits", ranks=1)
+CONFIG = TrainConfig.from_options(dataset="digits", ranks=1)
 
 
 def save_at(folder: Path, epochs: int, samples: int = 0, **others: Any) -> Path:
@@ -117,6 +117,15 @@ def test_no_checkpoint_is_told(tmp_path: Path) -> None:
 # -- of which recipe -----------------------------------------------------------------------------
 
 
+def changed(config: TrainConfig, **others: Any) -> TrainConfig:
+    """The config with other options, and with those that these are for."""
+    if {"restart_schedule", "allow_changes"} & others.keys():
+        others = {"resume": Path("checkpoint"), **others}
+    if "lr_milestones" in others:
+        others = {"lr_schedule": "step", **others}
+    return TrainConfig.from_options(**{**config.options(), **others})
+
+
 def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> FoundCheckpoint:
     """A checkpoint of a run of `config`."""
     manifest = Manifest(
@@ -138,14 +147,14 @@ def found(config: TrainConfig = CONFIG, epochs: int = 2, samples: int = 0) -> Fo
 
 def told(checkpoint: FoundCheckpoint, **others: Any) -> str:
     with pytest.raises(UserError) as caught:
-        check_resumable(checkpoint, dataclasses.replace(CONFIG, **others))
+        check_resumable(checkpoint, changed(CONFIG, **others))
     message = str(caught.value)
     assert message.count("\n") <= 1
     return message
 
 
 def test_the_same_recipe_resumes_under_any_split() -> None:
-    others = TrainConfig(
+    others = TrainConfig.from_options(
         dataset="digits", ranks=3, strategy="mpi", compress="topk", threads=2, timeout_s=9.0
     )
     assert check_resumable(found(), CONFIG)
@@ -175,8 +184,8 @@ def test_another_recipe_is_refused_by_name(others: dict[str, Any], words: str) -
     advice = "--restart-schedule" if {*others} & {"lr", "epochs", "lr_milestones"} else "--allow"
     assert advice in message.splitlines()[1]
     allowing = {"restart_schedule": True} if advice == "--restart-schedule" else {}
-    changed = dataclasses.replace(CONFIG, **{"allow_changes": not allowing, **allowing, **others})
-    assert not check_resumable(found(), changed), "allowed, and a run of its own from here"
+    other = changed(CONFIG, **{"allow_changes": not allowing, **allowing, **others})
+    assert not check_resumable(found(), other), "allowed, and a run of its own from here"
 
 
 def test_every_difference_is_named() -> None:
@@ -201,20 +210,20 @@ def test_within_an_epoch_the_samples_must_be_the_same(others: dict[str, Any]) ->
     message = told(found(samples=640), allow_changes=True, **others)
     assert "is within an epoch, of which other samples would be left" in message
     assert check_resumable(found(samples=640), CONFIG)
-    batch = dataclasses.replace(CONFIG, batch_size=32, allow_changes=True)
+    batch = changed(CONFIG, batch_size=32, allow_changes=True)
     assert not check_resumable(found(samples=640), batch), "another batch is fine"
 
 
 def test_more_epochs_at_a_constant_rate_are_the_same_recipe() -> None:
-    constant = dataclasses.replace(CONFIG, lr_schedule="constant")
-    more = dataclasses.replace(constant, epochs=9)
+    constant = changed(CONFIG, lr_schedule="constant")
+    more = changed(constant, epochs=9)
     assert check_resumable(found(constant, epochs=5), more)
 
 
 def test_a_finished_run_says_so() -> None:
     with pytest.raises(RunIsFinishedError, match="has done 5 epochs, all that --epochs 5 asks for"):
         check_resumable(found(epochs=5), CONFIG)
-    constant = dataclasses.replace(CONFIG, lr_schedule="constant")
+    constant = changed(CONFIG, lr_schedule="constant")
     with pytest.raises(RunIsFinishedError):
         check_resumable(found(constant, epochs=9), constant)
     message = told(found(epochs=5), restart_schedule=True)
@@ -227,17 +236,18 @@ def test_a_finished_run_says_so() -> None:
 def test_a_command_that_changes_the_recipe_may_be_repeated(changes: dict[str, bool]) -> None:
     """The first time it begins a run of its own, then it resumes that, and in the end all is done:
     it used to begin the schedule anew each time, and to fail when nothing was left."""
-    config = dataclasses.replace(CONFIG, epochs=8, **changes)
+    config = changed(CONFIG, epochs=8, **changes)
     assert not check_resumable(found(epochs=4), config)
-    assert restarts_schedule(found(epochs=4).manifest, config) == config.restart_schedule
-    start = (4, 0) if config.restart_schedule else (0, 0)
+    restarts = "restart_schedule" in changes
+    assert restarts_schedule(found(epochs=4).manifest, config) == restarts
+    start = (4, 0) if restarts else (0, 0)
     resumed = of(found(config, epochs=6), schedule_start=start)
     assert check_resumable(resumed, config)
     assert not restarts_schedule(resumed.manifest, config)
     with pytest.raises(RunIsFinishedError) as caught:
         check_resumable(of(found(config, epochs=8), schedule_start=start), config)
     assert caught.value.checkpoint == resumed.path
-    again = dataclasses.replace(config, epochs=12)
+    again = changed(config, epochs=12)
     assert not check_resumable(of(found(config, epochs=8), schedule_start=start), again)
 
 
@@ -250,7 +260,7 @@ def of(checkpoint: FoundCheckpoint, **others: Any) -> FoundCheckpoint:
 def test_other_packed_data_are_refused_whatever_their_folder(tmp_path: Path) -> None:
     numbers = {"first": 77, "copy": 77, "other": 78}
     packs = {name: make_pack(tmp_path / name, samples=n) for name, n in numbers.items()}
-    configs = {name: TrainConfig(data=pack, ranks=1) for name, pack in packs.items()}
+    configs = {name: TrainConfig.from_options(data=pack, ranks=1) for name, pack in packs.items()}
     checkpoint = of(found(configs["first"]), dataset="first")
     assert check_resumable(checkpoint, configs["copy"])
     with pytest.raises(UserError, match=r"is of another recipe: --data \w+ there, \w+ here"):
@@ -259,7 +269,7 @@ def test_other_packed_data_are_refused_whatever_their_folder(tmp_path: Path) -> 
 
 def test_a_repeated_job_begins_where_there_is_no_checkpoint_yet(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
-    asked = dataclasses.replace(CONFIG, checkpoint_dir=folder, resume=folder, allow_changes=True)
+    asked = changed(CONFIG, checkpoint_dir=folder, resume=folder, allow_changes=True)
     notices: list[str] = []
     config, _ = complete(asked, None, notices)
     assert (config.resume, config.allow_changes) == (None, False)

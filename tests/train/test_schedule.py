@@ -117,7 +117,7 @@ def test_without_a_warm_up_nothing_rises(schedule: LRSchedule) -> None:
 
 
 def test_of_a_run_epochs_become_steps() -> None:
-    config = TrainConfig(
+    config = TrainConfig.from_options(
         lr=0.1, lr_rule="linear", batch_size=1024, epochs=4, warmup_epochs=1.5,
         lr_schedule="polynomial", lr_power=1.0, warmup="cosine",
     )  # fmt: skip
@@ -139,4 +139,4 @@ def test_of_a_run_epochs_become_steps() -> None:
 )
 def test_a_warm_up_that_leaves_nothing_is_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        check_warm_up(TrainConfig(epochs=5, **options))  # type: ignore[arg-type]
+        check_warm_up(TrainConfig.from_options(epochs=5, **options))  # type: ignore[arg-type]

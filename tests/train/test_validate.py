@@ -14,7 +14,7 @@ TEXT = DataShape(inputs=(66,), num_classes=256)
 def told(shape: DataShape, **options: object) -> str:
     """What the user is told of options that do not fit."""
     with pytest.raises(UserError) as caught:
-        validate(TrainConfig(**options), shape)  # type: ignore[arg-type]
+        validate(TrainConfig.from_options(**options), shape)  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -121,4 +121,4 @@ def test_options_that_mean_nothing(options: dict[str, object], words: str) -> No
     ],
 )
 def test_what_fits_is_let_pass(options: dict[str, object]) -> None:
-    validate(TrainConfig(**options), IMAGES)  # type: ignore[arg-type]
+    validate(TrainConfig.from_options(**options), IMAGES)  # type: ignore[arg-type]

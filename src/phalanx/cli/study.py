@@ -36,7 +36,7 @@ from phalanx.study.scaling import (
     plan,
 )
 from phalanx.study.scratch import plan_scratch
-from phalanx.train.config import DatasetName
+from phalanx.train.data_options import DatasetName
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")

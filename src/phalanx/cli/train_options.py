@@ -1,4 +1,4 @@
-"""The options of a training run, in the groups under which `--help` shows them."""
+"""The options of a training run, in the panels under which `--help` shows them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from phalanx.train.communication_options import CommunicationOptions
-from phalanx.train.config import CheckpointOptions, TrainConfig, TrainingOptions
+from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions
-from phalanx.train.parallel_options import ParallelOptions
+from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions
+from phalanx.train.strategy_options import (
+    BackendOptions,
+    LocalOptions,
+    MpiOptions,
+    PipelineOptions,
+    ServerOptions,
+    ShardOptions,
+    TensorOptions,
+)
+from phalanx.train.training_options import CheckpointOptions, TrainingOptions
 
 
-def _shown_as(title: str, place: int) -> Parameter:
+def _panel(title: str, place: int) -> Parameter:
     return Parameter(
         name="*", group=Group(title, sort_key=place), consume_multiple=True, negative_iterable=()
     )
 
 
-Work = Annotated[TrainingOptions, _shown_as("Model and run", 1)]
-Reading = Annotated[DataOptions, _shown_as("Data", 2)]
-Learning = Annotated[OptimizerOptions, _shown_as("Optimizer", 3)]
-Split = Annotated[ParallelOptions, _shown_as("Parallelism", 4)]
-Communication = Annotated[CommunicationOptions, _shown_as("Communication", 5)]
-Keeping = Annotated[CheckpointOptions, _shown_as("Checkpoints and records", 6)]
-
+MODEL = _panel("Model and run", 1)
+DATA = _panel("Data", 2)
+OPTIMIZER = _panel("Optimizer", 3)
+PARALLELISM = _panel("Parallelism", 4)
+COMMUNICATION = _panel("Communication", 5)
+CHECKPOINTS = _panel("Checkpoints and records", 6)
 
 CONFIG_HELP = (
     'File of options, one per line, in TOML (`model = "cnn"`) or YAML; the command line '
@@ -38,21 +46,31 @@ CONFIG_FILE_GROUP = Group("Configuration file", sort_key=7)
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """All options of a training run."""
+    """All options of a training run, of every strategy."""
 
-    work: Work = field(default_factory=TrainingOptions)
-    reading: Reading = field(default_factory=DataOptions)
-    learning: Learning = field(default_factory=OptimizerOptions)
-    split: Split = field(default_factory=ParallelOptions)
-    communication: Communication = field(default_factory=CommunicationOptions)
-    keeping: Keeping = field(default_factory=CheckpointOptions)
+    training: Annotated[TrainingOptions, MODEL] = field(default_factory=TrainingOptions)
+    data: Annotated[DataOptions, DATA] = field(default_factory=DataOptions)
+    optimizer: Annotated[OptimizerOptions, OPTIMIZER] = field(default_factory=OptimizerOptions)
+    parallel: Annotated[ParallelOptions, PARALLELISM] = field(default_factory=ParallelOptions)
+    server: Annotated[ServerOptions, PARALLELISM] = field(default_factory=ServerOptions)
+    local: Annotated[LocalOptions, PARALLELISM] = field(default_factory=LocalOptions)
+    backend: Annotated[BackendOptions, PARALLELISM] = field(default_factory=BackendOptions)
+    shard: Annotated[ShardOptions, PARALLELISM] = field(default_factory=ShardOptions)
+    pipeline: Annotated[PipelineOptions, PARALLELISM] = field(default_factory=PipelineOptions)
+    tensor: Annotated[TensorOptions, PARALLELISM] = field(default_factory=TensorOptions)
+    mpi: Annotated[MpiOptions, COMMUNICATION] = field(default_factory=MpiOptions)
+    communication: Annotated[CommunicationOptions, COMMUNICATION] = field(
+        default_factory=CommunicationOptions
+    )
+    checkpoints: Annotated[CheckpointOptions, CHECKPOINTS] = field(
+        default_factory=CheckpointOptions
+    )
 
     def config(self) -> TrainConfig:
         """Return the options as one config. Raises: UserError for invalid values."""
         groups = vars(self).values()
-        return TrainConfig(
-            **{name: value for group in groups for name, value in vars(group).items()}
-        )
+        options = {name: value for group in groups for name, value in vars(group).items()}
+        return TrainConfig.from_options(**options)
 
 
 ConfigFile = Annotated[

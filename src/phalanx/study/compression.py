@@ -15,8 +15,9 @@ from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.records.configuration import check_values
 from phalanx.study.planned import TrainingRun, options_hash
-from phalanx.train.communication_options import Compression, Overlap
-from phalanx.train.config import DatasetName, TrainConfig
+from phalanx.train.config import TrainConfig
+from phalanx.train.data_options import DatasetName
+from phalanx.train.strategy_options import Compression, Overlap
 
 COUNT = {"PHALANX_COUNT": "1"}
 """Ranks count what they send and receive."""
@@ -149,7 +150,7 @@ def _config(
     if compressor == "topk":
         own["topk_fraction"] = study.topk_fraction
     steps = None if link is None else steps_on(study, link)
-    return TrainConfig(
+    return TrainConfig.from_options(
         model="mlp",
         width=study.width,
         strategy="mpi",
@@ -168,7 +169,7 @@ def _config(
         dataset=study.dataset,
         data_root=study.data_root,
         timeout_s=study.timeout_s,
-        **own,  # type: ignore[arg-type]
+        **own,
     )
 
 

@@ -16,7 +16,9 @@ from phalanx.errors import UserError
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_values
 from phalanx.study.planned import TrainingRun, options_hash
-from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
+from phalanx.train.config import TrainConfig
+from phalanx.train.data_options import DatasetName
+from phalanx.train.training_options import DEFAULT_BATCH_SIZE
 
 RemedyName = Literal["plain", "linear", "linear-warmup", "sqrt-warmup", "lars", "lamb"]
 
@@ -168,7 +170,7 @@ def cells(study: LargeBatchConfig) -> Iterator[tuple[int, RemedyName]]:
 
 def _config(study: LargeBatchConfig, name: RemedyName, batch: int, seed: int) -> TrainConfig:
     remedy = REMEDIES[name]
-    return TrainConfig(
+    return TrainConfig.from_options(
         model=study.model,
         dataset=study.dataset,
         data_root=study.data_root,
@@ -180,7 +182,7 @@ def _config(study: LargeBatchConfig, name: RemedyName, batch: int, seed: int) ->
         validation_samples=study.validation_samples,
         final_train_samples=study.validation_samples or FINAL_TRAIN_SAMPLES,
         timeout_s=study.timeout_s,
-        **{  # type: ignore[arg-type]
+        **{
             "optimizer": "sgd",
             "label_smoothing": study.label_smoothing,
             "warmup_epochs": WARM_UP_PART * study.num_epochs if remedy.has_warm_up else 0.0,

@@ -14,7 +14,8 @@ from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.records.configuration import check_values
 from phalanx.study.planned import PlannedRun, TrainingRun, options_hash
 from phalanx.study.schemes import SCHEMES, SchemeName
-from phalanx.train.config import DatasetName, TrainConfig
+from phalanx.train.config import TrainConfig
+from phalanx.train.data_options import DatasetName
 from phalanx.train.validate import validate
 
 COUNT = {"PHALANX_COUNT": "1"}
@@ -201,7 +202,7 @@ def _config(
     study: ParallelismConfig, model: ModelName, scheme: SchemeName, ranks: int, seed: int
 ) -> TrainConfig:
     size = size_of(study, model)
-    return TrainConfig(
+    return TrainConfig.from_options(
         model=model,
         dataset="text" if model == "gpt" else study.dataset,
         data_root=None if model == "gpt" else study.data_root,
@@ -215,7 +216,7 @@ def _config(
         validation_samples=size.validation_samples,
         timeout_s=study.timeout_s,
         **vars(size.model),
-        **SCHEMES[scheme].options,  # type: ignore[arg-type]
+        **SCHEMES[scheme].options,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 from rich.console import Console
 
-from phalanx.train.config import TrainConfig
+from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
 
@@ -54,7 +54,7 @@ class TrainingRun:
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
         config, _ = complete(self.config, None)
-        command = command_words("train", self.config.as_record(), TrainConfig().as_record())
+        command = command_words("train", self.config.as_record(), DEFAULTS)
         with environment_of(self.environment):
             run_job(config, folder, study=study, command=command, console=console, label=label)
 

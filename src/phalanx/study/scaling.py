@@ -9,8 +9,10 @@ from pathlib import Path
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_values
 from phalanx.study.planned import TrainingRun, options_hash
-from phalanx.train.config import DEFAULT_BATCH_SIZE, DatasetName, TrainConfig
-from phalanx.train.parallel_options import Strategy
+from phalanx.train.config import TrainConfig
+from phalanx.train.data_options import DatasetName
+from phalanx.train.strategy_options import StrategyName
+from phalanx.train.training_options import DEFAULT_BATCH_SIZE
 
 EPOCHS = 6
 """The first is warm-up, which leaves five that are timed."""
@@ -34,7 +36,7 @@ class ScalingConfig:
     models: tuple[ModelName, ...] | None = None
     """Networks to train. Default: mlp and cnn, the rnn too with --full."""
 
-    strategies: tuple[Strategy, ...] = ("sequential", "mpi", "gloo")
+    strategies: tuple[StrategyName, ...] = ("sequential", "mpi", "gloo")
     """Ways to train them."""
 
     ranks: tuple[int, ...] | None = None
@@ -108,7 +110,7 @@ def models_of(study: ScalingConfig) -> tuple[ModelName, ...]:
     return study.models or (FULL_MODELS if study.full else QUICK_MODELS)
 
 
-def layouts(study: ScalingConfig, cores: int) -> Iterator[tuple[Strategy, int, int]]:
+def layouts(study: ScalingConfig, cores: int) -> Iterator[tuple[StrategyName, int, int]]:
     """(strategy, ranks, threads of each rank)."""
     threads_of_one = powers_of_two(cores) if study.full else sorted({1, cores})
     ranks_of_many = powers_of_two(2 * cores) if study.full else sorted({2, max(2, cores)})
@@ -144,14 +146,14 @@ def powers_of_two(largest: int) -> list[int]:
 def _planned(
     study: ScalingConfig,
     model: ModelName,
-    strategy: Strategy,
+    strategy: StrategyName,
     ranks: int,
     threads: int,
     batch_size: int,
     seed: int,
 ) -> TrainingRun:
     samples = QUICK_TRAIN_SAMPLES.get(model, OTHER_TRAIN_SAMPLES)
-    config = TrainConfig(
+    config = TrainConfig.from_options(
         model=model,
         dataset=study.dataset,
         data_root=study.data_root,

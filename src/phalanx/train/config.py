@@ -1,86 +1,56 @@
-"""The options of one training run, validated where they are made. Needs neither torch nor MPI."""
+"""The config of one training run, validated where it is made. Needs neither torch nor MPI.
+
+On the command line, in `--config` files and in `run.json` options are flat; here a group of options
+that only some runs have is None in the others. `from_options` and `options` convert.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from phalanx.errors import UserError
-from phalanx.models.options import ModelName, ModelOptions, completed
-from phalanx.train.communication_options import CommunicationOptions
-from phalanx.train.data_options import DataOptions, DatasetName
-from phalanx.train.optimizer_options import OptimizerOptions
-from phalanx.train.parallel_options import ParallelOptions, option
+from phalanx.models.options import completed
+from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
+from phalanx.train.data_options import DataOptions
+from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
+from phalanx.train.option_groups import GivenOptions, default_options, flatten
+from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
+from phalanx.train.strategy_options import (
+    BackendOptions,
+    LocalOptions,
+    MeshOptions,
+    MpiOptions,
+    PipelineOptions,
+    ServerOptions,
+    ShardOptions,
+    StrategyOptions,
+    TensorOptions,
+    take_strategy_options,
+)
+from phalanx.train.training_options import CheckpointOptions, TrainingOptions
 
-__all__ = ["DatasetName", "DtypeName", "TrainConfig"]
+DEFAULTS = default_options(
+    TrainingOptions,
+    DataOptions,
+    OptimizerOptions,
+    ParallelOptions,
+    ServerOptions,
+    LocalOptions,
+    BackendOptions,
+    ShardOptions,
+    PipelineOptions,
+    TensorOptions,
+    MpiOptions,
+    CommunicationOptions,
+    CheckpointOptions,
+)
+"""Every flat option by name, with its default."""
 
-DtypeName = Literal["float32", "float64"]
-
-DEFAULT_BATCH_SIZE = 128
-GPT_BATCH_SIZE = 32
-"""A sample of text asks for as many predictions as it has characters, and there are few samples:
-with 128 a run has too few steps to learn much."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingOptions:
-    """Options of the model and of the length of training."""
-
-    model: ModelName = "mlp"
-    """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows,
-    `resnet` residual blocks, `gpt` a transformer for text."""
-
-    width: int | None = None
-    """Hidden units of the `mlp` (256), channels of the `resnet` (16), width of the `gpt` (128)."""
-
-    layers: int | None = None
-    """Blocks of the `gpt` (4) or of each stage of the `resnet` (1)."""
-
-    heads: int | None = None
-    """Attention heads of the `gpt` (4)."""
-
-    epochs: int = 5
-    """Passes over the training data."""
-
-    batch_size: int | None = None
-    """Global batch: samples an update, over all ranks together. Default: 128, and 32 for gpt."""
-
-    per_rank_batch_size: int | None = None
-    """Samples an update on each rank; the global batch then grows with the ranks."""
-
-    seed: int = 0
-    """Decides the initial weights and the order of the samples."""
-
-    dtype: DtypeName = "float32"
-    """Precision of parameters and arithmetic."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointOptions:
-    """Options of checkpoints, resuming, records and the timeout."""
-
-    checkpoint_dir: Path | None = None
-    """Where a checkpoint is written after every epoch. Default: none is written."""
-
-    checkpoint_steps: int | None = None
-    """Write one after every so many steps as well. Default: after epochs only."""
-
-    resume: Path | None = None
-    """Resume from this checkpoint, or from the newest complete one in this folder."""
-
-    restart_schedule: bool = False
-    """--resume: begin the learning rate's schedule anew, over the epochs that are left."""
-
-    allow_changes: bool = False
-    """--resume: continue although data, batch or other options differ from the checkpoint's."""
-
-    run_dir: Path | None = None
-    """Folder of the run's records. Default: a new one under runs/train."""
-
-    timeout_s: float = 300.0
-    """Fail when ranks have waited this long for each other, and name the missing ranks."""
+PATHS = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,40 +62,85 @@ class TrainConfig(
     DataOptions,
     TrainingOptions,
 ):
-    """All options of one training run."""
+    """All options of one training run; those of other strategies are not among them."""
+
+    strategy_options: StrategyOptions
+
+    @classmethod
+    def from_options(cls, **options: Any) -> TrainConfig:
+        """Return the config of flat options; the others have their defaults.
+
+        Raises: UserError for bad values, and for an option that this run would ignore.
+        """
+        mesh = options.get("mesh")
+        if mesh is not None and options.get("strategy", "sequential") == "sequential":
+            options["strategy"] = "mesh"
+        wanted = {**DEFAULTS, **options}
+        split = f"--mesh {mesh}" if mesh else f"--strategy {wanted['strategy']}"
+        given = GivenOptions(options, f"--model {wanted['model']} {split}")
+        training, parallel = given.take(TrainingOptions), given.take(ParallelOptions)
+        _check_parallel(parallel, mesh)
+        data, communication = given.take(DataOptions), given.take(CommunicationOptions)
+        data.check_exclusions()
+        optimizer = given.take(OptimizerOptions)
+        check_milestones(optimizer.lr_milestones)
+        chosen = take_strategy_options(given, parallel.strategy, mesh, training.model)
+        if isinstance(chosen, MeshOptions) and chosen.pipeline is not None:
+            words = "strategies and meshes without pipelines"
+            given.refuse("autocast", communication.autocast, "none", words)
+        common = (training, data, optimizer, parallel, communication, given.take(CheckpointOptions))
+        given.check_empty()
+        values = {name: value for group in common for name, value in vars(group).items()}
+        return cls(**values, strategy_options=chosen)
+
+    def options(self) -> dict[str, Any]:
+        """Return all options, flat; those that the run has no use for have their defaults."""
+        return {**DEFAULTS, **{k: v for k, v in flatten(self) if k in DEFAULTS}}
+
+    def as_record(self) -> dict[str, object]:
+        """The options as plain values, for `run.json`."""
+        return {k: str(v) if isinstance(v, Path) else v for k, v in self.options().items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, object]) -> TrainConfig:
+        """The inverse of `as_record`."""
+        values: dict[str, Any] = {
+            k: Path(str(v)) if k in PATHS and v is not None else v for k, v in record.items()
+        }
+        if "lr_milestones" in values:
+            values["lr_milestones"] = tuple(values["lr_milestones"])
+        return cls.from_options(**values)
 
     def __post_init__(self) -> None:
-        self.check_parallel()
-        self.check_optimizer()
-        self.check_communication()
-        self.check_data()
-        for name in ("epochs", "batch_size", "per_rank_batch_size", "checkpoint_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{option(name)} must be at least 1, not {value}")
         completed(self.model, self.model_options)
-        if not self.timeout_s > 0:
-            raise UserError(f"--timeout-s must be positive, not {self.timeout_s}")
         if self.autocast != "none" and self.dtype != "float32":
             raise UserError(
                 f"--autocast {self.autocast} takes the place of float32 where that is safe, and "
                 f"--dtype is {self.dtype}: leave one of them out"
             )
-        if self.seed < 0:
-            raise UserError(f"--seed must not be negative, not {self.seed}")
         if self.batch_size is not None and self.per_rank_batch_size is not None:
             raise UserError(
                 f"--batch-size {self.batch_size} and --per-rank-batch-size "
                 f"{self.per_rank_batch_size} exclude each other: give the global or the local one"
             )
 
-    @property
-    def model_options(self) -> ModelOptions:
-        return ModelOptions(width=self.width, layers=self.layers, heads=self.heads)
+    def mesh_of(self, ranks: int) -> Mesh:
+        """Return the mesh of `ranks` ranks; all along the data axis for what has no mesh.
 
-    @property
-    def default_batch_size(self) -> int:
-        return GPT_BATCH_SIZE if self.model == "gpt" else DEFAULT_BATCH_SIZE
+        Raises: UserError when the axes do not multiply up to `ranks`.
+        """
+        options = self.strategy_options
+        return options.mesh_of(ranks) if isinstance(options, MeshOptions) else Mesh(dp=ranks)
+
+    def data_parts(self, ranks: int) -> int:
+        """Return into how many shards a global batch is divided.
+
+        Raises: UserError when no worker is left beside the servers.
+        """
+        options = self.strategy_options
+        if isinstance(options, ServerOptions):
+            return options.num_workers(ranks)
+        return self.mesh_of(ranks).data_size
 
     def global_batch_size(self, ranks: int) -> int:
         """Samples an update over `ranks` ranks; raises UserError when a rank would have none."""
@@ -146,17 +161,23 @@ class TrainConfig(
         exponent = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[self.lr_rule]
         return self.lr * math.pow(global_batch_size / self.default_batch_size, exponent)
 
-    def as_record(self) -> dict[str, object]:
-        """The options as plain values, for `run.json`."""
-        return {k: str(v) if isinstance(v, Path) else v for k, v in asdict(self).items()}
 
-    @classmethod
-    def from_record(cls, record: dict[str, object]) -> TrainConfig:
-        """The inverse of `as_record`."""
-        paths = ("data_root", "data", "stage", "checkpoint_dir", "resume", "run_dir")
-        values: dict[str, Any] = {
-            k: Path(str(v)) if k in paths and v is not None else v for k, v in record.items()
-        }
-        if "lr_milestones" in values:
-            values["lr_milestones"] = tuple(values["lr_milestones"])
-        return cls(**values)
+def _check_parallel(options: ParallelOptions, mesh: str | None) -> None:
+    if options.strategy == "sequential" and (options.ranks or 1) != 1:
+        raise UserError(
+            f"--strategy sequential runs in one process, not on {options.ranks} ranks; "
+            f"use --strategy mpi --ranks {options.ranks}, or --threads for more cores"
+        )
+    if options.strategy == "mesh" and mesh is None:
+        raise UserError("--strategy mesh needs --mesh, such as --mesh dp=2,tp=2")
+    if mesh is not None:
+        if options.strategy != "mesh":
+            raise UserError(
+                f"--mesh {mesh} and --strategy {options.strategy} exclude each other: "
+                "leave --strategy out"
+            )
+        axes = parse_mesh(mesh)
+        if options.ranks is not None:
+            check_mesh(axes, options.ranks)
+    if options.slow_rank is not None:
+        parse_slow_rank(options.slow_rank)

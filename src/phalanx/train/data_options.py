@@ -1,4 +1,4 @@
-"""Options of the data and of reading it, validated where they are made. No torch, no MPI.
+"""Options of the data and of reading it. No torch, no MPI.
 
 Annotations here are objects, not strings: see `parallel_options.py`.
 """
@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.train.parallel_options import option
+from phalanx.train.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 
 DatasetName = Literal["auto", "digits", "mnist", "fashion", "cifar10", "text"]
 Readers = Literal["threads", "processes"]
 Damaged = Literal["stop", "skip"]
+
+PACKED = Needs("--data", lambda options: options.data is not None)
+STAGED = Needs("--stage", lambda options: options.stage is not None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,45 +33,45 @@ class DataOptions:
     """A folder made by `phalanx data pack`, in place of --dataset: read while training goes on,
     and as large as one likes."""
 
-    readers: int = 2
+    readers: int = ruled(2, NOT_NEGATIVE, PACKED)
     """--data: how many read ahead on each rank; 0: the rank itself reads when it needs a batch."""
 
-    reader_kind: Readers = "threads"
+    reader_kind: Readers = ruled("threads", PACKED)
     """--data: what reads ahead."""
 
-    prefetch: int = 4
+    prefetch: int = ruled(4, AT_LEAST_ONE, PACKED)
     """--data: batches that may be ready before they are needed, on each rank."""
 
-    cache_mb: float = 0.0
+    cache_mb: float = ruled(0.0, NOT_NEGATIVE, PACKED)
     """--data: megabytes of samples that each rank keeps in memory once it has read them."""
 
-    stage: Path | None = None
+    stage: Path | None = ruled(None, PACKED)
     """--data: folder on the node's own disk to which one rank of each node brings shards first."""
 
-    stage_mb: float | None = None
+    stage_mb: float | None = ruled(None, POSITIVE, PACKED, STAGED)
     """--stage: megabytes that it may hold; shards that are needed last go. Default: no limit."""
 
-    keep_staged: bool = False
+    keep_staged: bool = ruled(False, PACKED, STAGED)
     """--stage: leave what was brought there for the next run. Default: it is removed."""
 
-    shuffle_shards: int | None = None
+    shuffle_shards: int | None = ruled(None, POSITIVE, PACKED)
     """--data: shuffle within so many shards at a time, so that reading stays local. Default: all
     samples at random."""
 
-    augment: bool = False
+    augment: bool = ruled(False, PACKED)
     """--data: shift and mirror training images at random, as the readers decode them."""
 
-    damaged: Damaged = "stop"
+    damaged: Damaged = ruled("stop", PACKED)
     """--data: what follows when a sample is not as it was packed: `stop` the run, or `skip` it and
     count it."""
 
-    train_samples: int | None = None
+    train_samples: int | None = ruled(None, POSITIVE)
     """Train on the first so many samples only. Default: all."""
 
-    validation_samples: int | None = None
+    validation_samples: int | None = ruled(None, POSITIVE)
     """Evaluate on the first so many validation samples only. Default: all."""
 
-    final_train_samples: int | None = None
+    final_train_samples: int | None = ruled(None, POSITIVE)
     """Evaluate the final model on so many training samples, too. Default: none."""
 
     @property
@@ -76,18 +79,8 @@ class DataOptions:
         """Name of the data in logs and records."""
         return self.dataset if self.data is None else self.data.resolve().name
 
-    def check_data(self) -> None:
-        """Raise UserError for values that no run could use."""
-        for name in ("readers", "cache_mb"):
-            if not getattr(self, name) >= 0:
-                raise UserError(f"{option(name)} must not be negative, not {getattr(self, name)}")
-        if self.prefetch < 1:
-            raise UserError(f"--prefetch must be at least 1, not {self.prefetch}")
-        counts = ("shuffle_shards", "train_samples", "validation_samples", "final_train_samples")
-        for name in ("stage_mb", *counts):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"{option(name)} must be positive, not {value}")
+    def check_exclusions(self) -> None:
+        """Raise UserError for options that exclude each other."""
         if self.data is not None and self.dataset != "auto":
             raise UserError(
                 f"--data {self.data} and --dataset {self.dataset} exclude each other: "

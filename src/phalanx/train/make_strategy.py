@@ -22,6 +22,7 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
 from phalanx.torch_backend.store import open_store
 from phalanx.train.config import TrainConfig
+from phalanx.train.strategy_options import LocalOptions, MeshOptions, MpiOptions, ServerOptions
 
 RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
 
@@ -32,94 +33,97 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
     Raises: UserError when MPI sees another number of ranks than its launcher started, or ranks
             that are to share memory are on several nodes.
     """
-    match config.strategy:
-        case "sequential":
-            return Sequential()
-        case "gloo":
-            return _make_gloo(config, launched)
-        case "mpi":
-            return _make_mpi(config, launched)
-        case "shared":
-            return Shared(_world(config, launched))
-        case "server":
+    match config.strategy_options:
+        case MpiOptions() as options:
+            return _make_mpi(config, options, launched)
+        case ServerOptions() as options:
             from phalanx.parallel.server import Server
 
             return Server(
                 _world(config, launched),
-                servers=config.servers,
-                mode=config.server_mode,
-                staleness=config.staleness,
+                servers=options.servers,
+                mode=options.server_mode,
+                staleness=options.staleness,
             )
-        case "local":
+        case LocalOptions() as options:
             from phalanx.parallel.local import Local
 
             return Local(
                 _world(config, launched),
-                steps=config.local_steps,
-                outer_optimizer=config.outer_optimizer,
-                outer_lr=config.outer_lr,
-                outer_momentum=config.outer_momentum,
+                steps=options.local_steps,
+                outer_optimizer=options.outer_optimizer,
+                outer_lr=options.outer_lr,
+                outer_momentum=options.outer_momentum,
             )
-        case "zero" if config.zero_stage == 1:
+        case MeshOptions(strategy="zero", zero_stage=1) as options:
             from phalanx.parallel.zero import ZeroOne
 
-            return ZeroOne(_world(config, launched), backend=config.backend)
-        case "zero" | "tensor" | "pipeline" | "mesh":
-            return _make_mesh(config, launched)
+            return ZeroOne(_world(config, launched), backend=options.backend)
+        case MeshOptions() as options:
+            return _make_mesh(config, options, launched)
+    match config.strategy:
+        case "gloo":
+            return _make_gloo(config, launched)
+        case "shared":
+            return Shared(_world(config, launched))
+        case _:
+            return Sequential()
 
 
-def _make_mpi(config: TrainConfig, launched: Launched | None) -> MPI:
+def _make_mpi(config: TrainConfig, options: MpiOptions, launched: Launched | None) -> MPI:
     compressor = make_compressor(
-        config.compress,
-        powersgd_rank=config.powersgd_rank,
-        topk_fraction=config.topk_fraction,
+        options.compress,
+        powersgd_rank=options.powersgd_rank,
+        topk_fraction=options.topk_fraction,
         seed=config.seed,
     )
     return MPI(
-        _world(config, launched),
-        method=config.all_reduce,
+        _world(config, launched, options.link),
+        method=options.all_reduce,
         compressor=compressor,
-        overlap=config.overlap,
-        bucket_bytes=None if config.bucket_mb is None else max(1, int(config.bucket_mb * 1e6)),
+        overlap=options.overlap,
+        bucket_bytes=None if options.bucket_mb is None else max(1, int(options.bucket_mb * 1e6)),
     )
 
 
-def _make_mesh(config: TrainConfig, launched: Launched | None) -> Strategy:
+def _make_mesh(
+    config: TrainConfig, mesh_options: MeshOptions, launched: Launched | None
+) -> Strategy:
     from phalanx.parallel.on_mesh import OnMesh
     from phalanx.parallel.pipeline.staged import Staged
 
     world = _world(config, launched)
     mesh = config.mesh_of(world.size)
     options = completed(config.model, config.model_options)
-    if mesh.pp == 1:
+    if mesh.pp == 1 or mesh_options.pipeline is None:
         return OnMesh(
             world,
             mesh,
             model=config.model,
             options=options,
-            backend=config.backend,
-            zero_stage=config.zero_stage,
-            sequence_parallel=config.sequence_parallel,
+            backend=mesh_options.backend,
+            zero_stage=mesh_options.zero_stage,
+            sequence_parallel=mesh_options.sequence_parallel,
         )
     return Staged(
         world,
         mesh,
         model=config.model,
         options=options,
-        backend=config.backend,
-        zero_stage=config.zero_stage,
-        sequence_parallel=config.sequence_parallel,
-        layout=config.pipeline_layout(mesh),
+        backend=mesh_options.backend,
+        zero_stage=mesh_options.zero_stage,
+        sequence_parallel=mesh_options.sequence_parallel,
+        layout=mesh_options.pipeline.layout(mesh),
         global_batch_size=config.global_batch_size(world.size),
     )
 
 
-def _world(config: TrainConfig, launched: Launched | None) -> World:
+def _world(config: TrainConfig, launched: Launched | None, link: str | None = None) -> World:
     world = join_world(
         timeout_s=config.timeout_s,
         num_started=launched.world_size if launched else None,
         launcher=launched.launcher if launched else "the launcher",
-        link=None if config.link is None else Link.parse(config.link),
+        link=None if link is None else Link.parse(link),
     )
     if JOB_VARIABLE not in os.environ:  # the launcher is the user's
         report_binding(world)

@@ -12,7 +12,7 @@ from phalanx.data.sources.pack_description import describe
 from phalanx.train.config import TrainConfig
 from phalanx.train.manifest import Manifest, Value
 from phalanx.train.optimizer_options import OptimizerOptions
-from phalanx.train.parallel_options import option
+from phalanx.train.option_groups import option
 
 SCHEDULE = (
     "epochs", "lr", "lr_rule", "lr_schedule", "lr_milestones", "lr_factor", "lr_power",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
@@ -18,18 +18,17 @@ from phalanx.launch.detect import Launched
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records.schema import Run, Setting
 from phalanx.train.checkpoint_folder import readable_folders
-from phalanx.train.communication_options import CommunicationOptions
-from phalanx.train.config import TrainConfig
-from phalanx.train.data_options import DataOptions
-from phalanx.train.optimizer_options import OptimizerOptions
-from phalanx.train.parallel_options import MESH_STRATEGIES, ParallelOptions
+from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import check_checkpoint_dir, check_resumable, find_checkpoint
+from phalanx.train.strategy_options import LocalOptions, MeshOptions, ServerOptions
 from phalanx.train.validate import dataset_for, validate
 
 # Options left out of a setting: those with a field of their own, and those that decide no number.
 EXCLUDED_OPTIONS = {
     "strategy", "ranks", "threads", "mesh", "lr", "lr_rule", "lr_schedule", "optimizer", "dataset",
-    "data_root", "data", "stage", "keep_staged", "trace",
+    "data_root", "data", "stage", "keep_staged", "trace", "model", "epochs", "batch_size",
+    "per_rank_batch_size", "seed", "dtype", "checkpoint_dir", "checkpoint_steps", "resume",
+    "restart_schedule", "allow_changes", "run_dir", "timeout_s",
 }  # fmt: skip
 
 
@@ -131,10 +130,13 @@ def _ranks(config: TrainConfig, launched: Launched | None) -> int:
 def _default_ranks(config: TrainConfig) -> int:
     if config.strategy == "sequential":
         return 1
-    if config.mesh is not None:
-        return parse_mesh(config.mesh).size
-    servers = config.servers if config.strategy == "server" else 0
-    return usable_cores() + servers
+    match config.strategy_options:
+        case MeshOptions(mesh=str() as mesh):
+            return parse_mesh(mesh).size
+        case ServerOptions(servers=servers):
+            return usable_cores() + servers
+        case _:
+            return usable_cores()
 
 
 def setting_of(config: TrainConfig) -> Setting:
@@ -162,7 +164,7 @@ def setting_of(config: TrainConfig) -> Setting:
 
 
 def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
-    if config.strategy not in MESH_STRATEGIES:
+    if not isinstance(config.strategy_options, MeshOptions):
         return {}
     mesh = config.mesh_of(ranks)
     return {axis: getattr(mesh, axis) for axis in AXES if getattr(mesh, axis) > 1}
@@ -171,17 +173,10 @@ def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
 def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
     """Return the options with other values than their defaults, of those that only some runs
     have."""
-    defaults = TrainConfig()
-    groups = (ParallelOptions, OptimizerOptions, CommunicationOptions, DataOptions)
-    names = [field.name for group in groups for field in fields(group)]
-    chosen = {
-        name: getattr(config, name)
-        for name in [*names, "width", "layers", "heads"]
-        if name not in EXCLUDED_OPTIONS and getattr(config, name) != getattr(defaults, name)
-    }
     return {
         name: value if isinstance(value, int | float) else _text(value)
-        for name, value in chosen.items()
+        for name, value in config.options().items()
+        if name not in EXCLUDED_OPTIONS and value != DEFAULTS[name]
     }
 
 
@@ -246,16 +241,16 @@ def _schedule_text(config: TrainConfig, setting: Setting) -> str:
 
 def _strategy_details(config: TrainConfig, setting: Setting) -> str:
     """Return details of the strategy besides its name."""
-    match config.strategy:
-        case "server":
-            servers = _count(config.servers, "server")
-            workers = _count(setting.ranks - config.servers, "worker")
-            lead = f", at most {_count(config.staleness, 'step')} ahead"
-            return f"{servers}, {workers}, {config.server_mode}" + (
-                lead if config.server_mode == "bounded" else ""
+    match config.strategy_options:
+        case ServerOptions() as options:
+            servers = _count(options.servers, "server")
+            workers = _count(setting.ranks - options.servers, "worker")
+            lead = f", at most {_count(options.staleness, 'step')} ahead"
+            return f"{servers}, {workers}, {options.server_mode}" + (
+                lead if options.server_mode == "bounded" else ""
             )
-        case "local":
-            return f"{_count(config.local_steps, 'step')}, {config.outer_optimizer}"
+        case LocalOptions(local_steps=steps, outer_optimizer=outer):
+            return f"{_count(steps, 'step')}, {outer}"
         case _:
             return " × ".join(f"{axis} {number}" for axis, number in setting.mesh.items())
 

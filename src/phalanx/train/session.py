@@ -38,10 +38,11 @@ from phalanx.train.make_strategy import make_strategy
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
-from phalanx.train.parallel_options import MESH_STRATEGIES, parse_slow_rank
+from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.resume import RunIsFinishedError, check_order
 from phalanx.train.run import begin_run, complete, new_folder, title
 from phalanx.train.schedule import schedule_of
+from phalanx.train.strategy_options import MESH_STRATEGIES
 from phalanx.train.trace import Tracing, dump_into
 
 

@@ -13,9 +13,9 @@ from phalanx.models.options import (
 )
 from phalanx.parallel.mesh import Mesh
 from phalanx.train.config import TrainConfig
-from phalanx.train.option_scope import check_option_scope
-from phalanx.train.parallel_options import MESH_STRATEGIES, parse_slow_rank
+from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.schedule import check_warm_up
+from phalanx.train.strategy_options import MeshOptions, ServerOptions
 
 
 def dataset_for(config: TrainConfig) -> str:
@@ -34,14 +34,13 @@ def validate(config: TrainConfig, shape: DataShape) -> None:
     config.global_batch_size(config.ranks)
     if config.slow_rank is not None:
         check_slow_rank(config, config.slow_rank, config.ranks)
-    mesh = config.mesh_of(config.ranks)
-    check_option_scope(config, mesh)
     check_warm_up(config)
     check_full_gradients(config)
-    if config.strategy in MESH_STRATEGIES:
-        check_sharding(config, mesh)
-        check_tensor(config, mesh, shape)
-        check_pipeline(config, mesh)
+    if isinstance(config.strategy_options, MeshOptions):
+        mesh = config.mesh_of(config.ranks)
+        check_sharding(config.strategy_options, mesh)
+        check_tensor(config, config.strategy_options, mesh, shape)
+        check_pipeline(config, config.strategy_options, mesh)
 
 
 def check_full_gradients(config: TrainConfig) -> None:
@@ -71,11 +70,11 @@ def check_data_use(config: TrainConfig, shape: DataShape) -> None:
         )
 
 
-def check_sharding(config: TrainConfig, mesh: Mesh) -> None:
+def check_sharding(options: MeshOptions, mesh: Mesh) -> None:
     """Raise UserError for what the axis `shard` cannot do."""
     if mesh.shard == 1:
         return
-    if config.zero_stage == 1:
+    if options.zero_stage == 1:
         raise UserError(
             f"--zero-stage 1 keeps whole parameters, and shard={mesh.shard} cuts them: take "
             f"--zero-stage 2 or 3, or --strategy zero --zero-stage 1 --ranks {mesh.size}"
@@ -87,14 +86,15 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
     rank, _ = parse_slow_rank(slow_rank)
     if rank >= ranks:
         raise UserError(f"--slow-rank {slow_rank}: there are {ranks} ranks, from 0")
-    if config.strategy == "server" and rank < config.servers:
+    options = config.strategy_options
+    if isinstance(options, ServerOptions) and rank < options.servers:
         raise UserError(
             f"--slow-rank {slow_rank}: rank {rank} is a server, which makes no steps; "
-            f"the workers are ranks {config.servers} to {ranks - 1}"
+            f"the workers are ranks {options.servers} to {ranks - 1}"
         )
 
 
-def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
+def check_tensor(config: TrainConfig, options: MeshOptions, mesh: Mesh, shape: DataShape) -> None:
     """Raise UserError when heads, widths or, where it is split, the context do not divide by the
     ranks of the axis `tp`."""
     if mesh.tp == 1:
@@ -109,23 +109,23 @@ def check_tensor(config: TrainConfig, mesh: Mesh, shape: DataShape) -> None:
             raise UserError(
                 f"{name} {number} does not divide by tp={mesh.tp}: every rank needs the same part"
             )
-    if config.sequence_parallel and shape.inputs[0] % mesh.tp:
+    if options.sequence_parallel and shape.inputs[0] % mesh.tp:
         raise UserError(
             f"--sequence-parallel: a text of {shape.inputs[0]} tokens does not divide by "
             f"tp={mesh.tp}: every rank needs the same part"
         )
 
 
-def check_pipeline(config: TrainConfig, mesh: Mesh) -> None:
+def check_pipeline(config: TrainConfig, options: MeshOptions, mesh: Mesh) -> None:
     """Raise UserError when there are more stages than layers, or the schedule cannot run so."""
-    if mesh.pp == 1:
+    if mesh.pp == 1 or options.pipeline is None:
         return
     layers = stage_layers(config.model, completed(config.model, config.model_options))
     if not layers:
         raise UserError(f"--model {config.model} cannot be cut into stages: take mlp or gpt")
     if mesh.tp > 1 and config.model == "mlp":
         layers = ("hidden1 to hidden2", "output")  # the pair that tp splits stays together
-    layout = config.pipeline_layout(mesh)
+    layout = options.pipeline.layout(mesh)
     if layout.num_stages > len(layers):
         more = ", or more --layers" if config.model == "gpt" else ""
         raise UserError(

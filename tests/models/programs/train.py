@@ -57,7 +57,7 @@ def samples(model: str) -> Dataset:
 
 
 def run(model: Any, kind: Any, folder: Path) -> None:
-    config = TrainConfig(model=model, strategy=kind, dtype="float64", **OPTIONS[model])
+    config = TrainConfig.from_options(model=model, strategy=kind, dtype="float64", **OPTIONS[model])
     strategy = make_strategy(config, None if kind == "sequential" else detect(os.environ))
     dataset = samples(model)
     network = build_model(

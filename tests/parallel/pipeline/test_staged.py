@@ -70,7 +70,7 @@ def test_one_process_is_the_truth(
     ],
 )
 def test_what_does_not_fit(options: dict, text: str) -> None:
-    config = TrainConfig(**{"strategy": "pipeline", **options})
+    config = TrainConfig.from_options(**{"strategy": "pipeline", **options})
     shape = DataShape(inputs=(64,), num_classes=64) if config.model == "gpt" else MNIST_SHAPE
     with pytest.raises(UserError, match=text):
         validate(config, shape)

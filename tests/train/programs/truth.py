@@ -121,7 +121,7 @@ def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
         os.environ[COUNT] = "1" if options.pop("count", False) else "0"
         if meeting:
             os.environ[RENDEZVOUS] = f"{meeting}-{name}"
-        run(name, TrainConfig(**options), folder)
+        run(name, TrainConfig.from_options(**options), folder)
 
 
 if __name__ == "__main__":

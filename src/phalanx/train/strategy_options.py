@@ -1,0 +1,249 @@
+"""Options of each strategy: a dataclass for each, so that none has the options of another.
+
+No torch, no MPI. Annotations here are objects, not strings: the command line reads them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.comm.link import Link
+from phalanx.errors import UserError
+from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
+from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
+from phalanx.train.option_groups import (
+    AT_LEAST_ONE,
+    BELOW_ONE,
+    FRACTION,
+    NOT_NEGATIVE,
+    POSITIVE,
+    GivenOptions,
+    Needs,
+    ruled,
+)
+
+StrategyName = Literal[
+    "sequential", "mpi", "shared", "gloo", "server", "local", "zero", "tensor", "pipeline", "mesh"
+]
+AllReduceMethod = Literal["auto", "shared", "library", "naive", "direct", "ring", "tree", "halving"]
+Compression = Literal["none", "fp16", "bf16", "int8", "powersgd", "topk"]
+Overlap = Literal["auto", "on", "off"]
+ServerMode = Literal["synchronous", "asynchronous", "bounded"]
+OuterOptimizer = Literal["average", "nesterov"]
+Backend = Literal["mpi", "gloo"]
+
+MESH_STRATEGIES: tuple[StrategyName, ...] = ("zero", "tensor", "pipeline", "mesh")
+
+
+UNCOMPRESSED = Needs(
+    "gradients that are not compressed", lambda options: options.compress == "none"
+)
+POWERSGD = Needs("--compress powersgd", lambda options: options.compress == "powersgd")
+TOPK = Needs("--compress topk", lambda options: options.compress == "topk")
+BUCKETED = Needs(
+    "gradients that overlap or are compressed, not for --overlap off without --compress",
+    lambda options: options.overlap != "off" or options.compress != "none",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiOptions:
+    """Options of `mpi`."""
+
+    all_reduce: AllReduceMethod = ruled("auto", UNCOMPRESSED)
+    """How `mpi` sums gradients: `shared` memory of the node, the MPI `library`, an algorithm on
+    messages, or `auto`."""
+
+    compress: Compression = "none"
+    """`mpi`: what is sent in place of float32 gradients: half types, `int8` or the largest `topk`
+    with error feedback, or a low rank (`powersgd`)."""
+
+    powersgd_rank: int = ruled(4, AT_LEAST_ONE, POWERSGD)
+    """`powersgd`: columns of the factors."""
+
+    topk_fraction: float = ruled(0.01, FRACTION, TOPK)
+    """`topk`: part of each bucket's values that is sent."""
+
+    overlap: Overlap = "auto"
+    """`mpi`: sum gradients while the backward pass still makes others. `auto`: where a network is
+    slower than the processor, not where ranks share memory or cores."""
+
+    bucket_mb: float | None = ruled(None, POSITIVE, BUCKETED)
+    """`mpi`: megabytes of gradients that are summed at a time when they overlap or are compressed.
+    Default: as cache and network allow."""
+
+    link: str | None = None
+    """Slow the ranks' messages down to such a link, as 1Gbit/s,1ms (bandwidth, latency): every
+    rank then counts as a node of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """Options of `server`."""
+
+    servers: int = ruled(1, AT_LEAST_ONE)
+    """`server`: ranks that each hold a shard of the parameters; the others are workers."""
+
+    server_mode: ServerMode = "synchronous"
+    """`server`: all workers in step, each at its own pace, or no one further ahead than
+    --staleness."""
+
+    staleness: int = ruled(4, NOT_NEGATIVE)
+    """`server` with --server-mode bounded: steps that the fastest worker may be ahead."""
+
+    def num_workers(self, ranks: int) -> int:
+        """Return the ranks that are no servers. Raises: UserError when there are none."""
+        if self.servers >= ranks:
+            raise UserError(
+                f"--servers {self.servers} of {ranks} ranks leaves no worker: "
+                f"use --ranks {self.servers + 1} or more, or fewer servers"
+            )
+        return ranks - self.servers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions:
+    """Options of `local`."""
+
+    local_steps: int = ruled(16, AT_LEAST_ONE)
+    """`local`: steps of each rank by itself between two averages."""
+
+    outer_optimizer: OuterOptimizer = "average"
+    """`local`: what is done with the average: taken (local SGD), or as a Nesterov step (DiLoCo)."""
+
+    outer_lr: float = ruled(0.7, POSITIVE)
+    """`local` with --outer-optimizer nesterov: its learning rate."""
+
+    outer_momentum: float = ruled(0.9, BELOW_ONE)
+    """`local` with --outer-optimizer nesterov: its momentum."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendOptions:
+    """Options of every strategy on a mesh."""
+
+    mesh: str | None = None
+    """Ranks along each axis, as dp=2,tp=2: pp pipeline stages, dp replicas, shard (ZeRO), tp."""
+
+    backend: Backend = "mpi"
+    """What carries the messages of `zero`, `tensor`, `pipeline` and `mesh`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions:
+    """Options of `zero` and the axis `shard`."""
+
+    zero_stage: Literal[1, 2, 3] = 3
+    """`zero` and the mesh's axis `shard`: what is cut up: 1 optimizer state, 2 gradients as well,
+    3 parameters as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions:
+    """Options of `pipeline` and the axis `pp`."""
+
+    pipeline_schedule: PipelineSchedule = "1f1b"
+    """The order of a pipeline's work."""
+
+    micro_batches: int | None = ruled(None, AT_LEAST_ONE)
+    """Micro-batches of a batch in the pipeline. Default: 4 for each rank of it."""
+
+    stages_per_rank: int | None = ruled(None, AT_LEAST_ONE)
+    """Stages that each rank of an interleaved or zero-bubble pipeline holds. Default: 2."""
+
+    def layout(self, mesh: Mesh) -> PipelineLayout:
+        """Raise UserError when the schedule cannot run with these numbers."""
+        return layout_of(
+            self.pipeline_schedule,
+            num_ranks=mesh.pp,
+            micro_batches=self.micro_batches,
+            stages_per_rank=self.stages_per_rank,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorOptions:
+    """Options of `tensor` and the axis `tp`, for text."""
+
+    sequence_parallel: bool = False
+    """Tensor parallelism splits also what lies between the layers, along the sequence."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshOptions(BackendOptions):
+    """Options of `zero`, `tensor`, `pipeline` and `mesh`; None for an axis that the mesh lacks."""
+
+    strategy: StrategyName
+    shard: ShardOptions | None
+    pipeline: PipelineOptions | None
+    tensor: TensorOptions | None
+
+    @property
+    def zero_stage(self) -> Literal[1, 2, 3]:
+        return 3 if self.shard is None else self.shard.zero_stage
+
+    @property
+    def sequence_parallel(self) -> bool:
+        return self.tensor is not None and self.tensor.sequence_parallel
+
+    def mesh_of(self, ranks: int) -> Mesh:
+        """Return the mesh of `ranks` ranks.
+
+        Raises: UserError when the axes do not multiply up to `ranks`.
+        """
+        if self.mesh is not None:
+            mesh = parse_mesh(self.mesh)
+            check_mesh(mesh, ranks)
+            return mesh
+        match self.strategy:
+            case "tensor":
+                return Mesh(tp=ranks)
+            case "pipeline":
+                return Mesh(pp=ranks)
+            case _:
+                return Mesh(dp=ranks) if self.zero_stage == 1 else Mesh(shard=ranks)
+
+
+StrategyOptions = MpiOptions | ServerOptions | LocalOptions | MeshOptions | None
+"""None: `sequential`, `shared` and `gloo` have no options of their own."""
+
+
+def take_strategy_options(
+    given: GivenOptions, strategy: StrategyName, mesh: str | None, model: str
+) -> StrategyOptions:
+    """Return the options of `strategy`. Raises: UserError for options of another strategy."""
+    mpi = given.take_if(strategy == "mpi", MpiOptions, "--strategy mpi")
+    if mpi is not None and mpi.link is not None:
+        Link.parse(mpi.link)
+    server = given.take_if(strategy == "server", ServerOptions, "--strategy server")
+    local = given.take_if(strategy == "local", LocalOptions, "--strategy local")
+    axes = Mesh() if mesh is None else parse_mesh(mesh)
+    on_mesh = _take_mesh_options(given, strategy, axes, model)
+    return mpi or server or local or on_mesh
+
+
+def _take_mesh_options(
+    given: GivenOptions, strategy: StrategyName, mesh: Mesh, model: str
+) -> MeshOptions | None:
+    backend = given.take_if(
+        strategy in MESH_STRATEGIES,
+        BackendOptions,
+        "--strategy zero, tensor, pipeline and mesh (PyTorch's DDP on Gloo is --strategy gloo)",
+    )
+    shard = given.take_if(
+        strategy == "zero" or mesh.shard > 1, ShardOptions, "--strategy zero and meshes with shard"
+    )
+    pipeline = given.take_if(
+        strategy == "pipeline" or mesh.pp > 1,
+        PipelineOptions,
+        "--strategy pipeline and meshes with pp",
+    )
+    tensor = given.take_if(
+        model == "gpt" and (strategy == "tensor" or mesh.tp > 1),
+        TensorOptions,
+        "--model gpt with --strategy tensor or a mesh with tp",
+    )
+    if backend is None:
+        return None
+    return MeshOptions(
+        **vars(backend), strategy=strategy, shard=shard, pipeline=pipeline, tensor=tensor
+    )
