@@ -28,3 +28,8 @@ class PeerFailedError(RuntimeError):
 
 class PeerDiedError(PeerFailedError):
     """The process of another rank is gone; the message says in which collective it was missed."""
+
+
+def encodable(text: str) -> str:
+    """Escape what UTF-8 has no bytes for, such as the odd bytes of a file's name."""
+    return text.encode(errors="backslashreplace").decode()

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.collective import AlgorithmOption, Call, Collective, check_rank, check_tag
+from phalanx.comm.call_monitor import CallMonitor
+from phalanx.comm.collective import (
+    AlgorithmOption,
+    Call,
+    Collective,
+    check_collective,
+    check_members,
+    check_rank,
+    check_tag,
+)
+from phalanx.comm.communicators import OpenCommunicators
+from phalanx.comm.connections import Connections
+from phalanx.comm.device_transport import DeviceOps
 from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
-from phalanx.comm.group_base import GroupBase
+from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError, encodable
+from phalanx.comm.executor import CollectiveExecutor
+from phalanx.comm.failure_detector import FailureDetector
+from phalanx.comm.flight_recorder import FlightRecorder
+from phalanx.comm.link_emulator import LinkEmulator
+from phalanx.comm.messages import MessageRequest
+from phalanx.comm.select import SHARED, requested_algorithm
+from phalanx.comm.settings import CHECK
+from phalanx.comm.shm import ShmGroup
+from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.transport import Transport
+from phalanx.comm.wait import WaitPolicy
+from phalanx.records.last_collectives import GroupCalls
+from phalanx.records.spans import SpanRecorder
+
+Buffers = Sequence[Buffer]
 
 
-class Request(Protocol):
-    """A message on its way."""
-
-    source: int | None
-    """Rank in the group that it came from; known once done, for receives."""
-
-    def test(self) -> bool:
-        """Return whether it is complete; makes progress."""
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Raises: WaitTimeoutError naming the peer."""
-
-
-class Group(GroupBase):
+class Group:
     """An ordered set of ranks, over communicators of its own.
 
     Every member calls the same collectives in the same order, from one thread at a time. All
@@ -48,6 +62,103 @@ class Group(GroupBase):
     a member has failed (`fail`), waits end with a `PeerFailedError`.
     """
 
+    def __init__(
+        self,
+        communicator: Any,
+        *,
+        name: str,
+        members: tuple[int, ...],
+        nodes: tuple[int, ...],
+        policy: WaitPolicy,
+        timeout_s: float,
+        check: bool | None = None,
+        requested: AlgorithmOption | None = None,
+        traffic: TrafficCounter | None = None,
+        parent: FailureDetector | None = None,
+        link_emulator: LinkEmulator | None = None,
+        recorder: FlightRecorder | None = None,
+        still_open: OpenCommunicators | None = None,
+    ) -> None:
+        """communicator: of the members, in their order; it is not used afterwards. nodes: the
+        number of each rank's node. check, requested: the same on every rank, such as a world's
+        settings; None: as the environment says. link_emulator: the emulated link by which messages
+        leave; set-up and the comparison of calls do not. Collective."""
+        self.name, self.members, self.nodes, self.policy = name, members, nodes, policy
+        self.sequence = 0
+        """Number of collectives that this rank has begun."""
+        self._requested = requested or requested_algorithm(os.environ)
+        self._peers = Connections(
+            communicator,
+            group=name,
+            members=members,
+            nodes=nodes,
+            policy=policy,
+            timeout_s=timeout_s,
+            parent=parent,
+            link_emulator=link_emulator,
+            still_open=still_open,
+        )
+        self.rank, self.size = self._peers.rank, self._peers.size
+        self._monitor = CallMonitor(
+            self._peers,
+            group=name,
+            members=members,
+            check=os.environ.get(CHECK, "0") not in ("", "0") if check is None else check,
+            on_failure=self._break,
+        )
+        self._executor = CollectiveExecutor(self._peers, nodes, self._monitor)
+        self.broken: BaseException | None = None
+        """The error that broke the group; None while it is usable."""
+        self._closed = False
+        self.traffic = traffic
+        self._recorder = recorder or FlightRecorder(members[self.rank])
+        self._recorder.register(self)
+
+    @property
+    def timeout_s(self) -> float:
+        """Timeout of every wait that is given none of its own."""
+        return self._peers.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._peers.timeout_s = timeout_s
+
+    @property
+    def check(self) -> bool:
+        """If set, the ranks compare their calls before every collective."""
+        return self._monitor.check
+
+    @check.setter
+    def check(self, check: bool) -> None:
+        self._monitor.check = check
+        self._fast = self._fastest()
+
+    @property
+    def traffic(self) -> TrafficCounter | None:
+        """Where this rank counts what it sends and receives here, and in subgroups made from now
+        on; None: nothing is counted, which is faster."""
+        return self._monitor.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: TrafficCounter | None) -> None:
+        self._monitor.traffic = self._peers.transport.traffic = traffic
+        self._fast = self._fastest()
+
+    @property
+    def spans(self) -> SpanRecorder | None:
+        """Where every collective of this group adds its span; None: nowhere, which is faster."""
+        return self._monitor.spans
+
+    @spans.setter
+    def spans(self, spans: SpanRecorder | None) -> None:
+        self._monitor.spans = spans
+        self._fast = self._fastest()
+
+    @property
+    def shm(self) -> ShmGroup | None:
+        """The shared-memory group of all ranks; None where they do not share memory."""
+        return self._peers.shm
+
     def barrier(self, *, name: str = "barrier", timeout_s: float | None = None) -> None:
         """Return when every rank has arrived. name: the name of the call in errors."""
         if self._fast is not None:
@@ -55,7 +166,7 @@ class Group(GroupBase):
             try:
                 self._fast.barrier(timeout_s=timeout_s)
             except BaseException as error:
-                self._end(Call(name), timeout_s, error)
+                self._monitor.end_direct(self.sequence, Call(name), timeout_s, error)
                 raise
             return
         self._run(Collective("barrier", name=name), timeout_s)
@@ -79,9 +190,13 @@ class Group(GroupBase):
             self.sequence += 1
             try:
                 self._fast.all_reduce(buffer, op, divisor=divisor, timeout_s=timeout_s)
-            except BaseException as error:
-                self._end(Call("all_reduce", buffer.dtype), timeout_s, error)
+            except TypeError:
+                self.sequence -= 1  # not begun
                 check_operation(buffer.dtype, op)  # for its error text
+                raise
+            except BaseException as error:
+                call = Call("all_reduce", buffer.dtype)
+                self._monitor.end_direct(self.sequence, call, timeout_s, error)
                 raise
             return
         requested = algorithm or self._requested
@@ -104,9 +219,7 @@ class Group(GroupBase):
         """Copy `buffer` of `root` to all ranks."""
         self._run(Collective("broadcast", (buffer,), (buffer,), root=root), timeout_s)
 
-    def all_gather(
-        self, outputs: Sequence[Buffer], part: Buffer, *, timeout_s: float | None = None
-    ) -> None:
+    def all_gather(self, outputs: Buffers, part: Buffer, *, timeout_s: float | None = None) -> None:
         """outputs[rank] becomes that rank's `part`; counts may differ between ranks, and every
         rank passes the same list of counts. `part` may be outputs[own rank] itself."""
         self._run(Collective("all_gather", (part,), outputs), timeout_s)
@@ -114,7 +227,7 @@ class Group(GroupBase):
     def reduce_scatter(
         self,
         output: Buffer,
-        parts: Sequence[Buffer],
+        parts: Buffers,
         op: ReduceOp = ReduceOp.SUM,
         *,
         divisor: float = 1.0,
@@ -125,33 +238,19 @@ class Group(GroupBase):
         self._run(Collective("reduce_scatter", parts, (output,), op, divisor), timeout_s)
 
     def all_to_all(
-        self,
-        outputs: Sequence[Buffer],
-        parts: Sequence[Buffer],
-        *,
-        timeout_s: float | None = None,
+        self, outputs: Buffers, parts: Buffers, *, timeout_s: float | None = None
     ) -> None:
         """outputs[peer] becomes what `peer` has at parts[own rank]; any counts, also 0."""
         self._run(Collective("all_to_all", parts, outputs), timeout_s)
 
     def gather(
-        self,
-        outputs: Sequence[Buffer] | None,
-        part: Buffer,
-        *,
-        root: int,
-        timeout_s: float | None = None,
+        self, outputs: Buffers | None, part: Buffer, *, root: int, timeout_s: float | None = None
     ) -> None:
         """outputs: on `root` one buffer a rank, None elsewhere."""
         self._run(Collective("gather", (part,), outputs or (), root=root), timeout_s)
 
     def scatter(
-        self,
-        output: Buffer,
-        parts: Sequence[Buffer] | None,
-        *,
-        root: int,
-        timeout_s: float | None = None,
+        self, output: Buffer, parts: Buffers | None, *, root: int, timeout_s: float | None = None
     ) -> None:
         """parts: on `root` one buffer a rank, None elsewhere."""
         self._run(Collective("scatter", parts or (), (output,), root=root), timeout_s)
@@ -165,30 +264,26 @@ class Group(GroupBase):
 
         name, num_bytes: of the whole collective, the same on all ranks.
         """
-        with self._begin(Call(name, UINT8, (num_bytes,)), timeout_s, "direct"):
-            self._transport.begin(timeout_s)
-            yield self._transport
+        self._check_usable()
+        self.sequence += 1
+        call = Call(name, UINT8, (num_bytes,))
+        transport = self._peers.transport
+        with self._monitor.begin(self.sequence, call, timeout_s, "direct"):
+            transport.begin(timeout_s)
+            yield transport
 
-    def send(self, buffer: Buffer, *, dest: int, tag: int = 0) -> Request:
+    def send(self, buffer: Buffer, *, dest: int, tag: int = 0) -> MessageRequest:
         """Begin to send; `buffer` must not change until the request is done."""
         check_rank(dest, self.size, "dest")
-        check_tag(tag, self._communicators.max_tag)
-        self._check_usable()
-        self._expect_messages()
-        self._count(Call("send", buffer.dtype, (buffer.count,)))
-        request = self._request(tag)
+        request = self._request("send", buffer, tag)
         request.send(buffer, dest)
         return request
 
-    def receive(self, buffer: Buffer, *, source: int | None, tag: int = 0) -> Request:
+    def receive(self, buffer: Buffer, *, source: int | None, tag: int = 0) -> MessageRequest:
         """Begin to receive; source None: from any rank."""
         if source is not None:
             check_rank(source, self.size, "source")
-        check_tag(tag, self._communicators.max_tag)
-        self._check_usable()
-        self._expect_messages()
-        self._count(Call("receive", buffer.dtype, (buffer.count,)))
-        request = self._request(tag)
+        request = self._request("receive", buffer, tag)
         request.receive(buffer, source)
         return request
 
@@ -202,3 +297,114 @@ class Group(GroupBase):
             memory[:] = np.frombuffer(text, np.uint8)
         self.broadcast(Buffer.of(memory), root=root)
         return pickle.loads(memory.tobytes())
+
+    @contextmanager
+    def on_device(self, memory: DeviceOps) -> Iterator[None]:
+        """Meanwhile the buffers of collectives lie in memory of a device, of which `memory` is in
+        charge, and which MPI can read and write. By every member, for the same collectives."""
+        self._fast = None
+        try:
+            with self._executor.on_device(memory):
+                yield
+        finally:
+            self._fast = self._fastest()
+
+    def subgroup(
+        self, members: Sequence[int], *, name: str, tag: int = 0, policy: WaitPolicy | None = None
+    ) -> Self:
+        """A group of some of the ranks of this one, in the order given. Called by its members
+        only; members of groups made at the same time need different tags.
+
+        policy: how its ranks wait; None: as those of this group.
+        """
+        check_members(members, self.rank, self.size)
+        self._check_usable()
+        self._peers.detector.activity = f"making the subgroup {name}"
+        communicator = self._peers.create_subcommunicator(members, tag)
+        group = type(self)(
+            communicator,
+            name=name,
+            members=tuple(self.members[rank] for rank in members),
+            nodes=tuple(self.nodes[rank] for rank in members),
+            policy=policy or self.policy,
+            timeout_s=self.timeout_s,
+            check=self.check,
+            requested=self._requested,
+            traffic=self.traffic,
+            parent=self._peers.detector,
+            link_emulator=self._peers.link_emulator,
+            recorder=self._recorder,
+            still_open=self._peers.still_open,
+        )
+        communicator.Free()
+        return group
+
+    def set_wait_policy(self, policy: WaitPolicy) -> None:
+        """Set the wait policy of this rank from now on. Any thread may call it at any time."""
+        self._peers.detector.policy = policy
+
+    def check_peers(self) -> None:
+        """Raises: PeerFailedError when a member has reported a failure."""
+        self._check_usable()
+        self._peers.check_peers()
+
+    def last_calls(self) -> GroupCalls:
+        """Return the last collectives of this rank; none in a group of one."""
+        return self._monitor.last_calls(self.sequence)
+
+    def fail(self, reason: str) -> None:
+        """Report to the peers that this rank has failed: their waits end with `PeerFailedError`,
+        and so do those of this rank's other threads."""
+        reason = encodable(reason)
+        self._peers.report_failure(reason)
+        self._recorder.write(reason)
+        self.broken = self.broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
+        self._fast = None
+
+    def close(self) -> None:
+        """Free communicators and memory. Called by every member; waits for them up to a second."""
+        if not self._closed:
+            self._closed, self._fast = True, None
+            self._peers.close(is_broken=self.broken is not None)
+
+    def _run(self, collective: Collective, timeout_s: float | None) -> None:
+        """Check the arguments of a collective, number it, and execute it by its route."""
+        call = check_collective(collective, self.rank, self.size)
+        route = self._executor.route(collective)
+        self._check_usable()
+        self.sequence += 1
+        if route == "single" and self.traffic is None and self.spans is None:
+            self._executor.run(collective, route, timeout_s)
+            return
+        with self._monitor.begin(self.sequence, call, timeout_s, route, collective.algorithm):
+            self._executor.run(collective, route, timeout_s)
+
+    def _request(self, name: str, buffer: Buffer, tag: int) -> MessageRequest:
+        check_tag(tag, self._peers.max_tag)
+        self._check_usable()
+        self._monitor.count(Call(name, buffer.dtype, (buffer.count,)))
+        return self._peers.request(tag, self.traffic, self.spans)
+
+    def _fastest(self) -> ShmGroup | None:
+        usable = self.broken is None and not self._closed
+        is_watched = self.check or self.traffic is not None or self.spans is not None
+        direct = usable and not is_watched and self._requested in SHARED
+        return self._peers.shm if direct else None
+
+    def _break(self, error: BaseException) -> None:
+        """Mark the group unusable, and report it to ranks that wait in shared memory."""
+        self.broken, self._fast = error, None
+        reason = encodable(str(error)) or type(error).__name__
+        if not isinstance(error, PeerFailedError):
+            self._peers.fail_shm(reason)
+        path = self._recorder.write(reason)
+        if path is not None and isinstance(
+            error, (WaitTimeoutError, PeerFailedError, MismatchError)
+        ):
+            error.args = (f"{reason} (its last collectives: {path})",)
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise RuntimeError(f"group {self.name} is closed")
+        if self.broken is not None:
+            raise PeerFailedError(f"group {self.name} cannot be used any more: {self.broken}")

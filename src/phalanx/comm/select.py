@@ -11,6 +11,7 @@ from phalanx.comm.collective import AlgorithmOption, Collective
 from phalanx.comm.dtypes import DType
 
 VARIABLE = "PHALANX_ALL_REDUCE"
+SHARED = ("auto", "shared")  # requests that shared memory meets, where there is some
 
 Algorithm = Literal[
     "shared", "short", "direct", "naive", "ring", "tree", "halving", "lanes", "library"

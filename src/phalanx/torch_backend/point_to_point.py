@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 from torch.distributed import Work
 
-from phalanx.comm.group import Request
+from phalanx.comm.messages import MessageRequest
 from phalanx.torch_backend.arguments import check_rank, single_tensor
 from phalanx.torch_backend.point_to_point_work import PointToPointWork
 from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
@@ -52,7 +52,7 @@ class PointToPointMixin(ProcessGroupMPIBase):
 
     def _message(
         self,
-        request: Request,
+        request: MessageRequest,
         tensor: Tensor,
         staging: TensorStaging,
         text: str,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed import DistBackendError
 from torch.futures import Future
 
-from phalanx.comm.group import Request
+from phalanx.comm.messages import MessageRequest
 from phalanx.torch_backend.errors import to_torch_error
 from phalanx.torch_backend.work import PendingWork
 
@@ -25,7 +25,7 @@ class PointToPointWork(PendingWork):
 
     def __init__(
         self,
-        request: Request,
+        request: MessageRequest,
         results: list[Tensor],
         text: str,
         *,

@@ -26,7 +26,7 @@ group = Group(
 )
 assert group.shm is None, "not all ranks share memory"
 shares = nodes.count(nodes[rank]) > 1
-assert (group._intra_node is not None) == shares, "those of a node do"
+assert (group._peers.intra_node is not None) == shares, "those of a node do"
 for dtype in ("float32", "float16", "int64"):
     for count in (1, 1000, 50_001, 300_000):
         array = (np.arange(count) % 100 + rank).astype(dtype)

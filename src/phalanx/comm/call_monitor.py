@@ -1,0 +1,147 @@
+"""Everything around the execution of a collective: its number, log, comparison, count and trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from phalanx.comm.check import compare_calls
+from phalanx.comm.collective import AlgorithmOption, Call, Collective
+from phalanx.comm.connections import CHECK_TAG, Connections
+from phalanx.comm.errors import MismatchError, PeerDiedError, WaitTimeoutError
+from phalanx.comm.flight_recorder import EMPTY_LOG, NETWORK, CallLog, collective_detail
+from phalanx.comm.select import SHARED, Route
+from phalanx.comm.traffic import TrafficCounter, payload_bytes, scheme_traffic
+from phalanx.records.last_collectives import GroupCalls
+from phalanx.records.spans import SpanRecorder, now_ns
+
+
+class CallMonitor:
+    """Monitor of the collectives of a group on one rank.
+
+    It is the context of one call at a time, and names the collective in the error that ends it.
+    """
+
+    def __init__(
+        self,
+        peers: Connections,
+        *,
+        group: str,
+        members: tuple[int, ...],
+        check: bool,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        """check: compare every call with those of the peers; on_failure: is given the error."""
+        self._peers, self._group, self._members = peers, group, members
+        self._on_failure = on_failure
+        self.check = check
+        self.traffic: TrafficCounter | None = None
+        self.spans: SpanRecorder | None = None
+        self._log = CallLog()
+        self._number = 0
+        self._call = Call("nothing")
+        self._timeout_s: float | None = None
+        self._began_ns = 0
+
+    def begin(
+        self,
+        number: int,
+        call: Call,
+        timeout_s: float | None,
+        route: Route,
+        requested: AlgorithmOption = "auto",
+    ) -> CallMonitor:
+        """Begin a call: log and count it and, in debug mode, compare it with those of the peers."""
+        self._set(number, call, timeout_s)
+        self._peers.transport.tag = number
+        by_request = route != "device" and requested not in SHARED
+        named = "shared memory" if route == "shared" else requested if by_request else "messages"
+        self._log.begin(number, call, named, in_shm=route == "shared")
+        if self.spans is not None:
+            self._began_ns = now_ns()
+        self.count(call)
+        if self.check and self._peers.size > 1:
+            if route == "device":
+                call = call._replace(name=f"{call.name} of device memory")
+            elif by_request:
+                call = call._replace(name=f"{call.name} by {requested}")
+            self._compare(call, timeout_s)
+        return self
+
+    def end_direct(
+        self, number: int, call: Call, timeout_s: float | None, error: BaseException
+    ) -> None:
+        """End a call that failed and did not `begin` here, as the direct ones."""
+        self._set(number, call, timeout_s)
+        self.__exit__(type(error), error, None)
+
+    def __enter__(self) -> None:
+        """The call has begun."""
+
+    def __exit__(
+        self,
+        _: type[BaseException] | None,
+        error: BaseException | None,
+        __: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            self._name_collective(error)
+            self._on_failure(error)
+            return
+        self._log.finished = self._number
+        if self.spans is not None and self._began_ns:
+            self._add_span(self.spans)
+
+    def count(self, call: Call) -> None:
+        """Count a call that begins, where traffic is counted."""
+        if self.traffic is not None and call.dtype is not None:
+            self.traffic.begin(call.name, payload_bytes(call, self._peers.rank))
+
+    def count_scheme(self, collective: Collective, rank: int, size: int) -> None:
+        """Count the traffic of a collective that sent no messages of ours."""
+        if self.traffic is not None:
+            self.traffic.add(scheme_traffic(collective, rank, size))
+
+    def last_calls(self, number: int) -> GroupCalls:
+        """Return the last collectives of this rank; none in a group of one. number: so far."""
+        shm = self._peers.shm
+        kernels = EMPTY_LOG if shm is None else shm.logged_calls()
+        calls = self._log.merged(number, kernels) if self._peers.size > 1 else []
+        return GroupCalls(group=self._group, members=list(self._members), calls=calls)
+
+    def _set(self, number: int, call: Call, timeout_s: float | None) -> None:
+        self._number, self._call, self._timeout_s = number, call, timeout_s
+        self._peers.detector.activity = f"{call.name} number {number}"
+
+    def _compare(self, call: Call, timeout_s: float | None) -> None:
+        set_up = self._peers.set_up
+        set_up.tag, set_up.timeout_s = CHECK_TAG, timeout_s
+        try:
+            compare_calls(set_up, call, self._peers.detector.rank_label)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+    def _add_span(self, spans: SpanRecorder) -> None:
+        num_bytes = payload_bytes(self._call, self._peers.rank)
+        spans.add(
+            f"{self._call.name} {self._number}",
+            NETWORK,
+            self._began_ns,
+            now_ns(),
+            collective_detail(self._group, self._members, self._number, num_bytes),
+        )
+
+    def _name_collective(self, error: BaseException) -> None:
+        """Add the collective and the group to errors raised below them."""
+        activity, group = self._peers.detector.activity, self._group
+        if isinstance(error, MismatchError):
+            error.args = (f"collective number {self._number} of group {group}: {error}",)
+        elif isinstance(error, PeerDiedError):
+            error.args = (f"{error}, in {activity} of group {group}",)
+        elif isinstance(error, WaitTimeoutError) and " waited " not in str(error):
+            timeout_s = self._peers.timeout_s if self._timeout_s is None else self._timeout_s
+            error.args = (
+                f"rank {self._peers.rank} waited {timeout_s:g} s in {activity} "
+                f"of group {group} for {error}",
+            )

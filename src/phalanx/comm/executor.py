@@ -1,0 +1,78 @@
+"""Execution of the collectives of a group, each by the route that is chosen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+from phalanx.comm.call_monitor import CallMonitor
+from phalanx.comm.collective import Collective
+from phalanx.comm.collectives import library, over_messages, single_rank
+from phalanx.comm.connections import Connections
+from phalanx.comm.device_transport import DeviceOps, DeviceTransport
+from phalanx.comm.select import Route, Topology, choose_route
+from phalanx.comm.shm import ShmGroup
+
+
+class CollectiveExecutor:
+    """Executor of the collectives of a group on one rank."""
+
+    def __init__(self, peers: Connections, nodes: tuple[int, ...], monitor: CallMonitor) -> None:
+        """nodes: the number of each rank's node; monitor: counts what sends no messages of ours."""
+        self._peers, self._monitor = peers, monitor
+        self._device: DeviceTransport | None = None
+        self._topology = Topology(
+            nodes=nodes,
+            shares_memory=peers.shm is not None,
+            is_emulated=peers.link_emulator is not None,
+        )
+
+    def route(self, collective: Collective) -> Route:
+        """Return the route of `collective`. Raises: ValueError when what it requests is missing."""
+        native = collective.algorithm == "library" and library.is_native(collective.dtype)
+        return choose_route(self._topology, collective, is_native=native)
+
+    def run(self, collective: Collective, route: Route, timeout_s: float | None) -> None:
+        """Execute `collective`; its waits end after `timeout_s`."""
+        peers = self._peers
+        if route == "single":
+            single_rank.run(collective)
+        elif route == "shared":
+            assert peers.shm is not None, "the ranks share memory"
+            self._run_in_memory(peers.shm, timeout_s, collective)
+        elif route == "library":
+            peers.transport.begin(timeout_s)
+            library.run(peers.transport, collective)
+            # MPI does not say what it sent.
+            self._monitor.count_scheme(collective, peers.rank, peers.size)
+        else:
+            peers.transport.begin(timeout_s)
+            shm = peers.intra_node
+            over_messages.run(
+                self._device or peers.transport,
+                collective,
+                route,
+                nodes=self._topology.nodes,
+                run_on_node=partial(self._run_in_memory, shm, timeout_s) if shm else None,
+            )
+            if self._device is not None:
+                self._device.finish()
+
+    @contextmanager
+    def on_device(self, memory: DeviceOps) -> Iterator[None]:
+        """Meanwhile the buffers of collectives lie in memory of a device."""
+        on_host = self._topology
+        self._device = DeviceTransport(self._peers.transport, memory)
+        self._topology = replace(on_host, on_device=True)
+        try:
+            yield
+        finally:
+            self._device, self._topology = None, on_host
+
+    def _run_in_memory(
+        self, shm: ShmGroup, timeout_s: float | None, collective: Collective
+    ) -> None:
+        shm.run(collective, timeout_s)
+        self._monitor.count_scheme(collective, shm.rank, shm.size)
