@@ -115,6 +115,11 @@ def in_this_process(folder: Path, cases: dict[str, Options]) -> None:
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def ranks(forked_ranks: Ranks) -> Ranks:
+    return forked_ranks
+
+
 @pytest.fixture(scope="module")
 def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     """What one process gives for a case, computed once for all that must equal it."""
