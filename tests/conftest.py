@@ -12,6 +12,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from phalanx.errors import UserError
+from phalanx.jobs.runtime import THREAD_POOLS
 from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -26,7 +27,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # On a busy machine: PHALANX_TEST_PATIENCE=4 pytest --timeout 480
 PATIENCE = float(os.environ.get("PHALANX_TEST_PATIENCE", "1"))
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ONE_THREAD = dict.fromkeys(THREAD_POOLS, "1")
 
 
 def long(*values: object) -> ParameterSet:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ONE_THREAD
+
 PROGRAM = """
 import os, sys, time
 print(os.getpid(), os.getcwd(), sys.argv[1:], os.environ.get("WORD"), "torch" in sys.modules)
@@ -31,7 +33,7 @@ def test_files_folder_words_environment_and_exit_code(
     done = subprocess.run(
         [forking_python, program, "sys.exit(3)", "b"],
         cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "WORD": "é"},
+        env={**os.environ, **ONE_THREAD, "WORD": "é"},
         capture_output=True,
         text=True,
     )
