@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.conftest import ONE_THREAD, PATIENCE
 
 PHALANX = Path(sys.executable).with_name("phalanx")
 Phalanx = Callable[..., subprocess.CompletedProcess[str]]
@@ -18,15 +20,26 @@ Started = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def phalanx(tmp_path: Path) -> Phalanx:
     """Runs `phalanx` with words in an empty folder, away from any MNIST of this machine."""
+    return _command([str(PHALANX)], tmp_path, {})
+
+
+@pytest.fixture
+def forked_phalanx(tmp_path: Path, forking_python: Path) -> Phalanx:
+    """Runs the same where PyTorch need not be imported anew, neither by it nor by its ranks."""
+    return _command([str(forking_python), "-m", "phalanx"], tmp_path, ONE_THREAD)
+
+
+def _command(command: list[str], folder: Path, environment: Mapping[str, str]) -> Phalanx:
+    added = {"PHALANX_DATA": str(folder), "COLUMNS": "200", **environment}
 
     def run(*words: str, timeout_s: float = 100) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [str(PHALANX), *words],
-            cwd=tmp_path,
-            env={**os.environ, "PHALANX_DATA": str(tmp_path), "COLUMNS": "200"},
+            [*command, *words],
+            cwd=folder,
+            env={**os.environ, **added},
             capture_output=True,
             text=True,
-            timeout=timeout_s,
+            timeout=timeout_s * PATIENCE,
         )
 
     return run

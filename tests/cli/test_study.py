@@ -25,16 +25,16 @@ def statuses(folder: Path) -> dict[str, str]:
     }
 
 
-def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_study_is_made_once_and_drawn(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     folder = tmp_path / "study"
-    done = phalanx(*TINY, "--study-dir", str(folder))
+    done = forked_phalanx(*TINY, "--study-dir", str(folder))
     assert done.returncode == 0, done.stderr
     assert list(statuses(folder).values()) == ["completed"] * 6
     assert done.stdout.count("completed") == 6  # the rows of the table
     page = (folder / "report.html").read_text()
     assert "rnn-gloo-2x1-b128-s0" in page
 
-    again = phalanx(*TINY, "--study-dir", str(folder))
+    again = forked_phalanx(*TINY, "--study-dir", str(folder))
     assert again.returncode == 0
     assert "6 of 6 runs are there already" in again.stdout
 
@@ -42,7 +42,7 @@ def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> Non
         (("--batch-sizes", "64"), "holds another study"),
         (("--lr", "0.3"), "was begun with other options: --lr 0.001, now 0.3"),
     ):
-        other = phalanx(*TINY, *more, "--study-dir", str(folder))
+        other = forked_phalanx(*TINY, *more, "--study-dir", str(folder))
         assert other.returncode == 2
         assert told in other.stderr
 

@@ -21,10 +21,10 @@ RUNS = [
 ]
 
 
-def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_study_is_made_once_and_drawn(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     folder = tmp_path / "study"
     words = (*TINY, "--study-dir", str(folder))
-    done = phalanx(*words, timeout_s=300)
+    done = forked_phalanx(*words, timeout_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_study(folder).runs == RUNS
     assert {read_run(folder / name).outcome.status for name in RUNS} == {"completed"}
@@ -37,7 +37,7 @@ def test_a_study_is_made_once_and_drawn(phalanx: Phalanx, tmp_path: Path) -> Non
     for words_shown in ("Pipelines, as they ran", "From scratch", "All-reduce on messages"):
         assert words_shown in page
 
-    again = phalanx(*words)
+    again = forked_phalanx(*words)
     assert again.returncode == 0
     assert "6 of 6 runs are there already" in again.stdout
     assert not (folder / "attempts").exists()
