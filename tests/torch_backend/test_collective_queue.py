@@ -8,8 +8,8 @@ import torch
 from torch.distributed import DistBackendError
 
 from phalanx.comm.errors import WaitTimeoutError
-from phalanx.torch_backend.collective_queue import CollectiveQueue
-from phalanx.torch_backend.work import CoalescedWork, QueuedWork, to_seconds
+from phalanx.torch_backend.collective_queue import CollectiveQueue, QueuedWork
+from phalanx.torch_backend.work import CoalescedWork, to_seconds
 
 
 def work(call: object, queue: CollectiveQueue) -> QueuedWork:

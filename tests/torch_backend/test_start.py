@@ -37,7 +37,7 @@ def test_import_torch_makes_mpi_known_and_loads_nothing() -> None:
     )
     names = ["phalanx", "phalanx.errors", "phalanx.launch", "phalanx.launch.detect"]
     names += ["phalanx.launch.variables", "phalanx.torch_backend"]
-    names += ["phalanx.torch_backend.register"]
+    names += ["phalanx.torch_backend.register", "phalanx.torch_backend.torch_patches"]
     assert run("-c", program).strip() == str(names)
     under_torchrun = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
     assert run("-c", program, **under_torchrun).strip() == str(names)
@@ -85,7 +85,7 @@ def test_rank_0_says_once_that_the_backend_is_missing() -> None:
     ],
 )
 def test_other_backends_with_mpi_in_their_names(backend: str | None, expected: bool) -> None:
-    from phalanx.torch_backend.register import names_mpi
+    from phalanx.torch_backend.torch_patches import names_mpi
 
     assert names_mpi(backend) is expected
 

@@ -7,26 +7,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import Any
 
+from torch import Tensor
+from torch.futures import Future
 
-class Task(Protocol):
-    @property
-    def text(self) -> str:
-        """Name of the call in error messages."""
-
-    @property
-    def error(self) -> BaseException | None:
-        """The exception of a failed call, else None."""
-
-    def wait(self) -> bool:
-        """Block until the call has completed."""
-
-    def run(self) -> None:
-        """Run the call; store its exception."""
-
-    def finish(self) -> None:
-        """Wake the waiters and run callbacks, which may submit more tasks."""
+from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
+from phalanx.torch_backend.tensors import TensorStaging
+from phalanx.torch_backend.work import PendingWork
 
 
 class _ThreadQueue(threading.local):
@@ -49,8 +37,8 @@ class CollectiveQueue:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._unfinished: deque[Task] = deque()
+        self._tasks: SimpleQueue[QueuedWork | None] = SimpleQueue()
+        self._unfinished: deque[QueuedWork] = deque()
         self._submitting = threading.Lock()
         # Reentrant only because RLock knows its owner; no thread takes it twice.
         self._running = threading.RLock()
@@ -60,11 +48,15 @@ class CollectiveQueue:
         _QUEUES.add(self)
 
     def run_inline(self, call: Callable[[], object]) -> bool:
-        """Run `call` on this thread; False, without running it, when the queue is not empty."""
+        """Run `call` on this thread; False, without running it, when the queue is not empty.
+
+        Raises: DistBackendError for an error of the engine."""
         if not self.try_begin():
             return False
         try:
             call()
+        except ENGINE_ERRORS as error:
+            raise to_torch_error(error) from None
         finally:
             self.end()
         return True
@@ -89,7 +81,7 @@ class CollectiveQueue:
         owned: bool = self._running._is_owned()  # type: ignore[attr-defined]
         return owned and not self._is_over
 
-    def submit(self, task: Task) -> None:
+    def submit(self, task: QueuedWork) -> None:
         with self._submitting:
             if self._is_closed:
                 raise RuntimeError(f"{task.text}: the group has been destroyed")
@@ -116,7 +108,7 @@ class CollectiveQueue:
         self._do(task)
         return True
 
-    def unfinished(self) -> list[Task]:
+    def unfinished(self) -> list[QueuedWork]:
         """Return the submitted tasks that have not completed, the running one first."""
         return list(self._unfinished)
 
@@ -151,12 +143,58 @@ class CollectiveQueue:
             self._do(task)
             del task  # free its tensors before blocking for the next one
 
-    def _do(self, task: Task) -> None:
+    def _do(self, task: QueuedWork) -> None:
         with self._running:
             task.run()
         self._unfinished.popleft()
         self._finished += 1
         task.finish()
+
+
+class QueuedWork(PendingWork):
+    """Work of a collective in the queue of its group."""
+
+    def __init__(
+        self,
+        call: Callable[[], object],
+        results: list[Tensor],
+        text: str,
+        queue: CollectiveQueue,
+        staging: TensorStaging | None = None,
+    ) -> None:
+        super().__init__(results, text, staging)
+        self._call: Callable[[], object] | None = call
+        self._queue = queue
+
+    def run(self) -> None:
+        assert self._call is not None
+        try:
+            self._call()
+        except BaseException as error:  # noqa: BLE001  raised by `wait`
+            self.error = to_torch_error(error)
+        self._call = None  # free the tensors that it holds
+
+    def get_future(self) -> Future[Any]:
+        self.run_until_done()
+        return super().get_future()
+
+    def run_until_done(self) -> None:
+        """On the worker thread, run the queue up to this collective.
+
+        Callbacks of an earlier collective may wait for this one, as those of PowerSGD do, on the
+        only thread that could run it."""
+        if self._queue.is_worker():
+            run_until(lambda: self._is_done)
+
+    def _wait_until_done(self, timeout_s: float | None) -> None:
+        if self._queue.is_inside():
+            raise RuntimeError(
+                f"{self.text}: awaited in the middle of another collective of this thread, by a "
+                "signal handler; it can only run after that. Set a flag in the handler, and call "
+                "collectives after the one that it came in"
+            )
+        self.run_until_done()
+        super()._wait_until_done(timeout_s)
 
 
 def run_until(done: Callable[[], bool]) -> None:

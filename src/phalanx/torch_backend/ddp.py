@@ -8,20 +8,16 @@ node can access; from then on it is reduced in place, without copies.
 from __future__ import annotations
 
 import errno
-import functools
-import inspect
 import math
 import os
 import resource
 import sys
 import warnings
 import weakref
-from typing import Any
 
 import torch
 from torch import Tensor, UntypedStorage
 from torch.autograd import graph
-from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.settings import Settings
@@ -146,37 +142,3 @@ def bucket_cap_mb(ranks: int, cache_bytes: int, model_bytes: int) -> int:
     from which the peers read them. Larger for models that would have too many buckets."""
     in_cache = min(25, cache_bytes // 2 // ranks // MEGABYTE)
     return max(1, in_cache, math.ceil(model_bytes / MOST_BUCKETS / MEGABYTE))
-
-
-def patch_ddp() -> None:
-    """Patch `DistributedDataParallel` to register each new module with its process group."""
-    original = DistributedDataParallel.__init__
-    if getattr(original, "patched_by_phalanx", False):
-        return
-    signature = inspect.signature(original)
-
-    @functools.wraps(original)
-    def patched_init(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs).arguments
-        group = _group_of(given)
-        buckets: DDPBuckets | None = getattr(group, "buckets", None)
-        chosen = {"bucket_cap_mb", "bucket_cap_mb_list"} & given.keys()
-        cap_mb = None if buckets is None else buckets.cap_mb(given["module"])
-        if cap_mb is not None and not chosen:
-            kwargs["bucket_cap_mb"] = cap_mb
-        original(self, *args, **kwargs)
-        if buckets is not None:
-            buckets.add_module(self)
-
-    patched_init.patched_by_phalanx = True  # type: ignore[attr-defined]
-    DistributedDataParallel.__init__ = patched_init  # type: ignore[method-assign]
-
-
-def _group_of(arguments: dict[str, Any]) -> Any:
-    """Return the process group of a DDP module with these constructor arguments."""
-    mesh = arguments.get("device_mesh")
-    if mesh is not None and mesh.ndim == 1:
-        return mesh.get_group(mesh_dim=0)
-    if arguments.get("process_group") is not None:
-        return arguments["process_group"]
-    return c10d._get_default_group() if c10d.is_initialized() else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch.distributed import DistBackendError
 
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
@@ -19,11 +17,3 @@ def to_torch_error(error: BaseException) -> BaseException:
     if isinstance(error, WaitTimeoutError):
         return DistBackendError(f"Timed out waiting: {error}")
     return DistBackendError(str(error)) if isinstance(error, ENGINE_ERRORS) else error
-
-
-def call_with_torch_errors(call: Callable[[], object]) -> None:
-    """Call, and raise engine errors as `DistBackendError`."""
-    try:
-        call()
-    except ENGINE_ERRORS as error:
-        raise to_torch_error(error) from None

@@ -50,19 +50,18 @@ class PinnedHostStaging(TensorStaging):
         self._stored: Any = None
 
     def load(self) -> None:
-        with torch.no_grad(), self._streams.stream(self._stream):
+        with self._streams.stream(self._stream):
             self._stream.wait_event(self._ready)
-            self._multiply()
-            for tensor, copy, factor in self._loads:
-                copy.copy_(tensor if factor is None else tensor * factor, non_blocking=True)
+            super().load()
+            for tensor, _, _ in self._loads:
                 tensor.record_stream(self._stream)
         self._stream.record_event().synchronize()
 
     def store(self) -> None:
-        with torch.no_grad(), self._streams.stream(self._stream):
+        with self._streams.stream(self._stream):
             self._stream.wait_event(self._ready)
-            for tensor, copy in self._stores:
-                tensor.copy_(copy, non_blocking=True)
+            super().store()
+            for tensor, _ in self._stores:
                 tensor.record_stream(self._stream)
         self._stored = self._stream.record_event()
 

@@ -18,14 +18,10 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 from phalanx.comm import kernels
 from phalanx.comm.join_world import check_hosts, report_binding
 from phalanx.comm.world import World
-from phalanx.torch_backend.c10d_patches import patch_set_pg_timeout, patch_split_group
-from phalanx.torch_backend.ddp import patch_ddp
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.exit_hooks import install_exit_hooks
-from phalanx.torch_backend.monitored_barrier import patch_monitored_barrier
 from phalanx.torch_backend.multi_backend import MultiBackendProcessGroup
 from phalanx.torch_backend.process_group import ProcessGroupMPI
-from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 from phalanx.torch_backend.rendezvous import (
     Rendezvous,
     caller_locals,
@@ -39,7 +35,7 @@ from phalanx.torch_backend.rendezvous import (
 )
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.store import LazyStore, open_store
-from phalanx.torch_backend.torch_compile import exclude_from_dynamo
+from phalanx.torch_backend.torch_patches import patch_for_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,12 +102,8 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         _GROUP_OPTIONS.reset(token)
 
 
-def create(ranks: list[int]) -> ProcessGroupMPIBase:
+def create(ranks: list[int]) -> ProcessGroupMPI:
     """Create the process group of `ranks`, which hold this rank; an empty list: all ranks."""
-    patch_monitored_barrier()
-    patch_set_pg_timeout()
-    patch_split_group()
-    patch_ddp()
     options = _GROUP_OPTIONS.get()
     session = options.session or _get_or_create_session(ranks, options.timeout)
     engine = session.world.group
@@ -146,7 +138,7 @@ def open_default_store() -> None:
     Raises: RuntimeError when it is not open and only the members of the new group call.
     """
     default = c10d._world.default_pg
-    store = default.get_group_store() if isinstance(default, ProcessGroupMPIBase) else None
+    store = default.get_group_store() if isinstance(default, ProcessGroupMPI) else None
     if isinstance(store, LazyStore):
         if caller_locals("_new_group_with_tag").get("use_local_synchronization"):
             store.opened()
@@ -168,7 +160,7 @@ def _get_or_create_session(
 ) -> Session:
     """Return the session of the existing groups, else start one, collectively on all ranks."""
     for group in c10d._world.pg_map:
-        if isinstance(group, ProcessGroupMPIBase):
+        if isinstance(group, ProcessGroupMPI):
             return group.session
     if ranks and len(ranks) != c10d._get_default_group().size():
         raise RuntimeError(
@@ -183,7 +175,7 @@ def _get_or_create_session(
     _report_kernels(session.world)
     session.world.recorder.label = "backend mpi"
     install_exit_hooks(session)
-    exclude_from_dynamo("phalanx.torch_backend")
+    patch_for_groups()
     return session
 
 

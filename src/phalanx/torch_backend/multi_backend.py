@@ -17,8 +17,8 @@ class MultiBackendProcessGroup(ProcessGroupMPI):
     def __init__(self, *args: Any, other_backends: Mapping[str, Any]) -> None:
         super().__init__(*args)
         self._other_backends = dict(other_backends)
-        mpi_devices = [device for device in self._devices if device.type not in other_backends]
-        self._devices = mpi_devices + [torch.device(kind) for kind in other_backends]
+        mine = [device for device in self._context.devices if device.type not in other_backends]
+        self._context.devices = mine + [torch.device(kind) for kind in other_backends]
 
     def _get_backend(self, device: torch.device) -> Any:
         if device.type in self._other_backends:

@@ -14,6 +14,7 @@ from torch.futures import Future
 
 from phalanx.comm.messages import MessageRequest
 from phalanx.torch_backend.errors import to_torch_error
+from phalanx.torch_backend.tensors import TensorStaging
 from phalanx.torch_backend.work import PendingWork
 
 MIN_SLEEP_S, MAX_SLEEP_S = 100e-6, 1e-3
@@ -26,38 +27,33 @@ class PointToPointWork(PendingWork):
     def __init__(
         self,
         request: MessageRequest,
-        results: list[Tensor],
+        tensor: Tensor,
         text: str,
+        staging: TensorStaging,
+        progress_thread: ProgressThread,
         *,
         timeout_s: float,
         source: int | None,
-        store: Callable[[], None],
-        poll_in_background: Callable[[PointToPointWork], None],
     ) -> None:
-        """store: copies a staged result back; poll_in_background: adds it to a ProgressThread."""
-        super().__init__(results, text)
+        super().__init__([tensor], text, staging)
         self._request, self._source, self._timeout_s = request, source, timeout_s
-        self._store, self._poll_in_background = store, poll_in_background
+        self._store, self._progress_thread = staging.store, progress_thread
         self._polling = threading.Lock()
 
     def is_completed(self) -> bool:
         return self.poll()
 
-    def is_success(self) -> bool:
-        return self.poll() and self._error is None
-
     def source_rank(self) -> int:
-        return self._source_rank()
-
-    def _source_rank(self) -> int:
         if not self._is_done or self._source is None:
-            raise RuntimeError(f"{self._text} has no source rank (yet)")
+            raise RuntimeError(f"{self.text} has no source rank (yet)")
         return self._source
+
+    _source_rank = source_rank
 
     def get_future(self) -> Future[Any]:
         future = super().get_future()
         if not self._is_done:
-            self._poll_in_background(self)
+            self._progress_thread.add(self)
         return future
 
     def poll(self) -> bool:
@@ -72,7 +68,7 @@ class PointToPointWork(PendingWork):
     def _wait_until_done(self, timeout_s: float | None) -> None:
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         if not self._polling.acquire(timeout=limit_s):
-            raise DistBackendError(f"{self._text} was not over after {limit_s:g} s")
+            raise DistBackendError(f"{self.text} was not over after {limit_s:g} s")
         try:
             if not self._is_done:
                 self._complete_if(partial(self._wait_for_request, limit_s))
@@ -91,7 +87,7 @@ class PointToPointWork(PendingWork):
                 self._source = self._request.source
             self._store()
         except Exception as error:  # noqa: BLE001  raised by `wait`
-            self._error = to_torch_error(error)
+            self.error = to_torch_error(error)
         self.finish()
 
 

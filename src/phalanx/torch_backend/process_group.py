@@ -2,11 +2,400 @@
 
 from __future__ import annotations
 
-from phalanx.torch_backend.data_movement import DataMovementMixin
-from phalanx.torch_backend.monitored_barrier import MonitoredBarrierMixin
-from phalanx.torch_backend.point_to_point import PointToPointMixin
-from phalanx.torch_backend.reductions import ReductionsMixin
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+from torch._C._distributed_c10d import AllreduceOptions
+from torch.autograd import profiler as torch_profiler
+from torch.distributed import Work
+
+from phalanx.comm.group import Group
+from phalanx.comm.traffic import TrafficCounter
+from phalanx.torch_backend.call_context import CallContext
+from phalanx.torch_backend.ddp import DDPBuckets
+from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
+from phalanx.torch_backend.monitored_barrier import monitored_barrier
+from phalanx.torch_backend.reduce_ops import get_reduction
+from phalanx.torch_backend.session import Session
+from phalanx.torch_backend.sparse import check_sparse, sum_sparse
+from phalanx.torch_backend.tensors import buffer_of, is_plain
+from phalanx.torch_backend.torch_call import TorchCall, make_options, split_buffer
+from phalanx.torch_backend.work import CompletedWork
+
+if TYPE_CHECKING:
+
+    class ProcessGroup:
+        """Stub for type checks: PyTorch declares overloads, of which the methods take any."""
+
+        def __init__(self, rank: int, size: int) -> None: ...
+else:
+    from torch.distributed import ProcessGroup
+
+Tensors = list[Tensor] | Tensor
+Lists = list[list[Tensor]] | list[Tensor]
 
 
-class ProcessGroupMPI(ReductionsMixin, DataMovementMixin, PointToPointMixin, MonitoredBarrierMixin):
-    """All collectives of torch.distributed on a `comm.Group`."""
+class ProcessGroupMPI(ProcessGroup):
+    """One rank's part in a group, on a `comm.Group`; PyTorch calls the methods by their names.
+
+    Each method is a translation: a `TorchCall` checks the arguments, stages the tensors, and runs
+    or queues a call of the engine. `opts`, `timeout`, `op` and `root` are PyTorch's overloads, see
+    `make_options`. Behind the collectives: what PyTorch asks of any backend.
+    """
+
+    def __init__(
+        self, engine: Group, session: Session, store: dist.Store | None, name: str
+    ) -> None:
+        super().__init__(engine.rank, engine.size)
+        self._engine, self.session, self._store = engine, session, store
+        self._desc = "undefined"
+        self._context = CallContext(engine, session, name)
+        self._queue, self._completed = self._context.queue, self._context.completed
+        self.buckets = DDPBuckets(engine.shm, session.world.settings)
+
+    # -- reductions --------------------------------------------------------------------------------
+
+    def allreduce(
+        self, tensors: Tensors, opts: Any = None, timeout: Any = None, *, op: Any = None
+    ) -> Work:
+        if type(opts) is not AllreduceOptions:
+            opts = make_options(AllreduceOptions, opts, timeout, op=op)
+        elif (
+            not opts.asyncOp
+            and not torch_profiler._is_profiler_enabled
+            and type(tensors) is list
+            and self._all_reduce_inline(tensors, opts)
+        ):
+            return self._completed
+        call = TorchCall(self._context, "all_reduce", AllreduceOptions, opts)
+        if type(tensors) is list and len(tensors) == 1 and tensors[0].is_sparse:
+            check_sparse(tensors[0], call.reduction(tensors[0]), call.label)
+            return call.run(partial(sum_sparse, tensors[0], self._engine), tensors)
+        tensor = call.tensor(tensors)
+        is_bucket = self.buckets.share_if_bucket(tensor)
+        call.stage_reduction(tensor)
+        work = call.run(
+            partial(self._engine.all_reduce, call.term(tensor, is_written=True)),
+            [tensor],
+            is_inline=is_bucket and self.buckets.runs_inline,
+        )
+        return CompletedWork([tensor]) if is_bucket and work is self._completed else work
+
+    def _all_reduce_inline(self, tensors: list[Tensor], opts: Any) -> bool:
+        """Run the common case in few Python steps: one plain tensor, an empty queue. False: another
+        case, nothing was done."""
+        context = self._context
+        if context.closed_reason is not None or len(tensors) != 1 or not is_plain(tensors[0]):
+            return False
+        engine, queue = context.engine, context.queue
+        tensor, timeout = tensors[0], opts.timeout
+        try:
+            reduction = get_reduction(tensor.dtype, hash(opts.reduceOp))
+        except TypeError:
+            return False
+        if reduction.scales or not queue.try_begin():
+            return False
+        try:
+            engine.all_reduce(
+                buffer_of(tensor),
+                reduction.op,
+                divisor=engine.size if reduction.is_average else 1.0,
+                timeout_s=timeout.total_seconds() if timeout.days >= 0 and timeout else None,
+            )
+        except ENGINE_ERRORS as error:
+            raise to_torch_error(error) from None
+        finally:
+            queue.end()
+        return True
+
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
+        opts = make_options(AllreduceOptions, opts)
+        calls = [([tensor],) for tensor in tensors]
+        return self._context.run_all("all_reduce_coalesced", self.allreduce, calls, opts, tensors)
+
+    def reduce(
+        self, tensors: Tensors, opts: Any = None, op: Any = None, *timeout: Any, root: Any = None
+    ) -> Work:
+        opts = make_options(c10d.ReduceOptions, opts, *timeout, op=op, root=root)
+        call = TorchCall(self._context, "reduce", c10d.ReduceOptions, opts)
+        tensor, root = call.tensor(tensors), call.root()
+        call.stage_reduction(tensor)
+        term = call.term(tensor, is_written=self._engine.rank == root)
+        return call.run(partial(self._engine.reduce, term, root=root), [tensor])
+
+    def reduce_scatter(
+        self, outputs: Tensors, inputs: Lists, opts: Any = None, timeout: Any = None, **op: Any
+    ) -> Work:
+        kind = c10d.ReduceScatterOptions
+        call = TorchCall(self._context, "reduce_scatter", kind, opts, timeout, **op)
+        output, terms = call.tensor(outputs), call.tensor_per_rank(inputs)
+        target = call.stage_reduction(output).output(output)
+        buffers = [call.term(term) for term in terms]
+        return call.run(partial(self._engine.reduce_scatter, target, buffers), [output], terms)
+
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        call = TorchCall(self._context, "reduce_scatter_single", c10d.ReduceScatterOptions, opts)
+        call.tensor(input)
+        call.check_full("input", input, "output", output)
+        target = call.stage_reduction(call.tensor(output)).output(output)
+        buffers = call.equal_parts(call.term(input))
+        return call.run(partial(self._engine.reduce_scatter, target, buffers), [output], [input])
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
+        opts = make_options(c10d.ReduceScatterOptions, opts)
+        calls = list(zip(outputs, inputs, strict=True))
+        name, each = "reduce_scatter_coalesced", self.reduce_scatter_single
+        return self._context.run_all(name, each, calls, opts, outputs)
+
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # -- movement of data --------------------------------------------------------------------------
+
+    def broadcast(
+        self, tensors: Tensors, opts: Any = None, timeout: Any = None, *, root: Any = None
+    ) -> Work:
+        call = TorchCall(
+            self._context, "broadcast", c10d.BroadcastOptions, opts, timeout, root=root
+        )
+        tensor, root = call.tensor(tensors), call.root()
+        staging = call.stage(tensor)
+        is_root = self._engine.rank == root
+        buffer = staging.input(tensor) if is_root else staging.output(tensor)
+        return call.run(partial(self._engine.broadcast, buffer, root=root), [tensor])
+
+    def allgather(
+        self, outputs: Lists, inputs: Tensors, opts: Any = None, timeout: Any = None
+    ) -> Work:
+        call = TorchCall(self._context, "all_gather", c10d.AllgatherOptions, opts, timeout)
+        tensor = call.tensor(inputs)
+        received = call.tensor_per_rank(outputs, like=tensor)
+        staging = call.stage(tensor)
+        targets = [staging.output(each) for each in received]
+        sent = staging.input(tensor)
+        return call.run(partial(self._engine.all_gather, targets, sent), received, [tensor])
+
+    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
+        call = TorchCall(self._context, "all_gather_single", c10d.AllgatherOptions, opts)
+        call.check_dtypes([call.tensor(input), call.tensor(output)])
+        call.check_full("output", output, "input", input)
+        staging = call.stage(input)
+        targets = call.equal_parts(staging.output(output))
+        sent = staging.input(input)
+        return call.run(partial(self._engine.all_gather, targets, sent), [output], [input])
+
+    def allgather_coalesced(
+        self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
+        """output_lists[rank] are the tensors of that rank."""
+        opts = make_options(c10d.AllgatherOptions, opts)
+        by_input = zip(*output_lists, strict=True)
+        calls = [([list(o)], [i]) for o, i in zip(by_input, inputs, strict=True)]
+        results = [tensor for outputs in output_lists for tensor in outputs]
+        return self._context.run_all("all_gather_coalesced", self.allgather, calls, opts, results)
+
+    def all_gather_single_coalesced(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
+    ) -> Work:
+        opts = make_options(c10d.AllgatherOptions, opts)
+        calls = list(zip(outputs, inputs, strict=True))
+        name, each = "all_gather_single_coalesced", self.all_gather_single
+        return self._context.run_all(name, each, calls, opts, outputs)
+
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(
+        self, outputs: Lists, inputs: Tensors, opts: Any = None, timeout: Any = None, **root: Any
+    ) -> Work:
+        call = TorchCall(self._context, "gather", c10d.GatherOptions, opts, timeout, **root)
+        tensor, root_rank = call.tensor(inputs), call.root()
+        is_root = self._engine.rank == root_rank
+        received = call.tensor_per_rank(outputs, like=tensor) if is_root else []
+        staging = call.stage(tensor)
+        targets = [staging.output(each) for each in received] if is_root else None
+        sent = staging.input(tensor)
+        collective = partial(self._engine.gather, targets, sent, root=root_rank)
+        return call.run(collective, received, [tensor])
+
+    def scatter(
+        self, outputs: Tensors, inputs: Lists, opts: Any = None, timeout: Any = None, **root: Any
+    ) -> Work:
+        call = TorchCall(self._context, "scatter", c10d.ScatterOptions, opts, timeout, **root)
+        tensor, root_rank = call.tensor(outputs), call.root()
+        is_root = self._engine.rank == root_rank
+        sent = call.tensor_per_rank(inputs, like=tensor) if is_root else []
+        staging = call.stage(tensor)
+        target = staging.output(tensor)
+        buffers = [staging.input(each) for each in sent] if is_root else None
+        collective = partial(self._engine.scatter, target, buffers, root=root_rank)
+        return call.run(collective, [tensor], sent)
+
+    def alltoall(
+        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None, timeout: Any = None
+    ) -> Work:
+        call = TorchCall(self._context, "all_to_all", c10d.AllToAllOptions, opts, timeout)
+        sent = call.tensor_per_rank([inputs])
+        received = call.tensor_per_rank([outputs], like=sent[self._engine.rank])
+        staging = call.stage(sent[self._engine.rank])
+        targets = [staging.output(each) for each in received]
+        buffers = [staging.input(each) for each in sent]
+        return call.run(partial(self._engine.all_to_all, targets, buffers), received, sent)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        input: Tensor,  # noqa: A002
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        opts: Any = None,
+        timeout: Any = None,
+    ) -> Work:
+        call = TorchCall(self._context, "all_to_all_single", c10d.AllToAllOptions, opts, timeout)
+        call.check_dtypes([call.tensor(input), call.tensor(output)])
+        received = call.split_counts(output_split_sizes, output, "output")
+        sent = call.split_counts(input_split_sizes, input, "input")
+        staging = call.stage(input)
+        targets = split_buffer(staging.output(output), received)
+        buffers = split_buffer(staging.input(input), sent)
+        return call.run(partial(self._engine.all_to_all, targets, buffers), [output], [input])
+
+    alltoall_base = all_to_all_single
+
+    # -- barriers and messages ---------------------------------------------------------------------
+
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None, **_: Any) -> Work:
+        call = TorchCall(self._context, "barrier", c10d.BarrierOptions, opts, timeout)
+        return call.run(self._engine.barrier, [])
+
+    def monitored_barrier(
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        call = TorchCall(self._context, "monitored_barrier", c10d.BarrierOptions)
+        timeout_s = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        monitored_barrier(call, self._engine, timeout_s, wait_all_ranks=wait_all_ranks)
+
+    def send(self, tensors: list[Tensor], dest: int, tag: int = 0) -> Work:
+        call = TorchCall(self._context, "send")
+        tensor, dest = call.tensor(tensors), call.rank(dest, "dst")
+        staging = self._context.stage_on_host(tensor)
+        buffer = staging.input(tensor)
+        self._context.check_open("send")
+        staging.load()
+        request = self._engine.send(buffer, dest=dest, tag=tag)
+        work = self._context.add_message(request, tensor, staging, f"send to rank {dest}")
+        if not work.poll():
+            self._context.progress_thread.add(work)  # the program may compute before it waits
+        return work
+
+    def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Work:
+        TorchCall(self._context, "recv").rank(source, "src")
+        return self._receive(tensors, source, tag, f"recv from rank {source}")
+
+    def recv_anysource(self, tensors: list[Tensor], tag: int = 0) -> Work:
+        return self._receive(tensors, None, tag, "recv from any rank")
+
+    def _receive(self, tensors: list[Tensor], source: int | None, tag: int, text: str) -> Work:
+        tensor = TorchCall(self._context, "recv").tensor(tensors)
+        staging = self._context.stage_on_host(tensor)
+        buffer = staging.output(tensor)
+        self._context.check_open("recv")
+        request = self._engine.receive(buffer, source=source, tag=tag)
+        return self._context.add_message(request, tensor, staging, text, source)
+
+    def _start_coalescing(self, device: torch.device) -> None:  # noqa: ARG002
+        self._context.start_coalescing()
+
+    def _end_coalescing(self, device: torch.device) -> Work:  # noqa: ARG002
+        return self._context.end_coalescing()
+
+    # -- name and backend --------------------------------------------------------------------------
+
+    def name(self) -> str:
+        return "mpi"
+
+    getBackendName = _get_backend_name = name  # noqa: N815
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._context.group_name
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._context.group_name = name
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._desc
+
+    def setGroupDesc(self, desc: str) -> None:  # noqa: N802
+        self._desc = desc
+
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
+
+    def get_group_store(self) -> dist.Store | None:
+        return self._store
+
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return self._context.devices
+
+    def _get_backend(self, device: torch.device) -> Any:
+        if device.type in {own.type for own in self._context.devices}:
+            return self
+        raise RuntimeError(f"No backend type associated with device type {device.type}")
+
+    @property
+    def options(self) -> Any:
+        return c10d.Backend.Options("mpi", timedelta(seconds=self._engine.timeout_s))
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:  # noqa: ARG002
+        return False
+
+    def eager_connect_single_device(self, device: torch.device | None) -> None:
+        pass
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        self._context.wait_for_pending()
+
+    def _set_sequence_number_for_group(self) -> None:
+        pass
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._engine.sequence
+
+    @property
+    def traffic(self) -> TrafficCounter | None:
+        """Counters of the bytes that this rank sends and receives; None (default): not counted.
+
+        Groups created later share the counters of the default group."""
+        return self._engine.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: TrafficCounter | None) -> None:
+        self._engine.traffic = traffic
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the timeout of later calls that pass none."""
+        self._engine.timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = setTimeout = set_timeout  # noqa: N815
+
+    def shutdown(self) -> None:
+        """Complete the submitted collectives and free all resources. Collective."""
+        self._context.shutdown()
+
+    def abort(self) -> None:
+        """Abort the group: its waits end with an error, here and on the peers."""
+        self._context.abort()

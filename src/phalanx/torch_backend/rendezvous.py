@@ -19,7 +19,7 @@ from phalanx.comm.sockets.meeting import Address, Listener
 from phalanx.comm.sockets.stand_in import StandIn
 from phalanx.comm.world import World
 from phalanx.launch.detect import TORCHRUN_SIGN, detect, detect_mpi
-from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
+from phalanx.torch_backend.process_group import ProcessGroupMPI
 
 _RESTARTS = (
     "TORCHELASTIC_RESTART_COUNT"  # the store still holds addresses of ranks before a restart
@@ -53,7 +53,7 @@ def find_rendezvous(arguments: Mapping[str, Any], environ: Mapping[str, str]) ->
         return None
     if arguments["global_ranks_in_group"]:
         default = c10d._get_default_group()
-        if isinstance(default, ProcessGroupMPIBase):
+        if isinstance(default, ProcessGroupMPI):
             return None  # its ranks are connected already
         return _rendezvous(c10d._get_default_store(), default.rank(), default.size(), environ)
     if arguments["group_size"] != -1:

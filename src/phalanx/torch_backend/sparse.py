@@ -7,10 +7,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
+from phalanx.torch_backend.reduce_ops import Reduction
 from phalanx.torch_backend.tensors import buffer_of
 
 MAX_DIMS = 14
+
+
+def check_sparse(tensor: Tensor, reduction: Reduction, label: str) -> None:
+    """Check that `sum_sparse` can reduce `tensor`. Raises: TypeError that begins with `label`."""
+    if reduction != Reduction(ReduceOp.SUM):
+        raise TypeError(f"{label}: sparse tensors can only be summed")
+    if not tensor.is_cpu or len(tensor.shape) > MAX_DIMS - 2:
+        raise TypeError(
+            f"{label}: a sparse tensor must be on the CPU, of no more than {MAX_DIMS - 2} "
+            "dimensions"
+        )
 
 
 def sum_sparse(tensor: Tensor, engine: Group, timeout_s: float | None) -> None:

@@ -91,33 +91,21 @@ class LazyStore(Store):
             )
         return self._opened
 
-    def set(self, key: str, value: Any) -> None:
-        self.opened().set(key, value)
-
-    def get(self, key: str) -> Any:
-        return self.opened().get(key)
-
-    def add(self, key: str, amount: int) -> int:
-        return self.opened().add(key, amount)
-
-    def compare_set(self, key: str, expected: Any, desired: Any) -> Any:
-        return self.opened().compare_set(key, expected, desired)
-
-    def wait(self, *arguments: Any) -> None:
-        self.opened().wait(*arguments)
-
-    def check(self, keys: list[str]) -> bool:
-        return self.opened().check(keys)
-
-    def delete_key(self, key: str) -> bool:
-        return self.opened().delete_key(key)
-
-    def num_keys(self) -> int:
-        return self.opened().num_keys()
-
     def set_timeout(self, timeout: timedelta) -> None:
         if self._opened is not None:
             self._opened.set_timeout(timeout)
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def method(self: LazyStore, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.opened(), name)(*args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+for _name in ("set", "get", "add", "compare_set", "wait", "check", "delete_key", "num_keys"):
+    setattr(LazyStore, _name, _forwarded(_name))
 
 
 def _listen(on_one_node: bool) -> tuple[list[socket.socket], str]:

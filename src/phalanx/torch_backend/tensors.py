@@ -84,18 +84,15 @@ class TensorStaging:
 
     def load(self) -> None:
         with torch.no_grad():
-            self._multiply()
+            for tensor, scale in self._scales:
+                tensor.mul_(scale)
             for tensor, copy, factor in self._loads:
-                copy.copy_(tensor if factor is None else tensor * factor)
-
-    def _multiply(self) -> None:
-        for tensor, factor in self._scales:
-            tensor.mul_(factor)
+                copy.copy_(tensor if factor is None else tensor * factor, non_blocking=True)
 
     def store(self) -> None:
         with torch.no_grad():
             for tensor, copy in self._stores:
-                tensor.copy_(copy)
+                tensor.copy_(copy, non_blocking=True)
 
     def _buffer(self, tensor: Tensor, *, is_read: bool, is_written: bool) -> Buffer:
         if self._is_usable_in_place(tensor):

@@ -12,13 +12,12 @@ from torch import Tensor
 from torch.distributed import DistBackendError, Work
 from torch.futures import Future
 
-from phalanx.torch_backend.collective_queue import CollectiveQueue, run_until
-from phalanx.torch_backend.errors import to_torch_error
+from phalanx.torch_backend.tensors import TensorStaging
 
 
 def to_seconds(timeout: timedelta | None) -> float | None:
     """Return seconds; None for PyTorch's "default timeout", which is zero or negative."""
-    if timeout is None or timeout <= timedelta(0):
+    if timeout is None or timeout.days < 0 or not timeout:
         return None
     return timeout.total_seconds()
 
@@ -62,38 +61,30 @@ class CompletedWork(Work):
 class PendingWork(Work):
     """Base of works that another thread completes."""
 
-    def __init__(self, results: list[Tensor], text: str) -> None:
+    def __init__(
+        self, results: list[Tensor], text: str, staging: TensorStaging | None = None
+    ) -> None:
         """results: value of the future; text: name of the call in error messages."""
         super().__init__()
-        self._results, self._text = results, text
-        self._error: BaseException | None = None
+        self._results, self.text, self._staging = results, text, staging
+        self.error: BaseException | None = None
         self._is_done = False
         self._done = threading.Lock()
         self._done.acquire()
         self._guard = threading.Lock()
         self._promise: Future[Any] | None = None
         self._future: Future[Any] | None = None
-        self.sync_stream: Callable[[], None] | None = None
-        """For GPU tensors: makes the current stream wait for the copy back."""
         self.on_end: Callable[[], None] | None = None
         """Ends the event of a profiler."""
-
-    @property
-    def text(self) -> str:
-        return self._text
-
-    @property
-    def error(self) -> BaseException | None:
-        return self._error
 
     def is_completed(self) -> bool:
         return self._is_done
 
     def is_success(self) -> bool:
-        return self._is_done and self._error is None
+        return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
-        return self._error
+        return self.error
 
     def result(self) -> list[Tensor]:
         self.wait()
@@ -109,10 +100,10 @@ class PendingWork(Work):
         """
         if not self._is_done:
             self._wait_until_done(to_seconds(timeout))
-        if self._error is not None:
-            raise self._error
-        if self.sync_stream is not None:
-            self.sync_stream()
+        if self.error is not None:
+            raise self.error
+        if self._staging is not None:
+            self._staging.sync_stream()
         return True
 
     def get_future(self) -> Future[Any]:
@@ -140,59 +131,18 @@ class PendingWork(Work):
 
     def _wait_until_done(self, timeout_s: float | None) -> None:
         if not self._done.acquire(timeout=-1 if timeout_s is None else timeout_s):
-            raise DistBackendError(f"{self._text} was not over after {timeout_s:g} s")
+            raise DistBackendError(f"{self.text} was not over after {timeout_s:g} s")
         self._done.release()
 
     def _outcome(self) -> list[Tensor]:
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         return self._results
 
     def _complete(self, promise: Future[Any]) -> None:
-        if self._error is None and self.sync_stream is not None:
-            self.sync_stream()
+        if self.error is None and self._staging is not None:
+            self._staging.sync_stream()
         promise.set_result(self._results)
-
-
-class QueuedWork(PendingWork):
-    """Work of a collective in the queue of its group."""
-
-    def __init__(
-        self, call: Callable[[], object], results: list[Tensor], text: str, queue: CollectiveQueue
-    ) -> None:
-        super().__init__(results, text)
-        self._call: Callable[[], object] | None = call
-        self._queue = queue
-
-    def run(self) -> None:
-        assert self._call is not None
-        try:
-            self._call()
-        except BaseException as error:  # noqa: BLE001  raised by `wait`
-            self._error = to_torch_error(error)
-        self._call = None  # free the tensors that it holds
-
-    def get_future(self) -> Future[Any]:
-        self.run_until_done()
-        return super().get_future()
-
-    def run_until_done(self) -> None:
-        """On the worker thread, run the queue up to this collective.
-
-        Callbacks of an earlier collective may wait for this one, as those of PowerSGD do, on the
-        only thread that could run it."""
-        if self._queue.is_worker():
-            run_until(lambda: self._is_done)
-
-    def _wait_until_done(self, timeout_s: float | None) -> None:
-        if self._queue.is_inside():
-            raise RuntimeError(
-                f"{self._text}: awaited in the middle of another collective of this thread, by a "
-                "signal handler; it can only run after that. Set a flag in the handler, and call "
-                "collectives after the one that it came in"
-            )
-        self.run_until_done()
-        super()._wait_until_done(timeout_s)
 
 
 class CoalescedWork(PendingWork):
@@ -210,9 +160,6 @@ class CoalescedWork(PendingWork):
     def is_completed(self) -> bool:
         return all(work.is_completed() for work in self._works)
 
-    def is_success(self) -> bool:
-        return all(work.is_success() for work in self._works)
-
     def exception(self) -> BaseException | None:
         return next((e for e in (work.exception() for work in self._works) if e), None)
 
@@ -221,22 +168,3 @@ class CoalescedWork(PendingWork):
         together: Future[Any] = torch.futures.collect_all(futures)
         results = self._results
         return together.then(lambda done: ([part.value() for part in done.value()], results)[1])
-
-
-def patch_future_wait() -> None:
-    """Patch `Future.wait` to run the queue first when called on a queue's worker thread.
-
-    A callback of a collective may wait for a later one, which only this thread could run.
-    """
-    futures: Any = torch._C.Future
-    original = futures.wait
-    if getattr(original, "patched_by_phalanx", False):
-        return
-
-    def wait(self: Future[Any]) -> Any:
-        run_until(self.done)
-        return original(self)
-
-    wait.__doc__ = original.__doc__
-    wait.patched_by_phalanx = True  # type: ignore[attr-defined]
-    futures.wait = wait

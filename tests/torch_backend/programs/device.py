@@ -11,9 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from phalanx.torch_backend import reductions
+from phalanx.torch_backend import process_group
+from phalanx.torch_backend.call_context import CallContext
 from phalanx.torch_backend.gpu_staging import DirectDeviceStaging, is_direct
-from phalanx.torch_backend.process_group_base import ProcessGroupMPIBase
 from phalanx.torch_backend.tensors import TensorStaging
 
 CPU = torch.device("cpu")
@@ -46,15 +46,15 @@ class Streams:
 num_direct = 0
 
 
-def staging(group: ProcessGroupMPIBase, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
+def staging(context: CallContext, tensor: Tensor, *, reduces: bool = False) -> TensorStaging:
     global num_direct
     if is_direct(tensor.dtype, reduces=reduces, is_gpu_aware=True):
         num_direct += 1
-        return DirectDeviceStaging(CPU, group._engine.on_device, Streams())
-    return group._stage_on_host(tensor)
+        return DirectDeviceStaging(CPU, context.engine.on_device, Streams())
+    return context.stage_on_host(tensor)
 
 
-ProcessGroupMPIBase._stage = staging  # type: ignore[method-assign]
-reductions.is_plain = lambda _: False  # the short cut is for the CPU
+CallContext.stage = staging  # type: ignore[method-assign]
+process_group.is_plain = lambda _: False  # the short cut is for the CPU
 runpy.run_path(str(Path(__file__).with_name("conformance.py")), run_name="__main__")
 assert num_direct > 1000, num_direct
