@@ -12,7 +12,7 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import new_folder, run_bench
-from phalanx.cli.jobs import interruption_noted
+from phalanx.cli.interruption import interruption_noted
 from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import this_command

@@ -12,7 +12,7 @@ from rich.console import Console
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.job import new_folder, run_io
 from phalanx.bench.io.scaling import profile_text
-from phalanx.cli.jobs import interruption_noted
+from phalanx.cli.interruption import interruption_noted
 from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.summary import as_json, show

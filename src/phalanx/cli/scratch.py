@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from phalanx.cli.jobs import interruption_noted
+from phalanx.cli.interruption import interruption_noted
 from phalanx.jobs.record import this_command
 from phalanx.scratch.config import ScratchConfig, choose_data, complete
 from phalanx.scratch.job import new_folder, refuse_launcher, run_scratch, title

@@ -13,8 +13,8 @@ from rich.console import Console
 from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
 from phalanx.cli.as_json import Json
-from phalanx.cli.jobs import run_study
 from phalanx.cli.lazy import add_command
+from phalanx.cli.study_runs import run_study
 from phalanx.data.datasets.catalog import resolve
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import RUNS, this_command

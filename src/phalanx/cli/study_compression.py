@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.as_json import Json
-from phalanx.cli.jobs import run_study
+from phalanx.cli.study_runs import run_study
 from phalanx.data.datasets.catalog import resolve
 from phalanx.jobs.record import RUNS, this_command
 from phalanx.report.compression.study_data import KIND

@@ -15,7 +15,7 @@ from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import max_part_bytes, missing_parts, remove_parts
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
-from phalanx.cli.jobs import run_study
+from phalanx.cli.study_runs import run_study
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import RUNS, this_command
 from phalanx.records.io import IoBench

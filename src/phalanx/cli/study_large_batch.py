@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.as_json import Json
-from phalanx.cli.jobs import run_study
+from phalanx.cli.study_runs import run_study
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.jobs.record import RUNS, this_command
 from phalanx.records.divergence import has_diverged

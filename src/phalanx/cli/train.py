@@ -7,7 +7,7 @@ import os
 from rich.console import Console
 
 from phalanx.cli.as_json import Json, printed_run
-from phalanx.cli.jobs import interruption_noted
+from phalanx.cli.interruption import interruption_noted
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command

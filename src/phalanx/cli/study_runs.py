@@ -1,26 +1,16 @@
-"""Steps that several commands share: note an interruption, make and report the runs of a study."""
+"""Make and report the runs of a study; this needs what draws reports (`phalanx[study]`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from phalanx.cli.as_json import print_study
+from phalanx.cli.interruption import interruption_noted
 from phalanx.errors import RunFailedError
 from phalanx.report.page import write_report
-
-
-@contextmanager
-def interruption_noted(console: Console, text: str) -> Iterator[None]:
-    """Print `text` when the block is interrupted."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        console.print(f"interrupted; {text}", markup=False)
-        raise
 
 
 def run_study(
