@@ -34,6 +34,7 @@ import torch
 
 from phalanx.comm.link import Link
 from phalanx.comm.world import World
+from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
@@ -116,10 +117,10 @@ def rank_main(out: Path, size: str) -> None:
             rounds.append(found)
     (out / f"rank-{plain.rank}.json").write_text(json.dumps(rounds))
     if plain.rank == 0:
-        exchange = strategies["on"]._exchange
-        assert exchange is not None, "overlap is on"
+        reducer = strategies["on"].reducer
+        assert isinstance(reducer, BucketedGradReducer), "overlap is on"
         parameters = list(strategies["on"].model.parameters())
-        buckets = [sum(parameters[n].nbytes for n in numbers) for numbers in exchange.plan()]
+        buckets = [sum(parameters[n].nbytes for n in numbers) for numbers in reducer.plan()]
         found = {
             "backward_alone_s": backward_s,
             "latency_s": link.latency_s,

@@ -16,8 +16,8 @@ from __future__ import annotations
 import json
 import statistics
 import tempfile
-from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -35,20 +35,22 @@ ROUNDS = 3
 WARM_UP = 5
 RESULTS = Path(__file__).parent / "results" / "splits.json"
 
-MLP = TrainConfig.from_options(
+MLP = partial(
+    TrainConfig.from_options,
     model="mlp", width=4096, dataset="digits", train_samples=40 * 128, validation_samples=100,
     epochs=1, threads=1,
 )  # fmt: skip
-GPT = TrainConfig.from_options(
+GPT = partial(
+    TrainConfig.from_options,
     model="gpt", width=256, layers=4, heads=4, train_samples=20 * 64, validation_samples=100,
     batch_size=64, epochs=1, threads=1,
 )  # fmt: skip
 CELLS = {
-    "mlp, one rank": MLP,
-    "mlp, tp=2": replace(MLP, strategy="tensor", ranks=2),
-    "gpt, one rank": GPT,
-    "gpt, fsdp on mpi": replace(GPT, strategy="zero", ranks=2),
-    "gpt, fsdp on gloo": replace(GPT, strategy="zero", ranks=2, backend="gloo"),
+    "mlp, one rank": MLP(),
+    "mlp, tp=2": MLP(strategy="tensor", ranks=2),
+    "gpt, one rank": GPT(),
+    "gpt, fsdp on mpi": GPT(strategy="zero", ranks=2),
+    "gpt, fsdp on gloo": GPT(strategy="zero", ranks=2, backend="gloo"),
 }
 RATIOS = {
     "tensor-parallel MLP over one rank": ("mlp, one rank", "mlp, tp=2"),

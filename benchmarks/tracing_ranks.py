@@ -51,8 +51,8 @@ class BareMPI(MPI):
         """A step that nobody times; the logits."""
         self.clear_gradients()
         logits, loss = self._forward(batch)
-        backward(loss, self.loss_weight(batch.global_targets))
-        self._sum_gradients()
+        with self.reducer:
+            backward(loss, self.loss_weight(batch.global_targets))
         self.step_optimizer()
         loss.item()
         return logits.detach()
