@@ -12,6 +12,7 @@ from rich.console import Console
 from phalanx.cli.study import measure_algorithms
 from phalanx.errors import UserError
 from phalanx.records.files import read_study, write_record
+from phalanx.records.schema import Run
 from phalanx.study import execute as steps
 from phalanx.study.execute import open_study
 from phalanx.study.planned import TrainingRun
@@ -126,6 +127,7 @@ class MadeRun:
 
     name: str
     error: Exception | None = None
+    record = Run
 
     def make(self, folder: Path, **_: object) -> None:
         folder.mkdir()
@@ -138,8 +140,7 @@ def test_a_full_disk_ends_one_run_and_not_the_study(
 ) -> None:
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     monkeypatch.setattr(steps, "probe", lambda _: None)
-    monkeypatch.setattr(steps, "_keep_probes", lambda *_: None)
-    monkeypatch.setattr(steps, "_result", lambda _: "made")
+    monkeypatch.setattr(steps, "_record_result", lambda *_: "made")
     runs = [MadeRun("a", full), MadeRun("b")]
     assert steps.execute(tmp_path, runs, Console(width=200)) == 1  # type: ignore[arg-type]
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["a", "b"]

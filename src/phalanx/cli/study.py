@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, get_args
 
@@ -15,46 +16,47 @@ from phalanx.bench.job import run_bench
 from phalanx.cli.as_json import Json
 from phalanx.cli.lazy import add_command
 from phalanx.cli.study_runs import run_study
-from phalanx.data.datasets.catalog import resolve
+from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError, UserError
-from phalanx.jobs.record import RUNS, this_command
+from phalanx.jobs.record import RUNS
 from phalanx.launch.cores import usable_cores
 from phalanx.models.options import ModelName
-from phalanx.records.files import read_bench
+from phalanx.records.divergence import has_diverged
+from phalanx.records.files import JobRecord, read_bench, read_record
+from phalanx.report.compression.study_data import KIND as COMPRESSION
+from phalanx.report.compression.summary import print_summary as compression_summary
+from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH
+from phalanx.report.large_batch.summary import print_summary as large_batch_summary
 from phalanx.report.parallelism.study_data import ALGORITHMS
-from phalanx.report.parallelism.summary import print_summary
+from phalanx.report.parallelism.summary import print_summary as parallelism_summary
 from phalanx.report.scaling.summary import show_summary
-from phalanx.study.execute import execute, open_study, set_aside
+from phalanx.study import compression as compression_runs
+from phalanx.study import large_batch as large_batch_runs
+from phalanx.study import parallelism as parallelism_runs
+from phalanx.study import scaling as scaling_runs
+from phalanx.study.compression import CompressionConfig
+from phalanx.study.execute import execute, set_aside
+from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.parallelism import ParallelismConfig
-from phalanx.study.parallelism import default_folder as parallelism_folder
-from phalanx.study.parallelism import plan as plan_parallelism
-from phalanx.study.planned import command_words
-from phalanx.study.scaling import (
-    ScalingConfig,
-    default_folder,
-    larger_study_hint,
-    plan,
-)
+from phalanx.study.planned import PlannedRun, command_words
+from phalanx.study.scaling import ScalingConfig
 from phalanx.study.scratch import plan_scratch
 from phalanx.train.data_options import DatasetName
 
 MESSAGE_PATHS: tuple[str, ...] = get_args(OnMessages)
 MESSAGE_SIZES = ("64", "1KB", "16KB", "64KB", "256KB", "1MB", "4MB")
+OPTIONS = Parameter(name="*", consume_multiple=True, negative_iterable=())
 
 app = App(
     name="study", help="Compare options by measuring them on this machine, and draw a report."
 )
-add_command(app, "compression", "phalanx.cli.study_compression:compression")
 add_command(app, "io", "phalanx.cli.study_io:io")
-add_command(app, "large-batch", "phalanx.cli.study_large_batch:large_batch")
 
 
 @app.command
 def scaling(
     *,
-    config: Annotated[
-        ScalingConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
-    ] = ScalingConfig(),  # noqa: B008  # frozen
+    config: Annotated[ScalingConfig, OPTIONS] = ScalingConfig(),  # noqa: B008  # frozen
     json_: Json = False,
 ) -> None:
     """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
@@ -70,27 +72,105 @@ def scaling(
 
         phalanx study scaling --models mlp --batch-sizes 64 128 256 512
     """
-    console = Console(highlight=False, soft_wrap=True, stderr=json_)
+    console = _console(json_)
     choice = resolve(config.dataset, config.data_root)
-    planned = plan(config, usable_cores())
-    folder = config.study_dir or default_folder(config, choice.name, RUNS)
-    command = shlex.join(this_command())
-    open_study(folder, planned, kind="scaling", command=command, data=[choice.name])
-    console.print(f"{choice.reason}\n{len(planned)} runs in {folder}", markup=False)
 
     def print_all(folder: Path, console: Console) -> None:
         show_summary(folder, console)
-        console.print(larger_study_hint(config, usable_cores()), markup=False)
+        console.print(scaling_runs.larger_study_hint(config, usable_cores()), markup=False)
 
-    run_study(folder, planned, console, lambda: execute(folder, planned, console), print_all, json_)
+    run_study(
+        config.study_dir or scaling_runs.default_folder(config, choice.name, RUNS),
+        scaling_runs.plan(config, usable_cores()),
+        console,
+        print_all,
+        kind="scaling",
+        reasons=[choice.reason],
+        data=[choice.name],
+        json_=json_,
+    )
+
+
+@app.command
+def compression(
+    *,
+    config: Annotated[CompressionConfig, OPTIONS] = CompressionConfig(),  # noqa: B008  # frozen
+    json_: Json = False,
+) -> None:
+    """Compare gradient compressors: below which bandwidth each pays, and at what accuracy.
+
+    Trains one wide network with each: whole trainings over several seeds in this node's memory,
+    and some steps on emulated links. Bytes are counted. The same command given again goes on where
+    it stopped.
+
+    For example:
+
+        phalanx study compression
+
+        phalanx study compression --compressors none bf16 int8 --links 1Gbit/s --seeds 0
+
+        phalanx study compression --links 10Gbit/s 1Gbit/s,1ms --ranks 4 --epochs 5
+    """
+    choice = resolve(config.dataset, config.data_root)
+    run_study(
+        config.study_dir or compression_runs.default_folder(config, choice.name, RUNS),
+        compression_runs.plan(config),
+        _console(json_),
+        compression_summary,
+        kind=COMPRESSION,
+        reasons=[choice.reason],
+        data=[choice.name],
+        json_=json_,
+    )
+
+
+@app.command
+def large_batch(
+    *,
+    config: Annotated[LargeBatchConfig, OPTIONS] = LargeBatchConfig(),  # noqa: B008  # frozen
+    json_: Json = False,
+) -> None:
+    """Find how large a batch may be, its cost in accuracy, and the remedies that help.
+
+    Trains with ever larger batches: the recipe of the smallest as it is, with its learning rate
+    scaled, with a warm-up, with LARS and with LAMB; several seeds tell what is chance. The same
+    command given again goes on where it stopped.
+
+    For example:
+
+        phalanx study large-batch
+
+        phalanx study large-batch --full
+
+        phalanx study large-batch --batch-sizes 128 4096 --remedies plain linear-warmup --seeds 0 1
+    """
+    choice = resolve(config.dataset, config.data_root)
+    run_study(
+        config.study_dir or large_batch_runs.default_folder(config, choice.name, RUNS),
+        large_batch_runs.plan(config, NUM_TRAIN_SAMPLES),
+        _console(json_),
+        large_batch_summary,
+        kind=LARGE_BATCH,
+        reasons=[choice.reason],
+        data=[choice.name],
+        make_runs=partial(execute, is_there=_is_a_result),
+        json_=json_,
+    )
+
+
+def _is_a_result(folder: Path, kind: type[JobRecord]) -> bool:
+    """A run that has diverged would diverge again: it is a result."""
+    try:
+        outcome = read_record(folder, kind).outcome
+    except ValueError:
+        return False
+    return outcome.status == "completed" or has_diverged(outcome)
 
 
 @app.command
 def parallelism(
     *,
-    config: Annotated[  # frozen, so it may be a default
-        ParallelismConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
-    ] = ParallelismConfig(),  # noqa: B008
+    config: Annotated[ParallelismConfig, OPTIONS] = ParallelismConfig(),  # noqa: B008  # frozen
     json_: Json = False,
 ) -> None:
     """Compare strategies of parallel training: speed, cost, and agreement with theory.
@@ -108,35 +188,37 @@ def parallelism(
 
         phalanx study parallelism --schemes sequential ring zero-3 --ranks 4 --no-scratch
     """
-    console = Console(highlight=False, soft_wrap=True, stderr=json_)
     choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
-    planned = plan_parallelism(config, {model: c.shape for model, c in choices.items()})
+    planned = parallelism_runs.plan(config, {model: c.shape for model, c in choices.items()})
     if config.scratch:
         planned += plan_scratch(config)
     names = [choice.name for choice in choices.values()]
-    folder = config.study_dir or parallelism_folder(config, names, RUNS)
-    command = shlex.join(this_command())
-    open_study(
-        folder,
-        planned.runs,
-        kind="parallelism",
-        command=command,
-        data=names,
-        left_out=planned.left_out,
-    )
-    for reason in dict.fromkeys(choice.reason for choice in choices.values()):
-        console.print(reason, markup=False)
-    for name, reason in planned.left_out.items():
-        console.print(f"left out: {name}: {reason}", markup=False)
-    console.print(f"{len(planned.runs)} runs in {folder}", markup=False)
 
-    def make_runs() -> int:
-        failed = execute(folder, planned.runs, console)
+    def make_runs(folder: Path, runs: Sequence[PlannedRun], console: Console) -> int:
+        failed = execute(folder, runs, console)
         if config.algorithms_s and max(config.ranks) > 1:
             failed += measure_algorithms(folder, max(config.ranks), config.algorithms_s, console)
         return failed
 
-    run_study(folder, planned.runs, console, make_runs, print_summary, json_)
+    run_study(
+        config.study_dir or parallelism_runs.default_folder(config, names, RUNS),
+        planned.runs,
+        _console(json_),
+        parallelism_summary,
+        kind="parallelism",
+        reasons=[
+            *dict.fromkeys(choice.reason for choice in choices.values()),
+            *(f"left out: {name}: {reason}" for name, reason in planned.left_out.items()),
+        ],
+        data=names,
+        left_out=planned.left_out,
+        make_runs=make_runs,
+        json_=json_,
+    )
+
+
+def _console(json_: bool) -> Console:
+    return Console(highlight=False, soft_wrap=True, stderr=json_)
 
 
 def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:

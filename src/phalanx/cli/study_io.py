@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, ClassVar
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -16,12 +15,12 @@ from phalanx.bench.io.generate import max_part_bytes, missing_parts, remove_part
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.cli.study_runs import run_study
-from phalanx.errors import RunFailedError, UserError
-from phalanx.jobs.record import RUNS, this_command
+from phalanx.jobs.record import RUNS
+from phalanx.records.files import JobRecord
 from phalanx.records.io import IoBench
 from phalanx.report.format import amount
 from phalanx.report.io.summary import print_summary
-from phalanx.study.execute import is_done, open_study, set_aside
+from phalanx.study.execute import execute
 from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
 from phalanx.study.planned import command_words
 
@@ -46,26 +45,30 @@ def io(
 
         phalanx study io --formats tar npy --cache cold --data-dir /mnt/scratch
     """
-    console = Console(highlight=False, soft_wrap=True)
     folder = config.study_dir or default_folder(config, RUNS)
+    data = config.data_dir or folder / "data"
     planned = [
-        IoRun(name=name, config=_config(options, config.data_dir or folder / "data"))
+        # Runs share the data, so it is kept between them.
+        IoRun(name=name, config=IoConfig(**options, data_dir=data, keep=True))
         for name, options in plan(config).items()
     ]
-    open_study(folder, planned, kind=KIND, command=shlex.join(this_command()))
     most = max(run.num_bytes for run in planned)
-    console.print(
-        f"{len(planned)} runs in {folder}; data in {config.data_dir or folder / 'data'}: "
-        f"{amount(most)} at a time, removed at the end",
-        markup=False,
+    run_study(
+        folder,
+        planned,
+        Console(highlight=False, soft_wrap=True),
+        print_summary,
+        kind=KIND,
+        where=f"; data in {data}: {amount(most)} at a time, removed at the end",
+        make_runs=_measure,
     )
-    run_study(folder, planned, console, lambda: _measure(folder, planned, console), print_summary)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IoRun:
     """One `phalanx bench io` of the study."""
 
+    record: ClassVar[type[JobRecord]] = IoBench
     name: str
     config: IoConfig
 
@@ -88,34 +91,17 @@ class IoRun:
         run_io(self.config, folder, command=command, console=console)
 
 
-def _config(options: dict[str, Any], data: Path) -> IoConfig:
-    """Return the config of one run; runs share the data, so it is kept between them."""
-    return IoConfig(**options, data_dir=data, keep=True)
-
-
-def _measure(study: Path, planned: list[IoRun], console: Console) -> int:
+def _measure(study: Path, runs: Sequence[IoRun], console: Console) -> int:
     """Make every run that is not complete; return the number that failed.
 
     Data written for them is removed at the end, also after an error.
     """
-    locations = {data_location(run.config, study): run.config.formats for run in planned}
+    locations = {data_location(run.config, study): run.config.formats for run in runs}
     ours = {
         location: missing_parts(location, formats, 1) for location, formats in locations.items()
     }
-    failed = 0
     try:
-        for number, run in enumerate(planned, 1):
-            folder = study / run.name
-            if is_done(folder, IoBench):
-                continue
-            label = f"[{number}/{len(planned)}]"
-            try:
-                set_aside(folder)
-                run.make(folder, study=study.name, console=console, label=label)
-            except (RunFailedError, UserError, OSError) as error:
-                failed += 1
-                console.print(f"{label}  failed: {str(error).splitlines()[0]}", markup=False)
+        return execute(study, runs, console)
     finally:
         for location, parts in ours.items():
             remove_parts(location, parts)
-    return failed

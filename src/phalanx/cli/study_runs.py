@@ -2,32 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Console
 
 from phalanx.cli.as_json import print_study
 from phalanx.cli.interruption import interruption_noted
 from phalanx.errors import RunFailedError
+from phalanx.jobs.record import this_command
 from phalanx.report.page import write_report
+from phalanx.study.execute import execute, open_study
+from phalanx.study.planned import PlannedRun
+
+AnyRun = TypeVar("AnyRun", bound=PlannedRun)
 
 
 def run_study(
     folder: Path,
-    planned: Sequence[object],
+    planned: Sequence[AnyRun],
     console: Console,
-    make_runs: Callable[[], int],
     print_summary: Callable[[Path, Console], None],
+    *,
+    kind: str,
+    reasons: Sequence[str] = (),
+    where: str = "",
+    data: Sequence[str] = (),
+    left_out: Mapping[str, str] | None = None,
+    make_runs: Callable[[Path, Sequence[AnyRun], Console], int] = execute,
     json_: bool = False,
 ) -> None:
-    """Make the runs of a study, print its summary and draw its page.
+    """Open a study or go on with it, make its runs, print its summary and draw its page.
 
-    make_runs: returns how many runs failed.
-    Raises: RunFailedError when any failed.
+    reasons: lines to print first. where: what is added to the line that names the folder.
+    make_runs: returns how many runs failed. The others: as `open_study` takes them.
+    Raises: UserError as `open_study`; RunFailedError when any run failed.
     """
+    command = shlex.join(this_command())
+    open_study(folder, planned, kind=kind, command=command, data=data, left_out=left_out)
+    for line in (*reasons, f"{len(planned)} runs in {folder}{where}"):
+        console.print(line, markup=False)
     with interruption_noted(console, "the same command goes on from here"):
-        failed = make_runs()
+        failed = make_runs(folder, planned, console)
     print_summary(folder, console)
     report = write_report(folder)
     console.print(f"report: {report}", markup=False)

@@ -14,13 +14,10 @@ from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.records.configuration import check_values
-from phalanx.study.planned import TrainingRun, options_hash
+from phalanx.study.planned import COUNT, TrainingRun, options_hash
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
 from phalanx.train.strategy_options import Compression, Overlap
-
-COUNT = {"PHALANX_COUNT": "1"}
-"""Ranks count what they send and receive."""
 
 LEAST_STEPS = 8
 LINK_RUN_S = 10.0

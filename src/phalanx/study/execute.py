@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -122,12 +122,25 @@ def _check_same(
         )
 
 
-def execute(folder: Path, planned: Sequence[PlannedRun], console: Console) -> int:
+def is_done(folder: Path, kind: type[JobRecord]) -> bool:
+    try:
+        return read_record(folder, kind).outcome.status == "completed"
+    except ValueError:
+        return False
+
+
+def execute(
+    folder: Path,
+    planned: Sequence[PlannedRun],
+    console: Console,
+    is_there: Callable[[Path, type[JobRecord]], bool] = is_done,
+) -> int:
     """Make every run that is not there yet; returns how many failed.
 
     Runs that failed or were interrupted in an earlier attempt are made again.
+    is_there: whether the run in a folder is not to be made again.
     """
-    todo = [run for run in planned if not is_done(folder / run.name)]
+    todo = [run for run in planned if not is_there(folder / run.name, run.record)]
     if len(todo) < len(planned):
         console.print(f"{len(planned) - len(todo)} of {len(planned)} runs are there already")
     failed = 0
@@ -139,28 +152,16 @@ def execute(folder: Path, planned: Sequence[PlannedRun], console: Console) -> in
             set_aside(folder / run.name)
             run.make(folder / run.name, study=folder.name, console=console, label=label)
             after = probe(usable_cores())
-            _keep_probes(folder / run.name, before, after)
+            text = _record_result(folder / run.name, run.record, [before, after])
             before = after
-            text = _result(folder / run.name)
         except (RunFailedError, UserError, OSError) as error:
-            failed += 1
+            failed += not is_there(folder / run.name, run.record)
             before = probe(usable_cores())
             text = f"failed: {str(error).splitlines()[0]}"
         left_s = (time.monotonic() - began) / number * (len(todo) - number)
         left = f"  about {timedelta(seconds=round(left_s))} left" if number < len(todo) else ""
         console.print(f"{label}  {text}{left}", markup=False)
     return failed
-
-
-def _keep_probes(folder: Path, before: Probe, after: Probe) -> None:
-    write_record(folder, msgspec.structs.replace(read_run(folder), probes=[before, after]))
-
-
-def is_done(folder: Path, kind: type[JobRecord] = Run) -> bool:
-    try:
-        return read_record(folder, kind).outcome.status == "completed"
-    except ValueError:
-        return False
 
 
 def set_aside(target: Path) -> None:
@@ -177,7 +178,11 @@ def _width(runs: Sequence[PlannedRun]) -> int:
     return max(len(run.name) for run in runs)
 
 
-def _result(folder: Path) -> str:
+def _record_result(folder: Path, kind: type[JobRecord], probes: list[Probe]) -> str:
+    """Add the probes to the record of a training; return its result in words."""
+    if kind is not Run:
+        return "completed"
+    write_record(folder, msgspec.structs.replace(read_run(folder), probes=probes))
     summaries = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, SummaryEvent)]
     epoch_s = sorted(summary.epoch_s for summary in summaries)[len(summaries) // 2]
     last = summaries[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from phalanx.errors import UserError
 from phalanx.records.configuration import check_values
@@ -62,7 +63,7 @@ class IoStudyConfig:
                 raise UserError(f"--compute-scales must be more than 0, not {scale:g}")
 
 
-def plan(study: IoStudyConfig) -> dict[str, dict[str, object]]:
+def plan(study: IoStudyConfig) -> dict[str, dict[str, Any]]:
     """Return the options of `phalanx bench io` for each run, by name, without its folders.
 
     A run is one compute time of one profile; every format, readers and depth are in it, in turn.

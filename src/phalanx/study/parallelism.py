@@ -12,14 +12,11 @@ from pathlib import Path
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.records.configuration import check_values
-from phalanx.study.planned import PlannedRun, TrainingRun, options_hash
+from phalanx.study.planned import COUNT, PlannedRun, TrainingRun, options_hash
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
 from phalanx.train.validate import validate
-
-COUNT = {"PHALANX_COUNT": "1"}
-"""Ranks count what they send and receive."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,25 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 from rich.console import Console
 
+from phalanx.records.files import JobRecord
+from phalanx.records.schema import Run
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
 
+COUNT = {"PHALANX_COUNT": "1"}
+"""Environment of ranks that count what they send and receive."""
+
 
 class PlannedRun(Protocol):
+    record: ClassVar[type[JobRecord]]
+    """Kind of record that the run leaves."""
+
     @property
     def name(self) -> str:
         """Name of the run's folder within the study."""
@@ -41,6 +49,7 @@ class PlannedRun(Protocol):
 class TrainingRun:
     """`phalanx train`."""
 
+    record: ClassVar[type[JobRecord]] = Run
     name: str
     config: TrainConfig
     environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, besides ours

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rich.console import Console
 
 from phalanx.errors import UserError
+from phalanx.records.files import JobRecord
+from phalanx.records.schema import Run
 from phalanx.scratch.config import SchemeName, ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
 from phalanx.study.parallelism import ParallelismConfig, StudyPlan
@@ -26,6 +29,7 @@ MOST_WORKERS_OF_EACH_WIDTH = 8
 class ScratchRun:
     """`phalanx scratch`."""
 
+    record: ClassVar[type[JobRecord]] = Run
     name: str
     config: ScratchConfig
 
