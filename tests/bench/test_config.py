@@ -32,7 +32,7 @@ def test_options_survive_a_record() -> None:
         ({"ranks": 0}, "--ranks must be at least 1, not 0"),
         ({"repeats": 0}, "--repeats must be at least 1, not 0"),
         ({"loop": 0}, "--loop must be at least 1, not 0"),
-        ({"seconds": 0.0}, "--seconds must be more than 0, not 0"),
+        ({"seconds": 0.0}, "--seconds must be positive, not 0"),
         ({"paths": ("smoke",)}, "--paths smoke is none of window, phalanx"),
         ({"collectives": ("reduce",)}, "--collectives reduce is none of all_reduce"),
         ({"collectives": (",",)}, "--collectives needs at least one of"),

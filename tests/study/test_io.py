@@ -37,7 +37,7 @@ def test_the_same_options_have_the_same_folder(tmp_path: Path) -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no compute": ({"compute_scales": (0.0,)}, "--compute-scales must be more than 0, not 0"),
+    "no compute": ({"compute_scales": (0.0,)}, "--compute-scales must be positive, not 0"),
     "nothing": ({"formats": ()}, "--formats needs at least one value"),
     "twice": ({"depth": (1, 1)}, "--depth names a value twice: 1 1"),
     "one name": ({"profiles": ("a/x.yaml", "b/x.yaml")}, "their runs would share a name"),

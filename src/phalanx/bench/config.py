@@ -10,7 +10,7 @@ from phalanx.bench.sizes import DEFAULT_SIZES, parse_sizes
 from phalanx.comm.dtypes import DTYPES, ReduceOp, check_operation
 from phalanx.errors import UserError
 from phalanx.records.collectives import Collective, beside_crowd
-from phalanx.records.configuration import RecordedOptions
+from phalanx.records.configuration import RecordedOptions, check_at_least, check_positive
 
 DTypeName = Literal[
     "float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8"
@@ -70,18 +70,9 @@ class CollectivesConfig(RecordedOptions):
     """Timeout of ranks that wait for each other."""
 
     def __post_init__(self) -> None:
-        if self.ranks < 1:
-            raise UserError(f"--ranks must be at least 1, not {self.ranks}")
-        if self.crowd < 0:
-            raise UserError(f"--crowd must be at least 0, not {self.crowd}")
-        for name in ("repeats", "loop"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise UserError(f"--{name} must be at least 1, not {number}")
-        for name in ("seconds", "timeout_s"):
-            if not getattr(self, name) > 0:
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} must be more than 0, not {getattr(self, name):g}")
+        check_at_least(self, 1, "ranks", "repeats", "loop")
+        check_at_least(self, 0, "crowd")
+        check_positive(self, "seconds", "timeout_s")
         _ = self.chosen_collectives, self.chosen_paths, self.sizes_bytes
         try:
             check_operation(DTYPES[self.dtype], self.reduce_op)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,6 +30,7 @@ from phalanx.records.collectives import (
 )
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file, read_bench
+from phalanx.records.processor_time import peak_memory_bytes
 
 KERNELS: tuple[Kernel, ...] = ("copy", "add")
 
@@ -99,13 +98,11 @@ class CollectiveBenchmark:
         self._start_barrier.close()
 
     def close(self) -> None:
-        kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        unit = 1 if sys.platform == "darwin" else 1024
         self._writer.add(
             MeasuredEvent(
                 at_s=self._now(),
                 wrong=self._wrong,
-                peak_memory_bytes=kilobytes * unit,
+                peak_memory_bytes=peak_memory_bytes(),
                 watched_s=round(self._preemption.watched_s, 6),
                 preempted=self._preemption.preempted,
             )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self
@@ -57,6 +58,29 @@ def check_values(options: object, *names: str) -> None:
             raise UserError(f"{_option(name)} needs at least one value")
         if len(set(values)) != len(values):
             raise UserError(f"{_option(name)} names a value twice: {' '.join(map(str, values))}")
+
+
+def check_at_least(options: object, least: int, *names: str) -> None:
+    """Raises: UserError for a number below `least`, of options with one or several; None stands for
+    a default."""
+    for name, value in _numbers(options, names):
+        if value < least:
+            raise UserError(f"{_option(name)} must be at least {least}, not {value}")
+
+
+def check_positive(options: object, *names: str) -> None:
+    """Raises: UserError for a number that is not above 0 or not finite, as `check_at_least`."""
+    for name, value in _numbers(options, names):
+        if not 0 < value < math.inf:
+            raise UserError(f"{_option(name)} must be positive, not {value:g}")
+
+
+def _numbers(options: object, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    for name in names:
+        found = getattr(options, name)
+        for value in found if isinstance(found, tuple) else (found,):
+            if value is not None:
+                yield name, value
 
 
 def deciding_options(config: Configuration) -> dict[str, object]:

@@ -1,8 +1,9 @@
-"""Processor time of this process: what its cores have done for it, beside what the clock says."""
+"""Resources of this process: the time that its cores have worked for it, and its peak memory."""
 
 from __future__ import annotations
 
 import resource
+import sys
 from typing import NamedTuple
 
 
@@ -21,3 +22,9 @@ class ProcessorTime(NamedTuple):
     def since(self, before: ProcessorTime) -> ProcessorTime:
         """Return the processor time used from `before` until now."""
         return ProcessorTime(self.user_s - before.user_s, self.system_s - before.system_s)
+
+
+def peak_memory_bytes() -> int:
+    """Return the most memory that this process has had at once."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

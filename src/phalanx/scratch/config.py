@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from phalanx.errors import UserError
 from phalanx.launch.allocation import max_local_ranks, slots_per_node
 from phalanx.launch.cores import usable_cores
-from phalanx.records.configuration import RecordedOptions
+from phalanx.records.configuration import RecordedOptions, check_at_least, check_positive
 from phalanx.scratch.partition import partition_layers
 
 if TYPE_CHECKING:
@@ -82,21 +81,16 @@ class ScratchConfig(RecordedOptions):
     """Give up when ranks have waited this long for each other, and say who is missing."""
 
     def __post_init__(self) -> None:
-        counts = ("ranks", "servers", "epochs", "batch_size", "train_samples", "validation_samples")
-        for name in counts:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{_option(name)} must be at least 1, not {value}")
-        for name in ("lr", "timeout_s"):
-            value = getattr(self, name)
-            if not 0 < value < math.inf:
-                raise UserError(f"{_option(name)} must be positive, not {value}")
+        check_at_least(self, 1, "ranks", "servers", "epochs", "batch_size")
+        check_at_least(self, 1, "train_samples", "validation_samples")
+        check_positive(self, "lr", "timeout_s")
         if not 0 <= self.momentum < 1:
             raise UserError(f"--momentum must be from 0 to below 1, not {self.momentum}")
         if self.seed < 0:
             raise UserError(f"--seed must not be negative, not {self.seed}")
         if any(width < 1 for width in self.hidden):
-            raise UserError(f"--hidden must be widths of at least 1, not {_words(self.hidden)}")
+            listed = " ".join(map(str, self.hidden))
+            raise UserError(f"--hidden must be widths of at least 1, not {listed}")
         if self.scheme != "server" and self.servers is not None:
             raise UserError(f"--servers {self.servers} is for --scheme server, not {self.scheme}")
         if self.scheme == "alone" and (self.ranks or 1) != 1:
@@ -128,7 +122,8 @@ def complete(config: ScratchConfig) -> ScratchConfig:
     for name, largest in available.items():
         value = getattr(config, name)
         if value is not None and value > largest:
-            raise UserError(f"{_option(name)} must be 1 to {largest}, not {value}")
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option} must be 1 to {largest}, not {value}")
     config, dataset = _split(config), choose_data(config).name
     assert dataset in ("digits", "mnist", "fashion"), "`auto` chooses between the first two"
     return replace(config, dataset=dataset)
@@ -165,11 +160,3 @@ def _split(config: ScratchConfig) -> ScratchConfig:
             f"use --batch-size {workers} or more"
         )
     return replace(config, ranks=ranks)
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
-
-
-def _words(values: tuple[int, ...]) -> str:
-    return " ".join(map(str, values))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import resource
 import socket
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from phalanx.launch.detect import Launched
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file, read_run
+from phalanx.records.processor_time import peak_memory_bytes
 from phalanx.records.schema import FinishedEvent, StartedEvent
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.scratch.build import build_scheme
@@ -118,6 +118,6 @@ def _finish(context: LoopContext) -> None:
         FinishedEvent(
             at_s=time.perf_counter() - context.began_at,
             parameters_sha256=hashlib.sha256(parameters.data).hexdigest(),
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            peak_memory_bytes=peak_memory_bytes(),
         )
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
-from phalanx.records.configuration import check_values
+from phalanx.records.configuration import check_at_least, check_values
 from phalanx.study.planned import COUNT, TrainingRun, options_hash
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
@@ -93,8 +93,7 @@ class CompressionConfig:
                 raise UserError(f"--links {link} has no bandwidth: give it as 1Gbit/s,1ms")
         if self.ranks < 2:
             raise UserError(f"--ranks must be at least 2, not {self.ranks}: one sends nothing")
-        if self.steps < LEAST_STEPS:
-            raise UserError(f"--steps must be at least {LEAST_STEPS}, not {self.steps}")
+        check_at_least(self, LEAST_STEPS, "steps")
 
 
 def plan(study: CompressionConfig) -> list[TrainingRun]:

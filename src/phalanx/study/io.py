@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UserError
-from phalanx.records.configuration import check_values
+from phalanx.records.configuration import check_positive, check_values
 from phalanx.records.io import Cache, Format
 from phalanx.study.planned import options_hash
 
@@ -58,9 +58,7 @@ class IoStudyConfig:
         stems = [Path(name).stem for name in self.profiles]
         if len(set(stems)) != len(stems):
             raise UserError(f"--profiles {' '.join(self.profiles)}: their runs would share a name")
-        for scale in self.compute_scales:
-            if not scale > 0:
-                raise UserError(f"--compute-scales must be more than 0, not {scale:g}")
+        check_positive(self, "compute_scales")
 
 
 def plan(study: IoStudyConfig) -> dict[str, dict[str, Any]]:

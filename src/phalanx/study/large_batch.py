@@ -14,7 +14,7 @@ from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
-from phalanx.records.configuration import check_values
+from phalanx.records.configuration import check_at_least, check_values
 from phalanx.study.planned import TrainingRun, options_hash
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
@@ -126,8 +126,7 @@ class LargeBatchConfig:
 
     def __post_init__(self) -> None:
         check_values(self, "batch_sizes", "remedies", "seeds")
-        if self.batch_sizes is not None and min(self.batch_sizes) < 1:
-            raise UserError(f"--batch-sizes must be at least 1, not {min(self.batch_sizes)}")
+        check_at_least(self, 1, "batch_sizes")
 
     @property
     def batches(self) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
-from phalanx.records.configuration import check_values
+from phalanx.records.configuration import check_at_least, check_values
 from phalanx.study.planned import COUNT, PlannedRun, TrainingRun, options_hash
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import TrainConfig
@@ -113,10 +113,7 @@ class ParallelismConfig:
         check_values(self, "models", "schemes", "ranks", "seeds", "hidden", "workers")
         if not self.algorithms_s >= 0:
             raise UserError(f"--algorithms-s must not be negative, not {self.algorithms_s:g}")
-        for name in ("ranks", "hidden", "workers"):
-            least = min(getattr(self, name))
-            if least < 1:
-                raise UserError(f"--{name} must be at least 1, not {least}")
+        check_at_least(self, 1, "ranks", "hidden", "workers")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no room": ({"data_bytes": "much"}, "--data-bytes much: not a size"),
     "little room": ({"data_bytes": "1KB"}, "--data-bytes 1KB: 64KB is the least"),
     "another accelerator": ({"accelerator": "v100"}, "--accelerator v100: profile resnet50 has"),
-    "time backwards": ({"compute_scale": -1.0}, "--compute-scale must be more than 0, not -1"),
+    "time backwards": ({"compute_scale": -1.0}, "--compute-scale must be positive, not -1"),
     "few samples": ({"samples": 50, "steps": 2}, "--samples 50 are fewer than --steps 2 take"),
     "an unknown profile": ({"profile": "vgg"}, "--profile vgg is none of unet3d"),
 }

@@ -9,7 +9,12 @@ from typing import Literal, get_args
 from phalanx.bench.io.scaling import ScaleOptions, Workload, read_profile, scale_workload
 from phalanx.bench.sizes import parse_size
 from phalanx.errors import UserError
-from phalanx.records.configuration import RecordedOptions, check_values
+from phalanx.records.configuration import (
+    RecordedOptions,
+    check_at_least,
+    check_positive,
+    check_values,
+)
 from phalanx.records.io import Cache, Format, Loader, Profile, ReaderKind
 
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -96,13 +101,9 @@ class IoConfig(RecordedOptions):
 
     def __post_init__(self) -> None:
         check_values(self, "formats", "readers", "depth", "kinds", "cache", "ranks")
-        self._at_least("readers", 0)
-        for name in ("depth", "ranks", "runs", "samples", "steps", "batch_size"):
-            self._at_least(name, 1)
-        for name in ("sample_scale", "compute_scale", "stall_ms", "timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise UserError(f"--{name.replace('_', '-')} must be more than 0, not {value:g}")
+        check_at_least(self, 0, "readers")
+        check_at_least(self, 1, "depth", "ranks", "runs", "samples", "steps", "batch_size")
+        check_positive(self, "sample_scale", "compute_scale", "stall_ms", "timeout_s")
         batch = self.batch_size or self.training_profile.batch_size
         if self.samples and self.samples < (self.steps or 1) * batch:
             raise UserError(
@@ -110,14 +111,6 @@ class IoConfig(RecordedOptions):
                 f"batches of {batch}"
             )
         _ = self.chosen_accelerator, self.scale
-
-    def _at_least(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        values = value if isinstance(value, tuple) else (value,)
-        for one in values:
-            if one is not None and one < least:
-                option = name.replace("_", "-")
-                raise UserError(f"--{option} must be at least {least}, not {one}")
 
     @property
     def training_profile(self) -> Profile:

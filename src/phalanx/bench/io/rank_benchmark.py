@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +13,7 @@ from phalanx.bench.io.measure import LoaderBenchmark
 from phalanx.bench.plan import turns
 from phalanx.records.files import EventWriter, rank_file, read_io
 from phalanx.records.io import Format, IoCell, IoEndEvent, IoEpochEvent, IoProgressEvent
+from phalanx.records.processor_time import peak_memory_bytes
 
 
 def data_location(config: IoConfig, folder: Path) -> DataLocation:
@@ -85,9 +84,8 @@ def measure_cells(
             )
         )
     measurement.close()
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    writer.add(IoEndEvent(at_s=time.monotonic() - began, peak_memory_bytes=peak))
+    end = IoEndEvent(at_s=time.monotonic() - began, peak_memory_bytes=peak_memory_bytes())
+    writer.add(end)
     writer.close()
 
 

@@ -21,7 +21,7 @@ from phalanx.scratch.arrays import Array, Labels
 from phalanx.scratch.loss import BatchResult
 from phalanx.scratch.momentum import Momentum
 from phalanx.scratch.network import FeedForwardNetwork
-from phalanx.scratch.schemes.scheme import Role
+from phalanx.scratch.schemes.scheme import Role, Scheme
 
 
 def shard_of(vector: Array, server: int, servers: int) -> Array:
@@ -30,25 +30,16 @@ def shard_of(vector: Array, server: int, servers: int) -> Array:
     return vector[share.start : share.stop]
 
 
-class Worker:
-    """Has the whole network, and no optimizer."""
-
-    role: Role = "worker"
+class Worker(Scheme):
+    """Has the whole network, and no optimizer: the servers update."""
 
     def __init__(self, network: FeedForwardNetwork, group: Group, *, servers: int) -> None:
         self.network, self.group, self.servers = network, group, servers
-
-    @property
-    def waited_s(self) -> float:
-        return 0.0
 
     def local_batch(self, batch: range) -> range:
         workers = self.group.size - self.servers
         share = share_of(self.group.rank - self.servers, workers, len(batch))
         return batch[share.start : share.stop]
-
-    def reported(self, batch: range) -> slice:  # noqa: ARG002  # all of what it computes
-        return slice(None)
 
     def forward(self, inputs: Array, labels: Labels) -> BatchResult:
         return self.network.forward(inputs, labels)
@@ -64,9 +55,6 @@ class Worker:
         ]
         for request in leaving:
             request.wait()
-
-    def update(self) -> None:
-        """The servers do that."""
 
     def distribute(self) -> None:
         """Receive the new parameters of its shard from each server."""
@@ -87,7 +75,7 @@ class Worker:
         return shard_of(vector, server, self.servers)
 
 
-class ParameterServer:
+class ParameterServer(Scheme):
     """Has a part of the parameters and the optimizer of that part, and sees no samples."""
 
     role: Role = "server"
@@ -102,15 +90,8 @@ class ParameterServer:
         self.optimizer = Momentum(self.parameters, lr=lr, momentum=momentum)
         self._term = np.zeros_like(self.parameters)
 
-    @property
-    def waited_s(self) -> float:
-        return 0.0
-
     def local_batch(self, batch: range) -> range:
         return batch[:0]
-
-    def reported(self, batch: range) -> slice:  # noqa: ARG002  # none
-        return slice(None)
 
     def forward(self, inputs: Array, labels: Labels) -> BatchResult:  # noqa: ARG002  # there are none
         return BatchResult(np.empty(0), np.empty(0, np.bool_))

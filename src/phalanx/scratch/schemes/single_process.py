@@ -6,25 +6,18 @@ from phalanx.scratch.arrays import Array, Labels
 from phalanx.scratch.loss import BatchResult
 from phalanx.scratch.momentum import Momentum
 from phalanx.scratch.network import FeedForwardNetwork
-from phalanx.scratch.schemes.scheme import Role
+from phalanx.scratch.schemes.scheme import Scheme
 
 
-class SingleProcess:
-    role: Role = "worker"
+class SingleProcess(Scheme):
+    """Without peers there is nothing to combine or to distribute."""
 
     def __init__(self, network: FeedForwardNetwork, optimizer: Momentum) -> None:
         """optimizer: of the network's parameters."""
         self.network, self.optimizer = network, optimizer
 
-    @property
-    def waited_s(self) -> float:
-        return 0.0
-
     def local_batch(self, batch: range) -> range:
         return batch
-
-    def reported(self, batch: range) -> slice:  # noqa: ARG002  # all of what it computes
-        return slice(None)
 
     def forward(self, inputs: Array, labels: Labels) -> BatchResult:
         return self.network.forward(inputs, labels)
@@ -32,14 +25,8 @@ class SingleProcess:
     def backward(self, global_batch_size: int) -> None:
         self.network.backward(global_batch_size)
 
-    def combine(self) -> None:
-        """Do nothing: there are no peers."""
-
     def update(self) -> None:
         self.optimizer.step(self.network.gradients)
-
-    def distribute(self) -> None:
-        """Do nothing: there are no peers."""
 
     def full_parameters(self) -> Array:
         return self.network.parameters

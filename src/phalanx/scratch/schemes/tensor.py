@@ -46,9 +46,8 @@ class TensorCommunicator:
         self.waited_s += time.perf_counter() - began
 
 
-class ColumnLinear(Linear):
-    """Some outputs, from all inputs. Forward, nobody needs to be asked. Backward, each rank knows
-    how the loss changes with the inputs *through its own outputs*: the sum is the answer."""
+class SplitLinear(Linear):
+    """A shard of a layer; `communicator` reaches the ranks that have the others."""
 
     def __init__(
         self,
@@ -61,6 +60,11 @@ class ColumnLinear(Linear):
     ) -> None:
         super().__init__(name, weight, bias, weight.dtype, is_first=is_first)
         self.communicator = communicator
+
+
+class ColumnLinear(SplitLinear):
+    """Some outputs, from all inputs. Forward, nobody needs to be asked. Backward, each rank knows
+    how the loss changes with the inputs *through its own outputs*: the sum is the answer."""
 
     def backward(self, gradient: Array) -> Array:
         by_inputs = super().backward(gradient)
@@ -69,21 +73,9 @@ class ColumnLinear(Linear):
         return by_inputs
 
 
-class RowLinear(Linear):
+class RowLinear(SplitLinear):
     """All outputs, from some inputs: each a part of a sum over all inputs. Backward, the gradient
     by the outputs is known to all, and that by the own inputs follows from it."""
-
-    def __init__(
-        self,
-        name: str,
-        weight: Array,
-        bias: Array,
-        communicator: TensorCommunicator,
-        *,
-        is_first: bool,
-    ) -> None:
-        super().__init__(name, weight, bias, weight.dtype, is_first=is_first)
-        self.communicator = communicator
 
     def forward(self, inputs: Array) -> Array:
         outputs = self.product(inputs)
