@@ -22,7 +22,8 @@ from phalanx.jobs.record import RUNS
 from phalanx.launch.cores import usable_cores
 from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
-from phalanx.records.files import JobRecord, read_bench, read_record
+from phalanx.records.files import read_bench, read_record
+from phalanx.records.schema import JobRecord
 from phalanx.report.compression.study_data import KIND as COMPRESSION
 from phalanx.report.compression.summary import print_summary as compression_summary
 from phalanx.report.large_batch.study_data import KIND as LARGE_BATCH

@@ -16,8 +16,8 @@ from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.cli.study_runs import run_study
 from phalanx.jobs.record import RUNS
-from phalanx.records.files import JobRecord
 from phalanx.records.io import IoBench
+from phalanx.records.schema import JobRecord
 from phalanx.report.format import amount
 from phalanx.report.io.summary import print_summary
 from phalanx.study.execute import execute

@@ -17,7 +17,6 @@ from phalanx.jobs.outcome import raise_failure
 from phalanx.launch.cores import usable_cores
 from phalanx.records import environment
 from phalanx.records.files import (
-    JobRecord,
     create,
     overwrite,
     read_record,
@@ -25,7 +24,7 @@ from phalanx.records.files import (
     write_record,
 )
 from phalanx.records.owner import this_process
-from phalanx.records.schema import Environment, Outcome, Owner, Run
+from phalanx.records.schema import Environment, JobRecord, Outcome, Owner, Run
 
 RUNS = Path("runs")
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome, Owner
+from phalanx.records.schema import Event, JobRecord
 
 Collective = Literal[
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"
@@ -37,19 +37,11 @@ def beside_crowd(num_processes: int) -> str:
     return f" beside {num_processes} busy process{'es' * (num_processes > 1)}"
 
 
-class Bench(msgspec.Struct, frozen=True, kw_only=True):
-    """`bench.json`: configuration, environment, outcome."""
+class Bench(JobRecord, frozen=True, kw_only=True):
+    """`bench.json`: a measurement of collectives."""
 
-    schema: int = SCHEMA_VERSION
     bench: str  # name of the folder
-    command: str  # makes this measurement again
-    config: dict[str, object]
     setting: BenchSetting
-    environment: Environment
-    outcome: Outcome
-    started_at: str  # ISO 8601, UTC
-    ended_at: str | None = None
-    owner: Owner | None = None
 
 
 class JoinedEvent(Event, frozen=True, kw_only=True, tag="joined"):

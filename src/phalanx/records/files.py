@@ -17,7 +17,7 @@ from phalanx.errors import UserError
 from phalanx.records.collectives import Bench
 from phalanx.records.io import IoBench
 from phalanx.records.regular_file import check_regular, read_regular, readable
-from phalanx.records.schema import SCHEMA_VERSION, Event, Failure, Run, Study
+from phalanx.records.schema import SCHEMA_VERSION, Event, Failure, JobRecord, Run, Study
 
 FLUSH_INTERVAL_S = 0.5
 DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -25,7 +25,6 @@ DECODE_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP)
 
-JobRecord = Run | Bench | IoBench
 _FILES: dict[type[msgspec.Struct], str] = {
     Run: "run.json",
     Study: "study.json",

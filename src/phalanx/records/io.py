@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from phalanx.records.schema import SCHEMA_VERSION, Environment, Event, Outcome, Owner
+from phalanx.records.schema import Event, JobRecord
 
 Format = Literal["files", "tar", "npy", "hdf5", "parquet"]
 Loader = Literal["phalanx", "torch", "torch-batched", "read", "read-kept"]
@@ -82,22 +82,15 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     write_s: float | None  # None: it existed already
 
 
-class IoBench(msgspec.Struct, frozen=True, kw_only=True):
-    """`io.json`: configuration, environment, outcome."""
+class IoBench(JobRecord, frozen=True, kw_only=True):
+    """`io.json`: a measurement of loading."""
 
-    schema: int = SCHEMA_VERSION
     bench: str  # name of the folder
-    command: str  # makes this measurement again
-    config: dict[str, object]
     setting: IoSetting
     storage: Storage
-    environment: Environment
-    outcome: Outcome
-    started_at: str  # ISO 8601, UTC
-    ended_at: str | None = None
-    owner: Owner | None = None
-    generated: list[Generated] = []
-    left_out: dict[str, str] = {}  # formats and loaders that cannot be measured here, and why
+    generated: list[Generated] = msgspec.field(default_factory=list)
+    left_out: dict[str, str] = msgspec.field(default_factory=dict)
+    """Formats and loaders that cannot be measured here, and why."""
 
 
 class IoCell(msgspec.Struct, frozen=True, kw_only=True):

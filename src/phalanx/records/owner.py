@@ -6,9 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from phalanx.records.collectives import Bench
-from phalanx.records.io import IoBench
-from phalanx.records.schema import Owner, Run
+from phalanx.records.schema import JobRecord, Owner
 
 _PROCESSES = Path("/proc")
 
@@ -23,7 +21,7 @@ def this_process() -> Owner:
     )
 
 
-def has_died(run: Run | Bench | IoBench) -> bool:
+def has_died(run: JobRecord) -> bool:
     """Return whether `run` says that it is running although its owner is gone.
 
     False wherever that cannot be told: on another machine, or in another container.

@@ -78,20 +78,25 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     lowest: float  # of the thread that had the least
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """`run.json`: configuration, environment, outcome."""
+class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Configuration, environment and outcome of a job, whatever its kind."""
 
     schema: int = SCHEMA_VERSION
-    study: str
-    run: str  # name of the run's folder
-    command: str  # command that repeats this run
+    command: str  # command that repeats this job
     config: dict[str, object]  # every option, defaults filled in
-    setting: Setting
     environment: Environment
     outcome: Outcome
     started_at: str  # ISO 8601, UTC
     ended_at: str | None = None
     owner: Owner | None = None  # None in records of an older Phalanx
+
+
+class Run(JobRecord, frozen=True, kw_only=True):
+    """`run.json`: a training."""
+
+    study: str
+    run: str  # name of the run's folder
+    setting: Setting
     probes: list[Probe] = []  # before and after it, in a study
 
 

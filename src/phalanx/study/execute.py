@@ -14,14 +14,13 @@ from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.records.configuration import Configuration, deciding_options, differences, shared
 from phalanx.records.files import (
-    JobRecord,
     read_events,
     read_record,
     read_run,
     read_study,
     write_record,
 )
-from phalanx.records.schema import Probe, Run, Study, SummaryEvent
+from phalanx.records.schema import JobRecord, Probe, Run, Study, SummaryEvent
 from phalanx.study.planned import PlannedRun
 from phalanx.study.probe import probe
 

@@ -13,8 +13,7 @@ from typing import ClassVar, Protocol
 import msgspec
 from rich.console import Console
 
-from phalanx.records.files import JobRecord
-from phalanx.records.schema import Run
+from phalanx.records.schema import JobRecord, Run
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete

@@ -10,8 +10,7 @@ from typing import ClassVar
 from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.records.files import JobRecord
-from phalanx.records.schema import Run
+from phalanx.records.schema import JobRecord, Run
 from phalanx.scratch.config import SchemeName, ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
 from phalanx.study.parallelism import ParallelismConfig, StudyPlan
