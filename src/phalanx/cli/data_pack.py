@@ -23,7 +23,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from phalanx.data.packed.index import Layout, PackIndex
+from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.index_file import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
 from phalanx.data.packing.find_origin import find_origin
@@ -40,17 +40,13 @@ def pack_data(
     folder: Path,
     /,
     *,
-    layout: Layout | None = None,
-    shard_mb: float = PackingOptions.shard_mb,
-    validation: float = PackingOptions.validation,
-    seed: int = PackingOptions.seed,
+    packing: Annotated[PackingOptions, Parameter(name="*", negative_bool=())] = PackingOptions(),  # noqa: B008  # frozen
     kind: Kind | None = None,
     inputs: Annotated[tuple[str, ...], Parameter(negative=())] = (),
     target: str | None = None,
     decode: Annotated[bool, Parameter(negative="--keep-encoded")] = False,
     size: str | None = None,
     classes: int | None = None,
-    overwrite: Annotated[bool, Parameter(negative=())] = False,
 ) -> None:
     """Pack a data set into shards that can be read at random and checked; goes on where it stopped.
 
@@ -69,15 +65,6 @@ def pack_data(
         Parquet, HDF5 or tar file; or digits, mnist, fashion, cifar10, text.
     folder
         What is made: a folder with a folder for each split.
-    layout
-        tar: WebDataset's, for samples of any size; npy: memory-mappable arrays, for samples of one
-        shape. Default: npy where it can be.
-    shard_mb
-        Megabytes of a shard.
-    validation
-        Share of the samples for validation, where the data itself sets none aside.
-    seed
-        Of the order in which samples are packed and set aside.
     kind
         What the source is. Default: by looking at its files.
     inputs
@@ -91,8 +78,6 @@ def pack_data(
     classes
         How many classes the target has, where there are more than 1,000 or some without a sample;
         0: none, the target is a quantity. Default: as many as there are.
-    overwrite
-        Replace the pack that is there, once the new one is whole.
     """
     warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
     origin_options = OriginOptions(
@@ -103,13 +88,10 @@ def pack_data(
         size=_size(size),
         classes=classes,
     )
-    packing_options = PackingOptions(
-        layout=layout, shard_mb=shard_mb, validation=validation, seed=seed, overwrite=overwrite
-    )
     with Console(stderr=True).status(escape(f"reading {source}")):
         origin = find_origin(source, origin_options)
     try:
-        indices = _packed(origin, folder, packing_options)
+        indices = _packed(origin, folder, packing)
     finally:
         origin.close()
     _show(indices)

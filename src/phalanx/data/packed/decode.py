@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -13,37 +15,48 @@ from numpy.typing import NDArray
 
 from phalanx.errors import UserError
 
-_MODES = {1: "L", 3: "RGB"}
+MODES = {1: "L", 3: "RGB"}
 _WITH_16_BITS = ("PNG", "PPM")
 """Formats whose grey images of 16 bits Pillow may give as numbers of 32 bits, its mode I."""
 
-IMAGE_ERRORS = (
+_IMAGE_ERRORS = (
     *(OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error, MemoryError),
     *(IndexError, KeyError, TypeError, AttributeError, OverflowError, ZeroDivisionError),
 )
 """Pillow's answers to damaged files."""
 
 
-def decode_image(content: bytes, num_channels: int | None = None) -> NDArray[np.uint8]:
+def decode_image(
+    content: bytes, num_channels: int | None = None, where: str | None = None
+) -> NDArray[np.uint8]:
     """(channels, height, width) of a PNG, JPEG or another image that Pillow reads.
 
     num_channels: 1 for grey, 3 for colours; None: as the image is, colours unless it is grey.
-    Raises: ValueError, in words, when it is no image or a bomb; UserError without Pillow.
+    Raises: ValueError, in words, when it is no image or a bomb; UserError that names `where`, if
+            given, in its place, and without Pillow.
     """
-    image_module = pillow()
-    try:
-        with image_module.open(io.BytesIO(content)) as image:
-            channels = num_channels or channels_of(image)
-            pixels = np.asarray(in_8_bits(image).convert(_MODES[channels]))
-    except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
-        raise ValueError(f"is not an image: {error_text(error)}") from error
+    with opened_image(io.BytesIO(content), where) as image:
+        channels = num_channels or channels_of(image)
+        pixels = np.asarray(in_8_bits(image).convert(MODES[channels]))
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
-def error_text(error: BaseException) -> str:
-    """Return what Pillow says of a file, without the address of the object that held it."""
-    is_unknown = type(error).__name__ == "UnidentifiedImageError"
-    return "its format is unknown" if is_unknown else str(error)
+@contextmanager
+def opened_image(file: Any, where: str | None = None) -> Iterator[Any]:
+    """Open an image with Pillow; `file` is open for reading.
+
+    Raises: ValueError, in words, when it is no image or a bomb, found out by opening it or in the
+            block; UserError that begins with `where`, if given, in its place.
+    """
+    image_module = pillow()
+    try:
+        with image_module.open(file) as image:
+            yield image
+    except (*_IMAGE_ERRORS, image_module.DecompressionBombError) as error:
+        # Pillow's own text has the address of the object that held the file.
+        is_unknown = isinstance(error, image_module.UnidentifiedImageError)
+        fault = f"is not an image: {'its format is unknown' if is_unknown else error}"
+        raise UserError(f"{where} {fault}") if where else ValueError(fault) from error
 
 
 def channels_of(image: Any) -> int:

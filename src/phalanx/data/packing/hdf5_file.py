@@ -110,12 +110,8 @@ class Hdf5File(ChunkedOrigin):
 
 
 def _opened(path: Path) -> Any:
-    try:
-        import h5py
-    except ImportError:
-        raise UserError(
-            "HDF5 needs h5py, which is not installed: pip install 'phalanx[data]'"
-        ) from None
+    import h5py  # optional dependency
+
     try:
         return h5py.File(path, "r")
     except (OSError, RuntimeError, ValueError) as error:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phalanx.data.packed.decode import (
-    IMAGE_ERRORS,
+    MODES,
     channels_of,
     decode_image,
-    error_text,
     has_16_bits,
     in_8_bits,
+    opened_image,
     pillow,
 )
 from phalanx.data.packed.index import Encoding, Field
@@ -60,12 +60,7 @@ class ImageForm:
         channels = self.field.shape[0] if self.field.shape else None
         if self.size is not None:
             content = _resized(content, where, self.size)
-        try:
-            pixels = decode_image(content, channels)
-        except UserError:
-            raise
-        except ValueError as error:
-            raise UserError(f"{where} {error}") from error
+        pixels = decode_image(content, channels, where)
         if self.field.encoding == "raw":
             return pixels
         return content if _kind(content) in KEPT else _as_png(pixels)
@@ -114,14 +109,11 @@ def peek(content: bytes | Any, where: str) -> Peek:
 
     Raises: UserError naming `where` when it is no image.
     """
-    image_module = pillow()
-    try:
-        with image_module.open(io.BytesIO(content) if isinstance(content, bytes) else content) as i:
-            frames = i.n_frames if i.format in _WITH_FRAMES else 1
-            size = channels_of(i), i.height, i.width
-            return Peek(where, str(i.format), *size, has_16_bits(i), frames)
-    except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
-        raise UserError(f"{where} is not an image: {error_text(error)}") from error
+    file = io.BytesIO(content) if isinstance(content, bytes) else content
+    with opened_image(file, where) as image:
+        frames = image.n_frames if image.format in _WITH_FRAMES else 1
+        size = channels_of(image), image.height, image.width
+        return Peek(where, str(image.format), *size, has_16_bits(image), frames)
 
 
 def _field(encoding: Encoding, shape: list[int] | None) -> Field:
@@ -129,14 +121,9 @@ def _field(encoding: Encoding, shape: list[int] | None) -> Field:
 
 
 def _resized(content: bytes, where: str, size: tuple[int, int]) -> bytes:
-    image_module = pillow()
-    try:
-        with image_module.open(io.BytesIO(content)) as image:
-            mode = "L" if channels_of(image) == 1 else "RGB"
-            even = in_8_bits(image).convert(mode)
-            smaller = even.resize(size[::-1], image_module.Resampling.BILINEAR)
-    except (*IMAGE_ERRORS, image_module.DecompressionBombError) as error:
-        raise UserError(f"{where} is not an image: {error_text(error)}") from error
+    with opened_image(io.BytesIO(content), where) as image:
+        even = in_8_bits(image).convert(MODES[channels_of(image)])
+        smaller = even.resize(size[::-1], pillow().Resampling.BILINEAR)
     file = io.BytesIO()
     smaller.save(file, "BMP")  # without loss and without work
     return file.getvalue()

@@ -161,13 +161,9 @@ class ParquetFiles(ChunkedOrigin):
 
 
 def _opened(path: Path) -> Any:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UserError(
-            "Parquet needs pyarrow, which is not installed: pip install 'phalanx[data]'"
-        ) from None
+    import pyarrow  # optional dependency
+    from pyarrow import parquet
+
     try:
         return parquet.ParquetFile(path)
     except (*PARQUET_ERRORS, pyarrow.ArrowException) as error:

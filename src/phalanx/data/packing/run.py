@@ -21,6 +21,7 @@ from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.data.packed.writer import PackWriter, hidden_folder, sync_folder
 from phalanx.data.packing.origin import Origin
 from phalanx.errors import UserError
+from phalanx.records.configuration import check_positive
 from phalanx.records.files import DECODE_ERRORS, write_atomically
 
 REQUEST = "request.json"
@@ -37,17 +38,19 @@ class PackingOptions:
     """Options for packing."""
 
     layout: Layout | None = None
-    """None: npy where samples are arrays of one shape, else tar."""
+    """tar: WebDataset's, for samples of any size; npy: memory-mappable arrays, for samples of one
+    shape. Default: npy where it can be."""
     shard_mb: float = 256.0
+    """Megabytes of a shard."""
     validation: float = 0.1
-    """Share of the samples, where the data itself sets none aside."""
+    """Share of the samples for validation, where the data itself sets none aside."""
     seed: int = 0
+    """Of the order in which samples are packed and set aside."""
     overwrite: bool = False
     """Replace the pack that is there, once the new one is whole."""
 
     def __post_init__(self) -> None:
-        if not self.shard_mb > 0:
-            raise UserError(f"--shard-mb must be positive, not {self.shard_mb}")
+        check_positive(self, "shard_mb")
         if not 0 <= self.validation < 1:
             raise UserError(f"--validation must be from 0 to below 1, not {self.validation}")
         if self.seed < 0:
