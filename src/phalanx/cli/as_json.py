@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import Group, Parameter
-
+from phalanx.cli.console import print_json
 from phalanx.errors import RunFailedError
 from phalanx.records.divergence import UNBOUNDED
 from phalanx.report.folder import read_folder
 from phalanx.report.measures import EpochMeasure, RunMeasure
-
-Json = Annotated[
-    bool,
-    Parameter(
-        name="--json",
-        negative="",
-        help="Print the results as JSON on standard output; all else goes to standard error.",
-        group=Group("Output", sort_key=8),
-    ),
-]
 
 
 @contextmanager
@@ -42,7 +30,7 @@ def printed_run(folder: Path, wanted: bool) -> Iterator[None]:
 
 def _print_run(folder: Path) -> None:
     (measure,) = read_folder(folder).runs
-    print(json.dumps({"folder": str(folder), **describe_run(measure)}, indent=1))
+    print_json({"folder": str(folder), **describe_run(measure)})
 
 
 def print_study(folder: Path, report: Path, wanted: bool) -> None:
@@ -50,18 +38,15 @@ def print_study(folder: Path, report: Path, wanted: bool) -> None:
     if not wanted:
         return
     found = read_folder(folder)
-    print(
-        json.dumps(
-            {
-                "folder": str(folder),
-                "kind": found.study.kind,
-                "command": found.study.command,
-                "report": str(report),
-                "left_out": found.study.left_out,
-                "runs": [describe_run(measure) for measure in found.runs],
-            },
-            indent=1,
-        )
+    print_json(
+        {
+            "folder": str(folder),
+            "kind": found.study.kind,
+            "command": found.study.command,
+            "report": str(report),
+            "left_out": found.study.left_out,
+            "runs": [describe_run(measure) for measure in found.runs],
+        }
     )
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import new_folder, run_bench
-from phalanx.cli.interruption import interruption_noted
+from phalanx.cli.console import Json, interruption_noted, new_console, print_json
 from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import this_command
@@ -31,7 +28,7 @@ def collectives(
     config: Annotated[  # frozen, so it may be a default
         CollectivesConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = CollectivesConfig(),  # noqa: B008
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: Json = False,
 ) -> None:
     """Compare the speed of collectives in Phalanx, the MPI library, Gloo and NCCL.
 
@@ -45,11 +42,6 @@ def collectives(
         phalanx bench collectives --sizes 64KB,1MB,25MB --ranks 4
 
         phalanx bench collectives --collectives all --paths phalanx,mpi --json
-
-    Parameters
-    ----------
-    json_
-        Print the results as JSON on standard output; all else goes to standard error.
     """
     launched = detect(os.environ)
     if launched:
@@ -57,14 +49,13 @@ def collectives(
             f"{launched.launcher} has started this process, and phalanx bench starts its ranks "
             f"itself: phalanx bench collectives --ranks {launched.world_size}"
         )
-    console = Console(highlight=False, soft_wrap=True, stderr=json_)
+    console = new_console(json_)
     folder = config.output or new_folder(config)
     with interruption_noted(console, f"records kept in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)
     (measure,) = read_benches(folder)
     if json_:
-        json.dump(as_json(measure), sys.stdout, indent=1)
-        print()
+        print_json(as_json(measure))
     else:
         show(measure, console)
     console.print(f"report: {write_report(folder)}", markup=False)

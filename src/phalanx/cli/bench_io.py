@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.job import new_folder, run_io
 from phalanx.bench.io.scaling import profile_text
-from phalanx.cli.interruption import interruption_noted
+from phalanx.cli.console import Json, interruption_noted, new_console, print_json
 from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.summary import as_json, show
@@ -24,7 +21,7 @@ def io(
     config: Annotated[  # frozen, so it may be a default
         IoConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = IoConfig(),  # noqa: B008
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: Json = False,
     print_profile: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Measure whether the storage keeps an accelerator busy, and in which format.
@@ -43,23 +40,20 @@ def io(
 
     Parameters
     ----------
-    json_
-        Print the results as JSON on standard output; all else goes to standard error.
     print_profile
         Print the profile as a YAML file to begin one's own with, and measure nothing.
     """
     if print_profile:
         print(profile_text(config.profile), end="")
         return
-    console = Console(highlight=False, soft_wrap=True, stderr=json_)
+    console = new_console(json_)
     folder = config.output or new_folder(config)
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
     with interruption_noted(console, f"records kept in {folder}"):
         run_io(config, folder, command=this_command(), console=console)
     measure = read_io_measure(folder)
     if json_:
-        json.dump(as_json(measure), sys.stdout, indent=1)
-        print()
+        print_json(as_json(measure))
     else:
         show(measure, console)
     console.print(f"report: {write_report(folder)}", markup=False)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
 from rich.console import Console
 
+from phalanx.cli.console import Json
 from phalanx.doctor.checks import all_checks
 from phalanx.doctor.examine import examine
 from phalanx.doctor.show import as_json, show_table
@@ -24,7 +23,7 @@ def doctor(
     *,
     ranks: int = 2,
     data_root: Path | None = None,
-    json_: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    json_: Json = False,
 ) -> None:
     """Examine this machine: what is installed, whether ranks find each other, what mends it.
 
@@ -42,8 +41,6 @@ def doctor(
         How many ranks to start, and to judge cores and shared memory for.
     data_root
         Folder that holds the data sets. Default: $PHALANX_DATA, then the user's cache folder.
-    json_
-        Print the findings as JSON.
     """
     if ranks < 1:
         raise UserError(f"--ranks must be at least 1, not {ranks}")

@@ -6,9 +6,8 @@ import os
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from phalanx.cli.interruption import interruption_noted
+from phalanx.cli.console import interruption_noted, new_console
 from phalanx.jobs.record import this_command
 from phalanx.scratch.config import ScratchConfig, choose_data, complete
 from phalanx.scratch.job import new_folder, refuse_launcher, run_scratch, title
@@ -35,7 +34,7 @@ def scratch(
         phalanx scratch --scheme tensor --ranks 3 --dtype float64
     """
     refuse_launcher(os.environ)
-    console = Console(highlight=False, soft_wrap=True)
+    console = new_console()
     reason = choose_data(config).reason
     config = complete(config)
     folder = config.run_dir or new_folder(config)

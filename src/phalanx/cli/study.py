@@ -13,7 +13,7 @@ from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig, OnMessages
 from phalanx.bench.job import run_bench
-from phalanx.cli.as_json import Json
+from phalanx.cli.console import Json, new_console
 from phalanx.cli.lazy import add_command
 from phalanx.cli.study_runs import run_study
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
@@ -73,7 +73,7 @@ def scaling(
 
         phalanx study scaling --models mlp --batch-sizes 64 128 256 512
     """
-    console = _console(json_)
+    console = new_console(json_)
     choice = resolve(config.dataset, config.data_root)
 
     def print_all(folder: Path, console: Console) -> None:
@@ -116,7 +116,7 @@ def compression(
     run_study(
         config.study_dir or compression_runs.default_folder(config, choice.name, RUNS),
         compression_runs.plan(config),
-        _console(json_),
+        new_console(json_),
         compression_summary,
         kind=COMPRESSION,
         reasons=[choice.reason],
@@ -149,7 +149,7 @@ def large_batch(
     run_study(
         config.study_dir or large_batch_runs.default_folder(config, choice.name, RUNS),
         large_batch_runs.plan(config, NUM_TRAIN_SAMPLES),
-        _console(json_),
+        new_console(json_),
         large_batch_summary,
         kind=LARGE_BATCH,
         reasons=[choice.reason],
@@ -204,7 +204,7 @@ def parallelism(
     run_study(
         config.study_dir or parallelism_runs.default_folder(config, names, RUNS),
         planned.runs,
-        _console(json_),
+        new_console(json_),
         parallelism_summary,
         kind="parallelism",
         reasons=[
@@ -216,10 +216,6 @@ def parallelism(
         make_runs=make_runs,
         json_=json_,
     )
-
-
-def _console(json_: bool) -> Console:
-    return Console(highlight=False, soft_wrap=True, stderr=json_)
 
 
 def _data_of(model: ModelName, config: ParallelismConfig) -> DatasetName:

@@ -14,6 +14,7 @@ from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.generate import max_part_bytes, missing_parts, remove_parts
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
+from phalanx.cli.console import new_console
 from phalanx.cli.study_runs import run_study
 from phalanx.jobs.record import RUNS
 from phalanx.records.io import IoBench
@@ -56,7 +57,7 @@ def io(
     run_study(
         folder,
         planned,
-        Console(highlight=False, soft_wrap=True),
+        new_console(),
         print_summary,
         kind=KIND,
         where=f"; data in {data}: {amount(most)} at a time, removed at the end",

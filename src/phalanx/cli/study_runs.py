@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.console import Console
 
 from phalanx.cli.as_json import print_study
-from phalanx.cli.interruption import interruption_noted
+from phalanx.cli.console import interruption_noted
 from phalanx.errors import RunFailedError
 from phalanx.jobs.record import this_command
 from phalanx.report.page import write_report

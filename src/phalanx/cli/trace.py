@@ -6,8 +6,8 @@ import os
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
+from phalanx.cli.console import new_console
 from phalanx.cli.train_options import OPTIONS, Options
 from phalanx.jobs.record import this_command
 from phalanx.launch.detect import detect
@@ -42,7 +42,7 @@ def trace(
     launched = detect(os.environ)
     config, choice = complete(config, launched)
     config = few_steps(config, steps)
-    console = Console(highlight=False, soft_wrap=True)
+    console = new_console()
     if launched:
         from phalanx.train.rank import run_started_by_launcher  # imports torch
 

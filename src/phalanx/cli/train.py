@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 
-from rich.console import Console
-
-from phalanx.cli.as_json import Json, printed_run
-from phalanx.cli.interruption import interruption_noted
+from phalanx.cli.as_json import printed_run
+from phalanx.cli.console import Json, interruption_noted, new_console
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
@@ -52,9 +50,9 @@ def train(
 
         folder = run_started_by_launcher(config, launched)
         if config.trace and launched.rank == 0 and folder is not None:
-            show_trace(folder, Console(highlight=False, soft_wrap=True))
+            show_trace(folder, new_console())
         return
-    console = Console(highlight=False, soft_wrap=True, stderr=json_)
+    console = new_console(json_)
     notices: list[str] = []
     try:
         config, choice = complete(config, None, notices)

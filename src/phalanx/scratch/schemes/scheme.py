@@ -11,7 +11,7 @@ Role = Literal["worker", "server"]
 
 
 class Scheme(Protocol):
-    """What does nothing here has nothing to do in most schemes."""
+    """The phases of a step. The bodies here are those of a scheme without peers."""
 
     role: Role = "worker"
 
