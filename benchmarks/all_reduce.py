@@ -25,9 +25,8 @@ from phalanx.report.collectives.comparison import (
     collective_results,
     path_comparisons,
 )
-from phalanx.report.collectives.findings import comparison_text
 from phalanx.report.collectives.folder import read_benches
-from phalanx.report.format import duration, size
+from phalanx.report.findings import finding_text
 
 OPTIONS = (
     *("--collectives", "all_reduce", "--ranks", "2", "--repeats", "100"),
@@ -50,10 +49,7 @@ def measure() -> Path:
 def report(results: CollectiveResults) -> None:
     print(f"\n{results.measure.mpi}, {results.ranks} ranks")
     for pair in path_comparisons(results):
-        print(
-            f"{size(pair.num_bytes):>10}  {pair.ours.label:14} {duration(pair.ours.median_s):>8}"
-            f"  {comparison_text(pair)} ({duration(pair.theirs.median_s)})"
-        )
+        print(f"  {finding_text(pair.finding())}")
 
 
 def as_result(results: CollectiveResults) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from phalanx.report.options import (
     workload_options,
 )
 from phalanx.report.schemes import scheme_of, scheme_phrase
-from phalanx.report.statistics import Interval, Times, ratio_of_times
+from phalanx.report.statistics import Interval, Times, not_told_apart, ratio_of_times
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -320,9 +320,4 @@ def speed_up(reference: Cell, cell: Cell, *, comparisons: int = 1) -> Interval |
 def undecided(best: Cell, cells: Sequence[Cell]) -> list[Cell]:
     """Return the cells that are not significantly slower than `best`, the fastest one."""
     others = [cell for cell in cells if cell is not best]
-    found = []
-    for cell in others:
-        interval = speed_up(cell, best, comparisons=len(others))
-        if interval is None or interval.verdict(1) != "higher":
-            found.append(cell)
-    return found
+    return not_told_apart(others, lambda cell: speed_up(cell, best, comparisons=len(others)))

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import Any, Generic, TypeVar
 
 from phalanx.report.charts.figure import Figure
+from phalanx.report.findings import AccuracyDifference, Fastest, Finding, Speed, finding_text
+from phalanx.report.format import UNKNOWN, sentence, span
+from phalanx.report.statistics import Interval
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sentence:
+    """Findings about one workload, or about the whole study."""
+
     label: str  # of the workload; empty when it is about the whole study
-    text: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def text(self) -> str:
+        first, *others = self.findings
+        if isinstance(first, str) and not others:
+            return first
+        return sentence("; ".join(map(finding_text, self.findings)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +37,34 @@ class Topic:
     title: str
     rule: str
     sentences: tuple[Sentence, ...]
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column of a table over items: the value of a cell, and its format where it is known."""
+
+    title: str
+    value: Callable[[T], Any]
+    form: Callable[[Any], str] = str
+    numeric: bool = True
+    short: str | None = None  # title on the terminal; None where there is no room for it
+
+    def cell(self, item: T) -> str:
+        value = self.value(item)
+        return UNKNOWN if value is None else self.form(value)
+
+
+def words(title: str, value: Callable[[T], Any], *, short: str | None = None) -> Column[T]:
+    """Return a column that is set to the left."""
+    return Column(title, value, numeric=False, short=short)
+
+
+def by_place(titles: str) -> list[Column[tuple[Any, ...]]]:
+    """Return the columns of rows of cells; `titles` with | between, numbers end in #."""
+    return [
+        Column(title.removesuffix("#"), itemgetter(place), numeric=title.endswith("#"))
+        for place, title in enumerate(titles.split("|"))
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +115,18 @@ class KeyFigure:
     value: str
     meaning: str
     beside: str
+
+
+def speed_figure(
+    label: str, interval: Interval, *, meaning: str, facts: Sequence[str] = ()
+) -> KeyFigure:
+    """Return a speed-up with its interval as a figure of the first screen."""
+    return KeyFigure(
+        label=label,
+        value=f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}",
+        meaning=meaning,
+        beside="; ".join([span(interval), ", ".join(facts)]).removesuffix("; "),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +182,16 @@ def sections(*planned: tuple[str, str, Iterable[Row | None]]) -> tuple[Section, 
     return tuple(section for section in found if section.rows)
 
 
-def make_topic(title: str, rule: str, sentences: Iterable[tuple[str, str | None]]) -> Topic:
-    """Return a topic of the (label, text) that have a text."""
-    made = [Sentence(label=label, text=text) for label, text in sentences if text]
+Found = Finding | list[Finding] | list[Speed] | list[AccuracyDifference] | list[Fastest] | None
+
+
+def make_topic(title: str, rule: str, sentences: Iterable[tuple[str, Found]]) -> Topic:
+    """Return a topic of the labels for which something was found."""
+    made = [
+        Sentence(label=label, findings=tuple(found) if isinstance(found, list) else (found,))
+        for label, found in sentences
+        if found
+    ]
     return Topic(title=title, rule=rule, sentences=tuple(made))
 
 
@@ -137,16 +200,21 @@ def told(*topics: Topic) -> tuple[Topic, ...]:
     return tuple(topic for topic in topics if topic.sentences)
 
 
-def make_table(title: str, note: str, columns: str, rows: Iterable[tuple[str, ...]]) -> Table:
-    """A table; `columns`: names with | between them; those that end in # hold numbers."""
-    names = columns.split("|")
+def make_table(title: str, note: str, columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
+    """Return the table of the items, a row each."""
     return Table(
         title=title,
         note=note,
-        columns=tuple(name.removesuffix("#") for name in names),
-        numeric=tuple(name.endswith("#") for name in names),
-        rows=tuple(rows),
+        columns=tuple(column.title for column in columns),
+        numeric=tuple(column.numeric for column in columns),
+        rows=tuple(tuple(column.cell(item) for column in columns) for item in items),
     )
+
+
+def short_table(columns: Sequence[Column[T]], items: Iterable[T]) -> Table:
+    """Return the columns that the terminal has room for, under their short titles."""
+    shown = [replace(column, title=column.short) for column in columns if column.short is not None]
+    return make_table("", "", shown, items)
 
 
 def with_rows(*tables: Table) -> list[Table]:

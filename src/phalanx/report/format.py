@@ -19,23 +19,31 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value:#.3g} s"
 
 
-def fixed(value_s: float | None) -> str:
+def fixed(value_s: float) -> str:
     """A time for a column of seconds: as `seconds`, without the unit."""
-    return UNKNOWN if value_s is None else seconds(value_s).removesuffix(" s")
+    return seconds(value_s).removesuffix(" s")
 
 
-def grouped(value: float | None) -> str:
+def grouped(value: float) -> str:
     """A large number with its thousands set apart."""
-    return UNKNOWN if value is None else f"{value:,.0f}"
+    return f"{value:,.0f}"
 
 
 def percent(share: float, decimals: int) -> str:
     return f"{share * 100:.{decimals}f} %"
 
 
-def share(value: float | None, decimals: int) -> str:
-    """Format a share for a column: as `percent`, or that it is not known."""
-    return UNKNOWN if value is None else percent(value, decimals)
+def whole_percent(share: float) -> str:
+    return percent(share, 0)
+
+
+def one_decimal(share: float) -> str:
+    """A share in percent: 31.4 %."""
+    return percent(share, 1)
+
+
+def two_decimals(share: float) -> str:
+    return percent(share, 2)
 
 
 def signed_percent(difference: float) -> str:
@@ -99,10 +107,8 @@ def comparison_text(interval: Interval | None, what: str, *, units: str = "epoch
             return f"not told from {what}: {ratio(interval)} as fast"
 
 
-def microseconds(value_s: float | None) -> str:
+def microseconds(value_s: float) -> str:
     """A time for a column of microseconds, with three digits or more: 0.87, 10.6, 1,204."""
-    if value_s is None:
-        return UNKNOWN
     value = value_s * 1e6
     if value < 10:
         return f"{value:.2f}"

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import NormalDist, fmean, median
-from typing import Literal
+from typing import Literal, TypeVar
 
 LEVEL = 0.95
 RESAMPLES = 1_000
@@ -33,6 +33,7 @@ knows nothing of it, and is widened by it."""
 SPREAD_FACTOR = 1.5
 """A run whose slowest timed epoch takes more than this many times its fastest was disturbed."""
 
+T = TypeVar("T")
 Verdict = Literal["higher", "lower", "cannot be told"]
 Holding = Literal["holds", "is below", "cannot be told"]
 Times = tuple[tuple[float, ...], ...]
@@ -109,11 +110,16 @@ def blocks(times: Sequence[float], number: int = BLOCKS) -> tuple[float, ...]:
     return tuple(median(times[start : start + size]) for start in starts)
 
 
+def in_pairs(of: Mapping[int, float], base: Mapping[int, float]) -> list[tuple[float, float]]:
+    """Return the values of the seeds that both have, by seed."""
+    return [(of[seed], base[seed]) for seed in sorted(of.keys() & base.keys())]
+
+
 def paired_difference(
     of: Mapping[int, float], base: Mapping[int, float], *, comparisons: int = 1
 ) -> Interval | None:
     """Mean of (of \N{MINUS SIGN} base) over the seeds that both have; None with fewer than two."""
-    differences = tuple(of[seed] - base[seed] for seed in sorted(of.keys() & base.keys()))
+    differences = [own - other for own, other in in_pairs(of, base)]
     return mean_interval(differences, comparisons=comparisons)
 
 
@@ -142,6 +148,18 @@ def _mean(values: tuple[float, ...], comparisons: int) -> Interval | None:
     estimate, level = fmean(values), level_of(comparisons)
     low, high = _expanded(found, estimate, level, numbers=[number], freedom=number - 1)
     return Interval(estimate=estimate, low=low, high=high, level=level)
+
+
+def not_told_apart(
+    others: Iterable[T], interval_of: Callable[[T], Interval | None], *, neutral: float = 1.0
+) -> list[T]:
+    """Return the others that the best is not significantly ahead of.
+
+    interval_of: the lead over one of them, above `neutral` where the best is ahead; corrected for
+    all of them together.
+    """
+    leads = [(other, interval_of(other)) for other in others]
+    return [o for o, lead in leads if lead is None or lead.verdict(neutral) != "higher"]
 
 
 def level_of(comparisons: int) -> float:

@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
+from typing import TypeVar
 
 from phalanx.records.divergence import loss_text
 from phalanx.records.schema import Environment
 from phalanx.report.charts.figure import Figure
-from phalanx.report.comparison import Cell, ParallelLayout, SeedSpread, layout_of, workload_labels
-from phalanx.report.content import Table, make_table
-from phalanx.report.format import UNKNOWN, fixed, grouped, joined, percent, share, span
+from phalanx.report.comparison import (
+    Cell,
+    ParallelLayout,
+    SeedSpread,
+    final_accuracy,
+    final_loss,
+    layout_of,
+    workload_labels,
+)
+from phalanx.report.content import Column, Table, by_place, make_table, words
+from phalanx.report.format import (
+    UNKNOWN,
+    fixed,
+    grouped,
+    joined,
+    one_decimal,
+    percent,
+    span,
+    two_decimals,
+)
 from phalanx.report.measures import RunMeasure
+
+T = TypeVar("T")
 
 MARKS = {
     "completed": "\N{CHECK MARK}",
@@ -25,47 +45,96 @@ MARKS = {
 SAYS = {"missing": "not run", "planned": "not run"}
 
 
+def layout_columns(layout_of: Callable[[T], ParallelLayout | None]) -> list[Column[T]]:
+    """Return the columns of how the work is split."""
+    return [
+        words("strategy", lambda one: (at := layout_of(one)) and at.strategy),
+        Column("ranks", lambda one: (at := layout_of(one)) and at.ranks),
+        Column("threads", lambda one: (at := layout_of(one)) and at.threads),
+        Column("batch", lambda one: (at := layout_of(one)) and at.batch_label),
+    ]
+
+
+def processor_columns(times_of: Callable[[T], tuple[float, float] | None]) -> list[Column[T]]:
+    """Return the columns of user and system time."""
+    return [
+        Column("user (s)", lambda one: (times := times_of(one)) and times[0], fixed),
+        Column("system (s)", lambda one: (times := times_of(one)) and times[1], fixed),
+    ]
+
+
+LAYOUT: list[Column[Cell]] = layout_columns(lambda cell: cell.layout)
+EPOCH = Column[Cell]("epoch (s)", lambda cell: cell.epoch_s, fixed)
+RATE = Column[Cell]("images/s", lambda cell: cell.images_per_s, grouped)
+SPEED_UP = Column[Cell]("speed-up", lambda cell: speed_up_words(cell))
+EFFICIENCY = Column[Cell]("efficiency", lambda cell: cell.efficiency, one_decimal)
+ACCURACY = Column[Cell]("accuracy", lambda cell: cell.accuracy and cell.accuracy.mean, two_decimals)
+MEASURES: tuple[Column[Cell], ...] = (
+    EPOCH,
+    Column(
+        "range (s)",
+        lambda cell: " \N{EN DASH} ".join(fixed(end(cell.epoch_times_s)) for end in (min, max)),
+    ),
+    *processor_columns(lambda cell: _mean_processor(cell)),
+    RATE,
+    SPEED_UP,
+    EFFICIENCY,
+    Column("comm.", lambda cell: cell.communication_share, one_decimal),
+    ACCURACY,
+    Column("over seeds", lambda cell: cell.accuracy, lambda accuracy: _seeds(accuracy)),
+)
+
+
+def _model(cells: Sequence[Cell]) -> Column[Cell]:
+    labels = workload_labels(cell.workload for cell in cells)
+    return words("model", lambda cell: labels[cell.workload])
+
+
 def baselines(cells: Sequence[Cell]) -> Table:
     """The sequential program with different numbers of threads."""
-    labels = workload_labels(cell.workload for cell in cells)
-    alone = [cell for cell in _by_batch(cells) if cell.layout.strategy == "sequential"]
+    _, _, threads, batch = LAYOUT
     return make_table(
         "Sequential baselines",
         "One process, no communication. One thread is the T(1) of every speed-up.",
-        "model|batch#|threads#|epoch (s)#|images/s#|speed-up#|efficiency#|accuracy#",
-        [
-            (
-                labels[cell.workload],
-                cell.layout.batch_label,
-                str(cell.layout.threads),
-                fixed(cell.epoch_s),
-                grouped(cell.images_per_s),
-                speed_up_words(cell),
-                share(cell.efficiency, 1),
-                share(cell.accuracy.mean if cell.accuracy else None, 2),
-            )
-            for cell in alone
-        ],
+        [_model(cells), batch, threads, EPOCH, RATE, SPEED_UP, EFFICIENCY, ACCURACY],
+        [cell for cell in _by_batch(cells) if cell.layout.strategy == "sequential"],
     )
 
 
 def configurations(cells: Sequence[Cell]) -> Table:
     """Return a table of every configuration over its seeds."""
-    labels = workload_labels(cell.workload for cell in cells)
     return make_table(
         "Configurations",
         "Completed runs that differ only in their seed, together. Times are medians over epochs "
         "and seeds, with the fastest and the slowest epoch; a speed-up has its interval of 95 %; "
         "accuracy is the mean over seeds, "
         "with the worst and the best.",
-        "model|strategy|ranks#|threads#|batch#|epoch (s)#|range (s)#|user (s)#|system (s)#"
-        "|images/s#"
-        "|speed-up#|efficiency#|comm.#|accuracy#|over seeds#",
-        [
-            (labels[cell.workload], *_layout(cell.layout), *_measures(cell))
-            for cell in _by_batch(cells)
-        ],
+        [_model(cells), *LAYOUT, *MEASURES],
+        _by_batch(cells),
     )
+
+
+EXECUTION: tuple[Column[RunMeasure], ...] = (
+    words("run", lambda run: run.name),
+    words("status", lambda run: f"{MARKS[run.status]} {SAYS.get(run.status, run.status)}"),
+    *layout_columns(lambda run: run.run and layout_of(run.run)),
+    Column("seed", lambda run: run.setting and run.setting.seed),
+    Column("epoch (s)", lambda run: run.epoch_s, fixed),
+    *processor_columns(lambda run: run.processor_s),
+    Column("images/s", lambda run: run.images_per_s, grouped),
+    Column("comm.", lambda run: run.communication_share, one_decimal),
+    Column("loss", final_loss, loss_text),
+    Column("accuracy", final_accuracy, two_decimals),
+    Column(
+        "start-up (s)",
+        lambda run: max(
+            (r.started.startup_s for r in run.ranks.values() if r.started), default=None
+        ),
+        fixed,
+    ),
+    Column("epochs (s)", lambda run: " ".join(fixed(e.epoch_s) for e in run.trained) or None),
+    words("error", lambda run: run.error or ""),
+)
 
 
 def executions(runs: Sequence[RunMeasure]) -> Table:
@@ -75,10 +144,8 @@ def executions(runs: Sequence[RunMeasure]) -> Table:
         "Epoch times in the order they were run; the first is warm-up where there are three. User "
         "and system: processor time of all ranks and threads in such an epoch, which is more than "
         "the wall-clock time where several cores work, and counts waiting as far as it spins.",
-        "run|status|strategy|ranks#|threads#|batch#|seed#|epoch (s)#|user (s)#|system (s)#"
-        "|images/s#|comm.#"
-        "|loss#|accuracy#|start-up (s)#|epochs (s)#|error",
-        [_execution(measure) for measure in runs],
+        EXECUTION,
+        runs,
     )
 
 
@@ -94,7 +161,7 @@ def environments(known: Sequence[Environment]) -> Table:
     loads = [e.load_average for e in known if e.load_average is not None]
     if loads:
         rows.append(("load when runs began", f"{min(loads):.2f} to {max(loads):.2f}"))
-    return make_table("Environment", note, "what|value", rows)
+    return make_table("Environment", note, by_place("what|value"), rows)
 
 
 def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
@@ -105,34 +172,11 @@ def sources(figures: Iterable[tuple[str, Figure]]) -> Table:
     return make_table(
         "Sources",
         "Every run is a folder with run.json and a rank-<r>.jsonl for each rank.",
-        "chart|events and fields|run folders",
+        by_place("chart|events and fields|run folders"),
         [
             (f"{figure.title}, {label}", figure.source, ", ".join(figure.runs))
             for label, figure in figures
         ],
-    )
-
-
-def status_text(measure: RunMeasure) -> str:
-    """A mark and a word, so that it reads without colour."""
-    return f"{MARKS[measure.status]} {SAYS.get(measure.status, measure.status)}"
-
-
-def _layout(layout: ParallelLayout) -> tuple[str, ...]:
-    return layout.strategy, str(layout.ranks), str(layout.threads), layout.batch_label
-
-
-def _measures(cell: Cell) -> tuple[str, ...]:
-    return (
-        fixed(cell.epoch_s),
-        f"{fixed(min(cell.epoch_times_s))} {UNKNOWN} {fixed(max(cell.epoch_times_s))}",
-        *_processor(_mean_processor(cell)),
-        grouped(cell.images_per_s),
-        speed_up_words(cell),
-        share(cell.efficiency, 1),
-        share(cell.communication_share, 1),
-        share(cell.accuracy.mean if cell.accuracy else None, 2),
-        _seeds(cell.accuracy),
     )
 
 
@@ -143,13 +187,7 @@ def _mean_processor(cell: Cell) -> tuple[float, float] | None:
     return fmean(user for user, _ in known), fmean(system for _, system in known)
 
 
-def _processor(times_s: tuple[float, float] | None) -> tuple[str, str]:
-    return (UNKNOWN, UNKNOWN) if times_s is None else (fixed(times_s[0]), fixed(times_s[1]))
-
-
-def _seeds(accuracy: SeedSpread | None) -> str:
-    if accuracy is None:
-        return UNKNOWN
+def _seeds(accuracy: SeedSpread) -> str:
     if accuracy.seeds == 1:
         return "1 seed"
     span = f"{accuracy.low * 100:.2f} {UNKNOWN} {percent(accuracy.high, 2)}"
@@ -161,30 +199,6 @@ def _by_batch(cells: Sequence[Cell]) -> list[Cell]:
     workloads = list(dict.fromkeys(cell.workload for cell in cells))
     key = {workload: number for number, workload in enumerate(workloads)}
     return sorted(cells, key=lambda cell: (key[cell.workload], cell.layout.batch_size))
-
-
-def _execution(measure: RunMeasure) -> tuple[str, ...]:
-    last = measure.trained[-1] if measure.trained else None
-    setting = measure.setting
-    layout = _layout(layout_of(measure.run)) if measure.run else (UNKNOWN,) * 4
-    startups = [rank.started.startup_s for rank in measure.ranks.values() if rank.started]
-    return (
-        measure.name,
-        status_text(measure),
-        *layout,
-        str(setting.seed) if setting else UNKNOWN,
-        fixed(measure.epoch_s),
-        *_processor(measure.processor_s),
-        grouped(measure.images_per_s),
-        share(measure.communication_share, 1),
-        UNKNOWN
-        if last is None or last.validation_loss is None
-        else loss_text(last.validation_loss),
-        share(last.validation_accuracy if last else None, 2),
-        fixed(max(startups, default=None)),
-        " ".join(fixed(epoch.epoch_s) for epoch in measure.trained) or UNKNOWN,
-        measure.error or "",
-    )
 
 
 def _facts(environment: Environment) -> list[tuple[str, str]]:
@@ -206,9 +220,9 @@ def _facts(environment: Environment) -> list[tuple[str, str]]:
     return [(what, value) for what, value in facts if value is not None]
 
 
-def speed_up_words(cell: Cell) -> str:
+def speed_up_words(cell: Cell) -> str | None:
     """Format the speed-up, with its interval where there are enough epochs."""
     if cell.speed_up is None:
-        return UNKNOWN
+        return None
     interval = cell.speed_up_interval
     return f"{cell.speed_up:.2f}" + ("" if interval is None else f" ({span(interval)})")

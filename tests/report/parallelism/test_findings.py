@@ -1,10 +1,18 @@
-"""The sentences of a parallelism study, from records with known numbers."""
+"""The findings of a parallelism study, from records with known numbers."""
 
 from pathlib import Path
 
 import pytest
 
 from phalanx.records.schema import Outcome
+from phalanx.report.findings import (
+    AccuracyDifference,
+    Agreement,
+    Fastest,
+    FastestBySize,
+    Finding,
+    Speed,
+)
 from phalanx.report.parallelism.findings import findings, headline
 from phalanx.report.parallelism.study_data import ParallelismStudyData, read_study_data
 from tests.report.parallelism.made_parallelism import Made, failed, make, schemes
@@ -17,65 +25,68 @@ def told(data: ParallelismStudyData) -> dict[str, list[str]]:
     }
 
 
-@pytest.fixture(scope="module")
-def sentences(made: ParallelismStudyData) -> dict[str, list[str]]:
-    return told(made)
+def found(data: ParallelismStudyData, title: str, label: str) -> tuple[Finding, ...]:
+    """The findings of a topic about one model."""
+    (topic,) = (topic for topic in findings(data) if topic.title == title)
+    return next(s.findings for s in topic.sentences if s.label == label)
 
 
 def test_the_headline_is_the_largest_speed_up(made: ParallelismStudyData) -> None:
-    assert headline(made) == (
-        "The ring all-reduce on 2 ranks trains the MLP 1.25 times (1.14 to 1.38) as fast as one "
-        "process with one thread"
+    text = headline(made)
+    assert text.startswith(
+        "The ring all-reduce on 2 ranks trains the MLP 1.25 times (1.14 to 1.38)"
     )
 
 
-def test_who_wins_where(sentences: dict[str, list[str]]) -> None:
-    first, second, *_ = sentences["Which scheme wins"]
-    assert first.startswith(
-        "MLP: On 2 ranks the ring all-reduce is the fastest of 3 schemes (0.0320 s"
-    )
-    assert "1.25 times (1.14 to 1.38) the sequential speed" in first
-    assert "; ZeRO 3 takes 1.88 times (1.70 to 2.06) as long" in first
-    assert second.startswith("MLP: 2 of 6 configurations are seen to be faster than the sequential")
-    assert "with one thread (0.0400 s an epoch)" in second
+def test_who_wins_where(made: ParallelismStudyData) -> None:
+    two, four = found(made, "Which scheme wins", "MLP")
+    assert isinstance(two, Fastest) and isinstance(four, Fastest)
+    assert (two.where, four.where) == ("on 2 ranks", "on 4 ranks")
+    for finding in (two, four):
+        assert (finding.subject, finding.n, finding.rivals) == ("the ring all-reduce", 3, ())
+        assert finding.facts.startswith("0.0320 s an epoch, 1.25 times (1.14 to 1.38)")
 
 
-def test_memory_beside_its_formula(sentences: dict[str, list[str]]) -> None:
-    least, theory = sentences["Memory"]
-    assert "on 4 ranks ZeRO 3 keeps the least, 977 KB a rank against 3.81 MB" in least
+def test_memory_and_bytes_beside_their_formulas(made: ParallelismStudyData) -> None:
+    least, memory, sent = found(made, "Memory and bytes", "MLP")
+    assert isinstance(least, str)
+    assert least.startswith("on 4 ranks ZeRO 3 keeps the least, 977 KB a rank against 3.81 MB")
     assert "(25 %), by the formula 16\N{GREEK CAPITAL LETTER PSI}/p" in least
-    assert theory == "MLP: Measured memory is that of the formula in all 4 configurations."
+    assert isinstance(memory, Agreement) and isinstance(sent, Agreement)
+    assert (memory.num, memory.n, memory.exceptions) == (4, 4, ())
+    assert (sent.num, sent.n) == (2, 4)
+    assert sent.exceptions == tuple(
+        f"zero 3, {ranks} ranks \N{NOT EQUAL TO} (+33.3 %)" for ranks in (2, 4)
+    )
 
 
-def test_bytes_beside_their_formula(sentences: dict[str, list[str]]) -> None:
-    text = sentences["Bytes"][0]
-    assert "in 2 of 4 configurations every rank has sent the bytes of its formula" in text.lower()
-    assert "zero 3, 4 ranks \N{NOT EQUAL TO} (+33.3 %)" in text
+def test_who_makes_the_same_update_ends_with_the_same_loss(made: ParallelismStudyData) -> None:
+    same, drift = found(made, "The same mathematics", "MLP")
+    assert isinstance(same, Agreement) and isinstance(drift, AccuracyDifference)
+    assert (same.num, same.n, same.exceptions) == (4, 4, ())
+    assert drift.subject == "the asynchronous parameter server on 4 ranks"
+    assert (drift.verdict, drift.interval) == ("cannot be told", None), "a single seed"
+    assert drift.estimate == pytest.approx(0.0009, abs=1e-5)
+    assert drift.facts.endswith("+4.0 %")
 
 
-def test_who_makes_the_same_update_ends_with_the_same_loss(
-    sentences: dict[str, list[str]],
-) -> None:
-    same, drift, *_ = sentences["The same mathematics"]
-    assert same.startswith("MLP: 4 of 4 configurations")
-    assert "the asynchronous parameter server ends with loss" in drift
-    assert "(+4.0 %, +0.09 points of accuracy with one seed, which chance may be)" in drift
+def test_from_scratch_up_to_many_workers(made: ParallelismStudyData) -> None:
+    best, most, *_ = found(made, "From scratch, up to many workers", "ring")
+    assert isinstance(best, Fastest) and isinstance(most, Speed)
+    assert (best.where, best.subject, best.rivals) == ("with 64 hidden units", "one process", ())
+    assert most.interval is not None
+    assert "128 workers" in most.subject and most.verdict == "lower"
+    slower = most.interval.inverse
+    assert (slower.low, slower.estimate, slower.high) == pytest.approx((24, 26.4, 29.04), rel=1e-3)
 
 
-def test_from_scratch_up_to_many_workers(sentences: dict[str, list[str]]) -> None:
-    (text,) = sentences["From scratch, up to many workers"]
-    assert text.startswith("ring: With 64 hidden units an epoch is shortest on one process")
-    assert "128 workers take 26.40 times (24.00 to 29.04) the time of one process" in text
+def test_crossing_points_of_the_algorithms(made: ParallelismStudyData) -> None:
+    (finding,) = found(made, "All-reduce on messages", "4 ranks")
+    assert finding == FastestBySize(ranges=(("naive", 4, 2**16), ("ring", 2**20, 2**24)))
 
 
-def test_crossing_points_of_the_algorithms(sentences: dict[str, list[str]]) -> None:
-    reign, naive = sentences["All-reduce on messages"]
-    assert reign == "4 ranks: The fastest is naive from 4 B to 64 KB and ring from 1 MB to 16 MB."
-    assert "ring beats it from 1 MB on (3.0 times (1.8 to 4.9) as fast at 16 MB: 3.00 ms)" in naive
-
-
-def test_what_failed_is_named(sentences: dict[str, list[str]]) -> None:
-    assert sentences["Not completed"] == [
+def test_what_failed_is_named(made: ParallelismStudyData) -> None:
+    assert told(made)["Not completed"] == [
         ": 2 of 20 runs: 1 failed and 1 missing (mlp-gloo-4-s0 and mlp-shared-4-s0).",
         "mlp-gloo-4-s0: rank 2: RuntimeError: </script><b>lost</b> & gone",
     ]
@@ -90,7 +101,9 @@ def test_a_study_of_failures_says_so(tmp_path: Path) -> None:
 def test_without_a_sequential_run_there_is_no_speed_up(tmp_path: Path) -> None:
     runs = [run for run in schemes() if run.strategy != "sequential"]
     data = read_study_data(make(tmp_path / "s", runs))
-    assert "times the sequential speed" not in told(data)["Which scheme wins"][0]
+    best = found(data, "Which scheme wins", "MLP")[0]
+    assert isinstance(best, Fastest)
+    assert "sequential" not in best.facts
     assert "ways of splitting a training" in headline(data)
 
 
@@ -101,7 +114,6 @@ def test_where_nothing_beats_one_process_it_is_said(tmp_path: Path) -> None:
     assert headline(data) == (
         "No way of splitting the training is seen to beat one process with one thread here"
     )
-    assert "None of 1 configurations" in told(data)["Which scheme wins"][0]
 
 
 def test_an_interrupted_run_is_in_no_comparison(tmp_path: Path) -> None:
@@ -121,7 +133,7 @@ def test_schemes_of_one_speed_are_not_ranked(tmp_path: Path) -> None:
         for name, step_s in (("ring", 2.0e-3), ("tree", 2.05e-3), ("halving", 1.95e-3))
     ]
     data = read_study_data(make(tmp_path / "s", runs))
-    first, second = told(data)["Which scheme wins"]
-    assert "on 2 ranks the fastest of 3 schemes cannot be told" in first.lower()
-    assert "None of 3 configurations is seen to be faster" in second
+    (finding,) = found(data, "Which scheme wins", "MLP")
+    assert isinstance(finding, Fastest)
+    assert (finding.where, finding.n, len(finding.rivals)) == ("on 2 ranks", 3, 2)
     assert "is seen to beat one process" in headline(data)

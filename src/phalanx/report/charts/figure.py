@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import altair as alt
 
 Value = str | int | float | bool | None
 Row = Mapping[str, Value]
 AnyChart = alt.Chart | alt.LayerChart | alt.FacetChart
+T = TypeVar("T")
 
 HEIGHT_PIXELS = 250
 
@@ -25,6 +27,43 @@ class Figure:
     runs: tuple[str, ...]  # the folders of these
     rows: tuple[Row, ...]  # what is drawn, and saved as CSV
     spec: Mapping[str, object]  # Vega-Lite over the named data set `rows`
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart(Generic[T]):
+    """A question about data: the rows behind it, the marks that show them, and its words."""
+
+    title: str
+    caption: str
+    source: str
+    rows: Callable[[T], Sequence[Row]]
+    runs: Callable[[T], Sequence[str]]
+    draw: Callable[[Sequence[Row]], AnyChart]
+    """Marks over `table()`."""
+    field: str | None = None
+    """Rows that do not know it are left out."""
+    least: int = 1  # rows
+    height: int | Callable[[Sequence[Row]], int] = HEIGHT_PIXELS
+
+    def __call__(self, data: T, name: str) -> Figure | None:
+        """Return the chart of `data`, which follows the width of the page; None with too few rows.
+
+        name: of the page's element and of saved files.
+        """
+        field = self.field
+        rows = [row for row in self.rows(data) if field is None or row[field] is not None]
+        if len(rows) < self.least:
+            return None
+        return figure(
+            self.draw(rows),
+            rows,
+            name=name,
+            title=self.title,
+            caption=self.caption,
+            source=self.source,
+            runs=self.runs(data),
+            height_pixels=self.height if isinstance(self.height, int) else self.height(rows),
+        )
 
 
 def figure(

@@ -8,7 +8,9 @@ from itertools import groupby
 
 from phalanx.records.collectives import Collective, beside_crowd
 from phalanx.report.collectives.measures import BenchMeasure, CollectivePoint
-from phalanx.report.statistics import Interval, blocks, ratio_of_times
+from phalanx.report.findings import Speed
+from phalanx.report.format import duration, size
+from phalanx.report.statistics import Interval, blocks, not_told_apart, ratio_of_times
 
 FAR = 3.0
 """A path whose median is more than this many times as long is slower, without an interval."""
@@ -76,6 +78,18 @@ class PathComparison:
         """Speed of ours, relative to theirs."""
         return self.theirs.median_s / self.ours.median_s
 
+    def finding(self, comparisons: int = 1) -> Speed:
+        """Return what the interval of the gain allows to say, among `comparisons` of them."""
+        return Speed(
+            subject=self.ours.label,
+            against=self.theirs.label,
+            interval=speed_ratio(self.ours, self.theirs, comparisons=comparisons),
+            n=comparisons,
+            facts=f"{duration(self.ours.median_s)} against {duration(self.theirs.median_s)}",
+            where=f"at {size(self.num_bytes)}" if self.num_bytes else "",
+            units="calls",
+        )
+
 
 def collective_results(measures: Sequence[BenchMeasure]) -> tuple[CollectiveResults, ...]:
     """Return the results by collective, then by measurement."""
@@ -123,19 +137,13 @@ def speed_ratio(
     return ratio_of_times((slow,), (fast,), comparisons=comparisons)
 
 
-def is_faster(ours: CollectivePoint, theirs: CollectivePoint, *, comparisons: int = 1) -> bool:
-    """Return whether ours is significantly faster."""
-    interval = speed_ratio(ours, theirs, comparisons=comparisons)
-    return interval is not None and interval.verdict(1) == "higher"
-
-
 def fastest(points: Sequence[CollectivePoint]) -> CollectivePoint | None:
     """points: the paths at one size, the fastest first. None where the first is not seen to be
     faster than every other that takes at most FAR times as long."""
     first, *others = points
     near = [point for point in others if point.median_s <= FAR * first.median_s]
-    is_fastest = all(is_faster(first, point, comparisons=len(others)) for point in near)
-    return first if is_fastest else None
+    rivals = not_told_apart(near, lambda p: speed_ratio(first, p, comparisons=len(others)))
+    return None if rivals else first
 
 
 def fastest_ranges(results: CollectiveResults) -> list[tuple[str | None, int, int]]:

@@ -11,24 +11,31 @@ from phalanx.report.collectives.comparison import (
     PHRASES,
     CollectiveResults,
     collective_results,
-    path_comparisons,
 )
 from phalanx.report.collectives.findings import findings, headline, headline_comparison
 from phalanx.report.collectives.folder import read_benches
 from phalanx.report.collectives.measures import BenchMeasure
-from phalanx.report.collectives.tables import machine_tables, result_tables, runs_table
+from phalanx.report.collectives.tables import machine_table, result_table, runs_table
 from phalanx.report.comparison import counted
-from phalanx.report.content import Content, KeyFigure, Row, chart_row, sections
-from phalanx.report.format import duration, joined, size
+from phalanx.report.content import (
+    Content,
+    KeyFigure,
+    Row,
+    chart_row,
+    sections,
+    speed_figure,
+    with_rows,
+)
+from phalanx.report.format import duration, joined
 from phalanx.report.study_content import machine
 from phalanx.report.tables import environments
 
 CHARTS: tuple[tuple[str, Callable[[CollectiveResults, str], Figure | None]], ...] = (
     ("time", charts.call_time),
-    ("slower", charts.times_slower),
-    ("bandwidth", charts.bandwidth),
-    ("floor", charts.times_floor),
-    ("memory", charts.memory),
+    ("slower", charts.TIMES_SLOWER),
+    ("bandwidth", charts.BANDWIDTH),
+    ("floor", charts.TIMES_FLOOR),
+    ("memory", charts.MEMORY),
 )
 
 
@@ -45,32 +52,41 @@ def collectives_content(folder: Path) -> Content:
         command="\n".join(bench.command for bench in benches),
         headline=headline(found),
         lead=_lead(measures),
-        key_figures=[figure for s in found if (figure := key_figure(s))],
+        key_figures=key_figures(found),
         leading=leading,
         topics=findings(found, measures),
         sections=sections(("sizes", "Against the others, and against the machine", rows)),
-        tables=[*result_tables(found), *machine_tables(measures), runs_table(measures)],
+        tables=with_rows(*map(result_table, found), machine_table(measures), runs_table(measures)),
         environment=environments([bench.environment for bench in benches]),
         num_panels=len(found),
     )
 
 
-def key_figure(results: CollectiveResults) -> KeyFigure | None:
-    """Ours against the best of the others, at 1 MB or near it."""
-    comparison = headline_comparison(results)
-    if comparison is None:
-        return None
-    where = f" at {size(comparison.num_bytes)}" if comparison.num_bytes else ""
-    least = min(path_comparisons(results), key=lambda d: d.gain)
-    beside = f"{duration(comparison.ours.median_s)} against {duration(comparison.theirs.median_s)}"
-    if len(results.sizes) > 1:
-        beside += f"; at least {least.gain:.1f}\N{MULTIPLICATION SIGN} ({size(least.num_bytes)})"
-    return KeyFigure(
-        label=results.title,
-        value=f"{comparison.gain:.1f}\N{MULTIPLICATION SIGN}",
-        meaning=f"as fast as {comparison.theirs.label}{where}",
-        beside=beside,
-    )
+def key_figures(found: Sequence[CollectiveResults]) -> list[KeyFigure]:
+    """Ours against the best of the others, at 1 MB or near it; the time where that cannot be told.
+
+    Intervals are corrected for all of them together.
+    """
+    pairs = [(results, pair) for results in found if (pair := headline_comparison(results))]
+    figures = []
+    for results, pair in pairs:
+        finding = pair.finding(len(pairs))
+        if finding.interval is None or finding.verdict == "cannot be told":
+            figure = KeyFigure(
+                label=results.title,
+                value=duration(pair.ours.median_s),
+                meaning=f"{pair.ours.label} {finding.where}".rstrip(),
+                beside=f"{duration(pair.theirs.median_s)} with {pair.theirs.label}, not told apart",
+            )
+        else:
+            figure = speed_figure(
+                results.title,
+                finding.interval,
+                meaning=f"as fast as {pair.theirs.label} {finding.where}".rstrip(),
+                facts=[finding.facts],
+            )
+        figures.append(figure)
+    return figures
 
 
 def _lead(measures: Sequence[BenchMeasure]) -> str:

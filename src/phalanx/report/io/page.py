@@ -28,7 +28,7 @@ from phalanx.report.io.findings import findings, headline, study_findings, study
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure
 from phalanx.report.io.study import read_io_study
-from phalanx.report.io.tables import storage, ways, written
+from phalanx.report.io.tables import all_tables
 from phalanx.report.study_content import machine, study_content
 from phalanx.report.tables import environments
 
@@ -72,7 +72,7 @@ def io_content(folder: Path) -> Content:
                 [chart_row(_by_cache(measure, *chart)) for chart in MORE],
             ),
         ),
-        tables=[*ways(measure), *written([measure]), *storage([measure])],
+        tables=all_tables([measure]),
         environment=environments([bench.environment]),
         num_panels=PANELS_BESIDE,
     )
@@ -102,11 +102,7 @@ def io_study_content(measures: StudyMeasures) -> Content:
                 [chart_row(_by_profile(study.profiles, *chart)) for chart in loading],
             )
         ),
-        tables=[
-            *(one for run in study.runs for one in ways(run)),
-            *written(study.runs),
-            *storage(study.runs),
-        ],
+        tables=all_tables(study.runs),
         num_panels=PANELS_BESIDE,
     )
 

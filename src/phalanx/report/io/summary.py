@@ -18,7 +18,7 @@ from phalanx.report.io.comparison import CACHE_LABELS, LOADERS, PHRASES, busy, f
 from phalanx.report.io.findings import findings, study_findings
 from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.study import read_io_study
-from phalanx.report.io.tables import COLUMNS, row
+from phalanx.report.io.tables import columns
 from phalanx.report.terminal import finding_lines, print_findings, terminal_table
 
 FORMATS = list(PHRASES)
@@ -53,7 +53,7 @@ def table_of(measure: IoMeasure, points: Sequence[IoPoint], *, wide: bool) -> Te
     low = [paced.get(point.cell, 1.0) < floor_of(measure) for point in points]
     formats = [point.cell.format for point in points]
     return terminal_table(
-        make_table("", "", COLUMNS, [row(measure, point) for point in points]),
+        make_table("", "", columns(measure), points),
         left_out=IN_THE_TITLE if wide else IN_THE_TITLE + ONLY_WHEN_WIDE,
         padding=1,
         style=lambda number, column: "red" if column == "busy" and low[number] else "",

@@ -2,109 +2,115 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from phalanx.records.io import READS
-from phalanx.report.content import Table, make_table
-from phalanx.report.format import UNKNOWN, amount, duration, fixed, percent, three_digits
+from phalanx.records.io import READS, Generated, IoBench
+from phalanx.report.content import Column, Table, make_table, with_rows, words
+from phalanx.report.format import amount, duration, fixed, grouped, one_decimal, three_digits
 from phalanx.report.io.comparison import compare_loaders, rivals
 from phalanx.report.io.measures import IoMeasure, IoPoint
 
-COLUMNS = (
-    "format|cache|loader|readers|ahead#|ranks#|samples/s#|MB/s#|MB/s range#|×read#|×torch#|"
-    "first#|stalls#|busy#|busy range#"
-)
+LOADER_WORDS = {"torch-batched": "torch, batched"}
 SHORT = {"threads": "thr.", "processes": "proc."}
 MEGABYTE = 1e6
 
 
-def ways(measure: IoMeasure) -> list[Table]:
+def columns(measure: IoMeasure) -> list[Column[IoPoint]]:
+    """Return the columns over the points flat out; `busy` and what follows the first batch are of
+    the same way with compute."""
+    paced = {point.cell: point for point in measure.paced}
+
+    def of_paced(value: Callable[[IoPoint], object]) -> Callable[[IoPoint], object]:
+        return lambda flat: (point := paced.get(flat.cell)) and value(point)
+
+    return [
+        words("format", lambda p: p.cell.format),
+        words("cache", lambda p: p.cell.cache),
+        words("loader", lambda p: LOADER_WORDS.get(p.cell.loader, p.cell.loader)),
+        words("readers", lambda p: f"{n} {SHORT[p.cell.kind]}" if (n := p.cell.readers) else None),
+        Column("ahead", lambda p: p.cell.depth or None),
+        Column("ranks", lambda p: p.cell.ranks),
+        Column("samples/s", lambda p: p.samples_per_s, three_digits),
+        Column("MB/s", lambda p: p.bytes_per_s / MEGABYTE, three_digits),
+        Column(
+            "MB/s range",
+            lambda p: "–".join(three_digits(end / MEGABYTE) for end in p.range_bytes_per_s),
+        ),
+        Column("×read", lambda p: times_read(measure, p), three_digits),
+        Column("×torch", lambda p: times_torch(measure, p), three_digits),
+        Column("first", of_paced(lambda p: p.first_s), duration),
+        Column("stalls", of_paced(lambda p: p.stalls), "{:g}".format),
+        Column("busy", of_paced(lambda p: p.utilisation), one_decimal),
+        Column(
+            "busy range",
+            of_paced(lambda p: p.range_utilisation),
+            lambda ends: "–".join(f"{100 * end:.1f}" for end in ends),
+        ),
+    ]
+
+
+def ways(measure: IoMeasure) -> Table:
     """Return a table of every way of loading, flat out and with compute."""
-    if measure.bench is None or not measure.points:
-        return []
+    title = f"Ways of loading, {measure.name}"
+    if measure.bench is None:
+        return make_table(title, "", (), ())
     setting = measure.bench.setting
-    note = (
+    return make_table(
+        title,
         "samples/s and MB/s of 10⁶ bytes flat out. Time to the first batch, stalls (waits over "
         f"{duration(setting.stall_s)}, an epoch of {setting.steps} steps) and busy (compute ÷ "
         f"total time): with {duration(setting.compute_s)} of compute a step. Medians over "
         f"{setting.runs} epochs. ×read: times the time of a plain read of the same files; ×torch: "
-        "times the samples/s of DataLoader with as many readers and batches ahead."
-    )
-    rows = [row(measure, point) for point in measure.flat]
-    return [make_table(f"Ways of loading, {measure.name}", note, COLUMNS, rows)]
-
-
-def row(measure: IoMeasure, flat: IoPoint) -> tuple[str, ...]:
-    """The cells of COLUMNS."""
-    cell = flat.cell
-    paced = next((p for p in measure.paced if p.cell == cell), None)
-    low, high = flat.range_bytes_per_s
-    shares = paced.range_utilisation if paced else None
-    return (
-        cell.format,
-        cell.cache,
-        "torch, batched" if cell.loader == "torch-batched" else cell.loader,
-        f"{cell.readers} {SHORT[cell.kind]}" if cell.readers else UNKNOWN,
-        str(cell.depth) if cell.depth else UNKNOWN,
-        str(cell.ranks),
-        three_digits(flat.samples_per_s),
-        three_digits(flat.bytes_per_s / MEGABYTE),
-        f"{three_digits(low / MEGABYTE)}–{three_digits(high / MEGABYTE)}",
-        times_read(measure, flat),
-        times_torch(measure, flat),
-        duration(paced.first_s) if paced else UNKNOWN,
-        f"{paced.stalls:g}" if paced else UNKNOWN,
-        percent(paced.utilisation, 1) if paced and paced.utilisation is not None else UNKNOWN,
-        f"{100 * shares[0]:.1f}–{100 * shares[1]:.1f}" if shares else UNKNOWN,
+        "times the samples/s of DataLoader with as many readers and batches ahead.",
+        columns(measure),
+        measure.flat,
     )
 
 
-def times_read(measure: IoMeasure, point: IoPoint) -> str:
+def times_read(measure: IoMeasure, point: IoPoint) -> float | None:
     others = rivals(measure, point, "read") if point.cell.loader not in READS else []
-    return three_digits(1 / compare_loaders(point, others[0]).gain) if others else UNKNOWN
+    return 1 / compare_loaders(point, others[0]).gain if others else None
 
 
-def times_torch(measure: IoMeasure, point: IoPoint) -> str:
+def times_torch(measure: IoMeasure, point: IoPoint) -> float | None:
     """Return the speed-up over PyTorch with the same number of readers and batches ahead."""
     if point.cell.loader != "phalanx":
-        return UNKNOWN
+        return None
     same = [
         other
         for other in rivals(measure, point, "torch")
         if (other.cell.readers, other.cell.depth) == (point.cell.readers, point.cell.depth)
     ]
-    return three_digits(compare_loaders(point, same[0]).gain) if same else UNKNOWN
+    return compare_loaders(point, same[0]).gain if same else None
 
 
-def written(measures: Sequence[IoMeasure]) -> list[Table]:
-    """The data on the disk."""
-    rows = [
-        (
-            measure.name,
-            one.format,
-            f"{one.num_files:,}",
-            amount(one.bytes),
-            UNKNOWN if one.write_s is None else fixed(one.write_s),
-        )
-        for measure in measures
-        if measure.bench
-        for one in measure.bench.generated
-    ]
-    note = "Random bytes, the same every time. Time to write them and bring them to the disk (s)."
-    return [make_table("Data", note, "run|format|files#|bytes#|written (s)#", rows)] if rows else []
+WRITTEN: tuple[Column[tuple[str, Generated]], ...] = (
+    words("run", lambda pair: pair[0]),
+    words("format", lambda pair: pair[1].format),
+    Column("files", lambda pair: pair[1].num_files, grouped),
+    Column("bytes", lambda pair: pair[1].bytes, amount),
+    Column("written (s)", lambda pair: pair[1].write_s, fixed),
+)
+STORAGE: tuple[Column[tuple[IoMeasure, IoBench]], ...] = (
+    words("run", lambda pair: pair[0].name),
+    words("status", lambda pair: pair[0].status),
+    words("file system", lambda pair: pair[1].storage.file_system or None),
+    words("device", lambda pair: pair[1].storage.device or None),
+    Column("free before", lambda pair: pair[1].storage.free_bytes, amount),
+    words("error", lambda pair: pair[0].error or ""),
+)
 
 
-def storage(measures: Sequence[IoMeasure]) -> list[Table]:
-    rows = [
-        (
-            measure.name,
-            measure.status,
-            measure.bench.storage.file_system or UNKNOWN,
-            measure.bench.storage.device or UNKNOWN,
-            amount(measure.bench.storage.free_bytes),
-            measure.error or "",
-        )
-        for measure in measures
-        if measure.bench
-    ]
-    return [make_table("Runs", "", "run|status|file system|device|free before#|error", rows)]
+def all_tables(measures: Sequence[IoMeasure]) -> list[Table]:
+    """Return the tables that have rows: ways of loading, the data on the disk, the runs."""
+    benches = [(measure, measure.bench) for measure in measures if measure.bench]
+    return with_rows(
+        *map(ways, measures),
+        make_table(
+            "Data",
+            "Random bytes, the same every time. Time to write them and bring them to the disk (s).",
+            WRITTEN,
+            [(measure.name, one) for measure, bench in benches for one in bench.generated],
+        ),
+        make_table("Runs", "", STORAGE, benches),
+    )

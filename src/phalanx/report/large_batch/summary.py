@@ -6,14 +6,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phalanx.report.content import make_table
+from phalanx.report.content import short_table
 from phalanx.report.large_batch.findings import findings
 from phalanx.report.large_batch.study_data import LargeBatchStudyData, read_study_data
-from phalanx.report.large_batch.tables import remedies
+from phalanx.report.large_batch.tables import columns
 from phalanx.report.terminal import print_findings, terminal_table
-
-COLUMNS = "remedy|batch#|rate#||accuracy#|worst#|best#|seeds#|div.#|to base#||"
-"""In short those of the page's table that 80 columns have room for."""
 
 
 def print_summary(folder: Path, console: Console) -> None:
@@ -22,6 +19,5 @@ def print_summary(folder: Path, console: Console) -> None:
 
 
 def show(data: LargeBatchStudyData, console: Console) -> None:
-    table = make_table("", "", COLUMNS, remedies(data).rows)
-    console.print(terminal_table(table, left_out=[""]))
+    console.print(terminal_table(short_table(columns(data), data.cells)))
     print_findings(findings(data), console)

@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import fmean
 
-from phalanx.report.content import Table, make_table
-from phalanx.report.format import UNKNOWN, fixed, percent, points
+from phalanx.report.comparison import SeedSpread
+from phalanx.report.content import Column, Table, make_table, words
+from phalanx.report.format import fixed, grouped, percent, points, two_decimals
 from phalanx.report.large_batch.accuracy_comparison import baseline_of
-from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData
+from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, TimeToTarget
 
-COLUMNS = (
-    "remedy|batch#|learning rate#|updates an epoch#|accuracy#|worst seed#|best seed#|seeds#"
-    "|diverged#|against the base#|gap#|epoch (s)#"
-)
+
+def columns(data: LargeBatchStudyData) -> list[Column[BatchCell]]:
+    """Return the columns of the remedies, with short titles where 80 columns have room."""
+
+    def spread(value: Callable[[SeedSpread], float]) -> Callable[[BatchCell], float | None]:
+        return lambda cell: value(cell.accuracy) if cell.accuracy else None
+
+    return [
+        words("remedy", lambda cell: cell.remedy, short="remedy"),
+        Column("batch", lambda cell: cell.batch_size, grouped, short="batch"),
+        Column("learning rate", lambda cell: cell.learning_rate, "{:.3g}".format, short="rate"),
+        Column("updates an epoch", lambda cell: cell.updates_per_epoch or None),
+        Column("accuracy", spread(lambda s: s.mean), two_decimals, short="accuracy"),
+        Column("worst seed", spread(lambda s: s.low), two_decimals, short="worst"),
+        Column("best seed", spread(lambda s: s.high), two_decimals, short="best"),
+        Column("seeds", lambda cell: cell.num_seeds, short="seeds"),
+        Column("diverged", lambda cell: len(cell.diverged), short="div."),
+        Column("against the base", lambda cell: _gain(data, cell), points, short="to base"),
+        Column("gap", lambda cell: cell.gap and cell.gap.mean, points),
+        Column("epoch (s)", lambda cell: cell.epoch_s, fixed),
+    ]
 
 
 def remedies(data: LargeBatchStudyData) -> Table:
@@ -23,58 +42,39 @@ def remedies(data: LargeBatchStudyData) -> Table:
         "accuracy, to the same remedy, or else the base recipe, at the smallest batch, seed by "
         "seed. Gap: accuracy of the final model on training data less that on the validation data, "
         "in points.",
-        COLUMNS,
-        [remedy_row(data, cell) for cell in data.cells],
+        columns(data),
+        data.cells,
     )
 
 
-def remedy_row(data: LargeBatchStudyData, cell: BatchCell) -> tuple[str, ...]:
-    accuracy, base = cell.accuracy, baseline_of(data, cell)
-    return (
-        cell.remedy,
-        f"{cell.batch_size:,}",
-        f"{cell.learning_rate:.3g}",
-        str(cell.updates_per_epoch or UNKNOWN),
-        *(
-            percent(value, 2) if accuracy else UNKNOWN
-            for value in (
-                (accuracy.mean, accuracy.low, accuracy.high) if accuracy else (0.0, 0.0, 0.0)
-            )
-        ),
-        str(cell.num_seeds),
-        str(len(cell.diverged)),
-        _against(cell, base) if base and base is not cell else UNKNOWN,
-        points(cell.gap.mean) if cell.gap else UNKNOWN,
-        fixed(cell.epoch_s),
-    )
-
-
-def _against(cell: BatchCell, base: BatchCell) -> str:
+def _gain(data: LargeBatchStudyData, cell: BatchCell) -> float | None:
+    """Return the mean difference of accuracy to the base, over the seeds that both have."""
+    base = baseline_of(data, cell)
+    if base is None or base is cell:
+        return None
     own, other = cell.accuracy_by_seed, base.accuracy_by_seed
     gaps = [own[seed] - other[seed] for seed in own.keys() & other.keys()]
-    return points(fmean(gaps)) if gaps else UNKNOWN
+    return fmean(gaps) if gaps else None
+
+
+TIME_COLUMNS: tuple[Column[TimeToTarget], ...] = (
+    words("remedy", lambda reached: reached.cell.remedy),
+    Column("batch", lambda reached: reached.cell.batch_size, grouped),
+    Column("seeds that reached it", lambda r: f"{r.num_reached} of {r.cell.num_seeds}"),
+    Column("epochs", lambda reached: reached.epochs, "{:.1f}".format),
+    Column("updates", lambda reached: reached.updates, grouped),
+    Column("time (s)", lambda reached: reached.trained_s, fixed),
+)
 
 
 def times(data: LargeBatchStudyData) -> Table:
     """Return a table of the time to the target accuracy."""
     target = data.target
-    rows = [
-        (
-            cell.remedy,
-            f"{cell.batch_size:,}",
-            f"{reached.num_reached} of {cell.num_seeds}",
-            UNKNOWN if reached.epochs is None else f"{reached.epochs:.1f}",
-            UNKNOWN if reached.updates is None else f"{reached.updates:,.0f}",
-            fixed(reached.trained_s),
-        )
-        for cell in data.cells
-        if (reached := data.time_to_target(cell))
-    ]
+    if target is None:
+        return make_table("To the target accuracy", "", TIME_COLUMNS, [])
     return make_table(
         "To the target accuracy",
-        ""
-        if target is None
-        else f"{percent(target, 1)}; means over the seeds that reached it, training time only.",
-        "remedy|batch#|seeds that reached it#|epochs#|updates#|time (s)#",
-        rows if target is not None else [],
+        f"{percent(target, 1)}; means over the seeds that reached it, training time only.",
+        TIME_COLUMNS,
+        [data.time_to_target(cell) for cell in data.cells],
     )

@@ -191,9 +191,9 @@ def busiest_sender(detail: RunDetail, role: str) -> RankDetail | None:
     return max(known, key=lambda rank: detail.sent(rank).found or 0.0, default=None)
 
 
-def fullest(detail: RunDetail, role: str) -> RankDetail | None:
-    """The rank of that role that keeps the most for training."""
-    known = [rank for rank in detail.of_role(role) if rank.memory]
+def fullest(detail: RunDetail, role: str = "") -> RankDetail | None:
+    """The rank, of that role where one is given, that keeps the most for training."""
+    known = [rank for rank in detail.ranks if rank.memory and role in ("", rank.role)]
     return max(known, key=lambda rank: state(rank).found or 0.0, default=None)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from phalanx.report.charts.figure import Figure
 from phalanx.report.collectives.charts import call_time
-from phalanx.report.collectives.tables import result_tables
+from phalanx.report.collectives.tables import result_table
 from phalanx.report.content import Content, Drawn, KeyFigure, Row, Section, chart_row, sections
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import percent, seconds, span
@@ -51,7 +51,7 @@ def content_of(data: ParallelismStudyData) -> Content:
         sections=chart_sections(data),
         tables=[
             *all_tables(data),
-            *result_tables(data.algorithms),
+            *map(result_table, data.algorithms),
             executions(data.measures.runs),
         ],
     )

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from phalanx.report.content import Table, make_table, with_rows
-from phalanx.report.format import MINUS, UNKNOWN, amount, fixed, percent, share, signed_percent
+from phalanx.records.schema import MemoryEvent
+from phalanx.report.content import Column, Table, by_place, make_table, with_rows, words
+from phalanx.report.format import (
+    MINUS,
+    UNKNOWN,
+    amount,
+    fixed,
+    one_decimal,
+    percent,
+    signed_percent,
+    whole_percent,
+)
 from phalanx.report.parallelism.chart_rows import deviation_mark, fullest
-from phalanx.report.parallelism.rank_details import FormulaCheck, RankDetail, pipeline_step, state
+from phalanx.report.parallelism.rank_details import (
+    FormulaCheck,
+    PipelineStep,
+    RankDetail,
+    pipeline_step,
+    state,
+)
 from phalanx.report.parallelism.study_data import (
     ModelData,
     ParallelCell,
@@ -16,210 +33,210 @@ from phalanx.report.parallelism.study_data import (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A row of these tables: a cell, or the ranks of one role of it."""
+
+    model: str
+    cell: ParallelCell
+    role: str = ""
+
+    @property
+    def ranks(self) -> list[RankDetail]:
+        detail = self.cell.detail
+        return detail.of_role(self.role) if self.role else list(detail.ranks)
+
+    @property
+    def sent(self) -> list[FormulaCheck]:
+        return [self.cell.detail.sent(rank) for rank in self.ranks]
+
+    @property
+    def received(self) -> list[FormulaCheck]:
+        return [self.cell.detail.received(rank) for rank in self.ranks]
+
+    @property
+    def fullest(self) -> RankDetail | None:
+        """The rank that keeps the most stands for all."""
+        return fullest(self.cell.detail, self.role)
+
+    @property
+    def state(self) -> FormulaCheck | None:
+        return state(self.fullest) if self.fullest else None
+
+    def formula(self, name: str) -> str:
+        return str(next((f for rank in self.ranks if (f := getattr(rank.expected, name))), ""))
+
+
+def lines(models: Sequence[ModelData]) -> list[Line]:
+    return [Line(model=model.label, cell=cell) for model in models for cell in model.cells]
+
+
+def lines_by_role(models: Sequence[ModelData]) -> list[Line]:
+    return [replace(o, role=role) for o in lines(models) for role in o.cell.detail.roles]
+
+
+SCHEME: Column[Line] = words("scheme", lambda line: line.cell.scheme, short="scheme")
+MODEL: Column[Line] = words("model", lambda line: line.model)
+RANKS: Column[Line] = Column("ranks", lambda line: line.cell.ranks, short="p")
+EPOCH: Column[Line] = Column(
+    "epoch (s)", lambda line: line.cell.cell.epoch_s, fixed, short="epoch s"
+)
+MARK: Column[Line] = words("=", lambda line: deviation_mark(line.sent))
+MARK_IN_SHORT: Column[Line] = words("", lambda line: deviation_mark(line.sent)[:1], short="=")
+WAITING: Column[Line] = Column(
+    "waiting", lambda line: waiting_share(line.cell), whole_percent, short="wait %"
+)
+LOSS: Column[Line] = Column(
+    "loss", lambda line: line.cell.cell.loss, lambda loss: f"{loss.mean:.4f}", short="loss"
+)
+ACCURACY: Column[Line] = Column(
+    "accuracy", lambda line: line.cell.cell.accuracy, lambda a: percent(a.mean, 2), short="acc. %"
+)
+STEP: Column[Line] = Column(
+    "step (ms)",
+    lambda line: line.cell.detail.step_s,
+    lambda step_s: f"{step_s * 1e3:.2f}",
+    short="step ms",
+)
+COMPARISON: tuple[Column[Line], ...] = (
+    SCHEME,
+    MODEL,
+    RANKS,
+    STEP,
+    EPOCH,
+    Column("speed-up", lambda line: line.cell.cell.speed_up, "{:.2f}".format, short="gain"),
+    Column("efficiency", lambda line: line.cell.cell.efficiency, whole_percent),
+    Column("sent", lambda line: _largest(line.sent), amount, short="sent"),
+    MARK,
+    Column("kept", lambda line: line.state and line.state.found, amount, short="kept"),
+    Column("of formula", lambda line: line.state and line.state.difference, signed_percent),
+    WAITING,
+    LOSS,
+    ACCURACY,
+)
+COMPARISON_IN_SHORT = [MARK_IN_SHORT if column is MARK else column for column in COMPARISON]
+TRAFFIC: tuple[Column[Line], ...] = (
+    SCHEME,
+    MODEL,
+    RANKS,
+    words("role", lambda o: o.role if len(o.ranks) == 1 else f"{len(o.ranks)} {o.role}s"),
+    Column("sent", lambda line: _range([pair.found for pair in line.sent])),
+    Column("formula", lambda line: _range([pair.formula for pair in line.sent])),
+    MARK,
+    Column("received", lambda line: _range([pair.found for pair in line.received])),
+    Column("formula", lambda line: _range([pair.formula for pair in line.received])),
+    words("=", lambda line: deviation_mark(line.received)),
+    words("formula of sent", lambda line: line.formula("traffic_formula")),
+)
+MEMORY: tuple[Column[tuple[Line, RankDetail, MemoryEvent]], ...] = (
+    words("scheme", lambda kept: kept[0].cell.scheme),
+    words("model", lambda kept: kept[0].model),
+    Column("ranks", lambda kept: kept[0].cell.ranks),
+    words("role", lambda kept: kept[0].role),
+    Column("parameters", lambda kept: kept[2].parameters_bytes, amount),
+    Column("gradients", lambda kept: kept[2].gradients_bytes, amount),
+    Column("optimizer", lambda kept: kept[2].optimizer_bytes, amount),
+    Column("together", lambda kept: state(kept[1]).found, amount),
+    Column("formula", lambda kept: state(kept[1]).formula, amount),
+    Column("off by", lambda kept: state(kept[1]).difference, signed_percent),
+    Column("process", lambda kept: kept[2].resident_bytes, lambda gained: _gained(gained)),
+    words("formula of memory", lambda kept: kept[1].expected.state_formula or ""),
+)
+PIPELINES: tuple[Column[tuple[Line, PipelineStep]], ...] = (
+    words("schedule", lambda pair: pair[0].cell.scheme),
+    words("model", lambda pair: pair[0].model),
+    Column("ranks", lambda pair: pair[0].cell.ranks),
+    Column("micro-batches", lambda pair: len(pair[1].micro_batches)),
+    Column("bubble", lambda pair: pair[1].bubble, one_decimal),
+    Column("formula", lambda pair: pair[0].cell.bubble[1], one_decimal),
+    Column("epoch (s)", lambda pair: pair[0].cell.cell.epoch_s, fixed),
+)
+SCRATCH: tuple[Column[Line], ...] = (
+    SCHEME,
+    Column("hidden", lambda line: line.cell.hidden, short="hidden"),
+    Column("workers", lambda line: line.cell.workers, short="workers"),
+    replace(RANKS, short="ranks"),
+    EPOCH,
+    WAITING,
+    Column("sent a rank and step", lambda o: _range([p.found for p in o.sent]), short="sent"),
+    Column("formula", lambda line: _range([pair.formula for pair in line.sent])),
+    MARK,
+    LOSS,
+    ACCURACY,
+)
+SCRATCH_IN_SHORT = [MARK_IN_SHORT if column is MARK else column for column in SCRATCH]
+
+
 def all_tables(data: ParallelismStudyData) -> list[Table]:
     """Return the tables that have rows."""
+    found = lines(data.models)
+    by_role = lines_by_role(data.models)
     return with_rows(
-        comparison(data.models),
-        traffic(data.models),
-        memory(data.models),
-        pipelines(data.models),
-        scratch(data.scratch),
-        left_out(data.measures.study.left_out),
+        make_table(
+            "Schemes",
+            "Completed runs that differ only in their seed, together. Times are medians; a step is "
+            "as long as its slowest rank. Waiting: communication \N{DIVISION SIGN} training time, "
+            "but for what a scheme exchanges within its forward and backward passes.",
+            COMPARISON,
+            found,
+        ),
+        make_table(
+            "Bytes of a rank and step",
+            "Counted over all epochs \N{DIVISION SIGN} steps, beside the formula; from the rank "
+            "with the fewest to the one with the most. = is the same on every rank, else the worst "
+            "rank. \N{GREEK CAPITAL LETTER PSI} is the number of parameters, p of ranks.",
+            TRAFFIC,
+            [line for line in by_role if any(pair.found is not None for pair in line.sent)],
+        ),
+        make_table(
+            "Memory of a rank",
+            "Of the rank that keeps the most, between two steps; `process` is what the whole "
+            "process has gained since before the model was made, with activations and buffers.",
+            MEMORY,
+            [
+                (line, rank, rank.memory)
+                for line in by_role
+                if (rank := line.fullest) and rank.memory
+            ],
+        ),
+        make_table(
+            "Pipelines",
+            "The idle share of the shortest step that was recorded.",
+            PIPELINES,
+            [(line, step) for line in found if (step := pipeline_step(line.cell.detail))],
+        ),
+        make_table(
+            "From scratch",
+            "The network without PyTorch; servers are not counted as workers.",
+            SCRATCH,
+            scratch_lines(data.scratch),
+        ),
+        make_table(
+            "Left out",
+            "Asked for, and impossible on this number of ranks or with this model.",
+            by_place("run|error"),
+            data.measures.study.left_out.items(),
+        ),
     )
 
 
-def comparison(models: Sequence[ModelData]) -> Table:
-    return make_table(
-        "Schemes",
-        "Completed runs that differ only in their seed, together. Times are medians; a step is as "
-        "long as its slowest rank. Waiting: communication \N{DIVISION SIGN} training time, but for "
-        "what a scheme exchanges within its forward and backward passes.",
-        "scheme|model|ranks#|step (ms)#|epoch (s)#|speed-up#|efficiency#|sent#|=|kept#|of formula#"
-        "|waiting#|loss#|accuracy#",
-        [comparison_row(model, cell) for model in models for cell in model.cells],
-    )
-
-
-def comparison_row(model: ModelData, cell: ParallelCell) -> tuple[str, ...]:
-    """The cells of a row: the rank that sends, and that keeps, the most stands for all."""
-    measured, detail = cell.cell, cell.detail
-    pairs = [detail.sent(rank) for rank in detail.ranks]
-    known = [pair.found for pair in pairs if pair.found is not None]
-    kept = _fullest(cell)
-    return (
-        cell.scheme,
-        model.label,
-        str(cell.ranks),
-        UNKNOWN if detail.step_s is None else f"{detail.step_s * 1e3:.2f}",
-        fixed(measured.epoch_s),
-        UNKNOWN if measured.speed_up is None else f"{measured.speed_up:.2f}",
-        share(measured.efficiency, 0),
-        amount(max(known)) if known else UNKNOWN,
-        deviation_mark(pairs),
-        UNKNOWN if kept is None or kept.found is None else amount(kept.found),
-        UNKNOWN if kept is None else _of_formula(kept),
-        share(waiting_share(cell), 0),
-        UNKNOWN if measured.loss is None else f"{measured.loss.mean:.4f}",
-        UNKNOWN if measured.accuracy is None else percent(measured.accuracy.mean, 2),
-    )
-
-
-def traffic(models: Sequence[ModelData]) -> Table:
-    """Bytes of each role, counted and by formula."""
-    rows = []
-    for model in models:
-        for cell in model.cells:
-            for role in cell.detail.roles:
-                ranks = cell.detail.of_role(role)
-                sent = [cell.detail.sent(rank) for rank in ranks]
-                received = [cell.detail.received(rank) for rank in ranks]
-                if any(pair.found is not None for pair in sent):
-                    rows.append(
-                        (
-                            cell.scheme,
-                            model.label,
-                            str(cell.ranks),
-                            role if len(ranks) == 1 else f"{len(ranks)} {role}s",
-                            _range([pair.found for pair in sent]),
-                            _range([pair.formula for pair in sent]),
-                            deviation_mark(sent),
-                            _range([pair.found for pair in received]),
-                            _range([pair.formula for pair in received]),
-                            deviation_mark(received),
-                            _formula(ranks, "traffic_formula"),
-                        )
-                    )
-    return make_table(
-        "Bytes of a rank and step",
-        "Counted over all epochs \N{DIVISION SIGN} steps, beside the formula; from the rank with "
-        "the fewest to the one with the most. = is the same on every rank, else the worst rank. "
-        "\N{GREEK CAPITAL LETTER PSI} is the number of parameters, p of ranks.",
-        "scheme|model|ranks#|role|sent#|formula#|=|received#|formula#|=|formula of sent",
-        rows,
-    )
-
-
-def memory(models: Sequence[ModelData]) -> Table:
-    rows = []
-    for model in models:
-        for cell in model.cells:
-            for role in cell.detail.roles:
-                rank = fullest(cell.detail, role)
-                if rank is None or rank.memory is None:
-                    continue
-                pair, kept = state(rank), rank.memory
-                rows.append(
-                    (
-                        cell.scheme,
-                        model.label,
-                        str(cell.ranks),
-                        role,
-                        amount(kept.parameters_bytes),
-                        amount(kept.gradients_bytes),
-                        amount(kept.optimizer_bytes),
-                        UNKNOWN if pair.found is None else amount(pair.found),
-                        UNKNOWN if pair.formula is None else amount(pair.formula),
-                        _of_formula(pair),
-                        UNKNOWN if kept.resident_bytes is None else _gained(kept.resident_bytes),
-                        rank.expected.state_formula or "",
-                    )
-                )
-    return make_table(
-        "Memory of a rank",
-        "Of the rank that keeps the most, between two steps; `process` is what the whole process "
-        "has gained since before the model was made, with activations and buffers.",
-        "scheme|model|ranks#|role|parameters#|gradients#|optimizer#|together#|formula#|off by#"
-        "|process#|formula of memory",
-        rows,
-    )
-
-
-def pipelines(models: Sequence[ModelData]) -> Table:
-    rows = []
-    for model in models:
-        for cell in model.cells:
-            measured, formula = cell.bubble
-            step = pipeline_step(cell.detail)
-            if measured is not None and step is not None:
-                rows.append(
-                    (
-                        cell.scheme,
-                        model.label,
-                        str(cell.ranks),
-                        str(len(step.micro_batches)),
-                        percent(measured, 1),
-                        share(formula, 1),
-                        fixed(cell.cell.epoch_s),
-                    )
-                )
-    return make_table(
-        "Pipelines",
-        "The idle share of the shortest step that was recorded.",
-        "schedule|model|ranks#|micro-batches#|bubble#|formula#|epoch (s)#",
-        rows,
-    )
-
-
-def scratch(cells: Sequence[ParallelCell]) -> Table:
-    """The network from scratch, by hidden size and workers."""
+def scratch_lines(cells: Sequence[ParallelCell]) -> list[Line]:
+    """The network from scratch, by scheme; the single process first."""
     ordered = sorted(cells, key=lambda cell: (cell.scheme != "alone", cell.scheme))
-    return make_table(
-        "From scratch",
-        "The network without PyTorch; servers are not counted as workers.",
-        "scheme|hidden#|workers#|ranks#|epoch (s)#|waiting#|sent a rank and step#|formula#|=|loss#"
-        "|accuracy#",
-        [scratch_row(cell) for cell in ordered],
-    )
+    return [Line(model="", cell=cell) for cell in ordered]
 
 
-def scratch_row(cell: ParallelCell) -> tuple[str, ...]:
-    measured = cell.cell
-    pairs = [cell.detail.sent(rank) for rank in cell.detail.ranks]
-    return (
-        cell.scheme,
-        cell.hidden,
-        str(cell.workers),
-        str(cell.ranks),
-        fixed(measured.epoch_s),
-        share(waiting_share(cell), 0),
-        _range([pair.found for pair in pairs]),
-        _range([pair.formula for pair in pairs]),
-        deviation_mark(pairs),
-        UNKNOWN if measured.loss is None else f"{measured.loss.mean:.4f}",
-        UNKNOWN if measured.accuracy is None else percent(measured.accuracy.mean, 2),
-    )
+def _largest(pairs: Sequence[FormulaCheck]) -> float | None:
+    return max((pair.found for pair in pairs if pair.found is not None), default=None)
 
 
-def left_out(reasons: dict[str, str]) -> Table:
-    return make_table(
-        "Left out",
-        "Asked for, and impossible on this number of ranks or with this model.",
-        "run|error",
-        list(reasons.items()),
-    )
-
-
-def _fullest(cell: ParallelCell) -> FormulaCheck | None:
-    found = [rank for role in cell.detail.roles if (rank := fullest(cell.detail, role))]
-    return max((state(rank) for rank in found), key=lambda pair: pair.found or 0, default=None)
-
-
-def _of_formula(pair: FormulaCheck) -> str:
-    """Return the deviation of memory from the formula: +0.2 %."""
-    return UNKNOWN if pair.difference is None else signed_percent(pair.difference)
-
-
-def _range(values: Sequence[float | None]) -> str:
+def _range(values: Sequence[float | None]) -> str | None:
     known = [value for value in values if value is not None]
     if not known:
-        return UNKNOWN
+        return None
     low, high = amount(min(known)), amount(max(known))
     return low if low == high else f"{low} {UNKNOWN} {high}"
 
 
 def _gained(num_bytes: int) -> str:
     return amount(num_bytes) if num_bytes >= 0 else f"{MINUS}{amount(-num_bytes)}"
-
-
-def _formula(ranks: Sequence[RankDetail], name: str) -> str:
-    return str(next((f for rank in ranks if (f := getattr(rank.expected, name))), ""))

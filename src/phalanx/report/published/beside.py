@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from phalanx.report.comparison import Cell
-from phalanx.report.content import Table, make_table
-from phalanx.report.format import UNKNOWN, fixed
+from phalanx.report.content import Table, by_place, make_table
+from phalanx.report.format import fixed
 from phalanx.report.tables import speed_up_words
 
 MNIST_SAMPLES = 60_000
@@ -42,7 +42,7 @@ def published() -> tuple[Published, ...]:
 def beside_published(cells: Sequence[Cell]) -> Table:
     """Return a table of the study's configurations on such images, and of published results."""
     own = [cell for cell in cells if cell.workload.dataset in DATASETS]
-    rows = [
+    rows: list[tuple[str | None, ...]] = [
         (
             "this study",
             cell.workload.model,
@@ -59,7 +59,7 @@ def beside_published(cells: Sequence[Cell]) -> Table:
             entry.model,
             entry.split,
             entry.epoch_words,
-            UNKNOWN if entry.speed_up is None else f"{entry.speed_up:.2f}",
+            None if entry.speed_up is None else f"{entry.speed_up:.2f}",
             f"{entry.differs} Source: {entry.source}.",
         )
         for entry in published()
@@ -70,6 +70,6 @@ def beside_published(cells: Sequence[Cell]) -> Table:
         "Seconds of an epoch of 60,000 images of 28 \N{MULTIPLICATION SIGN} 28: of this study from "
         "its images/s, of others as they say. Machines, models, batches and years differ, so these "
         "say what to expect, not who is faster.",
-        "study|model|split|epoch of 60,000 (s)#|speed-up#|what differs",
+        by_place("study|model|split|epoch of 60,000 (s)#|speed-up#|what differs"),
         rows,
     )

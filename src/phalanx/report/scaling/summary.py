@@ -8,19 +8,15 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from phalanx.report.comparison import Cell, layout_of
-from phalanx.report.content import Table, make_table
+from phalanx.report.comparison import final_accuracy, layout_of
+from phalanx.report.content import Column, Table, make_table, words
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.format import UNKNOWN, fixed, grouped, share
+from phalanx.report.format import UNKNOWN, fixed, grouped, one_decimal, two_decimals
 from phalanx.report.measures import RunMeasure
 from phalanx.report.scaling.findings import findings, headline
-from phalanx.report.tables import SAYS
+from phalanx.report.tables import SAYS, layout_columns
 from phalanx.report.terminal import print_findings, terminal_table
 
-COLUMNS = (
-    "model|strategy|ranks#|threads#|batch#|seed#|epoch s#|images/s#|speed-up#|comm %#|acc. %#"
-    "|status"
-)
 TOLD = ("Best configuration", "MPI against Gloo", "Disturbance", "Not made alike", "Not completed")
 ONLY_WHEN_VARIED = ("batch", "seed")
 
@@ -49,26 +45,15 @@ def summary_table(measures: StudyMeasures) -> TerminalTable:
 def runs_in_short(measures: StudyMeasures) -> Table:
     """Return a row a run. Its speed-up is that of its configuration over all seeds."""
     cells = {run.name: cell for cell in measures.cells for run in cell.runs}
-    return make_table("", "", COLUMNS, [_row(run, cells.get(run.name)) for run in measures.runs])
-
-
-def _row(measure: RunMeasure, cell: Cell | None) -> tuple[str, ...]:
-    status = SAYS.get(measure.status, measure.status)
-    if measure.run is None:
-        return (measure.name, *[UNKNOWN] * (COLUMNS.count("|") - 1), status)
-    layout = layout_of(measure.run)
-    accuracy = measure.trained[-1].validation_accuracy if measure.trained else None
-    return (
-        measure.run.setting.model,
-        layout.strategy,
-        str(layout.ranks),
-        str(layout.threads),
-        layout.batch_label,
-        str(measure.run.setting.seed),
-        fixed(measure.epoch_s),
-        grouped(measure.images_per_s),
-        UNKNOWN if cell is None or cell.speed_up is None else f"{cell.speed_up:.2f}",
-        share(measure.communication_share, 1),
-        share(accuracy, 2),
-        status,
-    )
+    columns: list[Column[RunMeasure]] = [
+        words("model", lambda run: run.run.setting.model if run.run else run.name),
+        *layout_columns(lambda run: run.run and layout_of(run.run)),
+        Column("seed", lambda run: run.setting and run.setting.seed),
+        Column("epoch s", lambda run: run.epoch_s, fixed),
+        Column("images/s", lambda run: run.images_per_s, grouped),
+        Column("speed-up", lambda run: (c := cells.get(run.name)) and c.speed_up, "{:.2f}".format),
+        Column("comm %", lambda run: run.communication_share, one_decimal),
+        Column("acc. %", final_accuracy, two_decimals),
+        words("status", lambda run: SAYS.get(run.status, run.status)),
+    ]
+    return make_table("", "", columns, measures.runs)

@@ -1,0 +1,165 @@
+"""Findings as values, and the one formatter that puts them into sentences. Pure.
+
+No superlative and no ratio stands in a sentence whose interval does not carry it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from phalanx.report.format import (
+    first_few,
+    joined,
+    points,
+    points_with_span,
+    ratio,
+    sentence,
+    size,
+)
+from phalanx.report.statistics import Holding, Interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fastest:
+    """The fastest of several candidates, or that it cannot be told from its rivals."""
+
+    subject: str
+    rivals: tuple[str, ...]  # not significantly slower
+    n: int  # candidates
+    noun: str  # of the candidates
+    facts: str = ""  # time and rate of the subject
+    where: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """Ratio of the subject's speed to that of another; its verdict is that of the interval."""
+
+    subject: str
+    against: str
+    interval: Interval | None  # None with too few times to tell
+    n: int = 1  # comparisons that the interval is corrected for
+    facts: str = ""
+    where: str = ""
+    units: str = "epochs"
+
+    @property
+    def verdict(self) -> Literal["higher", "lower", "cannot be told"]:
+        return "cannot be told" if self.interval is None else self.interval.verdict(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccuracyDifference:
+    """Accuracy of the subject less that of the reference, seed by seed."""
+
+    subject: str
+    against: str
+    verdict: Holding | Literal["diverged", "differs"]
+    interval: Interval | None = None  # None with fewer than two seeds in common
+    estimate: float | None = None  # of a single seed, where there is no interval
+    facts: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """The number of candidates for which something holds, and those for which it does not."""
+
+    num: int
+    n: int
+    noun: str
+    holds: str  # the predicate
+    exceptions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FastestBySize:
+    """Ranges of sizes, increasing, with the fastest path of each; None where it cannot be told."""
+
+    ranges: tuple[tuple[str | None, int, int], ...]  # path, first and last size in bytes
+
+
+Finding = Fastest | Speed | AccuracyDifference | Agreement | FastestBySize | str
+"""A string is a condition of the measurement, which nothing is computed from."""
+
+
+def finding_text(finding: Finding) -> str:
+    """Return the finding as a clause, without a capital and a full stop."""
+    match finding:
+        case Fastest():
+            return _fastest(finding)
+        case Speed():
+            return _speed(finding)
+        case AccuracyDifference():
+            return _difference(finding)
+        case Agreement():
+            text = f"{finding.num} of {finding.n} {finding.noun} {finding.holds}"
+            return f"{text}; not {joined(finding.exceptions)}" if finding.exceptions else text
+        case FastestBySize():
+            return _by_size(finding)
+        case _:
+            return finding
+
+
+def headline_text(finding: Finding) -> str:
+    """Return the finding as a headline: a capital, no full stop."""
+    return sentence(finding_text(finding)).rstrip(".")
+
+
+def _fastest(finding: Fastest) -> str:
+    where = f"{finding.where} " if finding.where else ""
+    if not finding.rivals:
+        facts = f": {finding.facts}" if finding.facts else ""
+        return f"{where}{finding.subject} is the fastest of {finding.n} {finding.noun}{facts}"
+    return (
+        f"{where}the fastest of {finding.n} {finding.noun} cannot be told: {finding.subject} "
+        f"takes {finding.facts}, and {first_few(finding.rivals)} may be as fast"
+    )
+
+
+def _speed(finding: Speed) -> str:
+    interval, against = finding.interval, finding.against
+    if interval is None:
+        text = f"not told from {against} by so few {finding.units}"
+    elif finding.verdict == "higher":
+        text = f"{ratio(interval)} as fast as {against}"
+    elif finding.verdict == "lower":
+        text = f"slower than {against}, which is {ratio(interval.inverse)} as fast"
+    else:
+        text = f"not told from {against}: {ratio(interval)} as fast"
+    start = f"{finding.where} {finding.subject}".strip()
+    return f"{start} is {text}" + (f" ({finding.facts})" if finding.facts else "")
+
+
+def _difference(finding: AccuracyDifference) -> str:
+    interval = finding.interval
+    change = points_with_span(interval) if interval else None
+    if change is None and finding.estimate is not None:
+        change = f"{points(finding.estimate)} points with one seed"
+    facts = [fact for fact in (finding.facts, change) if fact]
+    words = {
+        "holds": f"holds the accuracy of {finding.against}",
+        "is below": f"is below {finding.against}",
+        "cannot be told": f"cannot be told from {finding.against}",
+        "diverged": "diverged",
+        "differs": f"differs from {finding.against}",
+    }[finding.verdict]
+    return f"{finding.subject} {words}" + (f" ({', '.join(facts)})" if facts else "")
+
+
+def _by_size(finding: FastestBySize) -> str:
+    if len(finding.ranges) == 1:
+        path = finding.ranges[0][0]
+        return (
+            f"{path} is the fastest at every size"
+            if path
+            else "which path is the fastest can be told at no size"
+        )
+    known = [f"{path} {_sizes(*ends)}" for path, *ends in finding.ranges if path]
+    unknown = [_sizes(*ends) for path, *ends in finding.ranges if not path]
+    text = f"the fastest is {joined(known)}"
+    return f"{text}; {joined(unknown)} it cannot be told" if unknown else text
+
+
+def _sizes(low: int, high: int) -> str:
+    return f"at {size(low)}" if low == high else f"from {size(low)} to {size(high)}"
