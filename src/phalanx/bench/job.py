@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
 from phalanx.bench.config import CollectivesConfig
-from phalanx.bench.crowd import crowd
+from phalanx.errors import RunFailedError
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
 from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
+from phalanx.launch.command import Command
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
+from phalanx.launch.job import Job
 from phalanx.records.collectives import Bench, BenchSetting, MeasuredEvent, ProgressEvent
 from phalanx.records.schema import Event, Outcome
 from phalanx.report.format import size
 
 CROWD_LOG = "crowd.log"
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.bench")
+BUSY_PROGRAM = (sys.executable, "-I", "-S", "-c", "while True: pass")
 
 
 def new_folder(config: CollectivesConfig) -> Path:
@@ -94,3 +98,18 @@ def setting_of(config: CollectivesConfig) -> BenchSetting:
         op=config.op,
         crowd=config.crowd,
     )
+
+
+@contextmanager
+def crowd(num_processes: int, log: Path) -> Iterator[None]:
+    """Keep `num_processes` cores busy during the block.
+
+    Raises: RunFailedError when one of the processes ended early.
+    """
+    if not num_processes:
+        yield
+        return
+    with Job.start([Command(words=BUSY_PROGRAM)] * num_processes, log) as job:
+        yield
+        if job.poll() is not None:
+            raise RunFailedError(f"a busy process of --crowd ended early; its output: {log}")

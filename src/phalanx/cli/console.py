@@ -1,4 +1,4 @@
-"""What commands print, and where."""
+"""Console, JSON and last words of the commands."""
 
 from __future__ import annotations
 

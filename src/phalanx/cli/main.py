@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from phalanx.cli.extras import missing_extra
 from phalanx.errors import RunFailedError, UserError, was_interrupted
 from phalanx.launch.streams import prepare_streams
 
@@ -16,6 +15,12 @@ EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
 MAX_SHOWN_CHARS = 200
+
+EXTRA_OF = {
+    **dict.fromkeys(("altair", "jinja2", "vl_convert", "sklearn"), "study"),
+    **dict.fromkeys(("h5py", "PIL", "pyarrow"), "data"),
+}
+"""Packages that not everybody needs, and what installs them."""
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -31,7 +36,7 @@ def main(words: Sequence[str] | None = None) -> None:
         _silence_streams()
         raise
     except BaseException as raised:
-        error = missing_extra(raised) or raised
+        error = _missing_extra(raised) or raised
         exit_code = _exit_code(error)
         if exit_code is None:
             raise
@@ -95,3 +100,17 @@ def _silence_streams() -> None:
         except (OSError, ValueError):
             with contextlib.suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _missing_extra(error: BaseException | None) -> UserError | None:
+    """Return an error for the user if an import failed because an extra is not installed."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            package = error.name.partition(".")[0]
+            if package in EXTRA_OF:
+                return UserError(
+                    f"this needs {package}, which is not installed: "
+                    f"pip install 'phalanx[{EXTRA_OF[package]}]'"
+                )
+        error = error.__cause__
+    return None

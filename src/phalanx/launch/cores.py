@@ -1,4 +1,4 @@
-"""The cores that this process may use, by affinity and container quota."""
+"""The cores and the memory that this process may use, by affinity and the container's limits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from phalanx.errors import UserError
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 OWN_CGROUP = Path("/proc/self/cgroup")
@@ -30,6 +32,17 @@ def memory_limit_bytes(root: Path = CGROUP_ROOT, own: Path = OWN_CGROUP) -> int 
     files += [folder / "memory.limit_in_bytes" for folder in old]
     texts = [file.read_text().strip() for file in files if file.is_file()]
     return min((int(text) for text in texts if text != "max"), default=None)
+
+
+def check_fits(num_bytes: int, what: str) -> None:
+    """Raises: UserError when it is more than this process may have; `what` begins the line."""
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    total = min(installed, memory_limit_bytes() or installed)
+    if num_bytes > total:
+        raise UserError(
+            f"{what}: {num_bytes / 1e9:,.1f} GB of memory would be needed, this "
+            f"{'machine' if total == installed else 'container'} has {total / 1e9:,.1f}"
+        )
 
 
 def _path(lines: list[str], controller: str) -> str:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
 from phalanx.data.packing.origin import ChunkedOrigin, OriginOptions, fingerprint_of, targets_field
 from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
+from phalanx.launch.cores import check_fits
 
 CHUNK_BYTES = 64 * 2**20
 BYTES_OF_A_SAMPLE = 40

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
 from phalanx.data.packed.shard_writers import Rows, Sample
-from phalanx.errors import UserError
+from phalanx.records.configuration import check_at_least
 
 Numbers = NDArray[np.int64]
 Kind = Literal["images", "idx", "csv", "parquet", "hdf5", "tar"]
@@ -70,8 +70,7 @@ class OriginOptions:
     """How many the target has; 0: none, it is a quantity; None: as many as there are."""
 
     def __post_init__(self) -> None:
-        if self.classes is not None and self.classes < 0:
-            raise UserError(f"--classes must be at least 0, not {self.classes}")
+        check_at_least(self, 0, "classes")
 
 
 class ArraysOrigin(Origin):

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.memory_limit import check_fits
 from phalanx.data.packed.index import Field
 from phalanx.data.packing.csv_file import chosen_columns
 from phalanx.data.packing.image_form import ImageForm, Peek, choose_form, peek
 from phalanx.data.packing.origin import ChunkedOrigin, OriginOptions, fingerprint_of, targets_field
 from phalanx.data.packing.targets import TargetLocations, labelled
 from phalanx.errors import UserError
+from phalanx.launch.cores import check_fits
 
 BYTES_OF_A_ROW = 40
 """Bytes of memory per row while packing: its target, and its position in the order."""
