@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from phalanx.data.datasets.images import Arrays
+from phalanx.data.datasets.images import Arrays, rows_of
 from phalanx.scratch.arrays import Array, Bytes, Labels, Rows
 
 
@@ -56,11 +56,6 @@ def unlink_images(folder: Path) -> None:
     long as a rank has them, and nothing is left behind however the run ends."""
     for name in ("train.npy", "validation.npy"):
         (folder / name).unlink()
-
-
-def rows_of(images: Bytes, labels: Bytes) -> Bytes:
-    """(n, pixels + 1) from (n, height, width) and (n,)."""
-    return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
 
 
 def _mapped(path: Path, dtype: DTypeLike) -> Samples:

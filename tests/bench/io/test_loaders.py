@@ -11,7 +11,7 @@ from phalanx.bench.io.formats.store import Indices, Rows, Shape
 from phalanx.bench.io.generate import DataLocation, data_files, generate
 from phalanx.bench.io.loaders import LoaderCache
 from phalanx.bench.io.measure import LoaderBenchmark
-from phalanx.bench.io.page_cache import drop, resident
+from phalanx.bench.io.page_cache import drop, resident_share
 from phalanx.bench.io.scaling import Workload
 from phalanx.records.io import Cache, Format, IoCell, Loader
 
@@ -78,7 +78,7 @@ def test_a_cold_epoch_after_a_warm_one_is_cold(tmp_path: Path) -> None:
     generate(location, formats, 1, lambda *_: None)
     probe = data_files(location.part("files", 0))
     drop(probe)
-    if resident(probe) != 0.0:
+    if resident_share(probe) != 0.0:
         pytest.skip("this file system lives in memory")
     measurement = LoaderBenchmark(location, WORK, part=0, barrier=lambda: None)
     for format_ in formats:

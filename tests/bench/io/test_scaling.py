@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.bench.io.scaling import PROFILES, ScaleOptions, read_profile, scale_workload
+from phalanx.bench.io.scaling import PROFILES, read_profile, scale_workload
 from phalanx.records.io import Profile
 
 profiles = st.builds(
@@ -21,7 +21,7 @@ profiles = st.builds(
 
 @given(profiles, st.integers(2**16, 2**32))
 def test_what_fits(profile: Profile, data_bytes: int) -> None:
-    work = scale_workload(profile, "a100", ScaleOptions(data_bytes=data_bytes))
+    work = scale_workload(profile, "a100", data_bytes=data_bytes)
     assert work.num_samples % work.batch_size == 0
     assert 1 <= work.steps <= work.num_samples // work.batch_size
     one_batch = work.batch_size * work.sample_bytes
@@ -31,7 +31,7 @@ def test_what_fits(profile: Profile, data_bytes: int) -> None:
 
 
 def test_unet3d_keeps_its_demand_with_smaller_samples() -> None:
-    work = scale_workload(read_profile("unet3d"), "a100", ScaleOptions(data_bytes=2**28))
+    work = scale_workload(read_profile("unet3d"), "a100", data_bytes=2**28)
     assert (work.num_samples, work.steps, work.sample_bytes) == (112, 16, 2_290_635)
     assert work.compute_s == pytest.approx(0.636 / 64)
     assert any("1/64 of 146,600,628" in text for text in work.scaled)
@@ -42,7 +42,7 @@ def test_unet3d_keeps_its_demand_with_smaller_samples() -> None:
 def test_everything_that_differs_is_told(name: str) -> None:
     profile = read_profile(name)
     accelerator = next(iter(profile.compute_s))
-    work = scale_workload(profile, accelerator, ScaleOptions(data_bytes=2**26))
+    work = scale_workload(profile, accelerator, data_bytes=2**26)
     told = "; ".join(work.scaled)
     assert f"{work.num_samples:,} samples a rank" in told
     assert f"{work.steps:,} steps an epoch" in told
@@ -59,13 +59,20 @@ def test_nothing_is_told_of_a_profile_as_it_is() -> None:
         batch_size=5,
         compute_s={"a100": 0.5},
     )
-    work = scale_workload(profile, "a100", ScaleOptions(data_bytes=2**20))
+    work = scale_workload(profile, "a100", data_bytes=2**20)
     assert (work.num_samples, work.steps, work.compute_s, work.scaled) == (20, 4, 0.5, ())
 
 
 def test_what_is_asked_for_is_done() -> None:
-    asked = ScaleOptions(data_bytes=2**28, steps=3, batch_size=10, samples=0.5, compute=2.0)
-    work = scale_workload(read_profile("resnet50"), "h100", asked)
+    work = scale_workload(
+        read_profile("resnet50"),
+        "h100",
+        data_bytes=2**28,
+        steps=3,
+        batch_size=10,
+        sample_scale=0.5,
+        compute_scale=2.0,
+    )
     assert (work.num_samples, work.steps, work.batch_size) == (30, 3, 10)
     assert work.sample_bytes == 57_330
     assert work.compute_s == pytest.approx(0.224 * 0.5 * 10 / 400 * 2)

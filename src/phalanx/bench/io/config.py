@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from phalanx.bench.io.scaling import ScaleOptions, Workload, read_profile, scale_workload
+from phalanx.bench.io.scaling import Workload, read_profile, scale_workload
 from phalanx.bench.sizes import parse_size
 from phalanx.errors import UserError
 from phalanx.records.configuration import (
@@ -110,7 +110,7 @@ class IoConfig(RecordedOptions):
                 f"--samples {self.samples} are fewer than --steps {self.steps or 1} take with "
                 f"batches of {batch}"
             )
-        _ = self.chosen_accelerator, self.scale
+        _ = self.chosen_accelerator, self.num_data_bytes
 
     @property
     def training_profile(self) -> Profile:
@@ -127,25 +127,27 @@ class IoConfig(RecordedOptions):
         return self.accelerator or next(iter(known))
 
     @property
-    def scale(self) -> ScaleOptions:
+    def num_data_bytes(self) -> int:
         try:
             num_bytes = parse_size(self.data_bytes)
         except UserError as error:
             raise UserError(str(error).replace("--sizes", "--data-bytes")) from error
         if num_bytes < MIN_DATA_BYTES:
             raise UserError(f"--data-bytes {self.data_bytes}: 64KB is the least")
-        return ScaleOptions(
-            data_bytes=num_bytes,
-            num_samples=self.samples,
-            steps=self.steps,
-            batch_size=self.batch_size,
-            samples=self.sample_scale,
-            compute=self.compute_scale,
-        )
+        return num_bytes
 
     @property
     def workload(self) -> Workload:
-        return scale_workload(self.training_profile, self.chosen_accelerator, self.scale)
+        return scale_workload(
+            self.training_profile,
+            self.chosen_accelerator,
+            data_bytes=self.num_data_bytes,
+            samples=self.samples,
+            steps=self.steps,
+            batch_size=self.batch_size,
+            sample_scale=self.sample_scale,
+            compute_scale=self.compute_scale,
+        )
 
     @property
     def loaders(self) -> tuple[Loader, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 from phalanx.bench.io.formats.store import Indices, Rows
 from phalanx.bench.io.generate import DataLocation, data_files, wrong_samples
 from phalanx.bench.io.loaders import LoaderCache
-from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident
+from phalanx.bench.io.page_cache import drop, drop_names, plain_read, resident_share
 from phalanx.bench.io.scaling import Workload
 from phalanx.records.io import READS, Cache, IoCell
 
@@ -21,32 +21,49 @@ SPIN_S = 2e-4  # a sleep ends late by less than this
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTiming:
+    """Measurements of one epoch, the fields of an `IoEpochEvent`."""
+
     total_s: float
     waits_s: list[float]
     samples: int
-    wrong: int
+    bytes: int  # requested: of samples, or of full files
+    resident: float | None  # share of pages in the page cache before the epoch
+    wrong: int = 0
 
 
 def timed_epoch(
-    batches: Iterator[Rows], wanted: list[Indices], *, compute_s: float, began: float
+    batches: Iterator[Rows],
+    wanted: list[Indices],
+    *,
+    compute_s: float,
+    began: float,
+    resident: float | None = None,
 ) -> EpochTiming:
     """Time an epoch: wait for each batch, then emulate its compute.
 
     began: perf_counter before the loader started; the first wait includes the start.
     """
-    waits_s, samples, wrong = [], 0, 0
+    waits_s, samples, num_bytes, wrong = [], 0, 0, 0
     asked = began
     for indices in wanted:
         rows = next(batches)
         got = time.perf_counter()
         waits_s.append(got - asked)
         samples += len(rows)
+        num_bytes += rows.nbytes
         wrong += wrong_samples(rows, indices)
         del rows  # release the buffer of the batch
         if compute_s:
             wait_until(got + compute_s)
         asked = time.perf_counter()
-    return EpochTiming(total_s=asked - began, waits_s=waits_s, samples=samples, wrong=wrong)
+    return EpochTiming(
+        total_s=asked - began,
+        waits_s=waits_s,
+        samples=samples,
+        bytes=num_bytes,
+        resident=resident,
+        wrong=wrong,
+    )
 
 
 def wait_until(moment: float) -> None:
@@ -55,13 +72,6 @@ def wait_until(moment: float) -> None:
         time.sleep(left_s)
     while time.perf_counter() < moment:
         pass
-
-
-@dataclass(frozen=True, kw_only=True)
-class MeasuredEpoch:
-    timed: EpochTiming
-    num_bytes: int  # requested: of samples, or of full files
-    resident: float | None  # share of pages in the page cache before the epoch
 
 
 class LoaderBenchmark:
@@ -85,7 +95,7 @@ class LoaderBenchmark:
         self._kept: memoryview | None = None
         self._loaders = LoaderCache()
 
-    def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> MeasuredEpoch:
+    def epoch(self, cell: IoCell, compute_s: float, *, order: int) -> EpochTiming:
         """Measure an epoch. Collective. order: seed of the sample order; compute_s 0: flat out."""
         folder = self._location.part(cell.format, self._part)
         files = data_files(folder)
@@ -99,28 +109,32 @@ class LoaderBenchmark:
         if is_new and cell.cache == "warm":
             for _ in loader.batches(index_batches, cell.depth):
                 pass
-        resident_share = self._prepare_cache(cell.cache, files)
+        resident = self._prepare_cache(cell.cache, files)
         began = time.perf_counter()
         batches = loader.batches(index_batches, cell.depth)
-        timed = timed_epoch(batches, index_batches, compute_s=compute_s, began=began)
+        timed = timed_epoch(
+            batches, index_batches, compute_s=compute_s, began=began, resident=resident
+        )
         assert next(batches, None) is None
-        num_bytes = timed.samples * self._workload.sample_bytes
-        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=resident_share)
+        return timed
 
     def close(self) -> None:
         """End all readers."""
         self._loaders.close()
 
-    def _plain(self, cell: IoCell, files: list[Path]) -> MeasuredEpoch:
+    def _plain(self, cell: IoCell, files: list[Path]) -> EpochTiming:
         into = self._memory() if cell.loader == "read-kept" else None
-        resident_share = self._prepare_cache(cell.cache, files)
+        resident = self._prepare_cache(cell.cache, files)
         began = time.perf_counter()
         num_bytes = plain_read(files, into)
         took_s = time.perf_counter() - began
-        timed = EpochTiming(
-            total_s=took_s, waits_s=[took_s], samples=self._workload.num_samples, wrong=0
+        return EpochTiming(
+            total_s=took_s,
+            waits_s=[took_s],
+            samples=self._workload.num_samples,
+            bytes=num_bytes,
+            resident=resident,
         )
-        return MeasuredEpoch(timed=timed, num_bytes=num_bytes, resident=resident_share)
 
     def _memory(self) -> memoryview:
         """Return memory for the batches that are kept, every page of it touched."""
@@ -136,9 +150,9 @@ class LoaderBenchmark:
             drop(files)
             if self._drop_names:
                 drop_names()
-        resident_share = resident(files)
+        share = resident_share(files)
         self._barrier()
-        return resident_share
+        return share
 
 
 def epoch_batches(workload: Workload, order: int, *, paced: bool) -> list[Indices]:

@@ -56,7 +56,7 @@ def plain_read(paths: Iterable[Path], into: memoryview | None = None) -> int:
     return total
 
 
-def resident(paths: Sequence[Path]) -> float | None:
+def resident_share(paths: Sequence[Path]) -> float | None:
     """Return the share of the files' pages in the page cache; None where unknown."""
     if sys.platform != "linux":
         return None

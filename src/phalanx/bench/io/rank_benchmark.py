@@ -69,20 +69,11 @@ def measure_cells(
             at_s = time.monotonic() - began
             writer.add(IoProgressEvent(at_s=at_s, done=done, total=total, doing=doing))
         measured = measurement.epoch(cell, compute_s, order=number)
-        writer.add(
-            IoEpochEvent(
-                at_s=time.monotonic() - began,
-                cell=cell,
-                round=number,
-                compute_s=compute_s,
-                samples=measured.timed.samples,
-                bytes=measured.num_bytes,
-                total_s=measured.timed.total_s,
-                waits_s=measured.timed.waits_s,
-                resident=measured.resident,
-                wrong=measured.timed.wrong,
-            )
+        at_s = time.monotonic() - began
+        event = IoEpochEvent(
+            at_s=at_s, cell=cell, round=number, compute_s=compute_s, **vars(measured)
         )
+        writer.add(event)
     measurement.close()
     end = IoEndEvent(at_s=time.monotonic() - began, peak_memory_bytes=peak_memory_bytes())
     writer.add(end)

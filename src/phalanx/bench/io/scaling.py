@@ -64,18 +64,6 @@ COMPUTE_S = 2.5  # of an epoch, if MIN_STEPS allow
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScaleOptions:
-    """Sizes that the user has set; None: as much of the profile as fits."""
-
-    data_bytes: int  # room for a rank's samples in one format
-    num_samples: int | None = None
-    steps: int | None = None
-    batch_size: int | None = None
-    samples: float | None = None  # size of a sample
-    compute: float | None = None  # time of a step, beside what its bytes are scaled by
-
-
-@dataclass(frozen=True, kw_only=True)
 class Workload:
     """The samples that a rank reads, and its compute time per step."""
 
@@ -100,24 +88,39 @@ class Workload:
         return self.batch_bytes / self.compute_s
 
 
-def scale_workload(profile: Profile, accelerator: str, scale: ScaleOptions) -> Workload:
+def scale_workload(
+    profile: Profile,
+    accelerator: str,
+    *,
+    data_bytes: int,
+    samples: int | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    sample_scale: float | None = None,
+    compute_scale: float | None = None,
+) -> Workload:
     """Return the profile scaled to this machine.
 
     Samples too large for a few batches to fit are scaled down, and the compute time with them and
     with the batch, so that the required bytes/s stay the same.
+
+    data_bytes: room for a rank's samples in one format. The others: as the user has set them, see
+    `IoConfig`; None: as much of the profile as fits.
     """
-    batch = scale.batch_size or profile.batch_size
-    size_factor = scale.samples or _size_factor(profile, batch, scale)
-    compute_factor = size_factor * batch / profile.batch_size * (scale.compute or 1.0)
+    batch = batch_size or profile.batch_size
+    size_factor = sample_scale
+    if size_factor is None:
+        size_factor = 1.0 if samples else _size_factor(profile, batch, steps, data_bytes)
     sample_bytes = max(8, round(profile.sample_bytes * size_factor))
     num_samples = (
-        scale.num_samples
-        or (scale.steps or 0) * batch
-        or min(scale.data_bytes // sample_bytes, MAX_SAMPLES, profile.num_samples)
+        samples
+        or (steps or 0) * batch
+        or min(data_bytes // sample_bytes, MAX_SAMPLES, profile.num_samples)
     )
     num_samples = max(num_samples // batch, 1) * batch
+    compute_factor = size_factor * batch / profile.batch_size * (compute_scale or 1.0)
     compute_s = profile.compute_s[accelerator] * compute_factor
-    steps = min(num_samples // batch, scale.steps or max(MIN_STEPS, round(COMPUTE_S / compute_s)))
+    steps = min(num_samples // batch, steps or max(MIN_STEPS, round(COMPUTE_S / compute_s)))
     workload = Workload(
         num_samples=num_samples,
         sample_bytes=sample_bytes,
@@ -130,14 +133,14 @@ def scale_workload(profile: Profile, accelerator: str, scale: ScaleOptions) -> W
     return Workload(**{**vars(workload), "scaled": scaled})
 
 
-def _size_factor(profile: Profile, batch: int, scale: ScaleOptions) -> float:
+def _size_factor(profile: Profile, batch: int, steps: int | None, data_bytes: int) -> float:
     """Return 1, 1/2, 1/4 …, the factor at which enough batches fit."""
     batch_bytes = batch * profile.sample_bytes
-    if scale.num_samples or MIN_STEPS * batch_bytes <= scale.data_bytes:
+    if MIN_STEPS * batch_bytes <= data_bytes:
         return 1.0
-    wanted = (scale.steps or STEPS_OF_SCALED_SAMPLES) * batch_bytes
+    wanted = (steps or STEPS_OF_SCALED_SAMPLES) * batch_bytes
     factor = 1.0
-    while wanted * factor > scale.data_bytes and profile.sample_bytes * factor > 16:
+    while wanted * factor > data_bytes and profile.sample_bytes * factor > 16:
         factor /= 2
     return factor
 

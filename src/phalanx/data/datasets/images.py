@@ -75,6 +75,11 @@ def pack(arrays: Arrays) -> Bytes:
     images and labels cannot part."""
     images = np.concatenate([arrays.train_images, arrays.validation_images])
     labels = np.concatenate([arrays.train_labels, arrays.validation_labels])
+    return rows_of(images, labels)
+
+
+def rows_of(images: Bytes, labels: Bytes) -> Bytes:
+    """(n, pixels + 1) from images (n, …) and their labels (n,), which come last."""
     return np.concatenate([images.reshape(len(images), -1), labels[:, None]], axis=1)
 
 
