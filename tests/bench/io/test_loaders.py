@@ -64,10 +64,10 @@ def test_a_warm_epoch_is_not_a_loaders_first(
     monkeypatch.setattr(PackedStore, "read", counted)
     caches: tuple[Cache, ...] = ("warm", "warm", "cold", "warm")  # the cold one's loader stays
     for cache, expected in zip(caches, (120, 180, 240, 300), strict=True):
-        timed = measurement.epoch(cell_of("npy", cache), 0.0, order=1).timed
+        timed = measurement.epoch(cell_of("npy", cache), 0.0, order=1)
         assert (timed.samples, sum(read)) == (60, expected)
     kept = measurement.epoch(cell_of("npy", "warm", "read-kept"), 0.0, order=1)
-    assert (kept.timed.samples, sum(read)) == (60, 300)
+    assert (kept.samples, sum(read)) == (60, 300)
     measurement.close()
 
 
@@ -86,6 +86,6 @@ def test_a_cold_epoch_after_a_warm_one_is_cold(tmp_path: Path) -> None:
             warm = measurement.epoch(cell_of(format_, "warm"), compute_s, order=order)
             cold = measurement.epoch(cell_of(format_, "cold"), compute_s, order=order)
             assert (warm.resident, cold.resident) == (1.0, 0.0)
-            assert (warm.timed.wrong, cold.timed.wrong) == (0, 0)
-            assert (warm.timed.samples, len(cold.timed.waits_s)) == (60, 5)
+            assert (warm.wrong, cold.wrong) == (0, 0)
+            assert (warm.samples, len(cold.waits_s)) == (60, 5)
     measurement.close()
