@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +36,14 @@ class OpenFile:
             self._file.close()
 
 
+class OpenShards(NamedTuple):
+    """The file of one number in all shards that are open; they stay open as long as this object."""
+
+    files: list[OpenFile]
+    numbers: NDArray[np.int64]
+    """(shards, 3): descriptor, address of the mapping, bytes mapped; -1: not open."""
+
+
 class OpenFiles:
     """Keeps at most `limit` files open, and besides those that somebody refers to. Thread-safe."""
 
@@ -45,6 +54,7 @@ class OpenFiles:
         self._path_of, self._mapped, self._limit = path_of, mapped, limit
         self._lock = threading.Lock()
         self._files: OrderedDict[FileKey, OpenFile] = OrderedDict()
+        self._shards: dict[int, OpenShards] = {}
 
     def get(self, keys: Iterable[FileKey]) -> list[OpenFile]:
         """Return these files; each stays open as long as the caller refers to it.
@@ -54,14 +64,27 @@ class OpenFiles:
         with self._lock:
             files = [self._get(key) for key in keys]
             while len(self._files) > self._limit:
-                self._files.popitem(last=False)
+                (_, number), _ = self._files.popitem(last=False)
+                self._shards.pop(number, None)
             return files
+
+    def open_shards(self, number: int, num_shards: int) -> OpenShards:
+        """Return what is open of the files of one number, for reading without further look-ups."""
+        found = self._shards.get(number)
+        if found is None:
+            with self._lock:
+                files = {shard: file for (shard, n), file in self._files.items() if n == number}
+                table = np.full((num_shards, 3), -1, np.int64)
+                table[[*files]] = np.array([file.numbers for file in files.values()]).reshape(-1, 3)
+                found = self._shards[number] = OpenShards([*files.values()], table)
+        return found
 
     def invalidate(self, keys: Iterable[FileKey]) -> None:
         """Drop these files; the next use opens them again at `path_of`, current users finish."""
         with self._lock:
             for key in keys:
                 self._files.pop(key, None)
+                self._shards.pop(key[1], None)
 
     def close(self) -> None:
         """Close all files; a file in use is closed after its last user."""
@@ -70,6 +93,7 @@ class OpenFiles:
     def _get(self, key: FileKey) -> OpenFile:
         file = self._files.get(key)
         if file is None:
+            self._shards.pop(key[1], None)
             file = self._files[key] = OpenFile(self._path_of(*key), is_mapped=key in self._mapped)
         self._files.move_to_end(key)
         return file

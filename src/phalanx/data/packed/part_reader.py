@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from phalanx.data.packed.checked_reads import SpanBatch, read_spans
+from phalanx.data.packed.checked_reads import SpanBatch, compiled, read_spans
 from phalanx.data.packed.damage import WHAT_TO_DO, DamagedError
-from phalanx.data.packed.fast_path import FastPath
-from phalanx.data.packed.index import PackIndex
+from phalanx.data.packed.index import PackIndex, sample_bytes
 from phalanx.data.packed.open_files import FileKey, OpenFile, OpenFiles
 from phalanx.data.packed.span_table import PartSpans, SpanTable
 from phalanx.errors import UserError
@@ -53,7 +52,9 @@ class PartReader:
         self._index, self._path_of, self._is_strict = index, path_of, is_strict
         self._table = SpanTable(index, path_of, is_strict=is_strict)
         self._files = OpenFiles(path_of, mapped_files(index, MAPPED_BYTES), limit=OPEN_FILES)
-        self._fast_path = FastPath(index, self._table, self._files, max_files=OPEN_FILES // 2)
+        num_files = len(index.shards) * len(index.fields)
+        self._stay_open = num_files <= OPEN_FILES // 2
+        self._sizes = [sample_bytes(field) for field in index.fields]
         self.first_samples = self._table.first_samples
         self.altered_entry = self._table.altered_entry
 
@@ -105,10 +106,28 @@ class PartReader:
         return LocatedParts(self._file_of(field), samples, shards, parts)
 
     def read_fast(self, field: int, indices: Indices, out: NDArray[np.uint8]) -> bool:
-        """Try to read all samples into `out`, (bytes,), in one call; True when all are there and
-        intact. On False, `locate` and `fetch` find out why; nothing may be wrong."""
-        samples = np.ascontiguousarray(indices, np.int64)
-        return self._fast_path.read(field, self._file_of(field), samples, out)
+        """Try to read all samples into `out`, (bytes,), in one call to C (csrc/rows.c); True when
+        all are there and intact. On False, `locate` and `fetch` find out why; nothing may be wrong.
+
+        For samples of equal size in files that stay open: locating samples and looking up open
+        files takes a few dozen operations on small arrays, which for batches of small samples is
+        most of the time.
+        """
+        module, size, table = compiled(), self._sizes[field], self._table
+        if module is None or not size or not self._stay_open:
+            return False
+        shards = self._files.open_shards(self._file_of(field), len(self._index.shards))
+        return bool(
+            module.read_samples(
+                table.first_samples,
+                shards.numbers,
+                table.headers[field],
+                *table.entries(field),
+                size,
+                np.ascontiguousarray(indices, np.int64),
+                out,
+            )
+        )
 
     def fetch(
         self, located: LocatedParts, destinations: Indices, out: NDArray[np.uint8]
@@ -130,12 +149,10 @@ class PartReader:
     def invalidate(self, shard: int) -> None:
         """Drop a shard's cached files; the next read opens them again at `path_of`."""
         num_files = len(self._index.shards[shard].files)
-        self._fast_path.invalidate()
         self._files.invalidate([(shard, number) for number in range(num_files)])
 
     def close(self) -> None:
         """Close all files; reads in flight finish first."""
-        self._fast_path.invalidate()
         self._files.close()
 
     def _file_of(self, field: int) -> int:
@@ -149,7 +166,6 @@ class PartReader:
         offsets, sizes, crcs = located.parts
         with readable():
             opened = self._files.get((shard, located.file) for shard in present)
-            self._fast_path.open(located.file, present)
         files = _by_row(opened, present, shards)
         spans = SpanBatch(*files, offsets[rows], sizes[rows], destinations, crcs[rows])
         return read_spans(spans, out)
