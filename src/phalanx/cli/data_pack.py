@@ -80,25 +80,16 @@ def pack_data(
         0: none, the target is a quantity. Default: as many as there are.
     """
     warnings.filterwarnings("ignore", module=r"PIL\b")  # faults of files are reported here
-    origin_options = OriginOptions(
-        kind=kind,
-        inputs=inputs,
-        target=target,
-        decode=decode,
-        size=_size(size),
-        classes=classes,
+    options = OriginOptions(
+        kind=kind, inputs=inputs, target=target, decode=decode, size=_size(size), classes=classes
     )
     with Console(stderr=True).status(escape(f"reading {source}")):
-        origin = find_origin(source, origin_options)
+        origin = find_origin(source, options)
     try:
         indices = _packed(origin, folder, packing)
     finally:
         origin.close()
-    _show(indices)
-    for group in origin.skipped:
-        print(f"not packed: {group}")
-    for note in origin.notes:
-        print(f"note: {note}")
+    _show(indices, origin)
     if len(indices) == 2 and all(field.shape is not None for field in indices["train"].fields):
         print(f"\nnext: phalanx train --data {folder}")
 
@@ -196,7 +187,7 @@ def _show_damage(folder: Path, faulty: list[FileState]) -> None:
         print(f"  and {len(lost) - MAX_NAMED_SAMPLES:,} more samples of {folder.name}")
 
 
-def _show(indices: Mapping[str, PackIndex]) -> None:
+def _show(indices: Mapping[str, PackIndex], origin: Origin) -> None:
     print(f"{'split':12}{'samples':>11}{'shards':>8}{'MB':>11}  {'layout':7} fields")
     for split, index in indices.items():
         fields = ", ".join(
@@ -213,6 +204,10 @@ def _show(indices: Mapping[str, PackIndex]) -> None:
     if classes:
         listed = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
         print(f"{len(classes)} classes: {listed}")
+    for group in origin.skipped:
+        print(f"not packed: {group}")
+    for note in origin.notes:
+        print(f"note: {note}")
 
 
 def _shape(shape: list[int] | None) -> str:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from phalanx.data.packed.damage import DamagedError
-from phalanx.data.packed.index import PackIndex
+from phalanx.data.packed.index import File, PackIndex
 from phalanx.data.packed.index_file import read_index
 from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
@@ -40,9 +40,7 @@ def verify(folder: Path, *, num_threads: int, on_read: OnRead = lambda _: None) 
     """
     files = [file for shard in read_index(folder).shards for file in shard.files]
     with ThreadPoolExecutor(num_threads) as pool:
-        faults = pool.map(
-            lambda file: _fault(folder / file.name, file.bytes, file.sha256, on_read), files
-        )
+        faults = pool.map(lambda file: file_fault(folder, file, on_read), files)
         return [FileState(folder / f.name, fault) for f, fault in zip(files, faults, strict=True)]
 
 
@@ -70,8 +68,9 @@ def _read_all(pack: Pack, first: int, num_samples: int) -> None:
             pack.read_bytes(field, np.array([sample]))
 
 
-def _fault(path: Path, expected_bytes: int, sha256: str, on_read: OnRead) -> str:
-    digest, found = hashlib.sha256(), 0
+def file_fault(folder: Path, expected: File, on_read: OnRead = lambda _: None) -> str:
+    """Compare a file with what was written; return its fault, or nothing. Cost: it is read."""
+    path, digest, found = folder / expected.name, hashlib.sha256(), 0
     try:
         check_regular(path)
         with path.open("rb") as file:
@@ -83,6 +82,6 @@ def _fault(path: Path, expected_bytes: int, sha256: str, on_read: OnRead) -> str
         return "is missing"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
-    if found != expected_bytes:
-        return f"has {found} bytes, not {expected_bytes}"
-    return "" if digest.hexdigest() == sha256 else "is not what was written"
+    if found != expected.bytes:
+        return f"has {found} bytes, not {expected.bytes}"
+    return "" if digest.hexdigest() == expected.sha256 else "is not what was written"

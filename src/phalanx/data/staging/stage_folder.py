@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from phalanx.data.file_lock import try_lock
+from phalanx.data.packed.verify import file_fault
 from phalanx.data.staging.stage_plan import StageUnit
 from phalanx.errors import UserError
 
@@ -47,16 +47,7 @@ class StageFolder:
 
     def holds(self, unit: StageUnit) -> bool:
         """Return whether its files exist with the right size and SHA-256. Cost: they are read."""
-        folder = self.path / unit.split
-        with suppress(OSError):
-            for file in unit.files:
-                if (folder / file.name).stat().st_size != file.bytes:
-                    return False
-                with (folder / file.name).open("rb") as opened:
-                    if hashlib.file_digest(opened, "sha256").hexdigest() != file.sha256:
-                        return False
-            return True
-        return False
+        return not any(file_fault(self.path / unit.split, file) for file in unit.files)
 
     def remove(self, unit: StageUnit) -> None:
         for file in unit.files:
