@@ -1,13 +1,12 @@
 """Which measurements the study of loading is made of."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phalanx.bench.io.config import IoConfig
 from phalanx.errors import UserError
-from phalanx.study.io import IoStudyConfig, default_folder, plan
+from phalanx.study.io import IoStudyConfig, plan
 
 
 def test_a_run_for_each_compute_time() -> None:
@@ -28,12 +27,6 @@ def test_a_run_for_each_compute_time() -> None:
     assert quarter.compute_s == pytest.approx(whole.compute_s / 4)
     assert whole.compute_s == pytest.approx(0.435 * 50 / 400)
     assert works["cosmoflow-compute-1"].compute_s == pytest.approx(0.00551)
-
-
-def test_the_same_options_have_the_same_folder(tmp_path: Path) -> None:
-    assert default_folder(IoStudyConfig(), tmp_path) == default_folder(IoStudyConfig(), tmp_path)
-    other = default_folder(IoStudyConfig(runs=4), tmp_path)
-    assert other != default_folder(IoStudyConfig(), tmp_path)
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {

@@ -1,12 +1,11 @@
 """The plan of the large-batch study."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phalanx.errors import UserError
-from phalanx.study.large_batch import REMEDIES, LargeBatchConfig, cells, default_folder, plan
+from phalanx.study.large_batch import REMEDIES, LargeBatchConfig, cells, plan
 
 
 def test_at_the_first_batch_there_is_nothing_to_remedy() -> None:
@@ -59,9 +58,3 @@ def test_what_makes_no_study_is_refused(options: dict[str, Any], words: str) -> 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(UserError, match="8192 is more than the 4096 training samples"):
         plan(LargeBatchConfig(train_samples=4096), 60_000)
-
-
-def test_the_same_options_have_the_same_folder() -> None:
-    first = default_folder(LargeBatchConfig(), "mnist", Path("runs"))
-    assert first == default_folder(LargeBatchConfig(), "mnist", Path("runs"))
-    assert first != default_folder(LargeBatchConfig(seeds=(1,)), "mnist", Path("runs"))

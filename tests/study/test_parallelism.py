@@ -1,6 +1,5 @@
 """The plan of the parallelism study: which runs, in which order, and what is left out why."""
 
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName
 from phalanx.report.options import SPLITTING
-from phalanx.study.parallelism import ParallelismConfig, StudyPlan, default_folder, layouts, plan
+from phalanx.study.parallelism import ParallelismConfig, StudyPlan, layouts, plan
 from phalanx.study.planned import TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.study.scratch import plan_scratch, scratch_layouts
@@ -96,14 +95,6 @@ def test_nothing_to_run_is_an_error() -> None:
 def test_ranks_count_what_they_send() -> None:
     runs = [run for run in planned().runs if isinstance(run, TrainingRun)]
     assert {run.environment["PHALANX_COUNT"] for run in runs} == {"1"}
-
-
-def test_the_same_options_have_the_same_folder() -> None:
-    folders = {
-        default_folder(ParallelismConfig(seeds=(seed,)), ["digits"], Path("runs"))
-        for seed in (0, 0, 1)
-    }
-    assert len(folders) == 2
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The plan of the scaling study: which runs, in which order, under which names."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from phalanx.errors import UserError
 from phalanx.study.scaling import (
     ScalingConfig,
-    default_folder,
     larger_study_hint,
     layouts,
     plan,
@@ -73,13 +71,6 @@ def test_full_takes_all_samples() -> None:
     quick, full = (plan(ScalingConfig(full=full), cores=1)[0].config for full in (False, True))
     assert quick.train_samples is not None
     assert full.train_samples is None
-
-
-def test_the_same_options_have_the_same_folder() -> None:
-    runs = Path("runs")
-    first = default_folder(ScalingConfig(), "digits", runs)
-    assert first == default_folder(ScalingConfig(), "digits", runs)
-    assert first != default_folder(ScalingConfig(seeds=(1,)), "digits", runs)
 
 
 @pytest.mark.parametrize(

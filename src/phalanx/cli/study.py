@@ -18,7 +18,6 @@ from phalanx.cli.lazy import add_command
 from phalanx.cli.study_runs import run_study
 from phalanx.data.datasets.catalog import NUM_TRAIN_SAMPLES, resolve
 from phalanx.errors import RunFailedError, UserError
-from phalanx.jobs.record import RUNS
 from phalanx.launch.cores import usable_cores
 from phalanx.models.options import ModelName
 from phalanx.records.divergence import has_diverged
@@ -31,15 +30,15 @@ from phalanx.report.large_batch.summary import print_summary as large_batch_summ
 from phalanx.report.parallelism.study_data import ALGORITHMS
 from phalanx.report.parallelism.summary import print_summary as parallelism_summary
 from phalanx.report.scaling.summary import show_summary
-from phalanx.study import compression as compression_runs
-from phalanx.study import large_batch as large_batch_runs
-from phalanx.study import parallelism as parallelism_runs
-from phalanx.study import scaling as scaling_runs
+from phalanx.study import compression as compression_study
+from phalanx.study import large_batch as large_batch_study
+from phalanx.study import parallelism as parallelism_study
+from phalanx.study import scaling as scaling_study
 from phalanx.study.compression import CompressionConfig
 from phalanx.study.execute import execute, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.parallelism import ParallelismConfig
-from phalanx.study.planned import PlannedRun, command_words
+from phalanx.study.planned import PlannedRun, command_words, study_folder
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.scratch import plan_scratch
 from phalanx.train.data_options import DatasetName
@@ -78,11 +77,11 @@ def scaling(
 
     def print_all(folder: Path, console: Console) -> None:
         show_summary(folder, console)
-        console.print(scaling_runs.larger_study_hint(config, usable_cores()), markup=False)
+        console.print(scaling_study.larger_study_hint(config, usable_cores()), markup=False)
 
     run_study(
-        config.study_dir or scaling_runs.default_folder(config, choice.name, RUNS),
-        scaling_runs.plan(config, usable_cores()),
+        study_folder(config, "scaling", choice.name),
+        scaling_study.plan(config, usable_cores()),
         console,
         print_all,
         kind="scaling",
@@ -114,8 +113,8 @@ def compression(
     """
     choice = resolve(config.dataset, config.data_root)
     run_study(
-        config.study_dir or compression_runs.default_folder(config, choice.name, RUNS),
-        compression_runs.plan(config),
+        study_folder(config, COMPRESSION, found=[choice.name]),
+        compression_study.plan(config),
         new_console(json_),
         compression_summary,
         kind=COMPRESSION,
@@ -147,8 +146,8 @@ def large_batch(
     """
     choice = resolve(config.dataset, config.data_root)
     run_study(
-        config.study_dir or large_batch_runs.default_folder(config, choice.name, RUNS),
-        large_batch_runs.plan(config, NUM_TRAIN_SAMPLES),
+        study_folder(config, LARGE_BATCH, choice.name),
+        large_batch_study.plan(config, NUM_TRAIN_SAMPLES),
         new_console(json_),
         large_batch_summary,
         kind=LARGE_BATCH,
@@ -190,7 +189,7 @@ def parallelism(
         phalanx study parallelism --schemes sequential ring zero-3 --ranks 4 --no-scratch
     """
     choices = {model: resolve(_data_of(model, config), config.data_root) for model in config.models}
-    planned = parallelism_runs.plan(config, {model: c.shape for model, c in choices.items()})
+    planned = parallelism_study.plan(config, {model: c.shape for model, c in choices.items()})
     if config.scratch:
         planned += plan_scratch(config)
     names = [choice.name for choice in choices.values()]
@@ -202,7 +201,7 @@ def parallelism(
         return failed
 
     run_study(
-        config.study_dir or parallelism_runs.default_folder(config, names, RUNS),
+        study_folder(config, "parallelism", found=names),
         planned.runs,
         new_console(json_),
         parallelism_summary,

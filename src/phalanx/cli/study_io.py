@@ -16,14 +16,13 @@ from phalanx.bench.io.job import run_io
 from phalanx.bench.io.rank_benchmark import data_location
 from phalanx.cli.console import new_console
 from phalanx.cli.study_runs import run_study
-from phalanx.jobs.record import RUNS
 from phalanx.records.io import IoBench
 from phalanx.records.schema import JobRecord
 from phalanx.report.format import amount
 from phalanx.report.io.summary import print_summary
 from phalanx.study.execute import execute
-from phalanx.study.io import KIND, IoStudyConfig, default_folder, plan
-from phalanx.study.planned import command_words
+from phalanx.study.io import KIND, IoStudyConfig, plan
+from phalanx.study.planned import command_words, study_folder
 
 
 def io(
@@ -46,7 +45,8 @@ def io(
 
         phalanx study io --formats tar npy --cache cold --data-dir /mnt/scratch
     """
-    folder = config.study_dir or default_folder(config, RUNS)
+    names = (Path(name).stem for name in config.profiles)
+    folder = study_folder(config, KIND, *names)
     data = config.data_dir or folder / "data"
     planned = [
         # Runs share the data, so it is kept between them.

@@ -7,14 +7,14 @@ On links a few steps tell the time of one.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.records.configuration import check_at_least, check_values
-from phalanx.study.planned import COUNT, TrainingRun, options_hash
+from phalanx.study.planned import COUNT, TrainingRun
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
 from phalanx.train.strategy_options import Compression, Overlap
@@ -167,11 +167,6 @@ def _config(
         timeout_s=study.timeout_s,
         **own,
     )
-
-
-def default_folder(study: CompressionConfig, dataset: str, runs: Path) -> Path:
-    """The same folder for the same options."""
-    return runs / f"compression-{options_hash(asdict(study), dataset)}"
 
 
 def _word(link: str) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phalanx.errors import UserError
 from phalanx.records.configuration import check_positive, check_values
 from phalanx.records.io import Cache, Format
-from phalanx.study.planned import options_hash
 
 KIND = "io"
 DEFAULT_BATCH = {"resnet50": 50}  # of 400: a batch that is read in milliseconds
@@ -82,9 +81,3 @@ def plan(study: IoStudyConfig) -> dict[str, dict[str, Any]]:
         for profile in study.profiles
         for scale in study.compute_scales
     }
-
-
-def default_folder(study: IoStudyConfig, runs: Path) -> Path:
-    """The same folder for the same options."""
-    names = "-".join(Path(name).stem for name in study.profiles)
-    return runs / f"io-{names}-{options_hash(asdict(study))}"

@@ -8,14 +8,14 @@ larger ones, and with what is said to help.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_at_least, check_values
-from phalanx.study.planned import TrainingRun, options_hash
+from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
 from phalanx.train.training_options import DEFAULT_BATCH_SIZE
@@ -203,8 +203,3 @@ def _constants(study: LargeBatchConfig, name: RemedyName) -> dict[str, object]:
                 "clip_norm": study.clip_norm,
                 "weight_decay": study.weight_decay,
             }
-
-
-def default_folder(study: LargeBatchConfig, dataset: str, runs: Path) -> Path:
-    """The same folder for the same options."""
-    return runs / f"large-batch-{dataset}-{options_hash(asdict(study))}"

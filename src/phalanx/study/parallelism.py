@@ -5,14 +5,14 @@ Pure; making the runs is `execute`'s work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.errors import UserError
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.records.configuration import check_at_least, check_values
-from phalanx.study.planned import COUNT, PlannedRun, TrainingRun, options_hash
+from phalanx.study.planned import COUNT, PlannedRun, TrainingRun
 from phalanx.study.schemes import SCHEMES, SchemeName
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
@@ -212,8 +212,3 @@ def _config(
         **vars(size.model),
         **SCHEMES[scheme].options,
     )
-
-
-def default_folder(study: ParallelismConfig, parts: Iterable[str], runs: Path) -> Path:
-    """The same folder for the same options. parts: what else the records depend on."""
-    return runs / f"parallelism-{options_hash(asdict(study), *parts)}"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 from rich.console import Console
 
+from phalanx.jobs.record import RUNS
 from phalanx.records.schema import JobRecord, Run
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.job import run_job
@@ -89,14 +90,16 @@ def command_words(
     return words
 
 
-def options_hash(options: Mapping[str, object], *parts: str) -> str:
-    """Return the end of the name of a study's folder, the same for the same options.
+def study_folder(config: Any, *words: str, found: Sequence[str] = ()) -> Path:
+    """Return `--study-dir`, or a folder under runs/ that is the same for the same options.
 
-    parts: what else the records depend on.
+    words: of its name. found: what else the records depend on.
     """
-    texts = {name: str(value) for name, value in options.items()}
-    encoded = msgspec.json.encode([texts, *parts] if parts else texts, order="sorted")
-    return hashlib.sha256(encoded).hexdigest()[:6]
+    if config.study_dir is not None:
+        return Path(config.study_dir)
+    texts = {name: str(value) for name, value in asdict(config).items()}
+    encoded = msgspec.json.encode([texts, *found] if found else texts, order="sorted")
+    return RUNS / "-".join([*words, hashlib.sha256(encoded).hexdigest()[:6]])
 
 
 @contextmanager

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.models.options import ModelName
 from phalanx.records.configuration import check_values
-from phalanx.study.planned import TrainingRun, options_hash
+from phalanx.study.planned import TrainingRun
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
 from phalanx.train.strategy_options import StrategyName
@@ -172,8 +172,3 @@ def _planned(
     config.global_batch_size(ranks)
     layout = f"{threads}t" if strategy == "sequential" else f"{ranks}x{threads}"
     return TrainingRun(name=f"{model}-{strategy}-{layout}-b{batch_size}-s{seed}", config=config)
-
-
-def default_folder(study: ScalingConfig, dataset: str, runs: Path) -> Path:
-    """The same folder for the same options."""
-    return runs / f"scaling-{dataset}-{options_hash(asdict(study))}"
