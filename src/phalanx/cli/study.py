@@ -38,7 +38,7 @@ from phalanx.study.compression import CompressionConfig
 from phalanx.study.execute import execute, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.parallelism import ParallelismConfig
-from phalanx.study.planned import PlannedRun, command_words, study_folder
+from phalanx.study.planned import PlannedRun, own_command, study_folder
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.scratch import plan_scratch
 from phalanx.train.data_options import DatasetName
@@ -228,9 +228,7 @@ def measure_algorithms(study: Path, ranks: int, time_s: float, console: Console)
     config = CollectivesConfig(
         ranks=ranks, paths=MESSAGE_PATHS, sizes=MESSAGE_SIZES, seconds=time_s, output=folder
     )
-    command = command_words(
-        "bench collectives", config.as_record(), CollectivesConfig().as_record()
-    )
+    command = own_command("bench collectives", config)
     with contextlib.suppress(UserError):  # none, or damaged
         found = read_bench(folder)
         if found.outcome.status == "completed" and found.config.get("seconds") == time_s:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -22,7 +22,7 @@ from phalanx.report.format import amount
 from phalanx.report.io.summary import print_summary
 from phalanx.study.execute import execute
 from phalanx.study.io import KIND, IoStudyConfig, plan
-from phalanx.study.planned import command_words, study_folder
+from phalanx.study.planned import PlannedRun, own_command, study_folder
 
 
 def io(
@@ -66,16 +66,11 @@ def io(
 
 
 @dataclass(frozen=True, kw_only=True)
-class IoRun:
+class IoRun(PlannedRun):
     """One `phalanx bench io` of the study."""
 
     record: ClassVar[type[JobRecord]] = IoBench
-    name: str
     config: IoConfig
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return self.config.as_record()
 
     @property
     def num_bytes(self) -> int:
@@ -88,7 +83,7 @@ class IoRun:
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:  # noqa: ARG002
         console.print(f"{label}  {self.config.title}", markup=False)
-        command = command_words("bench io", self.config.as_record(), IoConfig().as_record())
+        command = own_command("bench io", self.config)
         run_io(self.config, folder, command=command, console=console)
 
 

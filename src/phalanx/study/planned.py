@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import msgspec
 from rich.console import Console
 
 from phalanx.jobs.record import RUNS
+from phalanx.records.configuration import RecordedOptions
 from phalanx.records.schema import JobRecord, Run
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.job import run_job
@@ -23,21 +25,29 @@ COUNT = {"PHALANX_COUNT": "1"}
 """Environment of ranks that count what they send and receive."""
 
 
-class PlannedRun(Protocol):
-    record: ClassVar[type[JobRecord]]
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun(ABC):
+    """One job of a study."""
+
+    record: ClassVar[type[JobRecord]] = Run
     """Kind of record that the run leaves."""
 
-    @property
-    def name(self) -> str:
-        """Name of the run's folder within the study."""
+    name: str
+    """Name of the run's folder within the study."""
+
+    config: Any
 
     @property
     def options(self) -> Mapping[str, object]:
         """All options of the run, defaults included."""
+        options: Mapping[str, object] = self.config.as_record()
+        return options
 
+    @abstractmethod
     def check(self) -> None:
         """Raises: UserError when its options do not fit each other, the data or this machine."""
 
+    @abstractmethod
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
         """Make the run as a job of its own, with its records in `folder`, which is not there yet.
 
@@ -46,17 +56,15 @@ class PlannedRun(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRun:
+class TrainingRun(PlannedRun):
     """`phalanx train`."""
 
-    record: ClassVar[type[JobRecord]] = Run
-    name: str
     config: TrainConfig
     environment: Mapping[str, str] = field(default_factory=dict)  # of its ranks, besides ours
 
     @property
     def options(self) -> Mapping[str, object]:
-        return {**self.config.as_record(), **self.environment}
+        return {**super().options, **self.environment}
 
     def check(self) -> None:
         complete(self.config, None)
@@ -88,6 +96,11 @@ def command_words(
             case _:
                 words += [word, str(value)]
     return words
+
+
+def own_command(name: str, config: RecordedOptions) -> list[str]:
+    """Return `command_words` of options whose defaults are those of their class."""
+    return command_words(name, config.as_record(), type(config)().as_record())
 
 
 def study_folder(config: Any, *words: str, found: Sequence[str] = ()) -> Path:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 from rich.console import Console
 
 from phalanx.errors import UserError
-from phalanx.records.schema import JobRecord, Run
 from phalanx.scratch.config import SchemeName, ScratchConfig, complete
 from phalanx.scratch.job import run_scratch
 from phalanx.study.parallelism import ParallelismConfig, StudyPlan
-from phalanx.study.planned import command_words
+from phalanx.study.planned import PlannedRun, own_command
 
 BATCH_SIZE = 128
 QUICK_SAMPLES, FULL_SAMPLES = 256, 1_280
@@ -25,30 +23,17 @@ MOST_WORKERS_OF_EACH_WIDTH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScratchRun:
+class ScratchRun(PlannedRun):
     """`phalanx scratch`."""
 
-    record: ClassVar[type[JobRecord]] = Run
-    name: str
     config: ScratchConfig
-
-    @property
-    def options(self) -> Mapping[str, object]:
-        return self.config.as_record()
 
     def check(self) -> None:
         complete(self.config)
 
     def make(self, folder: Path, *, study: str, console: Console, label: str) -> None:
-        command = command_words("scratch", self.config.as_record(), ScratchConfig().as_record())
-        run_scratch(
-            complete(self.config),
-            folder,
-            study=study,
-            command=command,
-            console=console,
-            label=label,
-        )
+        config, command = complete(self.config), own_command("scratch", self.config)
+        run_scratch(config, folder, study=study, command=command, console=console, label=label)
 
 
 def plan_scratch(study: ParallelismConfig) -> StudyPlan:
