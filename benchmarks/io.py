@@ -128,7 +128,7 @@ def against_files(measure: IoMeasure, cache: Cache) -> Iterator[Claim]:
     for name in PACKED:
         gain = compare_loaders(best[name], best["files"])
         what = f"resnet50, {cache}: {name} against many small files, samples/s"
-        yield at_least(what, 5.0, gain.gain, gain.low, gain.high)
+        yield at_least(what, 5.0, gain.estimate, gain.low, gain.high)
 
 
 def against_read(name: str, measure: IoMeasure, cache: Cache, loader: Rival) -> Iterator[Claim]:
@@ -136,7 +136,7 @@ def against_read(name: str, measure: IoMeasure, cache: Cache, loader: Rival) -> 
     for point in best_of_each_format(measure.flat, cache):
         if point.cell.format in PACKED:
             gain = compare_loaders(point, rivals(measure, point, loader)[0])
-            times, low, high = 1 / gain.gain, 1 / gain.high, 1 / gain.low
+            times, low, high = 1 / gain.estimate, 1 / gain.high, 1 / gain.low
             what = f"{name}, {cache}: {point.cell.format} against {read}, time"
             yield Claim(
                 what=what, wanted="≤ 1.2", found=times, low=low, high=high, holds=times <= 1.2
@@ -151,14 +151,14 @@ def limits(measure: IoMeasure) -> Iterator[Limit]:
         for name in PACKED:
             gain = compare_loaders(rivals(measure, best[name], "read")[0], files)
             what = f"resnet50, {cache}: {name} against many small files when only read, samples/s"
-            yield Limit(what=what, found=gain.gain, low=gain.low, high=gain.high)
+            yield Limit(what=what, found=gain.estimate, low=gain.low, high=gain.high)
 
 
 def against_torch(name: str, measure: IoMeasure, loader: str) -> Iterator[Claim]:
     for point in best_of_each_format(measure.flat, "warm"):
         gain = compare_loaders(point, rivals(measure, point, loader)[0])
         what = f"{name}, warm: {point.cell.format} against {loader}, samples/s"
-        yield at_least(what, 2.0, gain.gain, gain.low, gain.high)
+        yield at_least(what, 2.0, gain.estimate, gain.low, gain.high)
 
 
 def utilisations(name: str, measure: IoMeasure, floor: float) -> Iterator[Claim]:

@@ -13,15 +13,16 @@ from phalanx.records.owner import this_process
 from phalanx.records.schema import Outcome, Probe
 from phalanx.report.comparison import Cell
 from phalanx.report.disturbance import disturbance_topic
+from phalanx.report.findings import Fastest, Speed
 from phalanx.report.folder import read_folder
 from phalanx.report.parallelism.page import key_figures
 from phalanx.report.parallelism.rank_details import RunDetail
 from phalanx.report.parallelism.study_data import ModelData, ParallelCell
 from phalanx.report.scaling.findings import (
-    accuracy_against_sequential,
     best_configuration,
     beyond_ideal,
     communication_wall,
+    farthest_accuracy,
     findings,
     headline,
     mpi_or_gloo,
@@ -32,23 +33,26 @@ from tests.report.test_comparison import cells, compare, measured
 
 
 def test_best_against_one_thread_and_against_the_best_sequential_run() -> None:
-    text = best_configuration(
+    best, alone, threads = best_configuration(
         cells(
             (Job("mlp", "sequential"), 6.0),
             (Job("mlp", "sequential", threads=2), 4.0),
             (Job("mlp", "mpi", ranks=2), 2.0),
         )
     )
-    assert text is not None
-    assert text.startswith(
-        "MPI on 2 ranks is the fastest of 3 configurations: 2.00 s an epoch, 600 images/s; "
-        "it is 3.00 times ("
+    assert best == Fastest(
+        subject="MPI on 2 ranks",
+        rivals=(),
+        n=3,
+        noun="configurations",
+        facts="2.00 s an epoch, 600 images/s",
     )
-    assert re.search(
-        r"3\.00 times \(2\.9\d to 3\.0\d\) as fast as the sequential program with 1 thread, and "
-        r"2\.00 times \(1\.9\d to 2\.0\d\) as fast as the best sequential run \(2 threads\)\.$",
-        text,
-    )
+    assert isinstance(alone, Speed) and isinstance(threads, Speed)
+    assert "1 thread" in alone.against and "2 threads" in threads.against
+    for speed, gain in ((alone, 3.0), (threads, 2.0)):
+        assert speed.n == 2 and speed.interval is not None
+        assert speed.interval.estimate == pytest.approx(gain)
+        assert gain * 0.97 < speed.interval.low < speed.interval.high < gain * 1.03
 
 
 def noisy(noise: random.Random, number: int = 13) -> list[Cell]:
@@ -68,17 +72,14 @@ def test_noise_is_no_finding(seed: int) -> None:
     """Of 13 layouts of 1 s \N{PLUS-MINUS SIGN} 3 % one was `1.06 times as fast`, and `the wall`
     stood at 2 ranks."""
     found = noisy(random.Random(seed))
-    text = best_configuration(found)
-    assert text is not None
-    assert "is the fastest of" not in text
-    assert text.startswith("Which of 13 configurations is the fastest cannot be told: ")
-    assert "and 9 more may be as fast" in text
+    best = best_configuration(found)[0]
+    assert isinstance(best, Fastest)
+    assert (best.n, len(best.rivals)) == (13, 12)
     wall = communication_wall(found)
     assert wall is not None
     assert "the wall stands" not in wall
     versus = mpi_or_gloo(found)
-    assert versus is not None
-    assert versus.count("not told from Gloo") == 5 + (versus.count("with 6 ranks"))
+    assert all(speed.verdict == "cannot be told" and speed.n == len(versus) for speed in versus)
 
 
 @pytest.mark.parametrize("seed", [49, 55])
@@ -98,20 +99,19 @@ def test_the_best_of_many_equals_is_no_key_figure(seed: int) -> None:
 
 
 def test_nothing_is_compared_with_a_baseline_that_is_not_there() -> None:
-    text = best_configuration(
+    best, remark = best_configuration(
         cells((Job("mlp", "mpi", ranks=1), 3.0), (Job("mlp", "mpi", ranks=2), 2.0))
     )
-    assert text is not None
-    assert text.endswith("there is no sequential run with 1 thread to compare it with.")
-    assert "times as fast" not in text
+    assert isinstance(best, Fastest)
+    assert isinstance(remark, str) and "no sequential run" in remark
 
 
 def test_the_sequential_program_may_win() -> None:
-    text = best_configuration(
+    best, remark = best_configuration(
         cells((Job("mlp", "sequential"), 1.0), (Job("mlp", "mpi", ranks=2), 2.0))
     )
-    assert text is not None
-    assert text.endswith("neither threads nor ranks are seen to make the epoch shorter.")
+    assert isinstance(best, Fastest) and best.subject.startswith("sequential")
+    assert isinstance(remark, str)
 
 
 def test_the_wall_is_where_an_epoch_is_seen_to_get_longer() -> None:
@@ -158,17 +158,18 @@ def test_more_than_its_cores_can_give_is_flagged() -> None:
 
 
 def test_accuracy_with_one_seed_is_not_told_from_chance() -> None:
-    found = compare(
-        [
-            measured(Job("mlp", "sequential"), 1.0, 0.9),
-            measured(Job("mlp", "mpi", ranks=2), 1.0, 0.895),
-        ]
+    finding = farthest_accuracy(
+        compare(
+            [
+                measured(Job("mlp", "sequential"), 1.0, 0.9),
+                measured(Job("mlp", "mpi", ranks=2), 1.0, 0.895),
+            ]
+        )
     )
-    assert accuracy_against_sequential(found) == (
-        "After 5 epochs the sequential program reaches 90.00 %; the other configuration differs "
-        "from it by −0.50 percentage points, seed by seed; a single seed cannot tell that from "
-        "chance."
-    )
+    assert finding is not None
+    assert (finding.subject, finding.verdict) == ("MPI on 2 ranks", "cannot be told")
+    assert finding.interval is None
+    assert finding.estimate == pytest.approx(-0.005)
 
 
 def test_accuracies_are_compared_seed_by_seed() -> None:
@@ -184,15 +185,15 @@ def test_accuracies_are_compared_seed_by_seed() -> None:
             ),
         ]
     )
-    text = accuracy_against_sequential(found[:2])
-    assert text is not None
-    assert text.endswith(
-        "over 3 seeds), and so does the other configuration with the same seeds, exactly."
-    )
-    text = accuracy_against_sequential(found)
-    assert text is not None
-    assert "between −0.90 and 0.00 percentage points, seed by seed (the most: Gloo" in text
-    assert text.endswith("1 of 1 differences are more than chance.")
+    same = farthest_accuracy(found[:2])
+    assert same is not None
+    assert (same.verdict, same.estimate) == ("cannot be told", 0)
+    widest = farthest_accuracy(found)
+    assert widest is not None
+    assert (widest.subject, widest.verdict) == ("Gloo on 2 ranks", "differs")
+    assert widest.interval is not None
+    assert widest.interval.estimate == pytest.approx(-0.009)
+    assert widest.interval.high < 0
 
 
 def test_mpi_against_gloo_only_where_all_else_is_equal() -> None:
@@ -203,14 +204,12 @@ def test_mpi_against_gloo_only_where_all_else_is_equal() -> None:
         (Job("mlp", "gloo", ranks=2), 1.5),
         (Job("mlp", "mpi", ranks=4), 1.0),
     )
-    text = mpi_or_gloo(found)
-    assert text is not None
-    assert re.fullmatch(
-        r"MPI is with 1 rank not told from Gloo: 1\.01 times \(0\.99 to 1\.03\) as fast and with 2 "
-        r"ranks 1\.50 times \(1\.4\d to 1\.5\d\) as fast as Gloo\.",
-        text,
-    )
-    assert mpi_or_gloo(found[4:]) is None
+    one, two = mpi_or_gloo(found)
+    assert (one.where, one.verdict) == ("with 1 rank", "cannot be told")
+    assert (two.where, two.verdict) == ("with 2 ranks", "higher")
+    assert one.interval is not None and two.interval is not None
+    assert (one.interval.estimate, two.interval.estimate) == pytest.approx((1.01, 1.5))
+    assert mpi_or_gloo(found[4:]) == []
 
 
 def test_runs_that_were_not_completed_are_counted_and_named(troubled: Path) -> None:

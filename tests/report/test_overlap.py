@@ -10,7 +10,6 @@ from phalanx.records.schema import Event, StepEvent
 from phalanx.report.charts.chart_rows import overlap_rows
 from phalanx.report.charts.scaling import hidden_and_exposed
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.format import percent
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 from phalanx.report.page import render
 from phalanx.report.scaling.findings import findings
@@ -79,10 +78,7 @@ def test_bars_of_a_run_by_itself_are_its_epochs(study: StudyMeasures) -> None:
     assert hidden_and_exposed([study.runs[0]], "overlap-1") is None
 
 
-def test_it_is_on_the_page_and_in_its_findings(study: StudyMeasures) -> None:
-    topic = next(topic for topic in findings(study) if topic.title == "Hidden communication")
-    measured = next(run.overlap for run in study.runs if run.overlap)
-    assert percent(measured.hidden_share, 0) in topic.sentences[0].text
+def test_it_is_on_the_page(study: StudyMeasures) -> None:
     page = render(scaling_content(study))
     assert "Hidden and exposed communication" in page
     assert "hideable_ms" in page

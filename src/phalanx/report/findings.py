@@ -5,7 +5,9 @@ No superlative and no ratio stands in a sentence whose interval does not carry i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Literal
 
 from phalanx.report.format import (
@@ -17,7 +19,13 @@ from phalanx.report.format import (
     sentence,
     size,
 )
-from phalanx.report.statistics import Holding, Interval
+from phalanx.report.statistics import (
+    Holding,
+    Interval,
+    in_pairs,
+    non_inferiority,
+    paired_difference,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +65,7 @@ class AccuracyDifference:
     against: str
     verdict: Holding | Literal["diverged", "differs"]
     interval: Interval | None = None  # None with fewer than two seeds in common
-    estimate: float | None = None  # of a single seed, where there is no interval
+    estimate: float | None = None  # mean over the seeds in common, None without any
     facts: str = ""
 
 
@@ -77,6 +85,35 @@ class FastestBySize:
     """Ranges of sizes, increasing, with the fastest path of each; None where it cannot be told."""
 
     ranges: tuple[tuple[str | None, int, int], ...]  # path, first and last size in bytes
+
+
+def accuracy_difference(
+    of: Mapping[int, float],
+    base: Mapping[int, float],
+    *,
+    subject: str,
+    against: str,
+    comparisons: int = 1,
+    margin: float | None = None,
+    facts: str = "",
+) -> AccuracyDifference:
+    """Compare accuracies by seed.
+
+    margin: of non-inferiority; without one it is told whether they differ.
+    """
+    interval = paired_difference(of, base, comparisons=comparisons)
+    apart = interval is not None and interval.verdict(0) != "cannot be told"
+    pairs = in_pairs(of, base)
+    return AccuracyDifference(
+        subject=subject,
+        against=against,
+        verdict=non_inferiority(interval, margin)
+        if margin is not None
+        else ("differs" if apart else "cannot be told"),
+        interval=interval,
+        estimate=fmean(own - other for own, other in pairs) if pairs else None,
+        facts=facts,
+    )
 
 
 Finding = Fastest | Speed | AccuracyDifference | Agreement | FastestBySize | str
@@ -136,7 +173,6 @@ def _difference(finding: AccuracyDifference) -> str:
     change = points_with_span(interval) if interval else None
     if change is None and finding.estimate is not None:
         change = f"{points(finding.estimate)} points with one seed"
-    facts = [fact for fact in (finding.facts, change) if fact]
     words = {
         "holds": f"holds the accuracy of {finding.against}",
         "is below": f"is below {finding.against}",
@@ -144,7 +180,8 @@ def _difference(finding: AccuracyDifference) -> str:
         "diverged": "diverged",
         "differs": f"differs from {finding.against}",
     }[finding.verdict]
-    return f"{finding.subject} {words}" + (f" ({', '.join(facts)})" if facts else "")
+    facts = ", ".join(fact for fact in (change, finding.facts) if fact)
+    return f"{finding.subject} {words}" + (f": {facts}" if facts else "")
 
 
 def _by_size(finding: FastestBySize) -> str:

@@ -94,19 +94,6 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
-def comparison_text(interval: Interval | None, what: str, *, units: str = "epochs") -> str:
-    """1.93 times (1.81 to 2.05) as fast as `what`, or that it cannot be told."""
-    if interval is None:
-        return f"not told from {what} by so few {units}"
-    match interval.verdict(1):
-        case "higher":
-            return f"{ratio(interval)} as fast as {what}"
-        case "lower":
-            return f"slower than {what}, which is {ratio(interval.inverse)} as fast"
-        case _:
-            return f"not told from {what}: {ratio(interval)} as fast"
-
-
 def microseconds(value_s: float) -> str:
     """A time for a column of microseconds, with three digits or more: 0.87, 10.6, 1,204."""
     value = value_s * 1e6

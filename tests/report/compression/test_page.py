@@ -8,12 +8,13 @@ import pytest
 from rich.console import Console
 
 from phalanx.report.compression.charts import bandwidth_rows
-from phalanx.report.compression.findings import findings, headline
+from phalanx.report.compression.findings import costs_of, findings, headline, steps_in
 from phalanx.report.compression.fit import CompressionPoint, fit_step_time
 from phalanx.report.compression.page import content_of
 from phalanx.report.compression.study_data import MEMORY, CompressionStudyData, read_study_data
 from phalanx.report.compression.summary import print_summary
 from phalanx.report.compression.tables import compressors
+from phalanx.report.findings import AccuracyDifference
 from phalanx.report.page import write_report
 from tests.report.compression.made_compression import BYTES, make, step_s
 
@@ -74,21 +75,23 @@ def test_accuracy_is_held_within_the_spread_of_the_seeds(made: CompressionStudyD
     )
 
 
-def test_sentences(made: CompressionStudyData) -> None:
-    topics = findings(made)
-    told = {(topic.title, s.label): s.text for topic in topics for s in topic.sentences}
-    assert re.fullmatch(
-        r"Times as fast as without: top-k 10\.18 \(9\.2\d to 11\.\d\d\), int8 2\.83 \(2\.5\d to "
-        r"3\.1\d\) and bf16 1\.82 \(1\.6\d to 2\.0\d\)\.",
-        told["How much faster is a step, and where?", "1Gbit/s,1ms"],
-    )
-    assert told["Below which bandwidth does each begin to pay?", "bf16"] == (
-        "Pays below 32 Gbit/s: it costs 2.00 ms of coding a step."
-    )
-    assert told["Is the accuracy held?", "top-k"].startswith(
-        "94.00 %: is below, \N{MINUS SIGN}3.00"
-    )
-    assert told["Is the accuracy held?", "int8"].startswith("96.95 %: holds it, \N{MINUS SIGN}0.05")
+def test_findings_of_places_and_compressors(made: CompressionStudyData) -> None:
+    speeds = steps_in(made, "1Gbit/s,1ms")
+    assert [(speed.subject, speed.verdict, speed.n) for speed in speeds] == [
+        (name, "higher", 3) for name in ("top-k", "int8", "bf16")
+    ]
+    estimates = [speed.interval.estimate for speed in speeds if speed.interval]
+    assert estimates == pytest.approx([10.18, 2.83, 1.82], abs=0.01)
+    assert {speed.verdict for speed in steps_in(made, MEMORY)} == {"lower"}
+    lost, pays = costs_of(made, "topk")
+    assert isinstance(lost, AccuracyDifference)
+    assert lost.interval is not None
+    assert lost.verdict == "is below"
+    assert lost.interval.estimate == pytest.approx(-0.03)
+    assert isinstance(pays, str)
+    held, pays = costs_of(made, "bf16")
+    assert isinstance(held, AccuracyDifference) and held.verdict == "holds"
+    assert pays == "it pays below 32 Gbit/s: it costs 2.00 ms of coding a step"
     assert re.fullmatch(
         r"Int8 makes steps on a link of 1Gbit/s,1ms 2\.83 times \(2\.\d\d to 3\.\d\d\) as fast and "
         r"holds the accuracy, to 0\.5 points",
@@ -108,10 +111,9 @@ def test_no_accuracy_is_claimed_that_nobody_measured(tmp_path: Path) -> None:
 
 def test_of_one_seed_no_verdict_is_given(tmp_path: Path) -> None:
     made = read_study_data(make(tmp_path / "s", seeds=(0,)))
-    (topic,) = (topic for topic in findings(made) if topic.title == "Is the accuracy held?")
-    texts = {sentence.label: sentence.text for sentence in topic.sentences}
-    assert texts["float32"] == "96.90 % with one seed."
-    assert texts["bf16"].endswith("what it costs cannot be told from a single seed.")
+    finding = costs_of(made, "bf16")[0]
+    assert isinstance(finding, AccuracyDifference)
+    assert (finding.verdict, finding.interval) == ("cannot be told", None)
     assert headline(made).endswith("what that does to the accuracy cannot be told")
 
 

@@ -2,14 +2,19 @@
 
 from pathlib import Path
 
+import pytest
+
 from phalanx.records.schema import Outcome
 from phalanx.report.folder import read_folder
 from phalanx.report.io.findings import (
+    against_torch,
     choice,
+    fastest_format,
     findings,
     headline,
     study_findings,
     study_headline,
+    utilisation,
 )
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.study import IoStudy, read_io_study
@@ -26,12 +31,20 @@ def told(topics: object) -> str:
 
 def test_of_a_measurement(tmp_path: Path) -> None:
     measure = read_io_measure(make_io(tmp_path / "io", ranks=(1, 2)))
+    kept = utilisation(measure, "warm")
+    assert kept is not None
+    assert (kept.num, kept.n) == (2, 3)
+    assert kept.holds == "reach the floor of 90 %: tar shards (98.0 %) and memory maps (98.4 %)"
+    assert kept.exceptions == ("many small files (46.7 %)",)
+    best = fastest_format(measure, "warm")
+    assert best is not None
+    assert (best.subject, best.rivals, best.n) == ("memory maps", (), 3)
+    rival = against_torch(measure, "warm")
+    assert rival is not None and rival.interval is not None
+    assert (rival.where, rival.against) == ("from memory maps", "DataLoader")
+    assert rival.interval.estimate == pytest.approx(5.0)
+    assert rival.verdict == "higher"
     text = told(findings(measure))
-    assert "Warm: Tar shards (98.0 %) and memory maps (98.4 %) reach the floor of 90 %" in text
-    assert "many small files (46.7 %) stay below 90 %" in text.lower()
-    assert "12.50 times (12.50 to 12.50) those of many small files" in text
-    assert "memory maps 0.80" in text  # of the time of a plain read
-    assert "4.0 times as fast as DataLoader on tar shards" in text
     assert "compute-bound" in text
     assert "Before each cold epoch no page of the files was in memory" in text
     assert "hdf5" in text.lower()
@@ -58,8 +71,6 @@ def test_of_a_study(tmp_path: Path) -> None:
     assert "At 500 ms a step memory maps with 1 thread, 1 batch ahead suffice: busy 99.6 %" in text
     assert "memory maps below 8.16 ms a step (floor reached at 50.0 ms)" in text
     assert "many small files below 102 ms a step (floor reached at 500 ms)" in text
-    assert "Memory maps: 2 readers 2.00 times the samples/s of 1." in text
-    assert "Memory maps: 4 batches ahead 1.10 times the samples/s of 1." in text
     assert study_headline(study).startswith(
         "resnet50 from the disk: memory maps with 1 thread, 1 batch ahead keep an A100 busy 98.2"
     )

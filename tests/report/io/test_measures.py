@@ -51,7 +51,7 @@ def test_a_duel_is_of_epochs_of_one_round(tmp_path: Path) -> None:
     ours = the(measure, format="npy", loader="phalanx", cache="warm")
     theirs = the(measure, format="npy", loader="torch", cache="warm")
     found = compare_loaders(ours, theirs)
-    assert (found.low, found.gain, found.high) == pytest.approx((5.0, 5.0, 5.0))
+    assert (found.low, found.estimate, found.high) == pytest.approx((5.0, 5.0, 5.0))
 
 
 @pytest.mark.parametrize(("resident", "cold"), [(0.0, True), (0.5, False), (None, None)])

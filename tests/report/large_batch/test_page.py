@@ -11,12 +11,13 @@ from rich.console import Console
 
 from phalanx.records.files import rank_file, read_run, write_record
 from phalanx.records.schema import Outcome
+from phalanx.report.findings import AccuracyDifference
 from phalanx.report.large_batch.accuracy_comparison import (
     compare_to_baseline,
     largest_holding_by_remedy,
 )
 from phalanx.report.large_batch.charts import batch_rows, loss_rows
-from phalanx.report.large_batch.findings import findings, headline
+from phalanx.report.large_batch.findings import best_remedy, headline, holds, soonest
 from phalanx.report.large_batch.page import content_of
 from phalanx.report.large_batch.study_data import LargeBatchStudyData, read_study_data
 from phalanx.report.large_batch.summary import show
@@ -35,9 +36,11 @@ def made(folder: Path) -> LargeBatchStudyData:
     return read_study_data(folder)
 
 
-def sentences(made: LargeBatchStudyData, title: str) -> dict[str, str]:
-    (topic,) = (topic for topic in findings(made) if topic.title == title)
-    return {sentence.label: sentence.text for sentence in topic.sentences}
+def failing(data: LargeBatchStudyData, remedy: str) -> tuple[str, AccuracyDifference]:
+    """Up to which batch a remedy holds the accuracy, and the first batch that does not."""
+    reached, first = holds(data, remedy)
+    assert isinstance(reached, str) and isinstance(first, AccuracyDifference)
+    return reached, first
 
 
 def test_the_page_is_made_of_the_records(folder: Path, tmp_path: Path) -> None:
@@ -64,13 +67,21 @@ def test_cells_are_remedies_at_batches(made: LargeBatchStudyData) -> None:
 
 
 def test_what_holds_the_accuracy_is_told(made: LargeBatchStudyData) -> None:
-    told = sentences(made, "Which batch holds the accuracy")
-    assert told["LAMB"].startswith("up to batch 4,096, held to LAMB, batch 128: batch 1,024 holds")
-    assert told["linear, warm-up"].startswith("up to batch 1,024, held to plain, batch 128: ")
-    assert "batch 4,096 is below it, \N{MINUS SIGN}0.3" in told["linear, warm-up"]
-    assert "batch 4,096 diverged with 4 of 4 seeds" in told["linear"]
-    assert told["plain"].startswith("up to no larger batch")
-    assert told["plain, batch 128"] == "98.21 %, from 98.06 % to 98.32 % over 4 seeds."
+    assert holds(made, "LAMB") == ["Up to batch 4,096, held to LAMB, batch 128."]
+    reached, first = failing(made, "linear, warm-up")
+    assert reached == "up to batch 1,024, held to plain, batch 128"
+    assert (first.subject, first.verdict) == ("batch 4,096", "is below")
+    assert first.interval is not None
+    assert first.interval.estimate == pytest.approx(-0.0031, abs=1e-4)
+    reached, first = failing(made, "linear")
+    assert (first.subject, first.verdict, first.facts) == (
+        "batch 4,096",
+        "diverged",
+        "4 of 4 seeds",
+    )
+    reached, first = failing(made, "plain")
+    assert reached.startswith("up to no larger batch")
+    assert first.subject == "batch 1,024"
 
 
 def test_a_remedy_is_held_to_itself(made: LargeBatchStudyData) -> None:
@@ -92,9 +103,10 @@ def test_no_batch_is_passed_over_that_failed(tmp_path: Path) -> None:
     means = {**ACCURACY, ("lamb", 1_024): 0.90}
     made = read_study_data(large_batch_study(tmp_path / "hole", means))
     assert "4,096" not in headline(made)
-    text = sentences(made, "Which batch holds the accuracy")["LAMB"]
-    assert text.startswith("up to no larger batch")
-    assert "batch 1,024 is below it" in text and "batch 4,096 holds it" in text
+    reached, first = failing(made, "LAMB")
+    assert reached.startswith("up to no larger batch")
+    assert (first.subject, first.verdict) == ("batch 1,024", "is below")
+    assert [h.verdict for h in compare_to_baseline(made, "LAMB")] == ["is below", "holds"]
 
 
 def test_no_batch_is_passed_over_that_was_not_run_to_its_end(tmp_path: Path) -> None:
@@ -111,10 +123,10 @@ def test_no_batch_is_passed_over_that_was_not_run_to_its_end(tmp_path: Path) -> 
     for folder in (crashed, missing):
         made = read_study_data(folder)
         assert "4,096" not in headline(made)
-        text = sentences(made, "Which batch holds the accuracy")["LAMB"]
-        assert text.startswith("up to no larger batch")
-        assert "batch 1,024 cannot be told, as no run of it came to its end" in text
-        assert "batch 4,096 holds it" in text
+        reached, first = failing(made, "LAMB")
+        assert reached.startswith("up to no larger batch")
+        assert (first.subject, first.verdict) == ("batch 1,024", "cannot be told")
+        assert first.facts == "no run of it came to its end"
         assert content_of(made).sections
 
 
@@ -133,12 +145,11 @@ def test_the_last_seed_that_is_left_is_not_the_best(tmp_path: Path) -> None:
     means = {**ACCURACY, cell: 0.990}
     gone = [(cell, seed) for seed in (0, 1, 2)]
     made = read_study_data(large_batch_study(tmp_path / "left", means, gone))  # type: ignore[arg-type]
-    text = sentences(made, "What a large batch costs")["batch 4,096"]
-    assert "best is linear" not in text
-    assert "linear diverged with 3 of 4 seeds" in text
-    assert (
-        "diverged with 3 of 4 seeds" in sentences(made, "Which batch holds the accuracy")["linear"]
-    )
+    best = best_remedy(made, 4_096)
+    assert isinstance(best, AccuracyDifference)
+    assert best.subject.startswith("LARS")
+    _, first = failing(made, "linear")
+    assert (first.verdict, first.facts) == ("diverged", "3 of 4 seeds")
 
 
 def test_one_bad_seed_of_the_baseline_makes_nothing_hold(tmp_path: Path) -> None:
@@ -160,22 +171,19 @@ def test_one_seed_holds_nothing(tmp_path: Path) -> None:
     assert (
         headline(made) == "No remedy is seen to hold the accuracy of batch 128 up to a larger one"
     )
-    text = sentences(made, "Which batch holds the accuracy")["LARS"]
-    assert "batch 1,024 cannot be told from so few seeds" in text
+    _, first = failing(made, "LARS")
+    assert (first.subject, first.verdict, first.interval) == ("batch 1,024", "cannot be told", None)
 
 
-def test_what_a_large_batch_costs_is_told(made: LargeBatchStudyData) -> None:
-    told = sentences(made, "What a large batch costs")
-    assert told["batch 4,096"].startswith(
-        "as it is the recipe comes to 93.10 %, \N{MINUS SIGN}5.11 points (\N{MINUS SIGN}5.1"
-    )
-    assert "; best is LARS with 98.34 %, \N{MINUS SIGN}0.16 points (" in told["batch 4,096"]
-    assert " to LARS, batch 128; linear diverged" in told["batch 4,096"]
+def test_the_best_remedy_is_told(made: LargeBatchStudyData) -> None:
+    best = best_remedy(made, 4_096)
+    assert isinstance(best, AccuracyDifference)
+    assert (best.subject, best.against) == ("LARS with 98.34 %", "LARS, batch 128")
+    assert best.verdict == "is below" and best.interval is not None
+    assert best.interval.estimate == pytest.approx(-0.0016, abs=1e-4)
 
 
-def test_what_diverged_is_told_and_drawn_as_far_as_it_went(made: LargeBatchStudyData) -> None:
-    told = sentences(made, "Where training is unstable")
-    assert told == {"linear, batch 4,096": "4 of 4 seeds diverged (at step 3)."}
+def test_what_diverged_is_drawn_as_far_as_it_went(made: LargeBatchStudyData) -> None:
     gone = [row for row in loss_rows(made.at(4096)) if row["strategy"] == "linear"]
     assert [row["epoch"] for row in gone] == [1] * 4
     assert {row["status"] for row in gone} == {"diverged"}
@@ -186,8 +194,9 @@ def test_the_gap_and_the_time_to_the_target(made: LargeBatchStudyData) -> None:
     gaps = {row["batch_size"]: row["gap"] for row in batch_rows(made) if row["strategy"] == "plain"}
     assert gaps[128] == pytest.approx(0.005)
     assert gaps[4096] == pytest.approx(0.005)
-    told = sentences(made, "Time to the target")
-    assert told["to 98.0 %"].startswith("6 of 15 combinations")
+    text = soonest(made)
+    assert text is not None
+    assert text.startswith("LARS, batch 4,096 is the first of 6 that reach 98.0 % with every seed")
     (row,) = (r for r in times(made).rows if r[:2] == ("plain", "128"))
     assert row[2:5] == ("4 of 4", "4.0", "512")
 
@@ -206,7 +215,7 @@ def test_all_charts_and_a_summary(made: LargeBatchStudyData) -> None:
     assert [key.label for key in content.key_figures] == ["LAMB", "LARS", "linear"]
     console = Console(file=io.StringIO(), width=140)
     show(made, console)
-    assert "LAMB: up to batch 4,096" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "LAMB: Up to batch 4,096" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_of_nothing_nothing_is_claimed(made: LargeBatchStudyData) -> None:

@@ -1,9 +1,9 @@
-"""Findings of a compression study, as sentences. Pure."""
+"""Findings of a compression study. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from dataclasses import replace
 
 from phalanx.report.compression.study_data import (
     MARGIN,
@@ -16,21 +16,37 @@ from phalanx.report.compression.study_data import (
 )
 from phalanx.report.content import Topic, make_topic, told
 from phalanx.report.disturbance import with_disturbance
-from phalanx.report.format import joined, percent, points_with_span, ratio, sentence, span
+from phalanx.report.findings import Finding, Speed, headline_text
+from phalanx.report.format import percent, ratio
 from phalanx.report.statistics import Interval
 from phalanx.report.study_content import topics_of_runs
 
 LINE_WITHIN = 0.15  # steps farther than this from the fitted line do not lie on one
-NO_LINE = (
-    " That is no line: the bandwidths above are guesses. Was the machine busy? "
-    "Measure once more when it is quiet."
-)
 
 
 def findings(data: CompressionStudyData) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
-    topics = [make_topic(title, rule, make(data)) for title, rule, make in _QUESTIONS]
-    return told(*topics, *topics_of_runs(data.measures))
+    compressors = [name for name in data.compressors if name != NONE]
+    return told(
+        make_topic(
+            "How much faster is a step, and where?",
+            "Medians, with the interval of the ratio, all compressors of a place together; what "
+            "an interval that holds 1 does not tell apart is not called faster.",
+            [(place, steps_in(data, place)) for place in data.places],
+        ),
+        make_topic(
+            "What does each cost, and below which bandwidth does it begin to pay?",
+            "Accuracy is compared seed by seed. A compressor holds it when the interval of the "
+            f"difference lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not wholly below 0. "
+            "It begins to pay where the fitted lines of a compressor and of float32 cross. The "
+            "imitated link has every rank send by itself, one message after the other.",
+            [
+                *((compressor_phrase(name), costs_of(data, name)) for name in compressors),
+                ("the fit", doubtful_fit(data)),
+            ],
+        ),
+        *topics_of_runs(data.measures),
+    )
 
 
 def headline(data: CompressionStudyData) -> str:
@@ -57,7 +73,7 @@ def headline(data: CompressionStudyData) -> str:
         text += "; its accuracy was not measured"
     else:
         text += "; what that does to the accuracy cannot be told"
-    return with_disturbance(sentence(text).rstrip("."), runs)
+    return with_disturbance(headline_text(text), runs)
 
 
 def nearest_gigabit(data: CompressionStudyData) -> str | None:
@@ -92,100 +108,47 @@ def best_compressor(
     return None
 
 
-def _by_place(data: CompressionStudyData) -> list[tuple[str, str]]:
-    labelled = []
-    for place in data.places:
-        known = {
-            compressor_phrase(c): interval
-            for c in data.compressors
-            if c != NONE and (interval := data.step_speed_up_interval(c, place))
-        }
-        if not known:
-            continue
-        parts = []
-        for verdict, words in (
-            ("higher", "times as fast as without"),
-            ("cannot be told", "not told from without"),
-            ("lower", "slower"),
-        ):
-            some = [(i, name) for name, i in known.items() if i.verdict(1) == verdict]
-            if some:
-                some.sort(key=lambda pair: -pair[0].estimate)
-                listed = [f"{name} {i.estimate:.2f} ({span(i)})" for i, name in some]
-                parts.append(f"{words}: {joined(listed)}")
-        labelled.append((place, sentence("; ".join(parts))))
-    return labelled
+def steps_in(data: CompressionStudyData, place: str) -> list[Speed]:
+    """Return the speed of every compressor in a place, the fastest first."""
+    found = []
+    for name in data.compressors:
+        interval = data.step_speed_up_interval(name, place)
+        if name != NONE and interval is not None:
+            found.append((interval.estimate, compressor_phrase(name), interval))
+    return [
+        Speed(subject=phrase, against=compressor_phrase(NONE), interval=interval, n=len(found))
+        for _, phrase, interval in sorted(found, key=lambda one: -one[0])
+    ]
 
 
-def _pays(data: CompressionStudyData) -> list[tuple[str, str]]:
-    fit = data.fit
-    if fit is None:
-        return []
-    labelled = []
-    for compressor in data.compressors:
-        if compressor == NONE or compressor not in fit.bases_s or NONE not in fit.bases_s:
-            continue
-        below = data.break_even_bandwidth(compressor)
-        added_ms = 1e3 * (fit.bases_s[compressor] - fit.bases_s[NONE])
-        if below is None:
-            text = "pays on no link: it sends no fewer bytes"
-        elif math.isinf(below):
-            text = f"pays on any link: a step without its sending takes {-added_ms:.2f} ms less"
-        else:
-            text = (
-                f"pays below {bandwidth_text(below)}: it costs {added_ms:.2f} ms of coding a step"
-            )
-        labelled.append((compressor_phrase(compressor), sentence(text)))
-    if labelled:
-        labelled.append(
-            (
-                "the fit",
-                f"Steps are within {percent(fit.worst, 0)} of base + {fit.slope:.2f} "
-                "\N{MULTIPLICATION SIGN} bytes \N{DIVISION SIGN} bandwidth."
-                + (NO_LINE if fit.worst > LINE_WITHIN else ""),
-            )
-        )
-    return labelled
-
-
-def _accuracy(data: CompressionStudyData) -> list[tuple[str, str]]:
-    plain = data.accuracy(NONE)
-    if plain is None:
-        return []
-    labelled = [(compressor_phrase(NONE), f"{plain.text}.")]
-    for compressor in data.compressors:
-        own = data.accuracy(compressor)
-        if compressor == NONE or own is None:
-            continue
+def costs_of(data: CompressionStudyData, compressor: str) -> list[Finding]:
+    """Return the accuracy that a compressor costs, and the bandwidth below which it pays."""
+    found: list[Finding] = []
+    own, plain = data.accuracy(compressor), data.accuracy(NONE)
+    if own is not None and plain is not None:
         difference = data.accuracy_difference(compressor)
-        text = f"{percent(own.mean, 2)}: "
-        if difference is None:
-            text += "what it costs cannot be told from a single seed."
-        else:
-            verdict = {"holds": "holds it", "is below": "is below", "cannot be told": ""}
-            word = verdict[data.holds_accuracy(compressor)] or "cannot be told"
-            text += f"{word}, {points_with_span(difference)}."
-        labelled.append((compressor_phrase(compressor), text))
-    return labelled
+        found.append(replace(difference, subject=percent(own.mean, 2)))
+    fit = data.fit
+    if fit is None or not {compressor, NONE} <= set(fit.bases_s):
+        return found
+    below = data.break_even_bandwidth(compressor)
+    added_ms = 1e3 * (fit.bases_s[compressor] - fit.bases_s[NONE])
+    if below is None:
+        text = "it pays on no link: it sends no fewer bytes"
+    elif math.isinf(below):
+        text = f"it pays on any link: a step without its sending takes {-added_ms:.2f} ms less"
+    else:
+        text = f"it pays below {bandwidth_text(below)}: it costs {added_ms:.2f} ms of coding a step"
+    return [*found, text]
 
 
-_QUESTIONS: tuple[tuple[str, str, Callable[[CompressionStudyData], list[tuple[str, str]]]], ...] = (
-    (
-        "How much faster is a step, and where?",
-        "Medians, with the interval of the ratio, all compressors of a place together; what an "
-        "interval that holds 1 does not tell apart is not called faster.",
-        _by_place,
-    ),
-    (
-        "Below which bandwidth does each begin to pay?",
-        "Where the fitted lines of a compressor and of float32 cross. The imitated link has every "
-        "rank send by itself, one message after the other.",
-        _pays,
-    ),
-    (
-        "Is the accuracy held?",
-        "The difference is taken seed by seed. A compressor holds the accuracy when its interval "
-        f"lies above \N{MINUS SIGN}{MARGIN * 100:g} points and not wholly below 0.",
-        _accuracy,
-    ),
-)
+def doubtful_fit(data: CompressionStudyData) -> str | None:
+    """Return that the measured steps lie on no line, where they do not."""
+    fit = data.fit
+    if fit is None or fit.worst <= LINE_WITHIN:
+        return None
+    return (
+        f"Steps are within {percent(fit.worst, 0)} of base + {fit.slope:.2f} "
+        "\N{MULTIPLICATION SIGN} bytes \N{DIVISION SIGN} bandwidth. That is no line: the "
+        "bandwidths above are guesses. Was the machine busy? Measure once more when it is quiet."
+    )

@@ -12,9 +12,9 @@ from phalanx.report.compression.study_data import (
     read_study_data,
 )
 from phalanx.report.compression.tables import compressors, fit_table
-from phalanx.report.content import Content, KeyFigure, chart_row, sections, with_rows
+from phalanx.report.content import Content, KeyFigure, chart_row, sections, speed_figure, with_rows
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.format import amount, percent, span
+from phalanx.report.format import amount, percent
 from phalanx.report.study_content import outcomes, study_content
 from phalanx.report.tables import executions
 
@@ -75,9 +75,8 @@ def key_figures(data: CompressionStudyData) -> list[KeyFigure]:
         if chosen := best_compressor(data, place):
             best, interval = chosen
             spread = data.accuracy(best.compressor)
-            beside = f"{span(interval)}; {1e3 * best.step_s:.3g} ms a step"
-            beside += f", {percent(spread.mean, 2)} accuracy" if spread else ""
-            value = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}"
+            facts = [f"{1e3 * best.step_s:.3g} ms a step"]
+            facts += [f"{percent(spread.mean, 2)} accuracy"] if spread else []
             phrase = compressor_phrase(best.compressor)
-            figures.append(KeyFigure(label=place, value=value, meaning=phrase, beside=beside))
+            figures.append(speed_figure(place, interval, meaning=phrase, facts=facts))
     return figures

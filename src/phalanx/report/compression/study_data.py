@@ -15,15 +15,13 @@ from phalanx.records.files import rank_file, read_events
 from phalanx.records.schema import StepEvent
 from phalanx.report.comparison import SeedSpread, by_seed, final_accuracy, spread_over
 from phalanx.report.compression.fit import CompressionPoint, Fit, fit_step_time
+from phalanx.report.findings import AccuracyDifference, accuracy_difference
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import RunMeasure, step_times
 from phalanx.report.statistics import (
-    Holding,
     Interval,
     Times,
     blocks,
-    non_inferiority,
-    paired_difference,
     ratio_of_times,
 )
 
@@ -118,20 +116,24 @@ class CompressionStudyData:
         others = sum(cell.place == place for cell in self.cells) - 1
         return ratio_of_times(plain.times, own.times, comparisons=others)
 
-    def accuracy_difference(self, compressor: str) -> Interval | None:
-        """Return the difference to the accuracy without compression, seed by seed.
+    def accuracy_difference(self, compressor: str) -> AccuracyDifference:
+        """Compare with the accuracy without compression, seed by seed, corrected for all
+        compressors."""
+        own, plain = (
+            cell.accuracy_by_seed if (cell := self.cell(name, MEMORY)) else {}
+            for name in (compressor, NONE)
+        )
+        return accuracy_difference(
+            own,
+            plain,
+            subject=compressor_phrase(compressor),
+            against=compressor_phrase(NONE),
+            comparisons=sum(cell.place == MEMORY for cell in self.cells) - 1,
+            margin=MARGIN,
+        )
 
-        None where one of them was not measured, or with a single seed.
-        """
-        own, plain = self.cell(compressor, MEMORY), self.cell(NONE, MEMORY)
-        if own is None or plain is None:
-            return None
-        others = sum(cell.place == MEMORY for cell in self.cells) - 1
-        return paired_difference(own.accuracy_by_seed, plain.accuracy_by_seed, comparisons=others)
-
-    def holds_accuracy(self, compressor: str) -> Holding:
-        return "holds" if compressor == NONE else non_inferiority(
-            self.accuracy_difference(compressor), MARGIN)  # fmt: skip
+    def holds_accuracy(self, compressor: str) -> str:
+        return "holds" if compressor == NONE else self.accuracy_difference(compressor).verdict
 
     @cached_property
     def fit(self) -> Fit | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from phalanx.records.io import READS, Cache, IoCell
 from phalanx.report.io.measures import IoMeasure, IoPoint
+from phalanx.report.statistics import Interval
 
 PHRASES = {
     "files": "many small files",
@@ -29,23 +29,12 @@ DEFAULT_FLOOR = 0.9  # where a profile names none
 COLD_BELOW = 0.01  # of the files' pages in memory
 
 
-@dataclass(frozen=True, kw_only=True)
-class LoaderComparison:
-    """Two ways, flat out, in the same rounds."""
-
-    ours: IoPoint
-    theirs: IoPoint
-    gain: float  # samples/s of ours ÷ theirs: median over rounds
-    low: float
-    high: float
-
-
-def compare_loaders(ours: IoPoint, theirs: IoPoint) -> LoaderComparison:
+def compare_loaders(ours: IoPoint, theirs: IoPoint) -> Interval:
+    """Return the ratio of samples/s of ours and theirs, flat out, in the same rounds: the median
+    over the rounds, and their range."""
     pairs = zip(ours.epochs, theirs.epochs, strict=False)
     gains = [(a.samples / a.total_s) / (b.samples / b.total_s) for a, b in pairs]
-    return LoaderComparison(
-        ours=ours, theirs=theirs, gain=median(gains), low=min(gains), high=max(gains)
-    )
+    return Interval(estimate=median(gains), low=min(gains), high=max(gains))
 
 
 def own(points: Iterable[IoPoint]) -> list[IoPoint]:

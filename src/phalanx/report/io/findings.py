@@ -1,26 +1,19 @@
 """Findings of data loading: of a measurement, and of a study of several. Pure.
 
-A function of a measurement and cache returns None where the records have no data for its sentence.
+A function of a measurement and cache returns None where the records have no data for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from phalanx.records.io import Cache
 from phalanx.report.content import Topic, make_topic, told
-from phalanx.report.format import (
-    amount,
-    duration,
-    joined,
-    percent,
-    sentence,
-    three_digits,
-)
+from phalanx.report.findings import Agreement, Fastest, Finding, Speed
+from phalanx.report.format import amount, duration, joined, percent, ratio, sentence, three_digits
 from phalanx.report.io.comparison import (
     LOADERS,
     PHRASES,
-    LoaderComparison,
     balance_s,
     best_of_each_format,
     busiest,
@@ -38,37 +31,80 @@ from phalanx.report.io.comparison import (
 )
 from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.study import IoStudy
+from phalanx.report.statistics import not_told_apart
 from phalanx.report.study_content import NOTHING_COMPLETED
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
-SAME_WITHIN = 0.05
-SentenceFunction = Callable[[IoMeasure, Cache], str | None]
-Questions = Sequence[tuple[str, str, tuple[SentenceFunction, ...]]]
+Question = Callable[[IoMeasure, Cache], Finding | None]
 
 
 def findings(measure: IoMeasure) -> tuple[Topic, ...]:
     """The topics that a measurement has something to say about."""
-    topics = _topics(_OF_A_MEASUREMENT, [measure], lambda _, cache: cache.capitalize())
-    return told(*topics, conditions([measure]))
+
+    def topic(title: str, rule: str, *questions: Question) -> Topic:
+        return _topic(title, rule, [measure], lambda _, cache: cache.capitalize(), questions)
+
+    return told(
+        topic(
+            "Is the accelerator kept busy?",
+            "Utilisation: compute ÷ total time of an epoch, median over epochs; the best way of "
+            "each format.",
+            utilisation,
+            bound,
+        ),
+        topic("Which format?", FORMATS_RULE, fastest_format),
+        topic(
+            "Against PyTorch's DataLoader",
+            "In the fastest format that both read, each at its best, on the same shards and in "
+            "turn; its workers stay and were started before the clock. The range is that of the "
+            "rounds.",
+            against_torch,
+        ),
+        conditions([measure]),
+    )
 
 
 def study_findings(study: IoStudy) -> tuple[Topic, ...]:
     """The topics that a study has something to say about."""
-    topics = _topics(_OF_A_STUDY, study.profiles, lambda measure, cache: f"{measure.name}, {cache}")
-    return told(*topics, conditions(study.runs))
+
+    def topic(title: str, rule: str, *questions: Question) -> Topic:
+        return _topic(title, rule, study.profiles, lambda m, c: f"{m.name}, {c}", questions)
+
+    return told(
+        topic(
+            "Which to take",
+            "The least that keeps the accelerator busy: fewest readers, then fewest batches "
+            "ahead, then the fastest format; where nothing does, the fastest.",
+            choice,
+        ),
+        topic(
+            "I/O-bound or compute-bound",
+            "A way is compute-bound where a step computes longer than a batch takes flat out; "
+            "measured: the shortest compute time at which the floor was reached.",
+            bounds,
+        ),
+        topic("Which format?", FORMATS_RULE, fastest_format),
+        conditions(study.runs),
+    )
 
 
-def _topics(
-    questions: Questions, measures: Sequence[IoMeasure], label: Callable[[IoMeasure, Cache], str]
-) -> Iterable[Topic]:
-    for title, rule, functions in questions:
-        sentences = [
-            (label(measure, cache), make_sentence(measure, cache))
+def _topic(
+    title: str,
+    rule: str,
+    measures: Sequence[IoMeasure],
+    label: Callable[[IoMeasure, Cache], str],
+    questions: Sequence[Question],
+) -> Topic:
+    return make_topic(
+        title,
+        rule,
+        [
+            (label(measure, cache), question(measure, cache))
             for measure in measures
             for cache in caches_of(measure.points)
-            for make_sentence in functions
-        ]
-        yield make_topic(title, rule, sentences)
+            for question in questions
+        ],
+    )
 
 
 def headline(measure: IoMeasure) -> str:
@@ -86,7 +122,9 @@ def headline(measure: IoMeasure) -> str:
         return sentence(text).rstrip(".").replace(" %", f"{NO_BREAK}%")
     for cache in caches_of(measure.flat)[:1]:
         if found := fastest(best_of_each_format(measure.flat, cache, fewest_ranks(measure))):
-            return sentence(f"{PHRASES[found.cell.format]}: {_rate(found)}").rstrip(".")
+            return sentence(
+                f"{PHRASES[found.cell.format]}: {three_digits(found.samples_per_s)} samples/s"
+            ).rstrip(".")
     return "No way of loading was measured to its end yet"
 
 
@@ -111,20 +149,22 @@ def _memory(cache: Cache) -> str:
     return "memory" if cache == "warm" else "the disk"
 
 
-def utilisation(measure: IoMeasure, cache: Cache) -> str | None:
+def utilisation(measure: IoMeasure, cache: Cache) -> Agreement | None:
     """Return the formats that keep the accelerator busy, and those that do not."""
     floor = floor_of(measure)
     points = [p for p in own(in_cache(measure.paced, cache)) if p.utilisation is not None]
-    best = busiest(points).values()
-    parts = []
-    for words, some in (
-        (f"reach the floor of {percent(floor, 0)}", [p for p in best if busy(p) >= floor]),
-        (f"stay below {percent(floor, 0)}", [p for p in best if busy(p) < floor]),
-    ):
-        if some:
-            shares = [f"{PHRASES[p.cell.format]} ({percent(busy(p), 1)})" for p in some]
-            parts.append(f"{joined(shares)} {words}")
-    return sentence("; ".join(parts)) if parts else None
+    best = list(busiest(points).values())
+    if not best:
+        return None
+    shares = {p: f"{PHRASES[p.cell.format]} ({percent(busy(p), 1)})" for p in best}
+    reach = [words for point, words in shares.items() if busy(point) >= floor]
+    return Agreement(
+        num=len(reach),
+        n=len(best),
+        noun="formats",
+        holds=f"reach the floor of {percent(floor, 0)}" + (f": {joined(reach)}" if reach else ""),
+        exceptions=tuple(words for point, words in shares.items() if busy(point) < floor),
+    )
 
 
 def bound(measure: IoMeasure, cache: Cache) -> str | None:
@@ -143,56 +183,40 @@ def bound(measure: IoMeasure, cache: Cache) -> str | None:
     )
 
 
-def fastest_format(measure: IoMeasure, cache: Cache) -> str | None:
-    """Return the fastest format, and its gain over the others, with the range over the rounds."""
+def fastest_format(measure: IoMeasure, cache: Cache) -> Fastest | None:
+    """Return the fastest format, or that it cannot be told from others."""
     points = best_of_each_format(measure.flat, cache, fewest_ranks(measure))
     best = fastest(points)
     if best is None or len(points) < 2:
         return None
-    others = [compare_loaders(best, point) for point in points if point is not best]
-    texts = [
-        f"{d.gain:.2f} times ({d.low:.2f} to {d.high:.2f}) those of {PHRASES[d.theirs.cell.format]}"
-        for d in sorted(others, key=lambda d: d.gain)
-    ]
-    return sentence(
-        f"most samples/s come from {PHRASES[best.cell.format]}, {three_digits(best.samples_per_s)} "
-        f"with {how(best.cell)}: {joined(texts)}"
+    others = [point for point in points if point is not best]
+    least = min(others, key=lambda point: point.samples_per_s)
+    near = not_told_apart(others, lambda other: compare_loaders(best, other))
+    return Fastest(
+        subject=PHRASES[best.cell.format],
+        rivals=tuple(PHRASES[point.cell.format] for point in near),
+        n=len(points),
+        noun="formats",
+        facts=f"{_rate(best)} with {how(best.cell)}, {ratio(compare_loaders(best, least))} "
+        f"those of {PHRASES[least.cell.format]}",
     )
 
 
-def against_read(measure: IoMeasure, cache: Cache) -> str | None:
-    """The loader's own cost over a plain read of the same files."""
-    texts = [
-        f"{PHRASES[point.cell.format]} {1 / compare_loaders(point, other).gain:.2f}"
-        for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure))
-        for other in rivals(measure, point, "read")[:1]
-    ]
-    if not texts:
-        return None
-    return sentence(f"times the time of one process that only reads the files: {joined(texts)}")
-
-
-def against_torch(measure: IoMeasure, cache: Cache, loader: str = "torch") -> str | None:
-    """Compare with PyTorch's DataLoader on the same shards, each at its best."""
-    texts = []
-    for point in best_of_each_format(measure.flat, cache, fewest_ranks(measure)):
-        best = fastest(rivals(measure, point, loader))
-        if best is not None:
-            texts.append(
-                f"{_comparison_text(compare_loaders(point, best))} on {PHRASES[point.cell.format]} "
-                f"({_rate(point)} with {how(point.cell)} against {_rate(best)} with "
-                f"{how(best.cell)})"
+def against_torch(measure: IoMeasure, cache: Cache) -> Speed | None:
+    """Compare with PyTorch's DataLoader, in the fastest format that both read."""
+    points = best_of_each_format(measure.flat, cache, fewest_ranks(measure))
+    for point in sorted(points, key=lambda p: -p.samples_per_s):
+        theirs = [r for name in ("torch", "torch-batched") for r in rivals(measure, point, name)]
+        if best := fastest(theirs):
+            return Speed(
+                subject="Phalanx",
+                against=LOADERS[best.cell.loader],
+                interval=compare_loaders(point, best),
+                facts=f"{_rate(point)} with {how(point.cell)} against {_rate(best)} with "
+                f"{how(best.cell)}",
+                where=f"from {PHRASES[point.cell.format]}",
             )
-    return sentence(f"Phalanx is {joined(texts)}") if texts else None
-
-
-def _comparison_text(found: LoaderComparison) -> str:
-    theirs = LOADERS[found.theirs.cell.loader]
-    if abs(found.gain - 1) <= SAME_WITHIN:
-        return f"as fast as {theirs}"
-    if found.gain > 1:
-        return f"{found.gain:.1f} times as fast as {theirs}"
-    return f"{1 / found.gain:.1f} times slower than {theirs}"
+    return None
 
 
 def _rate(point: IoPoint) -> str:
@@ -247,40 +271,6 @@ def bounds(measure: IoMeasure, cache: Cache) -> str | None:
         measured = f"floor reached {at}" if reached_s else f"floor {at} reached"
         texts.append(f"{name} below {balance} a step ({measured})")
     return sentence(f"I/O-bound: {joined(texts)}") if texts else None
-
-
-def more_readers(measure: IoMeasure, cache: Cache) -> str | None:
-    return _more(measure, cache, "readers", lambda point: point.cell.readers)
-
-
-def more_depth(measure: IoMeasure, cache: Cache) -> str | None:
-    return _more(measure, cache, "batches ahead", lambda point: point.cell.depth)
-
-
-def _more(
-    measure: IoMeasure, cache: Cache, word: str, value_of: Callable[[IoPoint], int]
-) -> str | None:
-    """Return the gain of larger values, with the other options at their best, in the fastest
-    format."""
-    best = fastest(best_of_each_format(measure.flat, cache))
-    if best is None:
-        return None
-    rates: dict[int, float] = {}
-    for point in own(in_cache(measure.flat, cache)):
-        if point.cell.format == best.cell.format and point.cell.readers:
-            value = value_of(point)
-            rates[value] = max(rates.get(value, 0.0), point.samples_per_s)
-    if len(rates) < 2:
-        return None
-    least, *larger = sorted(rates)
-    name, gains = (
-        PHRASES[best.cell.format],
-        {value: rates[value] / rates[least] for value in larger},
-    )
-    if max(gains.values()) <= 1 + SAME_WITHIN:
-        return sentence(f"{name}: more than {least} {word} gain nothing")
-    texts = [f"{value} {word} {gain:.2f} times" for value, gain in gains.items()]
-    return sentence(f"{name}: {joined(texts)} the samples/s of {least}")
 
 
 def conditions(measures: Sequence[IoMeasure]) -> Topic:
@@ -348,47 +338,7 @@ def cold_cache(measure: IoMeasure) -> str | None:
     )
 
 
-_FORMATS_RULE = (
-    "Flat out: nothing is computed between batches. The best way of each format; of ratios within "
-    "a round the median, and the smallest and the largest."
-)
-_OF_A_MEASUREMENT: Questions = (
-    (
-        "Is the accelerator kept busy?",
-        "Utilisation: compute ÷ total time of an epoch, median over epochs; the best way of each "
-        "format.",
-        (utilisation, bound),
-    ),
-    ("Which format?", _FORMATS_RULE, (fastest_format,)),
-    (
-        "What does the loader cost?",
-        "The same files, read from the first to the last byte by one process, 1 MB at a time, as "
-        "dd does.",
-        (against_read,),
-    ),
-    (
-        "Against PyTorch's DataLoader",
-        "On the same shards and in turn; its workers stay and were started before the clock.",
-        (against_torch, lambda measure, cache: against_torch(measure, cache, "torch-batched")),
-    ),
-)
-_OF_A_STUDY: Questions = (
-    (
-        "Which to take",
-        "The least that keeps the accelerator busy: fewest readers, then fewest batches ahead, "
-        "then the fastest format; where nothing does, the fastest.",
-        (choice,),
-    ),
-    (
-        "I/O-bound or compute-bound",
-        "A way is compute-bound where a step computes longer than a batch takes flat out; "
-        "measured: the shortest compute time at which the floor was reached.",
-        (bounds, bound),
-    ),
-    ("Which format?", _FORMATS_RULE, (fastest_format,)),
-    (
-        "More readers, more batches ahead",
-        f"Flat out, in the fastest format; gains below {percent(SAME_WITHIN, 0)} are none.",
-        (more_readers, more_depth),
-    ),
+FORMATS_RULE = (
+    "Flat out: nothing is computed between batches. The best way of each format, where it is ahead "
+    "of every other in each round."
 )

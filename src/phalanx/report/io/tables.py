@@ -69,7 +69,7 @@ def ways(measure: IoMeasure) -> Table:
 
 def times_read(measure: IoMeasure, point: IoPoint) -> float | None:
     others = rivals(measure, point, "read") if point.cell.loader not in READS else []
-    return 1 / compare_loaders(point, others[0]).gain if others else None
+    return 1 / compare_loaders(point, others[0]).estimate if others else None
 
 
 def times_torch(measure: IoMeasure, point: IoPoint) -> float | None:
@@ -81,7 +81,7 @@ def times_torch(measure: IoMeasure, point: IoPoint) -> float | None:
         for other in rivals(measure, point, "torch")
         if (other.cell.readers, other.cell.depth) == (point.cell.readers, point.cell.depth)
     ]
-    return compare_loaders(point, same[0]).gain if same else None
+    return compare_loaders(point, same[0]).estimate if same else None
 
 
 WRITTEN: tuple[Column[tuple[str, Generated]], ...] = (

@@ -7,17 +7,17 @@ one with another learning rate: what a change of the optimizer brings is not wha
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from statistics import fmean
 
+from phalanx.report.comparison import counted
+from phalanx.report.findings import AccuracyDifference, accuracy_difference
 from phalanx.report.large_batch.study_data import BatchCell, LargeBatchStudyData, empty_cell
-from phalanx.report.statistics import Interval, non_inferiority, paired_difference
+from phalanx.report.statistics import not_told_apart, paired_difference
 
 MARGIN = 0.0025
 """A batch holds the accuracy where it is seen to cost less than this, and not seen to cost
 anything."""
-
-Verdict = Literal["holds", "is below", "diverged", "cannot be told"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,13 +26,11 @@ class AccuracyComparison:
 
     cell: BatchCell
     base: BatchCell
-    difference: Interval | None  # of accuracy, seed by seed; None with fewer than two seeds
+    finding: AccuracyDifference
 
     @property
-    def verdict(self) -> Verdict:
-        if self.cell.diverged:
-            return "diverged"
-        return non_inferiority(None if self.base.diverged else self.difference, MARGIN)
+    def verdict(self) -> str:
+        return self.finding.verdict
 
 
 def baseline_of(data: LargeBatchStudyData, cell: BatchCell) -> BatchCell | None:
@@ -59,18 +57,29 @@ def compare_to_baseline(
     if base is None:
         return []
     cells = [larger.get(size) or empty_cell(remedy, size) for size in data.batch_sizes[1:]]
+    number = comparisons or len(larger)
     return [
-        AccuracyComparison(
-            cell=cell,
-            base=base,
-            difference=paired_difference(
-                cell.accuracy_by_seed,
-                base.accuracy_by_seed,
-                comparisons=comparisons or len(larger),
-            ),
-        )
+        AccuracyComparison(cell=cell, base=base, finding=held_to(base, cell, number))
         for cell in cells
     ]
+
+
+def held_to(base: BatchCell, cell: BatchCell, comparisons: int = 1) -> AccuracyDifference:
+    """Compare a cell with its baseline, seed by seed."""
+    found = accuracy_difference(
+        cell.accuracy_by_seed,
+        base.accuracy_by_seed,
+        subject=f"batch {cell.batch_size:,}",
+        against=base.label,
+        comparisons=comparisons,
+        margin=MARGIN,
+    )
+    if cell.diverged:
+        facts = f"{len(cell.diverged)} of {counted(cell.num_seeds, 'seed')}"
+        return replace(found, verdict="diverged", interval=None, estimate=None, facts=facts)
+    if not cell.num_seeds:
+        return replace(found, facts="no run of it came to its end")
+    return replace(found, verdict="cannot be told") if base.diverged else found
 
 
 def larger_cells(data: LargeBatchStudyData) -> list[BatchCell]:
@@ -104,14 +113,13 @@ def significantly_least(
 ) -> BatchCell | None:
     """The cell with the smallest values, where it is seen to be below every other, seed by seed;
     None where that cannot be told."""
-    known = {cell.label: (cell, values_of(cell)) for cell in cells}
-    means = [(sum(v.values()) / len(v), cell) for cell, v in known.values() if v]
-    if len(means) < 2:
+    known = [(cell, values) for cell in cells if (values := values_of(cell))]
+    if len(known) < 2:
         return None
-    _, best = min(means, key=lambda pair: pair[0])
-    others = [values for cell, values in known.values() if cell is not best]
-    for values in others:
-        interval = paired_difference(values, known[best.label][1], comparisons=len(others))
-        if interval is None or interval.verdict(0) != "higher":
-            return None
-    return best
+    best, least = min(known, key=lambda pair: fmean(pair[1].values()))
+    others = [values for cell, values in known if cell is not best]
+    number = len(cells) - 1
+    rivals = not_told_apart(
+        others, lambda values: paired_difference(values, least, comparisons=number), neutral=0
+    )
+    return None if rivals or len(known) < len(cells) else best

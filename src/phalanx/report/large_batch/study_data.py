@@ -87,7 +87,6 @@ class TimeToTarget:
     updates: float | None
     trained_s: float | None
     trained_s_by_seed: Mapping[int, float]
-    updates_by_seed: Mapping[int, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +143,6 @@ class LargeBatchStudyData:
             updates=fmean((hit.epoch + 1) * steps for hit in hits) if hits else None,
             trained_s=fmean(hit.trained_s for hit in hits) if hits else None,
             trained_s_by_seed={seed: hit.trained_s for seed, hit in by_seed.items()},
-            updates_by_seed={seed: (hit.epoch + 1) * steps for seed, hit in by_seed.items()},
         )
 
     def _first_hit(self, run: RunMeasure) -> EpochMeasure | None:

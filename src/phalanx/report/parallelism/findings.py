@@ -15,11 +15,11 @@ from phalanx.report.comparison import counted, speed_up, undecided
 from phalanx.report.content import Topic, make_topic, told
 from phalanx.report.disturbance import with_disturbance
 from phalanx.report.findings import (
-    AccuracyDifference,
     Agreement,
     Fastest,
     Finding,
     Speed,
+    accuracy_difference,
     headline_text,
 )
 from phalanx.report.format import UNKNOWN, amount, percent, ratio, seconds, signed_percent
@@ -34,7 +34,7 @@ from phalanx.report.parallelism.study_data import (
     with_alone,
 )
 from phalanx.report.schemes import makes_the_same_update, scheme_phrase
-from phalanx.report.statistics import Interval, in_pairs, paired_difference
+from phalanx.report.statistics import Interval, in_pairs
 from phalanx.report.study_content import NOTHING_COMPLETED, topics_of_runs
 
 SAME_LOSS = 1e-3
@@ -245,16 +245,12 @@ def drift(model: ModelData) -> list[Finding]:
         change = "diverged"
         if mean < UNBOUNDED:
             change = signed_percent(fmean(own / base - 1 for own, base in losses))
-        accuracies = cell.cell.accuracy_by_seed, alone.cell.accuracy_by_seed
-        interval, pairs = paired_difference(*accuracies), in_pairs(*accuracies)
-        apart = interval is not None and interval.verdict(0) != "cannot be told"
         found.append(
-            AccuracyDifference(
+            accuracy_difference(
+                cell.cell.accuracy_by_seed,
+                alone.cell.accuracy_by_seed,
                 subject=f"{scheme_phrase(cell.scheme)} on {ranks} ranks",
                 against="the sequential program",
-                verdict="differs" if apart else "cannot be told",
-                interval=interval,
-                estimate=pairs[0][0] - pairs[0][1] if pairs else None,
                 facts=f"loss {loss_text(mean)}, {change}",
             )
         )

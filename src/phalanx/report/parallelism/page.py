@@ -7,9 +7,18 @@ from collections.abc import Callable, Iterable, Sequence
 from phalanx.report.charts.figure import Figure
 from phalanx.report.collectives.charts import call_time
 from phalanx.report.collectives.tables import result_table
-from phalanx.report.content import Content, Drawn, KeyFigure, Row, Section, chart_row, sections
+from phalanx.report.content import (
+    Content,
+    Drawn,
+    KeyFigure,
+    Row,
+    Section,
+    chart_row,
+    sections,
+    speed_figure,
+)
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.format import percent, seconds, span
+from phalanx.report.format import percent, seconds
 from phalanx.report.parallelism import charts, costs
 from phalanx.report.parallelism.findings import faster_than, findings, headline
 from phalanx.report.parallelism.study_data import (
@@ -66,18 +75,13 @@ def key_figures(model: ModelData) -> list[KeyFigure]:
     alone = model.sequential
     interval = faster_than(alone, best, len(others)) if alone else None
     accuracy = best.cell.accuracy
-    beside = f"{seconds(best.cell.epoch_s)} an epoch"
-    beside += f", {percent(accuracy.mean, 2)} accuracy" if accuracy else ""
-    return [
-        KeyFigure(
-            label=model.label,
-            value=seconds(best.cell.epoch_s)
-            if interval is None
-            else f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN} ({span(interval)})",
-            meaning=f"{scheme_phrase(best.scheme)} on {best.ranks} ranks",
-            beside=beside,
-        )
-    ]
+    epoch = f"{seconds(best.cell.epoch_s)} an epoch"
+    facts = [epoch, *([f"{percent(accuracy.mean, 2)} accuracy"] if accuracy else [])]
+    meaning = f"{scheme_phrase(best.scheme)} on {best.ranks} ranks"
+    if interval is not None:
+        return [speed_figure(model.label, interval, meaning=meaning, facts=facts)]
+    value = seconds(best.cell.epoch_s)
+    return [KeyFigure(label=model.label, value=value, meaning=meaning, beside=", ".join(facts))]
 
 
 def chart_sections(data: ParallelismStudyData) -> tuple[Section, ...]:

@@ -22,11 +22,11 @@ from phalanx.report.content import (
     Row,
     chart_row,
     sections,
-    told,
+    speed_figure,
     with_rows,
 )
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.format import percent, seconds, span
+from phalanx.report.format import percent, seconds
 from phalanx.report.measures import RunMeasure
 from phalanx.report.published.beside import beside_published
 from phalanx.report.scaling.findings import findings, headline, scaling_cells
@@ -85,7 +85,7 @@ def scaling_content(measures: StudyMeasures) -> Content:
         facts=[f"batch {' and '.join(sorted(batches))}"] if batches else [],
         key_figures=[figure for workload in workloads if (figure := key_figure(workload))],
         leading=rows.pop(leading) if leading else None,
-        topics=told(*findings(measures)),
+        topics=findings(measures),
         sections=sections(
             *(
                 (name, title, [rows.get(chart) for chart in charts])
@@ -108,17 +108,20 @@ def key_figure(workload: WorkloadData) -> KeyFigure | None:
     if not workload.cells:
         return None
     best = min(workload.cells, key=lambda cell: cell.epoch_s)
-    accuracy = f", {percent(best.accuracy.mean, 2)} accuracy" if best.accuracy else ""
+    accuracy = [f"{percent(best.accuracy.mean, 2)} accuracy"] if best.accuracy else []
+    epoch = f"{seconds(best.epoch_s)} an epoch"
     reference = sequential_reference(best, workload.cells)
     others = len(workload.cells) - 1
     interval = speed_up(reference, best, comparisons=others) if reference else None
-    if interval is None or interval.verdict(1) != "higher":
-        value, meaning = seconds(best.epoch_s), f"an epoch, {best.layout.phrase}"
-        rate = f"{best.images_per_s:,.0f} images/s"
-    else:
-        value, meaning = f"{interval.estimate:.2f}\N{MULTIPLICATION SIGN}", best.layout.phrase
-        rate = f"{span(interval)}; {seconds(best.epoch_s)} an epoch"
-    return KeyFigure(label=workload.label, value=value, meaning=meaning, beside=rate + accuracy)
+    if interval is not None and interval.verdict(1) == "higher":
+        phrase = best.layout.phrase
+        return speed_figure(workload.label, interval, meaning=phrase, facts=[epoch, *accuracy])
+    return KeyFigure(
+        label=workload.label,
+        value=seconds(best.epoch_s),
+        meaning=f"an epoch, {best.layout.phrase}",
+        beside=", ".join([f"{best.images_per_s:,.0f} images/s", *accuracy]),
+    )
 
 
 def workload_data(measures: StudyMeasures) -> tuple[WorkloadData, ...]:
