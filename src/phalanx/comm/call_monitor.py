@@ -26,16 +26,12 @@ class CallMonitor:
         self,
         peers: Connections,
         *,
-        group: str,
-        members: tuple[int, ...],
         check: bool,
         on_failure: Callable[[BaseException], None],
     ) -> None:
         """check: compare every call with those of the peers; on_failure: is given the error."""
-        self._peers, self._group, self._members = peers, group, members
-        self._on_failure = on_failure
+        self._peers, self._on_failure = peers, on_failure
         self.check = check
-        self.traffic: TrafficCounter | None = None
         self.spans: SpanRecorder | None = None
         self._log = CallLog()
         self._number = 0
@@ -92,6 +88,15 @@ class CallMonitor:
         if self.spans is not None and self._began_ns:
             self._add_span(self.spans)
 
+    @property
+    def traffic(self) -> TrafficCounter | None:
+        """Counter of what this rank sends and receives; None: nothing is counted."""
+        return self._peers.transport.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: TrafficCounter | None) -> None:
+        self._peers.transport.traffic = traffic
+
     def count(self, call: Call) -> None:
         """Count a call that begins, where traffic is counted."""
         if self.traffic is not None and call.dtype is not None:
@@ -107,7 +112,7 @@ class CallMonitor:
         shm = self._peers.shm
         kernels = EMPTY_LOG if shm is None else shm.logged_calls()
         calls = self._log.merged(number, kernels) if self._peers.size > 1 else []
-        return GroupCalls(group=self._group, members=list(self._members), calls=calls)
+        return GroupCalls(group=self._peers.name, members=list(self._peers.members), calls=calls)
 
     def _set(self, number: int, call: Call, timeout_s: float | None) -> None:
         self._number, self._call, self._timeout_s = number, call, timeout_s
@@ -129,12 +134,12 @@ class CallMonitor:
             NETWORK,
             self._began_ns,
             now_ns(),
-            collective_detail(self._group, self._members, self._number, num_bytes),
+            collective_detail(self._peers.name, self._peers.members, self._number, num_bytes),
         )
 
     def _name_collective(self, error: BaseException) -> None:
         """Add the collective and the group to errors raised below them."""
-        activity, group = self._peers.detector.activity, self._group
+        activity, group = self._peers.detector.activity, self._peers.name
         if isinstance(error, MismatchError):
             error.args = (f"collective number {self._number} of group {group}: {error}",)
         elif isinstance(error, PeerDiedError):

@@ -1,14 +1,11 @@
-"""The communicator of a group: its own, so that its messages meet no others."""
+"""Tags of a group's communicator, and its end."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
-from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.mpi import mpi
-from phalanx.comm.set_up import duplicate
 from phalanx.comm.wait import WaitPolicy, WaitTimeoutError, wait_until
 
 CLOSING_TIMEOUT_S = 1.0
@@ -57,50 +54,11 @@ class OpenCommunicators:
             return not left
 
 
-class Communicators:
-    """A group's duplicate of a communicator, freed when all members have closed it."""
-
-    def __init__(
-        self,
-        communicator: Any,
-        detector: FailureDetector,
-        still_open: OpenCommunicators | None = None,
-    ) -> None:
-        """communicator: of the members; detector: of them, for the time of this call; still_open:
-        those of groups closed before. Collective.
-
-        Raises: WaitTimeoutError naming the members that did not come.
-        """
-        self._policy = detector.policy
-        self.still_open = OpenCommunicators() if still_open is None else still_open
-        self.still_open.sweep()
-        self.own = duplicate(communicator, detector)
-        self.max_tag = tag_limit(self.own) - FIRST_USER_TAG
-        """Of the messages of users; the least is 0."""
-
-    def close(self) -> None:
-        """Free it once all members have closed it: now, if they do so within a second."""
-        self.still_open.close(self.own, self._policy, CLOSING_TIMEOUT_S)
-
-
 def drain(communicator: Any) -> None:
     """Receive, and forget, what has arrived."""
     status = mpi().Status()
     while (message := communicator.Improbe(status=status)) is not None:
         message.Recv(bytearray(status.Get_count()))
-
-
-def create_subcommunicator(communicator: Any, members: Sequence[int], tag: int) -> Any:
-    """Create a communicator of some of the ranks of another; called by these ranks only.
-
-    The caller frees it.
-    """
-    everyone = communicator.Get_group()
-    some = everyone.Incl(members)
-    made = communicator.Create_group(some, tag)
-    some.Free()
-    everyone.Free()
-    return made
 
 
 def tag_limit(communicator: Any) -> int:

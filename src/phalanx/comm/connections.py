@@ -7,18 +7,18 @@ from typing import Any
 
 from phalanx.comm.collectives.dissemination import barrier
 from phalanx.comm.communicators import (
+    CLOSING_TIMEOUT_S,
     FIRST_COLLECTIVE_TAG,
+    FIRST_USER_TAG,
     TAGS,
-    Communicators,
     OpenCommunicators,
-    create_subcommunicator,
     tag_limit,
 )
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MessageRequest, MessageTransport
-from phalanx.comm.set_up import SetupCommunicator
+from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.transport import SubTransport
@@ -36,22 +36,31 @@ class Connections:
         self,
         communicator: Any,
         *,
-        group: str,
+        name: str,
         members: tuple[int, ...],
         nodes: tuple[int, ...],
         policy: WaitPolicy,
         timeout_s: float,
-        parent: FailureDetector | None,
-        link_emulator: LinkEmulator | None,
-        still_open: OpenCommunicators | None,
+        parent: FailureDetector | None = None,
+        link_emulator: LinkEmulator | None = None,
+        still_open: OpenCommunicators | None = None,
     ) -> None:
-        """Arguments: as of `Group`. Collective."""
-        self._group, self._members = group, members
+        """communicator: of the members, in their order; it is not used afterwards. name: of the
+        group; members: ranks in the world; nodes: the number of each rank's node. parent: of the
+        group from which this one is made. link_emulator: the emulated link by which messages leave;
+        set-up and the comparison of calls do not. still_open: communicators of groups closed
+        before. Collective.
+
+        Raises: WaitTimeoutError naming the members that did not come.
+        """
+        self.name, self.members, self.nodes, self.policy = name, members, nodes, policy
+        self.link_emulator = link_emulator
+        self._still_open = OpenCommunicators() if still_open is None else still_open
 
         def detect_failures(communicator: Any, tag: int = 0) -> FailureDetector:
             return FailureDetector(
                 communicator,
-                group=group,
+                group=name,
                 members=members,
                 policy=policy,
                 timeout_s=timeout_s,
@@ -60,38 +69,75 @@ class Connections:
             )
 
         joining = detect_failures(communicator, tag_limit(communicator))
-        self._communicators = Communicators(communicator, joining, still_open)
+        self._still_open.sweep()
+        self._communicator = own = duplicate(communicator, joining)
         joining.close()
-        own = self._communicators.own
+        self.max_tag = tag_limit(own) - FIRST_USER_TAG
+        """The greatest tag of messages of users; the least is 0."""
         self.rank: int = own.Get_rank()
         self.size: int = own.Get_size()
         self.detector = detect_failures(own)
-        self.link_emulator = link_emulator
         self.transport = MessageTransport(
             own, self.detector, link_emulator, first_tag=FIRST_COLLECTIVE_TAG
         )
         self.set_up = MessageTransport(own, self.detector)
         self._in_flight = self.transport.in_flight = self.set_up.in_flight
         joined = SetupCommunicator(own, self.detector)
-        self.intra_node = join_intra_node(joined, group, members, nodes, policy, timeout_s)
+        self.intra_node = self._join_intra_node(joined, timeout_s)
         """The ranks of this node, of several nodes, where those of every node share memory."""
         self.shm: ShmGroup | None = None
         """All ranks, where they share memory."""
         if len(nodes) > 1 and len(set(nodes)) == 1:
-            self.shm = ShmGroup.join(joined, policy=policy, name=group, timeout_s=timeout_s)
-        if self.shm is not None:
-            self.detector.bell = self.shm.bell
+            self.shm = ShmGroup.join(joined, policy=policy, name=name, timeout_s=timeout_s)
+        self.detector.bell = self.shm
         self.detector.is_dead = self._is_dead
 
-    @property
-    def max_tag(self) -> int:
-        """The greatest tag of messages of users; the least is 0."""
-        return self._communicators.max_tag
+    def _join_intra_node(
+        self, communicator: SetupCommunicator, timeout_s: float
+    ) -> ShmGroup | None:
+        """Join the ranks on this node, of several nodes. Collective.
 
-    @property
-    def still_open(self) -> OpenCommunicators:
-        """Communicators of closed groups that some members still use."""
-        return self._communicators.still_open
+        None, on all ranks, where those of some node do not share memory.
+        """
+        nodes, members, policy = self.nodes, self.members, self.policy
+        if len(set(nodes)) in (1, len(nodes)):
+            return None
+        own = nodes[self.rank]
+        local = [rank for rank, node in enumerate(nodes) if node == own]
+        mine = communicator.split(own, [members[rank] for rank in local])
+        shm = ShmGroup.join(
+            mine, policy=policy, name=self.name, timeout_s=timeout_s, group_ranks=local
+        )
+        mine.free()
+        joined = communicator.allgather(shm is not None or len(local) == 1)
+        return shm if all(joined) else None
+
+    def subset(
+        self, members: Sequence[int], *, name: str, tag: int, policy: WaitPolicy | None
+    ) -> Connections:
+        """Connect some of the ranks, in the order given; called by these only."""
+        self.detector.activity = f"making the subgroup {name}"
+        # First synchronize, with a timeout; what MPI then does has none, but need not wait.
+        self.set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
+        barrier(SubTransport(self.set_up, members))
+        everyone = self._communicator.Get_group()
+        some = everyone.Incl(members)
+        communicator = self._communicator.Create_group(some, tag)
+        some.Free()
+        everyone.Free()
+        made = Connections(
+            communicator,
+            name=name,
+            members=tuple(self.members[rank] for rank in members),
+            nodes=tuple(self.nodes[rank] for rank in members),
+            policy=policy or self.policy,
+            timeout_s=self.timeout_s,
+            parent=self.detector,
+            link_emulator=self.link_emulator,
+            still_open=self._still_open,
+        )
+        communicator.Free()
+        return made
 
     @property
     def timeout_s(self) -> float:
@@ -104,13 +150,6 @@ class Connections:
         for shm in self._in_memory():
             shm.timeout_s = timeout_s
 
-    def create_subcommunicator(self, members: Sequence[int], tag: int) -> Any:
-        """Create a communicator of some of the ranks, called by these; the caller frees it."""
-        # First synchronize, with a timeout; what MPI then does has none, but need not wait.
-        self.set_up.tag = tag = FIRST_SUBGROUP_TAG + tag % (TAGS - FIRST_SUBGROUP_TAG)
-        barrier(SubTransport(self.set_up, members))
-        return create_subcommunicator(self._communicators.own, members, tag)
-
     def request(
         self, tag: int, traffic: TrafficCounter | None, spans: SpanRecorder | None
     ) -> MessageRequest:
@@ -120,7 +159,7 @@ class Connections:
         self._in_flight.sweep()
         request = MessageRequest(
             self.detector,
-            self._communicators.own,
+            self._communicator,
             tag,
             self._in_flight,
             traffic,
@@ -138,7 +177,7 @@ class Connections:
 
     def report_failure(self, reason: str) -> None:
         """Report to all members that this rank has failed, which ends its own waits as well."""
-        self.detector.failed[self._members[self.rank]] = reason
+        self.detector.failed[self.members[self.rank]] = reason
         self.fail_shm(reason)
         self.detector.report_failure(reason)
 
@@ -152,12 +191,12 @@ class Connections:
         self.shm = self.intra_node = None
         self.detector.close()
         self._in_flight.close(
-            PeerFailedError(f"group {self._group} was closed before the message had come")
+            PeerFailedError(f"group {self.name} was closed before the message had come")
         )
         if not is_broken:
             if self.link_emulator is not None:
                 self.link_emulator.flush()
-            self._communicators.close()
+            self._still_open.close(self._communicator, self.policy, CLOSING_TIMEOUT_S)
         # Else they stay: messages may still come, and would reach whoever got their numbers next.
 
     def _in_memory(self) -> list[ShmGroup]:
@@ -169,26 +208,3 @@ class Connections:
         if self.intra_node is not None and rank in self.intra_node.group_ranks:
             return self.intra_node.is_dead(self.intra_node.group_ranks.index(rank))
         return False
-
-
-def join_intra_node(
-    communicator: SetupCommunicator,
-    name: str,
-    members: tuple[int, ...],
-    nodes: tuple[int, ...],
-    policy: WaitPolicy,
-    timeout_s: float,
-) -> ShmGroup | None:
-    """Join the ranks on this node, of several nodes. Collective.
-
-    None, on all ranks, where those of some node do not share memory. members: ranks in the world.
-    """
-    if len(set(nodes)) in (1, len(nodes)):
-        return None
-    rank = communicator.Get_rank()
-    local = [other for other, node in enumerate(nodes) if node == nodes[rank]]
-    mine = communicator.split(nodes[rank], [members[other] for other in local])
-    shm = ShmGroup.join(mine, policy=policy, name=name, timeout_s=timeout_s, group_ranks=local)
-    mine.free()
-    joined = communicator.allgather(shm is not None or len(local) == 1)
-    return shm if all(joined) else None

@@ -9,7 +9,8 @@ from functools import partial
 
 from phalanx.comm.call_monitor import CallMonitor
 from phalanx.comm.collective import Collective
-from phalanx.comm.collectives import library, over_messages, single_rank
+from phalanx.comm.collectives import library, over_messages
+from phalanx.comm.collectives.single_rank import SingleRank
 from phalanx.comm.connections import Connections
 from phalanx.comm.device_transport import DeviceOps, DeviceTransport
 from phalanx.comm.select import Route, Topology, choose_route
@@ -19,12 +20,14 @@ from phalanx.comm.shm import ShmGroup
 class CollectiveExecutor:
     """Executor of the collectives of a group on one rank."""
 
-    def __init__(self, peers: Connections, nodes: tuple[int, ...], monitor: CallMonitor) -> None:
-        """nodes: the number of each rank's node; monitor: counts what sends no messages of ours."""
+    def __init__(self, peers: Connections, monitor: CallMonitor) -> None:
+        """monitor: counts what sends no messages of ours."""
         self._peers, self._monitor = peers, monitor
+        self.direct = SingleRank() if peers.size == 1 else peers.shm
+        """Executor of what needs no messages; None where ranks do not share memory."""
         self._device: DeviceTransport | None = None
-        self._topology = Topology(
-            nodes=nodes,
+        self.topology = Topology(
+            nodes=peers.nodes,
             shares_memory=peers.shm is not None,
             is_emulated=peers.link_emulator is not None,
         )
@@ -32,16 +35,14 @@ class CollectiveExecutor:
     def route(self, collective: Collective) -> Route:
         """Return the route of `collective`. Raises: ValueError when what it requests is missing."""
         native = collective.algorithm == "library" and library.is_native(collective.dtype)
-        return choose_route(self._topology, collective, is_native=native)
+        return choose_route(self.topology, collective, is_native=native)
 
     def run(self, collective: Collective, route: Route, timeout_s: float | None) -> None:
         """Execute `collective`; its waits end after `timeout_s`."""
         peers = self._peers
-        if route == "single":
-            single_rank.run(collective)
-        elif route == "shared":
-            assert peers.shm is not None, "the ranks share memory"
-            self._run_in_memory(peers.shm, timeout_s, collective)
+        if route in ("single", "shared"):
+            assert self.direct is not None, "the ranks share memory"
+            self._run_in_memory(self.direct, timeout_s, collective)
         elif route == "library":
             peers.transport.begin(timeout_s)
             library.run(peers.transport, collective)
@@ -54,7 +55,7 @@ class CollectiveExecutor:
                 self._device or peers.transport,
                 collective,
                 route,
-                nodes=self._topology.nodes,
+                nodes=self.topology.nodes,
                 run_on_node=partial(self._run_in_memory, shm, timeout_s) if shm else None,
             )
             if self._device is not None:
@@ -63,16 +64,16 @@ class CollectiveExecutor:
     @contextmanager
     def on_device(self, memory: DeviceOps) -> Iterator[None]:
         """Meanwhile the buffers of collectives lie in memory of a device."""
-        on_host = self._topology
+        on_host = self.topology
         self._device = DeviceTransport(self._peers.transport, memory)
-        self._topology = replace(on_host, on_device=True)
+        self.topology = replace(on_host, on_device=True)
         try:
             yield
         finally:
-            self._device, self._topology = None, on_host
+            self._device, self.topology = None, on_host
 
     def _run_in_memory(
-        self, shm: ShmGroup, timeout_s: float | None, collective: Collective
+        self, ranks: ShmGroup | SingleRank, timeout_s: float | None, collective: Collective
     ) -> None:
-        shm.run(collective, timeout_s)
-        self._monitor.count_scheme(collective, shm.rank, shm.size)
+        ranks.run(collective, timeout_s)
+        self._monitor.count_scheme(collective, ranks.rank, ranks.size)

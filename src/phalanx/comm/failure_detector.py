@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from phalanx.comm.doorbell import Doorbell
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
+from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import CoreContention, WaitPolicy, WaitTimeoutError, wait_until
 
 POLL_INTERVAL_S, LIVENESS_INTERVAL_S = 1e-3, 20e-3
@@ -61,7 +61,7 @@ class FailureDetector:
         self._notices_read_at = 0.0
         self._sent: list[Any] = []
         self._is_open = True
-        self.bell: Doorbell | None = None
+        self.bell: ShmGroup | None = None
         """Doorbells of this node, where all members are on it and share memory."""
         self.is_dead: Callable[[int], bool] = lambda _: False
         """Returns whether the process of a rank on this node is dead."""

@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -21,17 +21,15 @@ from phalanx.comm.collective import (
     check_rank,
     check_tag,
 )
-from phalanx.comm.communicators import OpenCommunicators
+from phalanx.comm.collectives.single_rank import SingleRank
 from phalanx.comm.connections import Connections
 from phalanx.comm.device_transport import DeviceOps
 from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError, encodable
 from phalanx.comm.executor import CollectiveExecutor
-from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.flight_recorder import FlightRecorder
-from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.messages import MessageRequest
-from phalanx.comm.select import SHARED, requested_algorithm
+from phalanx.comm.select import SHARED, Topology, requested_algorithm
 from phalanx.comm.settings import CHECK
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter
@@ -41,6 +39,22 @@ from phalanx.records.last_collectives import GroupCalls
 from phalanx.records.spans import SpanRecorder
 
 Buffers = Sequence[Buffer]
+T = TypeVar("T")
+
+
+class _Monitored(Generic[T]):
+    """Attribute of a group's monitor; the direct route of calls depends on it."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, group: Group, _: type) -> T:
+        value: T = getattr(group._monitor, self._name)
+        return value
+
+    def __set__(self, group: Group, value: T) -> None:
+        setattr(group._monitor, self._name, value)
+        group._fast = group._fastest()
 
 
 class Group:
@@ -62,56 +76,42 @@ class Group:
     a member has failed (`fail`), waits end with a `PeerFailedError`.
     """
 
+    check = _Monitored[bool]()
+    """If set, the ranks compare their calls before every collective."""
+    traffic = _Monitored[TrafficCounter | None]()
+    """Where this rank counts what it sends and receives here, and in subgroups made from now on;
+    None: nothing is counted, which is faster."""
+    spans = _Monitored[SpanRecorder | None]()
+    """Where every collective of this group adds its span; None: nowhere, which is faster."""
+
     def __init__(
         self,
-        communicator: Any,
+        connections: Connections,
         *,
-        name: str,
-        members: tuple[int, ...],
-        nodes: tuple[int, ...],
-        policy: WaitPolicy,
-        timeout_s: float,
         check: bool | None = None,
         requested: AlgorithmOption | None = None,
         traffic: TrafficCounter | None = None,
-        parent: FailureDetector | None = None,
-        link_emulator: LinkEmulator | None = None,
         recorder: FlightRecorder | None = None,
-        still_open: OpenCommunicators | None = None,
     ) -> None:
-        """communicator: of the members, in their order; it is not used afterwards. nodes: the
-        number of each rank's node. check, requested: the same on every rank, such as a world's
-        settings; None: as the environment says. link_emulator: the emulated link by which messages
-        leave; set-up and the comparison of calls do not. Collective."""
-        self.name, self.members, self.nodes, self.policy = name, members, nodes, policy
+        """connections: to the members, used and closed by this group alone. check, requested: the
+        same on every rank, such as a world's settings; None: as the environment says."""
+        self._peers = peers = connections
+        self.name, self.members, self.nodes = peers.name, peers.members, peers.nodes
+        self.rank, self.size = peers.rank, peers.size
         self.sequence = 0
         """Number of collectives that this rank has begun."""
         self._requested = requested or requested_algorithm(os.environ)
-        self._peers = Connections(
-            communicator,
-            group=name,
-            members=members,
-            nodes=nodes,
-            policy=policy,
-            timeout_s=timeout_s,
-            parent=parent,
-            link_emulator=link_emulator,
-            still_open=still_open,
-        )
-        self.rank, self.size = self._peers.rank, self._peers.size
-        self._monitor = CallMonitor(
-            self._peers,
-            group=name,
-            members=members,
-            check=os.environ.get(CHECK, "0") not in ("", "0") if check is None else check,
-            on_failure=self._break,
-        )
-        self._executor = CollectiveExecutor(self._peers, nodes, self._monitor)
         self.broken: BaseException | None = None
         """The error that broke the group; None while it is usable."""
         self._closed = False
+        self._monitor = CallMonitor(
+            peers,
+            check=os.environ.get(CHECK, "0") not in ("", "0") if check is None else check,
+            on_failure=self._break,
+        )
+        self._executor = CollectiveExecutor(peers, self._monitor)
         self.traffic = traffic
-        self._recorder = recorder or FlightRecorder(members[self.rank])
+        self._recorder = recorder or FlightRecorder(self.members[self.rank])
         self._recorder.register(self)
 
     @property
@@ -124,35 +124,9 @@ class Group:
         self._peers.timeout_s = timeout_s
 
     @property
-    def check(self) -> bool:
-        """If set, the ranks compare their calls before every collective."""
-        return self._monitor.check
-
-    @check.setter
-    def check(self, check: bool) -> None:
-        self._monitor.check = check
-        self._fast = self._fastest()
-
-    @property
-    def traffic(self) -> TrafficCounter | None:
-        """Where this rank counts what it sends and receives here, and in subgroups made from now
-        on; None: nothing is counted, which is faster."""
-        return self._monitor.traffic
-
-    @traffic.setter
-    def traffic(self, traffic: TrafficCounter | None) -> None:
-        self._monitor.traffic = self._peers.transport.traffic = traffic
-        self._fast = self._fastest()
-
-    @property
-    def spans(self) -> SpanRecorder | None:
-        """Where every collective of this group adds its span; None: nowhere, which is faster."""
-        return self._monitor.spans
-
-    @spans.setter
-    def spans(self, spans: SpanRecorder | None) -> None:
-        self._monitor.spans = spans
-        self._fast = self._fastest()
+    def topology(self) -> Topology:
+        """The facts by which routes are chosen."""
+        return self._executor.topology
 
     @property
     def shm(self) -> ShmGroup | None:
@@ -311,7 +285,7 @@ class Group:
 
     def subgroup(
         self, members: Sequence[int], *, name: str, tag: int = 0, policy: WaitPolicy | None = None
-    ) -> Self:
+    ) -> Group:
         """A group of some of the ranks of this one, in the order given. Called by its members
         only; members of groups made at the same time need different tags.
 
@@ -319,25 +293,13 @@ class Group:
         """
         check_members(members, self.rank, self.size)
         self._check_usable()
-        self._peers.detector.activity = f"making the subgroup {name}"
-        communicator = self._peers.create_subcommunicator(members, tag)
-        group = type(self)(
-            communicator,
-            name=name,
-            members=tuple(self.members[rank] for rank in members),
-            nodes=tuple(self.nodes[rank] for rank in members),
-            policy=policy or self.policy,
-            timeout_s=self.timeout_s,
+        return Group(
+            self._peers.subset(members, name=name, tag=tag, policy=policy),
             check=self.check,
             requested=self._requested,
             traffic=self.traffic,
-            parent=self._peers.detector,
-            link_emulator=self._peers.link_emulator,
             recorder=self._recorder,
-            still_open=self._peers.still_open,
         )
-        communicator.Free()
-        return group
 
     def set_wait_policy(self, policy: WaitPolicy) -> None:
         """Set the wait policy of this rank from now on. Any thread may call it at any time."""
@@ -385,11 +347,11 @@ class Group:
         self._monitor.count(Call(name, buffer.dtype, (buffer.count,)))
         return self._peers.request(tag, self.traffic, self.spans)
 
-    def _fastest(self) -> ShmGroup | None:
+    def _fastest(self) -> ShmGroup | SingleRank | None:
         usable = self.broken is None and not self._closed
         is_watched = self.check or self.traffic is not None or self.spans is not None
         direct = usable and not is_watched and self._requested in SHARED
-        return self._peers.shm if direct else None
+        return self._executor.direct if direct else None
 
     def _break(self, error: BaseException) -> None:
         """Mark the group unusable, and report it to ranks that wait in shared memory."""

@@ -13,7 +13,7 @@ from typing import Any
 from phalanx.comm import kernels
 from phalanx.comm.dtypes import FLOAT32
 from phalanx.comm.gpu import is_gpu_aware, query_gpu_support
-from phalanx.comm.select import Topology, explain, requested_algorithm
+from phalanx.comm.select import explain, requested_algorithm
 from phalanx.comm.world import World
 from phalanx.launch.orphan import end_with_parent
 
@@ -36,8 +36,8 @@ def _engine(mpi: Any) -> dict[str, object]:
     """Describe the route that our own collectives take here."""
     # Not `World.create`, which refuses processes that MPI does not connect.
     world = World(mpi.COMM_WORLD, timeout_s=20)
-    topology = Topology(nodes=world.group.nodes, shares_memory=world.group.shm is not None)
-    lines = explain(topology, requested_algorithm(os.environ), FLOAT32, is_native=True)
+    requested = requested_algorithm(os.environ)
+    lines = explain(world.group.topology, requested, FLOAT32, is_native=True)
     world.close()
     return {"kernels": kernels.compiled() is not None, "all_reduce": lines}
 

@@ -14,7 +14,6 @@ from phalanx.comm import kernels
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collective import Collective
 from phalanx.comm.compiled import kernel_names
-from phalanx.comm.doorbell import Doorbell
 from phalanx.comm.dtypes import DTYPES, ReduceOp
 from phalanx.comm.errors import MismatchError, PeerDiedError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.flight_recorder import KernelLog
@@ -194,10 +193,23 @@ class ShmGroup:
         """Return whether the process of `rank`, which had joined, has ended."""
         return bool(self._module.is_dead(self._handle, rank))
 
-    @property
-    def bell(self) -> Doorbell:
-        """Doorbells for ranks that wait for messages."""
-        return Doorbell(self._handle, self._module)
+    # Doorbells. MPI makes progress only while it is called, so a rank that waits for a message must
+    # poll; with many ranks per core these polls take the time of the ranks that are waited for. So
+    # it sleeps, and polls when a peer has rung: the peer has sent a message, or has received one of
+    # this rank. A missed ring does no harm: the sleep has a timeout.
+
+    def ring(self, rank: int) -> None:
+        """Wake `rank` if it sleeps; else it will poll once more before it sleeps."""
+        self._module.ring(self._handle, rank)
+
+    def num_rings(self) -> int:
+        """Return how often this rank's bell was rung."""
+        number: int = self._module.num_rings(self._handle)
+        return number
+
+    def sleep(self, num_rings: int, nap_s: float) -> None:
+        """Sleep until a peer rings, at most `nap_s`; return at once if `num_rings` is outdated."""
+        self._module.sleep_until_rung(self._handle, num_rings, nap_s)
 
     @property
     def handle(self) -> Any:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.communicators import CLOSING_TIMEOUT_S, OpenCommunicators, tag_limit
+from phalanx.comm.connections import Connections
 from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.failure_detector import NOTICE_TAG, FailureDetector
 from phalanx.comm.flight_recorder import FlightRecorder
@@ -98,19 +99,22 @@ class World:
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
         self.recorder = FlightRecorder(self.rank)
-        self.group = Group(
+        connections = Connections(
             self._comm,
             name="world",
             members=tuple(range(self.size)),
             nodes=nodes,
             policy=self.policy,
             timeout_s=timeout_s,
+            link_emulator=self._link_emulator,
+            still_open=self._still_open,
+        )
+        self.group = Group(
+            connections,
             check=settings.check,
             requested=settings.all_reduce,
             traffic=TrafficCounter() if os.environ.get(COUNT, "0") not in ("", "0") else None,
-            link_emulator=self._link_emulator,
             recorder=self.recorder,
-            still_open=self._still_open,
         )
 
     @classmethod

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from phalanx.comm.collectives.library import is_native
 from phalanx.comm.dtypes import DType
-from phalanx.comm.select import Algorithm, Topology, choose_all_reduce
+from phalanx.comm.select import Algorithm, choose_all_reduce
 from phalanx.comm.wait import WaitPolicy
 from phalanx.comm.world import World
 from phalanx.gradients.bucketed_reducer import BucketedGradReducer
@@ -122,11 +122,7 @@ def choose_algorithm(world: World, count: int, dtype: DType, method: Method) -> 
     return choose_all_reduce(
         count * dtype.itemsize,
         dtype,
-        topology=Topology(
-            nodes=world.group.nodes,
-            shares_memory=world.group.shm is not None,
-            is_emulated=world.link is not None,
-        ),
+        topology=world.group.topology,
         requested=world.settings.all_reduce if method == "auto" else method,
         is_native=is_native(dtype),
     ).algorithm

@@ -15,6 +15,7 @@ from mpi4py import MPI
 from phalanx.comm import array_kernels, messages
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.collectives import library
+from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import (
     DTYPES,
     FLOAT32,
@@ -284,7 +285,7 @@ CHECKS = {
 
 def on_network(world: World) -> Group:
     """All ranks, as if every second one were on another machine."""
-    return Group(
+    connections = Connections(
         MPI.COMM_WORLD,
         name="network",
         members=tuple(range(world.size)),
@@ -292,6 +293,7 @@ def on_network(world: World) -> Group:
         policy=world.policy,
         timeout_s=30,
     )
+    return Group(connections)
 
 
 def main() -> None:

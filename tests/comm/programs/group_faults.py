@@ -13,6 +13,7 @@ from host_memory import HostMemory
 from mpi4py import MPI
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError
 from phalanx.comm.group import Group
@@ -238,15 +239,15 @@ def main() -> None:
     for name, case in CASES[sys.argv[1]].items():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
-        group = Group(
+        connections = Connections(
             MPI.COMM_WORLD,
             name=name,
             members=(0, 1, 2),
             nodes=(0, 1, 0) if on_network else (0, 0, 0),
             policy=world.policy,
             timeout_s=10,
-            check=sys.argv[1] != "memory" and name.startswith("other"),
         )
+        group = Group(connections, check=sys.argv[1] != "memory" and name.startswith("other"))
         case(group)
         began = time.monotonic()
         group.close()

@@ -8,6 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from phalanx.comm.buffer import Buffer
+from phalanx.comm.connections import Connections
 from phalanx.comm.dtypes import ReduceOp
 from phalanx.comm.group import Group
 from phalanx.comm.wait import WaitPolicy
@@ -16,7 +17,7 @@ from phalanx.launch.cores import usable_cores
 world = MPI.COMM_WORLD
 rank, size = world.Get_rank(), world.Get_size()
 nodes = tuple(int(word) for word in sys.argv[1:])
-group = Group(
+connections = Connections(
     world,
     name="pretended",
     members=tuple(range(size)),
@@ -24,6 +25,7 @@ group = Group(
     policy=WaitPolicy.for_node(size, usable_cores()),
     timeout_s=20,
 )
+group = Group(connections)
 assert group.shm is None, "not all ranks share memory"
 shares = nodes.count(nodes[rank]) > 1
 assert (group._peers.intra_node is not None) == shares, "those of a node do"
