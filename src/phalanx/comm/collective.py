@@ -89,19 +89,20 @@ def check_collective(collective: Collective, rank: int, size: int) -> Call:
     kind, inputs, outputs, op, divisor, root, _, name = collective
     if kind == "barrier":
         return Call(name or kind)
+    dtype = (outputs or inputs)[0].dtype
     if op is not None:
-        check_operation(collective.dtype, op)
+        check_operation(dtype, op)
     if root is not None:
         check_rank(root, size, "root")
     if kind in ("all_reduce", "reduce", "broadcast"):
-        counts = counts_of(inputs)
+        counts: tuple[int, ...] = (inputs[0].count,)
     elif kind == "all_gather":
         counts = check_gathered(outputs, inputs[0], rank, size)
     elif kind == "reduce_scatter":
         counts = check_gathered(inputs, outputs[0], rank, size)
     else:
         return _check_exchange(collective, rank, size)
-    return Call(kind, collective.dtype, counts, op, root, divisor)
+    return Call(kind, dtype, counts, op, root, divisor)
 
 
 def _check_exchange(collective: Collective, rank: int, size: int) -> Call:

@@ -187,11 +187,13 @@ class Group:
         timeout_s: float | None = None,
     ) -> None:
         """Reduce `buffer` over all ranks into that of `root`; elsewhere it keeps its values."""
-        self._run(Collective("reduce", (buffer,), (buffer,), op, divisor, root), timeout_s)
+        both = (buffer,)
+        self._run(Collective("reduce", both, both, op, divisor, root), timeout_s)
 
     def broadcast(self, buffer: Buffer, *, root: int, timeout_s: float | None = None) -> None:
         """Copy `buffer` of `root` to all ranks."""
-        self._run(Collective("broadcast", (buffer,), (buffer,), root=root), timeout_s)
+        both = (buffer,)
+        self._run(Collective("broadcast", both, both, None, 1.0, root), timeout_s)
 
     def all_gather(self, outputs: Buffers, part: Buffer, *, timeout_s: float | None = None) -> None:
         """outputs[rank] becomes that rank's `part`; counts may differ between ranks, and every

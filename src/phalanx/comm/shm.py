@@ -163,17 +163,11 @@ class ShmGroup:
         elif kind == "scatter":
             outputs = [outputs[0] if rank == root else nothing for rank in range(self.size)]
             inputs = inputs if self.rank == root else [nothing] * self.size
-        sizes_out, sizes_in = (
-            [buffer.num_bytes if op is None else buffer.count for buffer in buffers]
-            for buffers in (outputs, inputs)
-        )
         status = self._module.run(
             self._handle,
             _KINDS.index(kind),
-            [output.address for output in outputs],
-            sizes_out,
-            [part.address for part in inputs],
-            sizes_in,
+            *_memory_of(outputs, in_elements=op is not None),
+            *_memory_of(inputs, in_elements=op is not None),
             dtype.code,
             op or 0,
             divisor,
@@ -284,6 +278,12 @@ class ShmGroup:
         return ", ".join(
             f"{self._rank_labels(ranks)} called {call}" for call, ranks in callers.items()
         )
+
+
+def _memory_of(buffers: Sequence[Buffer], *, in_elements: bool) -> tuple[list[int], list[int]]:
+    """Return the addresses and the sizes of buffers, for the kernels."""
+    sizes = [buffer.count if in_elements else buffer.num_bytes for buffer in buffers]
+    return [buffer.address for buffer in buffers], sizes
 
 
 def describe_call(fingerprint: int, count: int) -> str:

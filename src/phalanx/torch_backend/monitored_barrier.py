@@ -31,7 +31,7 @@ def monitored_barrier(
         engine.check_peers()  # a late rank finds flags of peers that have already left
 
     try:
-        call.run(meet, [], is_inline=True)  # the options say asynchronous
+        call.run(meet, results=[], is_inline=True)  # the options say asynchronous
     except DistBackendError as error:
         missing = missing_ranks(str(error))
         if engine.rank != 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -76,13 +75,14 @@ class ProcessGroupMPI(ProcessGroup):
         call = TorchCall(self._context, "all_reduce", AllreduceOptions, opts)
         if type(tensors) is list and len(tensors) == 1 and tensors[0].is_sparse:
             check_sparse(tensors[0], call.reduction(tensors[0]), call.label)
-            return call.run(partial(sum_sparse, tensors[0], self._engine), tensors)
+            return call.run(sum_sparse, tensors[0], self._engine, results=tensors)
         tensor = call.tensor(tensors)
         is_bucket = self.buckets.share_if_bucket(tensor)
         call.stage_reduction(tensor)
         work = call.run(
-            partial(self._engine.all_reduce, call.term(tensor, is_written=True)),
-            [tensor],
+            self._engine.all_reduce,
+            call.term(tensor, is_written=True),
+            results=[tensor],
             is_inline=is_bucket and self.buckets.runs_inline,
         )
         return CompletedWork([tensor]) if is_bucket and work is self._completed else work
@@ -127,7 +127,7 @@ class ProcessGroupMPI(ProcessGroup):
         tensor, root = call.tensor(tensors), call.root()
         call.stage_reduction(tensor)
         term = call.term(tensor, is_written=self._engine.rank == root)
-        return call.run(partial(self._engine.reduce, term, root=root), [tensor])
+        return call.run(self._engine.reduce, term, root=root, results=[tensor])
 
     def reduce_scatter(
         self, outputs: Tensors, inputs: Lists, opts: Any = None, timeout: Any = None, **op: Any
@@ -137,7 +137,9 @@ class ProcessGroupMPI(ProcessGroup):
         output, terms = call.tensor(outputs), call.tensor_per_rank(inputs)
         target = call.stage_reduction(output).output(output)
         buffers = [call.term(term) for term in terms]
-        return call.run(partial(self._engine.reduce_scatter, target, buffers), [output], terms)
+        return call.run(
+            self._engine.reduce_scatter, target, buffers, results=[output], inputs=terms
+        )
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         call = TorchCall(self._context, "reduce_scatter_single", c10d.ReduceScatterOptions, opts)
@@ -145,7 +147,9 @@ class ProcessGroupMPI(ProcessGroup):
         call.check_full("input", input, "output", output)
         target = call.stage_reduction(call.tensor(output)).output(output)
         buffers = call.equal_parts(call.term(input))
-        return call.run(partial(self._engine.reduce_scatter, target, buffers), [output], [input])
+        return call.run(
+            self._engine.reduce_scatter, target, buffers, results=[output], inputs=[input]
+        )
 
     def reduce_scatter_single_coalesced(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
@@ -170,7 +174,7 @@ class ProcessGroupMPI(ProcessGroup):
         staging = call.stage(tensor)
         is_root = self._engine.rank == root
         buffer = staging.input(tensor) if is_root else staging.output(tensor)
-        return call.run(partial(self._engine.broadcast, buffer, root=root), [tensor])
+        return call.run(self._engine.broadcast, buffer, root=root, results=[tensor])
 
     def allgather(
         self, outputs: Lists, inputs: Tensors, opts: Any = None, timeout: Any = None
@@ -181,7 +185,7 @@ class ProcessGroupMPI(ProcessGroup):
         staging = call.stage(tensor)
         targets = [staging.output(each) for each in received]
         sent = staging.input(tensor)
-        return call.run(partial(self._engine.all_gather, targets, sent), received, [tensor])
+        return call.run(self._engine.all_gather, targets, sent, results=received, inputs=[tensor])
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
         call = TorchCall(self._context, "all_gather_single", c10d.AllgatherOptions, opts)
@@ -190,7 +194,7 @@ class ProcessGroupMPI(ProcessGroup):
         staging = call.stage(input)
         targets = call.equal_parts(staging.output(output))
         sent = staging.input(input)
-        return call.run(partial(self._engine.all_gather, targets, sent), [output], [input])
+        return call.run(self._engine.all_gather, targets, sent, results=[output], inputs=[input])
 
     def allgather_coalesced(
         self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
@@ -223,8 +227,9 @@ class ProcessGroupMPI(ProcessGroup):
         staging = call.stage(tensor)
         targets = [staging.output(each) for each in received] if is_root else None
         sent = staging.input(tensor)
-        collective = partial(self._engine.gather, targets, sent, root=root_rank)
-        return call.run(collective, received, [tensor])
+        return call.run(
+            self._engine.gather, targets, sent, root=root_rank, results=received, inputs=[tensor]
+        )
 
     def scatter(
         self, outputs: Tensors, inputs: Lists, opts: Any = None, timeout: Any = None, **root: Any
@@ -236,8 +241,9 @@ class ProcessGroupMPI(ProcessGroup):
         staging = call.stage(tensor)
         target = staging.output(tensor)
         buffers = [staging.input(each) for each in sent] if is_root else None
-        collective = partial(self._engine.scatter, target, buffers, root=root_rank)
-        return call.run(collective, [tensor], sent)
+        return call.run(
+            self._engine.scatter, target, buffers, root=root_rank, results=[tensor], inputs=sent
+        )
 
     def alltoall(
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None, timeout: Any = None
@@ -248,7 +254,7 @@ class ProcessGroupMPI(ProcessGroup):
         staging = call.stage(sent[self._engine.rank])
         targets = [staging.output(each) for each in received]
         buffers = [staging.input(each) for each in sent]
-        return call.run(partial(self._engine.all_to_all, targets, buffers), received, sent)
+        return call.run(self._engine.all_to_all, targets, buffers, results=received, inputs=sent)
 
     def all_to_all_single(
         self,
@@ -266,7 +272,7 @@ class ProcessGroupMPI(ProcessGroup):
         staging = call.stage(input)
         targets = split_buffer(staging.output(output), received)
         buffers = split_buffer(staging.input(input), sent)
-        return call.run(partial(self._engine.all_to_all, targets, buffers), [output], [input])
+        return call.run(self._engine.all_to_all, targets, buffers, results=[output], inputs=[input])
 
     alltoall_base = all_to_all_single
 
@@ -274,7 +280,7 @@ class ProcessGroupMPI(ProcessGroup):
 
     def barrier(self, opts: Any = None, timeout: timedelta | None = None, **_: Any) -> Work:
         call = TorchCall(self._context, "barrier", c10d.BarrierOptions, opts, timeout)
-        return call.run(self._engine.barrier, [])
+        return call.run(self._engine.barrier, results=[])
 
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False

@@ -194,27 +194,27 @@ class TorchCall:
 
     def run(
         self,
-        collective: Callable[..., object],
+        method: Callable[..., object],
+        *buffers: object,
         results: list[Tensor],
         inputs: Sequence[Tensor] | None = None,
-        *,
         is_inline: bool = False,
+        **arguments: object,
     ) -> Work:
-        """Run `collective` inline if it is synchronous and the queue is empty, else submit it.
+        """Run `method` inline if the call is synchronous and the queue is empty, else submit it.
 
-        collective: takes `timeout_s`, and for a reduction its operation and divisor. inputs: for
-        a profiler, which records their shapes; None: the results. is_inline: run it as a
-        synchronous one, whatever the options say.
+        method: called with `buffers`, `arguments` and `timeout_s`, and for a reduction with its
+        operation and divisor. inputs: for a profiler, which records their shapes; None: the
+        results. is_inline: run it as a synchronous one, whatever the options say.
         """
         context, staging, reduction = self._context, self._staging, self._reduction
         context.check_open(self._name)
-        timeout_s = to_seconds(self._opts.timeout)
-        call: Callable[[], object]
-        if reduction is None:
-            call = partial(collective, timeout_s=timeout_s)
-        else:
-            divisor = self._size if reduction.is_average else 1.0
-            call = partial(collective, reduction.op, divisor=divisor, timeout_s=timeout_s)
+        arguments["timeout_s"] = to_seconds(self._opts.timeout)
+        if reduction is not None:
+            arguments["op"] = reduction.op
+            if reduction.is_average:
+                arguments["divisor"] = self._size
+        call: Callable[[], object] = partial(method, *buffers, **arguments)
         if staging is not None:
             call = staging.wrap(call)
         if is_profiling():

@@ -33,5 +33,5 @@ class SingleRank:
         """Execute any collective."""
         for source, dest in zip(collective.inputs, collective.outputs, strict=True):
             copy(source, dest)
-            if collective.op is not None:
-                self.all_reduce(dest, collective.op, divisor=collective.divisor)
+            if collective.divisor != 1.0:
+                self.all_reduce(dest, collective.reduction, divisor=collective.divisor)
