@@ -64,7 +64,7 @@ class ShmGroup:
         )
         module.keep_memory(self._handle, memory)  # a thread may still wait in it at the end
         communicator.Barrier()
-        module.watch_peers(self._handle)
+        module.all_joined(self._handle)
         self._all_reduce, self._barrier = module.all_reduce, module.barrier
 
     @classmethod
@@ -219,10 +219,6 @@ class ShmGroup:
             for fingerprint, count, began_ns in calls
         ]
         return KernelLog(begun, begun == ended, described)
-
-    def log_calls(self, enabled: bool) -> None:
-        """Turn the log of calls on (the default) or off, to measure its cost."""
-        self._module.log_calls(self._handle, int(enabled))
 
     def check(self, status: int) -> None:
         """Raises: the error that ended the call, unless its status is success."""

@@ -32,8 +32,7 @@ NAME = "parts"
 class FlatGradBuffer:
     """Gradients of one rank, as parts of a flat vector that is reduced in shared memory.
 
-    A part may be marked ready as soon as it exists, in any order; each round ends with one
-    collective call. Nothing is left behind, however the ranks end.
+    Each round is one collective call. Nothing is left behind, however the ranks end.
     Memory: a window of the vector's length for each rank, of which its local share is never
     touched, and the shared vectors.
     """
@@ -95,7 +94,7 @@ class FlatGradBuffer:
     ) -> FlatGradBuffer | None:
         """Make a buffer for parts of `sizes` elements that begin at `starts` in a vector of
         `num_elements`, and `num_vectors` vectors that all ranks share. guarded: parts are checked
-        as they are marked ready, and not used if any value is not finite. None, on all ranks,
+        as they are copied, and not used if any value is not finite. None, on all ranks,
         where they are not on one node, cannot share memory or have no kernels. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
@@ -123,23 +122,14 @@ class FlatGradBuffer:
             return None
         return cls(world, shm, memory, module, sizes, starts, num_elements, dtype, guarded=guarded)
 
-    def mark_ready(self, part: int, address: int) -> None:
-        """Mark `part` of this round ready, at `address`, contiguous; it must stay there, unchanged,
-        until the round ends."""
-        self._module.mark_ready(self._buffer, part, address)
+    def all_reduce(self, addresses: Sequence[int]) -> bool:
+        """Make the first of `vectors` the sum over the ranks, in their order.
 
-    def mark_all_ready(self, addresses: Sequence[int]) -> None:
-        """Mark all parts ready; if guarded, they are then checked for non-finite values."""
-        self._module.mark_all_ready(self._buffer, addresses)
-
-    def all_reduce(self, addresses: Sequence[int] | None = None) -> bool:
-        """End the round: the first of `vectors` becomes the sum over the ranks, in their order.
-
-        addresses: of all parts; None when they were marked ready one by one.
+        addresses: of all parts, each contiguous.
         Cost:    two phases; for p ranks of n bytes each copies n(p-1)/p, reads n and writes n/p.
         Returns: whether all sums are finite, the same on every rank.
-        Raises:  ValueError when a part is missing; WaitTimeoutError naming the ranks that did not
-                 come; MismatchError when their parts are others.
+        Raises:  ValueError for another number of parts; WaitTimeoutError naming the ranks that did
+                 not come; MismatchError when their parts are others.
         """
         began_ns = now_ns() if self.spans is not None else 0
         status = self._module.grad_buffer_all_reduce(
@@ -154,11 +144,11 @@ class FlatGradBuffer:
 
     def fused_step(
         self,
+        addresses: Sequence[int],
         rule: int,
         coefficients: Sequence[float],
-        addresses: Sequence[int] | None = None,
     ) -> float | None:
-        """End the round by an optimizer step on the sums of the gradients over the ranks.
+        """Make an optimizer step on the sums of the gradients over the ranks.
 
         The parameters are the first of `vectors`, their states the others (`optimizer_update.py`).
 

@@ -87,7 +87,7 @@ class FusedOptimizerStep:
         Raises:  WaitTimeoutError naming the ranks that did not come.
         """
         coefficients = self.rule.coefficients(learning_rate, step)
-        return self._buffer.fused_step(self.rule.kind, coefficients, addresses)
+        return self._buffer.fused_step(addresses, self.rule.kind, coefficients)
 
     def close(self) -> None:
         """The arrays must not be used any more. Collective."""

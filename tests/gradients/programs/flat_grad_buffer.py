@@ -49,12 +49,7 @@ def check_sums(world: World, sizes: list[int], dtype: str) -> None:
     total = buffer.vectors[0]
     for seed in range(4):
         parts = values(world.rank, sizes, dtype, seed)
-        if seed % 2:
-            assert buffer.all_reduce([part.ctypes.data for part in parts])
-        else:  # as they come, in another order on each rank
-            for part in np.random.default_rng([world.rank, seed]).permutation(len(parts)):
-                buffer.mark_ready(int(part), parts[part].ctypes.data)
-            assert buffer.all_reduce()
+        assert buffer.all_reduce([part.ctypes.data for part in parts])
         expected = np.concatenate(in_rank_order(world, sizes, dtype, seed))
         assert total.tobytes() == expected.tobytes(), f"{sizes} of {dtype}"
     check_sums_that_are_not_finite(world, buffer, sizes, dtype)
@@ -134,10 +129,6 @@ def check_refused(
     before = [array.tobytes() for vector in vectors for array in vector]
     addresses = [part.ctypes.data for part in parts]
     assert fused.step_at(addresses, 0.01 * step, step) is None, (sizes, dtype, step)
-    for number in np.random.default_rng([world.rank, step]).permutation(len(parts)):
-        fused._buffer.mark_ready(int(number), addresses[number])  # as they come
-    coefficients = fused.rule.coefficients(0.01 * step, step)
-    assert fused._buffer.fused_step(fused.rule.kind, coefficients) is None
     assert before == [array.tobytes() for vector in vectors for array in vector]
     world.barrier()
 
@@ -171,10 +162,8 @@ def check_mismatch(world: World) -> None:
 def check_missing(world: World) -> None:
     buffer = joined(world, [3, 4, 5])
     part = np.ones(5, np.float32)
-    for number in (0, 2):
-        buffer.mark_ready(number, part.ctypes.data)
     try:
-        buffer.all_reduce()
+        buffer.all_reduce([part.ctypes.data] * 2)
     except ValueError as error:
         print(error, flush=True)
     world.barrier()

@@ -111,13 +111,13 @@ static int update_slice(void *context, size_t begin, const void *const *terms, i
     return 1;
 }
 
-int fused_step(grad_buffer *gradients, int optimizer, const double *coefficients, void *parameters,
-               void *const *states, int dtype, double *used_s, double timeout_s,
-               interrupted check)
+int fused_step(grad_buffer *gradients, const size_t *addresses, int optimizer,
+               const double *coefficients, void *parameters, void *const *states, int dtype,
+               double *used_s, double timeout_s, interrupted check)
 {
     target to = {coefficients, parameters, {NULL}, optimizer, dtype};
     for (int k = 0; k < NUM_STATES[optimizer]; k++)
         to.states[k] = states[k];
-    return grad_buffer_reduce(gradients, FUSED_STEP, optimizer, update_slice, &to, used_s, timeout_s,
-                              check);
+    return grad_buffer_reduce(gradients, addresses, FUSED_STEP, optimizer, update_slice, &to, used_s,
+                              timeout_s, check);
 }

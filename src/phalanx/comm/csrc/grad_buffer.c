@@ -2,8 +2,8 @@
  *
  * The flat vector is cut into a share for each rank. A rank copies what belongs to the shares of its
  * peers into its window, which they can read; then it reduces its local share, for which its own
- * terms lie in the gradients and those of the peers in their windows. So a part may be marked ready
- * as soon as it exists, and two phases suffice: all parts are ready; all shares are done.
+ * terms lie in the gradients and those of the peers in their windows. So two phases suffice: all
+ * parts are copied; all shares are done.
  *
  * A window may be filled again at once after a round: its readers were done before the second
  * phase. What a round writes for all may be overwritten in the next, after its first phase.
@@ -14,7 +14,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 /* Bits of `report`; distinct, since a rank may be done before a peer has read the first. */
 enum { NON_FINITE_TERM = 1, NON_FINITE_RESULT = 2 };
@@ -30,7 +29,7 @@ struct grad_buffer {
     uint64_t layout;           /* equal on ranks with equal parts */
     char *windows;             /* [size][stride] */
     size_t *starts, *sizes;    /* elements */
-    const char **ready;        /* addresses of this round's parts; NULL: not ready yet */
+    const size_t *addresses;   /* of this round's parts */
 };
 
 static uint64_t hash_mix(uint64_t hash, uint64_t value) { return (hash ^ value) * 1099511628211U; }
@@ -40,16 +39,13 @@ grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows,
                               int dtype, int guarded)
 {
     grad_buffer *self = calloc(1, sizeof *self);
-    const char **ready = calloc(num_parts + 1, sizeof *ready);
-    if (!self || !ready) {
-        free(self), free(ready);
+    if (!self)
         return NULL;
-    }
     *self = (grad_buffer){shm, rank, size, dtype, guarded, 0, 0, 0,
                     num_parts, count, ITEMSIZE[dtype], stride,
                     share_begin(rank, size, count, ITEMSIZE[dtype]),
                     share_begin(rank + 1, size, count, ITEMSIZE[dtype]),
-                    14695981039346656037U, windows, starts, sizes, ready};
+                    14695981039346656037U, windows, starts, sizes, NULL};
     for (size_t part = 0; part < num_parts; part++)
         self->layout = hash_mix(hash_mix(self->layout, starts[part]), sizes[part]);
     return self;
@@ -59,7 +55,6 @@ void grad_buffer_free(grad_buffer *self)
 {
     free(self->starts);
     free(self->sizes);
-    free(self->ready);
     free(self);
 }
 
@@ -84,8 +79,13 @@ static void local_range(const grad_buffer *self, size_t part, size_t *begin, siz
     *end = clamped(self->local_end, start, stop);
 }
 
-/* Number of elements of the local share at `*values` that are not checked yet; 0 when the next part
- * is not ready, or none is left. */
+/* Where this rank has element `at` of the vector, which lies in a part of this round. */
+static const char *element_at(const grad_buffer *self, size_t part, size_t at)
+{
+    return (const char *)self->addresses[part] + (at - self->starts[part]) * self->itemsize;
+}
+
+/* Number of elements of the local share at `*values` that are not checked yet; 0 when none is left. */
 static size_t next_unchecked(grad_buffer *self, const char **values)
 {
     size_t begin, end;
@@ -95,10 +95,7 @@ static size_t next_unchecked(grad_buffer *self, const char **values)
         begin += self->num_checked;
         if (begin >= end)
             continue;
-        const char *part = self->ready[self->checked_part];
-        if (!part)
-            return 0;
-        *values = part + (begin - self->starts[self->checked_part]) * self->itemsize;
+        *values = element_at(self, self->checked_part, begin);
         return end - begin;
     }
     return 0;
@@ -111,8 +108,7 @@ static void copy_to_window(grad_buffer *self, size_t part, size_t begin, size_t 
     char *window = self->windows + (size_t)self->rank * self->stride;
     for (size_t n; begin < end; begin += n) {
         char *to = window + begin * self->itemsize;
-        const char *values = self->ready[part] + (begin - self->starts[part]) * self->itemsize;
-        const char *own = values;
+        const char *values = element_at(self, part, begin), *own = values;
         size_t num_own = next_unchecked(self, &own);
         n = num_own ? least(num_own, end - begin) : end - begin;
         if (!self->guarded)
@@ -140,29 +136,6 @@ static void check_rest_finite(grad_buffer *self)
             self->report |= NON_FINITE_TERM;
 }
 
-void grad_buffer_mark_ready(grad_buffer *self, size_t part, const void *address)
-{
-    self->ready[part] = address;
-    copy_part(self, part);
-}
-
-void grad_buffer_mark_all_ready(grad_buffer *self, const size_t *addresses)
-{
-    for (size_t part = 0; part < self->num_parts; part++)
-        self->ready[part] = (const char *)addresses[part];
-    for (size_t part = 0; part < self->num_parts; part++)
-        copy_part(self, part);
-    check_rest_finite(self);
-}
-
-size_t grad_buffer_first_missing(const grad_buffer *self)
-{
-    size_t part = 0;
-    while (part < self->num_parts && (self->ready[part] || !self->sizes[part]))
-        part++;
-    return part;
-}
-
 /* Visit elements [begin, end) of the local share, which lie in one part, block by block. */
 static int visit_part(grad_buffer *self, size_t part, size_t begin, size_t end, share_visitor visit,
                       void *context)
@@ -173,7 +146,7 @@ static int visit_part(grad_buffer *self, size_t part, size_t begin, size_t end, 
     for (size_t at = begin; at < end; at += block) {
         for (int peer = 0; peer < self->size; peer++)
             terms[peer] = self->windows + (size_t)peer * self->stride + at * self->itemsize;
-        terms[self->rank] = self->ready[part] + (at - self->starts[part]) * self->itemsize;
+        terms[self->rank] = element_at(self, part, at);
         finite &= visit(context, at, terms, self->size, least(block, end - at));
     }
     return finite;
@@ -207,16 +180,11 @@ static int any_report(grad_buffer *self, uint32_t what)
     return (report & what) != 0;
 }
 
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-/* Wait until all parts of all ranks are ready. */
+/* Copy all parts, and wait until all ranks have. */
 static int barrier_enter(grad_buffer *self, int kind, int op, double timeout_s, interrupted check)
 {
+    for (size_t part = 0; part < self->num_parts; part++)
+        copy_part(self, part);
     check_rest_finite(self);
     if (!self->shm)
         return DONE;
@@ -236,9 +204,11 @@ static int barrier_leave(grad_buffer *self)
     return shm_end(self->shm);
 }
 
-int grad_buffer_reduce(grad_buffer *self, int kind, int op, share_visitor visit, void *context,
-                       double *used_s, double timeout_s, interrupted check)
+int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, int kind, int op,
+                       share_visitor visit, void *context, double *used_s, double timeout_s,
+                       interrupted check)
 {
+    self->addresses = addresses;
     int status = barrier_enter(self, kind, op, timeout_s, check);
     if (!status) {
         double began = now();
@@ -249,7 +219,6 @@ int grad_buffer_reduce(grad_buffer *self, int kind, int op, share_visitor visit,
     }
     if (!status && any_report(self, NON_FINITE_TERM | NON_FINITE_RESULT))
         status = NOT_FINITE;
-    memset(self->ready, 0, self->num_parts * sizeof *self->ready);
     self->report = 0;
     self->checked_part = self->num_checked = 0;
     return status;
@@ -270,10 +239,11 @@ static int reduce(void *context, size_t begin, const void *const *terms, int num
     return are_finite(output, n, to->dtype);
 }
 
-int grad_buffer_all_reduce(grad_buffer *self, void *total, int op, double timeout_s,
-                           interrupted check)
+int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int op,
+                           double timeout_s, interrupted check)
 {
     sums to = {total, self->dtype, op};
     double used_s;
-    return grad_buffer_reduce(self, ALL_REDUCE_GRADS, op, reduce, &to, &used_s, timeout_s, check);
+    return grad_buffer_reduce(self, addresses, ALL_REDUCE_GRADS, op, reduce, &to, &used_s, timeout_s,
+                              check);
 }

@@ -1,7 +1,7 @@
 /* Loops over elements and flags in shared memory: pointers and counts only.
  *
  * No MPI and no PyTorch in here, so it outlives their ABIs. reduce.c reduces elements, shm.h and
- * the files that include it connect the ranks of a node, module.c exposes both to Python.
+ * the files that include it connect the ranks of a node, module*.c expose both to Python.
  * array_kernels.py does the same in NumPy. */
 #ifndef PHALANX_KERNELS_H
 #define PHALANX_KERNELS_H
@@ -87,10 +87,9 @@ size_t shm_bytes(int size);
 shm_group *shm_join(void *control, int rank, int size, int spins, int yields);
 void shm_leave(shm_group *self);
 
-/* Once all have joined, before the first collective: go by the sizes that rank 0 has chosen. */
-void shm_adopt_chunk_sizes(shm_group *self);
-/* From now on waits detect when a peer's process is dead. */
-void shm_watch_peers(shm_group *self);
+/* Once all have joined, before the first collective: go by the sizes that rank 0 has chosen. From now
+ * on waits detect when a peer's process is dead. */
+void shm_all_joined(shm_group *self);
 int shm_is_dead(shm_group *self, int peer);
 
 /* Called now and then in long waits; non-zero ends the wait with INTERRUPTED. */
@@ -145,17 +144,6 @@ typedef struct {
     const char *reason;
 } shm_peer_state;
 shm_peer_state shm_peer(shm_group *self, int peer);
-uint64_t shm_phase(shm_group *self);
-uint64_t shm_awaited_phase(shm_group *self);
-int shm_dead_peer(shm_group *self);
-
-/* The log of calls of this rank: the number of calls begun, the last that ended, and the call with this
- * number (from 1), one of the last NUM_LOGGED. began_ns: monotonic, as coarse as the system's ticks. */
-void shm_log_calls(shm_group *self, int keep);
-uint64_t shm_calls_begun(shm_group *self);
-uint64_t shm_calls_ended(shm_group *self);
-void shm_logged_call(shm_group *self, uint64_t number, uint64_t *fingerprint, uint64_t *count,
-                     int64_t *began_ns);
 
 /* Where the share of `rank` in `count` elements begins, and that of the rank before it ends; whole
  * cache lines, so that two ranks do not write the same line. */
@@ -166,8 +154,8 @@ typedef struct grad_buffer grad_buffer;
 
 /* shm: NULL for a single rank. windows: `stride` bytes for each rank, seen by all of them.
  * starts, sizes: of the parts within the vector of `count` elements; they become those of the
- * result, which is NULL without memory. guarded: parts are checked when they are marked
- * ready, and if a value of any rank is not finite they are not used: the round is NOT_FINITE. */
+ * result, which is NULL without memory. guarded: parts are checked when they are copied, and if a
+ * value of any rank is not finite they are not used: the round is NOT_FINITE. */
 grad_buffer *grad_buffer_make(shm_group *shm, int rank, int size, void *windows, size_t stride,
                               size_t count, size_t num_parts, size_t *starts, size_t *sizes, int
                               dtype, int guarded);
@@ -175,27 +163,21 @@ void grad_buffer_free(grad_buffer *self);
 size_t grad_buffer_num_parts(const grad_buffer *self);
 void grad_buffer_local_share(const grad_buffer *self, size_t *begin, size_t *end);
 
-/* This round's part lies at `address`, and stays there, unchanged, until the round is over. */
-void grad_buffer_mark_ready(grad_buffer *self, size_t part, const void *address);
-/* The same of all parts. */
-void grad_buffer_mark_all_ready(grad_buffer *self, const size_t *addresses);
-/* The first part that is not ready; the number of parts when all are. */
-size_t grad_buffer_first_missing(const grad_buffer *self);
-
 /* Called for `n` elements of the local share that lie at `begin` in the vector, at most
  * GRAD_BLOCK_BYTES; one term a rank. Returns whether its results are finite. */
 enum { GRAD_BLOCK_BYTES = 8192 }; /* which stay in the nearest cache */
 typedef int (*share_visitor)(void *context, size_t begin, const void *const *terms, int num_terms,
                              size_t n);
-/* Once all parts of all ranks are ready, each rank visits its local share; all wait until all are
- * done. used_s: the time that the local share took. Collective; NOT_FINITE when `visit` has
+/* addresses: of this rank's parts, unchanged until the round is over. Once all parts of all ranks are
+ * copied, each rank visits its local share; all wait until all are done. used_s: the time that the local share took. Collective; NOT_FINITE when `visit` has
  * returned 0 on any rank, or when nothing was done. */
-int grad_buffer_reduce(grad_buffer *self, int kind, int op, share_visitor visit, void *context,
-                       double *used_s, double timeout_s, interrupted check);
+int grad_buffer_reduce(grad_buffer *self, const size_t *addresses, int kind, int op,
+                       share_visitor visit, void *context, double *used_s, double timeout_s,
+                       interrupted check);
 /* total: of the vector's elements, seen by all ranks: the reduction over the ranks, in their
  * order. */
-int grad_buffer_all_reduce(grad_buffer *self, void *total, int op, double timeout_s, interrupted
-                           check);
+int grad_buffer_all_reduce(grad_buffer *self, const size_t *addresses, void *total, int op,
+                           double timeout_s, interrupted check);
 
 /* The update of a slice of parameters, and how many vectors of state it keeps. */
 enum optimizer { SGD, SGD_MOMENTUM, ADAM, ADAMW, NUM_OPTIMIZERS };
@@ -207,8 +189,8 @@ void apply_update(int optimizer, const double *coefficients, void *parameters, v
                   const void *gradients, size_t n, int dtype);
 /* The ranks' gradients are the parts, which are guarded; parameters and states are seen by all
  * ranks. */
-int fused_step(grad_buffer *gradients, int optimizer, const double *coefficients, void *parameters,
-               void *const *states, int dtype, double *used_s, double timeout_s,
-               interrupted check);
+int fused_step(grad_buffer *gradients, const size_t *addresses, int optimizer,
+               const double *coefficients, void *parameters, void *const *states, int dtype,
+               double *used_s, double timeout_s, interrupted check);
 
 #endif

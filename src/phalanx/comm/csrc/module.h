@@ -10,40 +10,54 @@
 
 typedef PyObject *const *arguments;
 
+/* Functions of Python, by the file that they are in. */
+#define FOR_FUNCTIONS(X)                                                                        \
+    X(reduce_terms) X(widen) X(narrow) X(are_finite) X(apply_update) X(encode_int8)             \
+    X(add_int8) X(select_largest)                                                               \
+    /* module_shm.c */                                                                          \
+    X(shm_bytes) X(join) X(keep_memory) X(all_joined) X(is_dead) X(set_progress_hook)           \
+    X(barrier) X(all_reduce) X(run) X(export_segment) X(unexport_segment) X(fail) X(progress)   \
+    X(peer_status) X(logged_calls) X(ring) X(num_rings) X(sleep_until_rung)                     \
+    /* module_grad_buffer.c */                                                                  \
+    X(make_grad_buffer) X(local_share) X(grad_buffer_all_reduce) X(fused_step)
+#define FUNCTION(NAME) PyObject *py_##NAME(PyObject *Py_UNUSED(module), arguments a, Py_ssize_t n)
+#define DECLARE(NAME) FUNCTION(NAME);
+FOR_FUNCTIONS(DECLARE)
+
+/* Names of the capsules that hold a shared-memory group and a gradient buffer. */
+#define SHM_CAPSULE "phalanx.comm.shm"
+#define GRAD_BUFFER_CAPSULE "phalanx.comm.grad_buffer"
+
+/* Convert `n` arguments, each by a character of `format` into the next target: 's' shm_group *,
+ * 'b' grad_buffer *, 'p' an address into a void *, 'n' size_t, 'i' int, 'd' double, 'o' PyObject *.
+ * Whether all fit; raises. */
+int parse(arguments a, Py_ssize_t n, const char *format, ...);
+
+/* A new array of the sequence's integers; NULL with an exception when they are none. `free` it. */
+size_t *integers_from(PyObject *sequence, size_t *count);
+
+/* Parse the optimizer's number, its coefficients and the addresses of its states; -1 with an
+ * exception. */
+int update_from(PyObject *number, PyObject *numbers, PyObject *addresses, double *coefficients,
+                void **states);
+
 /* For long waits: handle signals, and progress messages. */
 int check_interrupts(void);
 
 /* NULL with the exception of the signal's handler, else the status. */
 PyObject *status_result(int status);
 
-/* Of a capsule made by `join`; NULL with an exception. */
-shm_group *shm_from(PyObject *capsule);
+/* Whether there is such a reduction; raises TypeError. */
+int reducible(int dtype, int op);
 
-/* Whether so many arguments were given; raises TypeError. */
-int check_num_args(Py_ssize_t given, Py_ssize_t wanted);
-
-static inline void *address_from(PyObject *number) { return PyLong_AsVoidPtr(number); }
-static inline int int_from(PyObject *number) { return (int)PyLong_AsLong(number); }
+/* At most MAX_RANKS integers of a sequence, as addresses or, where these are NULL, as sizes; how many
+ * there are, or -1 with an exception. */
+int numbers_from(PyObject *sequence, void **addresses, size_t *sizes);
 
 #define WITHOUT_GIL(CALL)                                                                       \
     do {                                                                                        \
         Py_BEGIN_ALLOW_THREADS CALL;                                                            \
         Py_END_ALLOW_THREADS                                                                    \
     } while (0)
-
-/* module_grad_buffer.c */
-PyObject *py_make_grad_buffer(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_local_share(PyObject *module, PyObject *capsule);
-PyObject *py_mark_ready(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_mark_all_ready(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_grad_buffer_all_reduce(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_fused_step(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_apply_update(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_are_finite(PyObject *module, arguments a, Py_ssize_t n);
-
-/* module_coding.c */
-PyObject *py_encode_int8(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_add_int8(PyObject *module, arguments a, Py_ssize_t n);
-PyObject *py_select_largest(PyObject *module, arguments a, Py_ssize_t n);
 
 #endif

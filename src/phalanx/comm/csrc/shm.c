@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 static size_t round_up(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
@@ -48,12 +47,6 @@ shm_group *shm_join(void *control, int rank, int size, int spins, int yields)
     self->slots = self->inlines + (size_t)size * 2 * INLINE_BYTES;
     self->rank_infos[rank].pid = getpid();
     return self;
-}
-
-void shm_adopt_chunk_sizes(shm_group *self)
-{
-    self->chunk_bytes = self->chunk_sizes->chunk_bytes;
-    self->inline_bytes = self->chunk_sizes->inline_bytes;
 }
 
 void shm_leave(shm_group *self)
@@ -115,8 +108,7 @@ int shm_begin(shm_group *self, enum kind kind, int dtype, int op, double divisor
     uint64_t fingerprint = (uint64_t)kind | (uint64_t)op << 8 | (uint64_t)dtype << 16 |
                            divisor_code(divisor) << 24 | (uint64_t)(uint16_t)root << 32 |
                            (self->calls + 1) << 48;
-    if (!self->log_disabled)
-        log_call(self, fingerprint, count);
+    log_call(self, fingerprint, count);
     if (self->unchecked_phase) { /* a broadcast, in which only the root's call was compared */
         TRY(shm_wait_all(self, self->unchecked_phase));
         TRY(all_agree(self) ? DONE : MISMATCH);
@@ -181,21 +173,4 @@ shm_peer_state shm_peer(shm_group *self, int peer)
     shm_call *theirs = last_call(self, peer);
     return (shm_peer_state){atomic_load(&flags->phase), theirs->fingerprint, theirs->count,
                         (int)atomic_load(&flags->failed), self->rank_infos[peer].reason};
-}
-
-uint64_t shm_phase(shm_group *self) { return self->phase; }
-uint64_t shm_awaited_phase(shm_group *self) { return self->awaited_phase; }
-int shm_dead_peer(shm_group *self) { return self->dead_peer; }
-
-void shm_log_calls(shm_group *self, int keep) { self->log_disabled = !keep; }
-uint64_t shm_calls_begun(shm_group *self) { return self->begun; }
-uint64_t shm_calls_ended(shm_group *self) { return self->ended; }
-
-void shm_logged_call(shm_group *self, uint64_t number, uint64_t *fingerprint, uint64_t *count,
-                     int64_t *began_ns)
-{
-    shm_log_entry *one = &self->call_log[(number - 1) % NUM_LOGGED];
-    *fingerprint = one->fingerprint;
-    *count = one->count;
-    *began_ns = one->began_ns;
 }

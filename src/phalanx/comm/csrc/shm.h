@@ -16,6 +16,7 @@
 
 #include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
 enum { CACHE_LINE = 64 };
 static const uint32_t NO_SEGMENT = UINT32_MAX;
@@ -81,7 +82,7 @@ typedef struct {
 /* A logged call of this rank, for the flight recorder. */
 typedef struct {
     uint64_t fingerprint, count;
-    int64_t began_ns;
+    int64_t began_ns; /* monotonic, as coarse as the system's ticks */
 } shm_log_entry;
 
 struct shm_group {
@@ -98,7 +99,6 @@ struct shm_group {
     int dead_peer;            /* the rank whose process was found dead */
     uint64_t begun;           /* logged calls */
     uint64_t ended;           /* of these, the last that completed */
-    int log_disabled;         /* to measure the cost of the log */
     uint64_t calls;           /* begun by this rank */
     uint64_t unchecked_phase; /* first of the last call, if not compared with all peers; else 0 */
     uint64_t chunks;          /* that went through the slots */
@@ -162,6 +162,14 @@ static inline char *inline_of(shm_group *self, int rank)
 static inline char *slot_of(shm_group *self, int rank, uint64_t chunk)
 {
     return self->slots + ((size_t)rank * NUM_SLOTS + chunk % NUM_SLOTS) * SLOT_BYTES;
+}
+
+/* Seconds on the monotonic clock. */
+static inline double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
 static inline size_t least(size_t a, size_t b) { return a < b ? a : b; }

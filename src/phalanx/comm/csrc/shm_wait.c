@@ -7,7 +7,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 #ifdef __linux__
 #include <linux/futex.h>
@@ -21,13 +20,6 @@
 #else
 #define PAUSE() ((void)0)
 #endif
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
 
 /* A nap ends when the peer publishes; these are the lengths of one that is not ended. Where messages
  * must be moved meanwhile it is short at first, then a hundredth of the wait. */
@@ -147,8 +139,10 @@ static int has_died(shm_group *self, int peer)
 
 int shm_is_dead(shm_group *self, int peer) { return self->watched[peer] && has_died(self, peer); }
 
-void shm_watch_peers(shm_group *self)
+void shm_all_joined(shm_group *self)
 {
+    self->chunk_bytes = self->chunk_sizes->chunk_bytes;
+    self->inline_bytes = self->chunk_sizes->inline_bytes;
     for (int peer = 0; peer < self->size; peer++)
         self->watched[peer] = !has_died(self, peer);
 }
