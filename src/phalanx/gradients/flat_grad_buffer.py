@@ -94,8 +94,8 @@ class FlatGradBuffer:
     ) -> FlatGradBuffer | None:
         """Make a buffer for parts of `sizes` elements that begin at `starts` in a vector of
         `num_elements`, and `num_vectors` vectors that all ranks share. guarded: parts are checked
-        as they are copied, and not used if any value is not finite. None, on all ranks,
-        where they are not on one node, cannot share memory or have no kernels. Collective.
+        as they are copied, and not used if any value is not finite. None, on all ranks, where
+        they are not on one node, cannot share memory or have no kernels. Collective.
 
         Raises: WaitTimeoutError naming the ranks that did not come.
         """
