@@ -16,7 +16,6 @@ from phalanx.report.disturbance import disturbance_topic
 from phalanx.report.findings import Fastest, Speed
 from phalanx.report.folder import read_folder
 from phalanx.report.parallelism.page import key_figures
-from phalanx.report.parallelism.rank_details import RunDetail
 from phalanx.report.parallelism.study_data import ModelData, ParallelCell
 from phalanx.report.scaling.findings import (
     best_configuration,
@@ -91,7 +90,7 @@ def test_the_best_of_many_equals_is_no_key_figure(seed: int) -> None:
     assert single.verdict(1) == "higher"
     figure = key_figure(WorkloadData(label="m", cells=found, every_batch=found, runs=()))
     assert figure is not None
-    split = [ParallelCell(cell=c, detail=RunDetail(name="", ranks=[])) for c in found]
+    split = [ParallelCell(cell=c) for c in found]
     (parallel,) = key_figures(ModelData(label="m", cells=tuple(split)))
     for shown in (figure, parallel):
         assert "×" not in shown.value

@@ -11,7 +11,8 @@ from phalanx.records.schema import (
     StartedEvent,
     StepEvent,
 )
-from phalanx.report.measures import PARTS, RankMeasure, measure_rank, measure_run, timed_epochs
+from phalanx.report.measures import measure_run, timed_epochs
+from phalanx.report.rank_measures import PARTS, RankMeasure, measure_rank
 from tests.report.made_study import Job, run_of
 
 

@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from phalanx.records.schema import Run, Setting
 from phalanx.report.format import percent
-from phalanx.report.measures import PARTS, RunMeasure
+from phalanx.report.measures import RunMeasure
 from phalanx.report.options import (
     MODEL_SIZES,
     Options,
@@ -17,6 +17,7 @@ from phalanx.report.options import (
     varying_options,
     workload_options,
 )
+from phalanx.report.rank_measures import PARTS
 from phalanx.report.schemes import scheme_of, scheme_phrase
 from phalanx.report.statistics import Interval, Times, not_told_apart, ratio_of_times
 

@@ -12,8 +12,12 @@ from phalanx.records.owner import has_died
 from phalanx.records.schema import Study
 from phalanx.report.comparison import Cell, compare
 from phalanx.report.completeness import DIED
-from phalanx.report.measures import RankMeasure, RunMeasure, measure_rank, measure_run
+from phalanx.report.measures import RunMeasure, measure_run
+from phalanx.report.rank_measures import RankMeasure, measure_rank
 from phalanx.report.trace.read import is_traced
+
+KINDS_WITH_STEPS = ("parallelism", "compression")
+"""Studies whose pages show single steps, which are not kept of others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +41,8 @@ def read_folder(folder: Path) -> StudyMeasures:
         raise UserError(f"{folder} is not a folder; give the folder of a study or of a run")
     if (folder / "study.json").exists():
         study = _readable_study(folder)
-        runs = tuple(_run_of_study(folder / name) for name in study.runs)
+        keeps_steps = study.kind in KINDS_WITH_STEPS
+        runs = tuple(_run_of_study(folder / name, keeps_steps=keeps_steps) for name in study.runs)
     elif (folder / "run.json").exists():
         runs = (_single_run(folder),)
         study = _study_of_one(runs[0])
@@ -93,13 +98,13 @@ def _single_run(folder: Path) -> RunMeasure:
     return measure
 
 
-def _run_of_study(folder: Path, *, is_alone: bool = False) -> RunMeasure:
+def _run_of_study(folder: Path, *, is_alone: bool = False, keeps_steps: bool = False) -> RunMeasure:
     """is_alone: it is in no study, and may have been made on nodes that share no folder."""
     if not (folder / "run.json").exists():
         return RunMeasure(name=folder.name, status="missing")
     try:
         run = read_run(folder)
-        ranks = _read_ranks(folder, run.setting.ranks)
+        ranks = _read_ranks(folder, run.setting.ranks, keeps_steps=keeps_steps)
         is_complete = run.outcome.status == "completed"
         unseen = sorted(set(range(run.setting.ranks)) - set(ranks)) if is_complete else []
         if unseen and not (is_alone and _has_summaries(ranks)):
@@ -127,9 +132,13 @@ def _damage(folder: Path, ranks: Mapping[int, RankMeasure]) -> str | None:
     return f"{folder} is damaged: {'; '.join(texts)}" if texts else None
 
 
-def _read_ranks(folder: Path, ranks: int) -> dict[int, RankMeasure]:
+def _read_ranks(folder: Path, ranks: int, *, keeps_steps: bool) -> dict[int, RankMeasure]:
     files = {rank: rank_file(folder, rank) for rank in range(ranks)}
-    return {r: measure_rank(read_events(file)) for r, file in files.items() if file.exists()}
+    return {
+        rank: measure_rank(read_events(file), rank=rank, keeps_steps=keeps_steps)
+        for rank, file in files.items()
+        if file.exists()
+    }
 
 
 def _study_of_one(measure: RunMeasure) -> Study:

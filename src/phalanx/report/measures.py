@@ -11,75 +11,21 @@ from phalanx.records.divergence import mean_loss
 from phalanx.records.schema import (
     EpochEvent,
     EvaluationEvent,
-    Event,
-    FinishedEvent,
     Run,
     Setting,
-    StartedEvent,
     Status,
-    StepEvent,
-    SummaryEvent,
     TrainingEvaluationEvent,
 )
 from phalanx.records.waiting import communicates_within_passes
-from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
+from phalanx.report.overlap import Overlap, mean_overlap
+from phalanx.report.rank_measures import PARTS, RankMeasure, ratio_or_none
 
-PARTS = ("data", "forward", "backward", "communication", "optimizer")
 DEFAULT_ZERO_STAGE = 3
 SCRATCH_MODEL = "network"
 WARM_UP_FROM_EPOCHS = 3  # minimum of epochs to leave the first out
 
 RunStatus = Status | Literal["missing", "damaged"]
 CountingEvent = EpochEvent | EvaluationEvent | TrainingEvaluationEvent
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankEpoch:
-    """Record of one rank on one epoch that it finished."""
-
-    event: EpochEvent
-    steps: int
-    parts_s: tuple[float, ...]  # sums over the steps, in the order of PARTS
-    targets_per_sample: int = 1
-    overlap: Overlap | None = None  # of a mean step; None where not measured
-
-    @property
-    def train_loss(self) -> float | None:
-        return _ratio(self.event.loss_sum, self.event.samples * self.targets_per_sample)
-
-    @property
-    def train_accuracy(self) -> float | None:
-        return _ratio(self.event.correct, self.event.samples * self.targets_per_sample)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankMeasure:
-    """One rank's file, reduced to one entry an epoch."""
-
-    started: StartedEvent | None
-    epochs: Mapping[int, RankEpoch]
-    evaluations: Mapping[int, EvaluationEvent]
-    finished: FinishedEvent | None
-    training_evaluation: TrainingEvaluationEvent | None = None
-    summaries: Mapping[int, SummaryEvent] = field(default_factory=dict)
-    """By epoch, of all ranks; rank 0 alone has them."""
-    num_finished: int = 0
-    is_last_finished: bool = False  # whether its last event is FinishedEvent
-
-    @property
-    def damage(self) -> str | None:
-        """Why these are not the records of a rank that came to its end, once; None where they
-        are."""
-        if not self.is_last_finished:
-            return "ends before the run did" if self.started else "is empty"
-        if self.num_finished > 1:
-            return f"holds the end of the run {self.num_finished} times"
-        return None
-
-    @property
-    def targets_per_sample(self) -> int:
-        """Predictions that a sample asks for: what losses and hits are divided by."""
-        return self.started.targets_per_sample if self.started else 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,49 +84,6 @@ class RunMeasure:
     def trained(self) -> tuple[EpochMeasure, ...]:
         """The epochs that trained, without the evaluation before the first."""
         return tuple(epoch for epoch in self.epochs if epoch.epoch >= 0)
-
-
-def measure_rank(events: Iterable[Event]) -> RankMeasure:
-    """Reduce a rank's events. Steps of an epoch that was never finished are left out; of an epoch
-    that was done again after a resume, the later one counts."""
-    started: StartedEvent | None = None
-    finished: FinishedEvent | None = None
-    epochs: dict[int, RankEpoch] = {}
-    evaluations: dict[int, EvaluationEvent] = {}
-    summaries: dict[int, SummaryEvent] = {}
-    steps: list[StepEvent] = []
-    training_evaluation: TrainingEvaluationEvent | None = None
-    num_finished, last = 0, None
-    for event in events:
-        last = event
-        match event:
-            case StepEvent():
-                steps.append(event)
-            case EpochEvent():
-                epochs[event.epoch] = _rank_epoch(event, steps, started)
-                steps = []
-            case EvaluationEvent():
-                evaluations[event.epoch] = event
-            case SummaryEvent():
-                summaries[event.epoch] = event
-            case TrainingEvaluationEvent():
-                training_evaluation = event
-            case StartedEvent():
-                started, steps = started or event, []
-            case FinishedEvent():
-                finished, num_finished = event, num_finished + 1
-            case _:
-                pass
-    return RankMeasure(
-        started=started,
-        epochs=epochs,
-        evaluations=evaluations,
-        finished=finished,
-        training_evaluation=training_evaluation,
-        summaries=summaries,
-        num_finished=num_finished,
-        is_last_finished=isinstance(last, FinishedEvent),
-    )
 
 
 def measure_run(
@@ -248,17 +151,6 @@ def _final_train_accuracy(ranks: Iterable[RankMeasure]) -> float | None:
     return _accuracy(known, max(rank.targets_per_sample for rank in everyone))
 
 
-def step_times(ranks: Iterable[Sequence[StepEvent]]) -> list[float]:
-    """Return the time of every step on its slowest rank, of the ranks that make steps."""
-    by_rank = [[sum(parts_of(step)) for step in steps] for steps in ranks if steps]
-    return [max(times) for times in zip(*by_rank, strict=False)]
-
-
-def parts_of(step: StepEvent) -> tuple[float, ...]:
-    """Seconds of a step, in the order of PARTS."""
-    return tuple(getattr(step, f"{part}_s") for part in PARTS)
-
-
 def timed_epochs(epochs: Sequence[int]) -> tuple[int, ...]:
     """The epochs whose time counts: the first is warm-up, unless there are fewer than three."""
     return tuple(epochs[1:] if len(epochs) >= WARM_UP_FROM_EPOCHS else epochs)
@@ -294,18 +186,6 @@ def _exchanges_within(setting: Setting) -> bool:
     """The network from scratch times its messages wherever they are."""
     stage = setting.options.get("zero_stage", DEFAULT_ZERO_STAGE)
     return setting.model != SCRATCH_MODEL and communicates_within_passes(setting.strategy, stage)
-
-
-def _rank_epoch(
-    event: EpochEvent, steps: Sequence[StepEvent], started: StartedEvent | None
-) -> RankEpoch:
-    return RankEpoch(
-        event=event,
-        steps=len(steps),
-        parts_s=tuple(sum(getattr(step, f"{part}_s") for step in steps) for part in PARTS),
-        targets_per_sample=started.targets_per_sample if started else 1,
-        overlap=overlap_of(steps),
-    )
 
 
 def _overlap(ranks: Iterable[RankMeasure], epochs: Sequence[int]) -> Overlap | None:
@@ -362,7 +242,7 @@ def _mean_loss(
 
 
 def _accuracy(events: Sequence[CountingEvent], targets_per_sample: int) -> float | None:
-    return _ratio(sum(e.correct for e in events), _targets(events, targets_per_sample))
+    return ratio_or_none(sum(e.correct for e in events), _targets(events, targets_per_sample))
 
 
 def _targets(events: Sequence[CountingEvent], targets_per_sample: int) -> int:
@@ -376,7 +256,9 @@ def _communication_share(ranks: Iterable[RankMeasure], timed: Sequence[int]) -> 
         epochs = [rank.epochs[epoch] for epoch in timed]
         communication_s = sum(epoch.parts_s[communication] for epoch in epochs)
         if any(epoch.steps for epoch in epochs):
-            shares.append(_ratio(communication_s, sum(epoch.event.train_s for epoch in epochs)))
+            shares.append(
+                ratio_or_none(communication_s, sum(epoch.event.train_s for epoch in epochs))
+            )
     known = [share for share in shares if share is not None]
     return fmean(known) if known else None
 
@@ -394,7 +276,3 @@ def _error(run: Run) -> str | None:
     if outcome.error and outcome.rank is not None:
         return f"rank {outcome.rank}: {outcome.error}"
     return outcome.error
-
-
-def _ratio(part: float, whole: float) -> float | None:
-    return part / whole if whole else None

@@ -4,16 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from phalanx.records.schema import ActionEvent
+from phalanx.records.schema import ActionEvent, StartedEvent
 from phalanx.report.parallelism.rank_details import (
     FormulaCheck,
-    RankDetail,
     RunDetail,
-    detail_rank,
     losses,
     pipeline_step,
     state,
 )
+from phalanx.report.rank_measures import RankMeasure, measure_rank
 from tests.report.parallelism.made_parallelism import (
     EPOCHS,
     FULL_BYTES,
@@ -26,8 +25,12 @@ from tests.report.parallelism.made_parallelism import (
 
 
 def detail_of(made: Made) -> RunDetail:
-    ranks = [detail_rank(rank, events_of(made, rank)) for rank in range(made.ranks)]
-    return RunDetail(name=made.name, ranks=ranks)
+    return RunDetail(
+        ranks=[
+            measure_rank(events_of(made, rank), rank=rank, keeps_steps=True)
+            for rank in range(made.ranks)
+        ]
+    )
 
 
 RING = Made(name="ring", strategy="mpi", ranks=3, sent_bytes=900, formula_bytes=900.0)
@@ -68,7 +71,7 @@ def test_what_was_found_beside_the_formula(
 def test_memory_is_parameters_gradients_and_state() -> None:
     rank = detail_of(RING).ranks[0]
     assert state(rank).found == 4 * FULL_BYTES
-    assert state(RankDetail(rank=0)).found is None
+    assert state(RankMeasure()).found is None
 
 
 def test_losses_are_over_all_ranks() -> None:
@@ -98,10 +101,10 @@ def test_the_bubble_of_gpipe_is_that_of_the_formula(ranks: int) -> None:
 
 def test_of_several_pipelines_the_first_is_drawn() -> None:
     ranks = [
-        RankDetail(rank=rank, coordinates={"pp": pp, "dp": dp}, actions=actions(rank))
+        placed(rank, {"pp": pp, "dp": dp}, actions(rank))
         for rank, (pp, dp) in enumerate([(0, 0), (0, 1), (1, 0), (1, 1)])
     ]
-    step = pipeline_step(RunDetail(name="mesh", ranks=ranks))
+    step = pipeline_step(RunDetail(ranks=ranks))
     assert step is not None
     assert [part[0].stage for part in step.actions.values()] == [0, 2]
     assert step.ranks == [0, 2]
@@ -109,11 +112,28 @@ def test_of_several_pipelines_the_first_is_drawn() -> None:
 
 def test_a_step_that_a_rank_did_not_record_is_left_out() -> None:
     ranks = [
-        RankDetail(rank=0, coordinates={"pp": 0}, actions=actions(0)),
-        RankDetail(rank=1, coordinates={"pp": 1}, actions=actions(1, step=1)),
+        placed(0, {"pp": 0}, actions(0)),
+        placed(1, {"pp": 1}, actions(1, step=1)),
     ]
-    assert pipeline_step(RunDetail(name="p", ranks=ranks)) is None
-    assert pipeline_step(RunDetail(name="p", ranks=[RankDetail(rank=0)])) is None
+    assert pipeline_step(RunDetail(ranks=ranks)) is None
+    assert pipeline_step(RunDetail(ranks=[RankMeasure()])) is None
+
+
+def placed(rank: int, place: dict[str, int], done: Sequence[ActionEvent]) -> RankMeasure:
+    started = StartedEvent(
+        at_s=0.0,
+        rank=rank,
+        hostname="h",
+        process_id=1,
+        local_rank=rank,
+        threads=1,
+        startup_s=0.0,
+        parameters=1,
+        train_samples=1,
+        validation_samples=1,
+        coordinates=place,
+    )
+    return RankMeasure(rank=rank, started=started, actions=done)
 
 
 def actions(stage: int, step: int = 0) -> Sequence[ActionEvent]:

@@ -7,7 +7,8 @@ from statistics import fmean
 
 from phalanx.report.charts.figure import Row
 from phalanx.report.comparison import Cell, ParallelLayout, layout_of
-from phalanx.report.measures import PARTS, EpochMeasure, RunMeasure
+from phalanx.report.measures import EpochMeasure, RunMeasure
+from phalanx.report.rank_measures import PARTS
 
 MOST_EPOCHS = 12
 """Of a run by itself, that have a bar each."""

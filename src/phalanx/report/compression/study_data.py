@@ -5,19 +5,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import median
 
-from phalanx.records.files import rank_file, read_events
-from phalanx.records.schema import StepEvent
 from phalanx.report.comparison import SeedSpread, by_seed, final_accuracy, spread_over
 from phalanx.report.compression.fit import CompressionPoint, Fit, fit_step_time
 from phalanx.report.findings import AccuracyDifference, accuracy_difference
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.measures import RunMeasure, step_times
+from phalanx.report.measures import RunMeasure
+from phalanx.report.rank_measures import step_times
 from phalanx.report.statistics import (
     Interval,
     Times,
@@ -160,16 +159,15 @@ class CompressionStudyData:
 
 def read_study_data(folder: Path, measures: StudyMeasures | None = None) -> CompressionStudyData:
     """Raises: UserError when the records cannot be read."""
-    measures = measures or read_folder(folder)
-    completed = [run for run in measures.runs if run.status == "completed" and run.ranks]
-    steps = {run.name: step_times(_steps(folder / run.name, run.ranks)) for run in completed}
-    return make_study_data(measures, steps)
+    return make_study_data(measures or read_folder(folder))
 
 
-def make_study_data(
-    measures: StudyMeasures, steps: Mapping[str, Sequence[float]]
-) -> CompressionStudyData:
-    """steps: by run the seconds of each of its steps."""
+def make_study_data(measures: StudyMeasures) -> CompressionStudyData:
+    steps = {
+        run.name: step_times(run.ranks.values())
+        for run in measures.runs
+        if run.status == "completed"
+    }
     groups: dict[tuple[str, str], list[RunMeasure]] = {}
     for run in measures.runs:
         if run.run and steps.get(run.name):
@@ -214,13 +212,6 @@ def bandwidth_of(place: str) -> float | None:
 
 def runs_of(cells: Iterable[CompressionCell]) -> list[str]:
     return [run.name for cell in cells for run in cell.runs]
-
-
-def _steps(folder: Path, ranks: Iterable[int]) -> list[list[StepEvent]]:
-    return [
-        [event for event in read_events(rank_file(folder, rank)) if isinstance(event, StepEvent)]
-        for rank in ranks
-    ]
 
 
 def _sent_bytes(run: RunMeasure) -> float | None:

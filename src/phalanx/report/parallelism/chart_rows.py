@@ -9,12 +9,12 @@ from phalanx.report.format import amount, percent
 from phalanx.report.parallelism.rank_details import (
     FormulaCheck,
     PipelineStep,
-    RankDetail,
     RunDetail,
     losses,
     state,
 )
 from phalanx.report.parallelism.study_data import ParallelCell, waiting_share
+from phalanx.report.rank_measures import RankMeasure
 from phalanx.report.schemes import group_of
 
 MOST_STEPS = 60
@@ -185,13 +185,13 @@ def scratch_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     ]
 
 
-def busiest_sender(detail: RunDetail, role: str) -> RankDetail | None:
+def busiest_sender(detail: RunDetail, role: str) -> RankMeasure | None:
     """The rank of that role that sends the most; None where nobody counted."""
     known = [rank for rank in detail.of_role(role) if detail.sent(rank).found is not None]
     return max(known, key=lambda rank: detail.sent(rank).found or 0.0, default=None)
 
 
-def fullest(detail: RunDetail, role: str = "") -> RankDetail | None:
+def fullest(detail: RunDetail, role: str = "") -> RankMeasure | None:
     """The rank, of that role where one is given, that keeps the most for training."""
     known = [rank for rank in detail.ranks if rank.memory and role in ("", rank.role)]
     return max(known, key=lambda rank: state(rank).found or 0.0, default=None)
@@ -216,5 +216,5 @@ def _bar(cell: ParallelCell, role: str = "") -> str:
     return f"{name}, {role}" if role and len(cell.detail.roles) > 1 else name
 
 
-def _formula(ranks: Sequence[RankDetail], name: str) -> str:
+def _formula(ranks: Sequence[RankMeasure], name: str) -> str:
     return str(next((f for rank in ranks if (f := getattr(rank.expected, name))), ""))

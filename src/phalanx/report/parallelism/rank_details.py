@@ -6,42 +6,16 @@ Losses by step, bytes, memory, staleness, and the actions of a pipeline.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median
 
-from phalanx.records.schema import (
-    ActionEvent,
-    EpochEvent,
-    Event,
-    ExpectedCosts,
-    MemoryEvent,
-    StartedEvent,
-    StepEvent,
-)
-from phalanx.report.measures import step_times
+from phalanx.records.schema import ActionEvent
+from phalanx.report.rank_measures import RankMeasure, step_times
 
 EQUAL_WITHIN = 1e-3
 """Counted bytes this close to the formula are called equal: a broadcast at the end of an epoch, or
 a smaller last batch, is in the count and not in the formula."""
-NOTHING = ExpectedCosts()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankDetail:
-    """One rank's file."""
-
-    rank: int
-    role: str = "worker"
-    coordinates: Mapping[str, int] = field(default_factory=dict)
-    expected: ExpectedCosts = NOTHING
-    targets_per_sample: int = 1
-    memory: MemoryEvent | None = None
-    sent_bytes: int | None = None  # over all epochs
-    received_bytes: int | None = None
-    staleness: Mapping[int, int] = field(default_factory=dict)
-    steps: Sequence[StepEvent] = ()  # of epochs that were finished
-    actions: Sequence[ActionEvent] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,21 +71,20 @@ class PipelineStep:
 
 @dataclass(frozen=True, kw_only=True)
 class RunDetail:
-    """One run, beside its `RunMeasure`."""
+    """The ranks of one run beside their formulas."""
 
-    name: str
-    ranks: Sequence[RankDetail]
+    ranks: Sequence[RankMeasure]
 
     @property
     def num_steps(self) -> int:
         """Updates of the workers' finished epochs."""
-        return max((len(rank.steps) for rank in self.ranks), default=0)
+        return max((rank.num_steps for rank in self.ranks), default=0)
 
     @property
     def roles(self) -> list[str]:
         return list(dict.fromkeys(rank.role for rank in self.ranks))
 
-    def of_role(self, role: str) -> list[RankDetail]:
+    def of_role(self, role: str) -> list[RankMeasure]:
         return [rank for rank in self.ranks if rank.role == role]
 
     @property
@@ -121,11 +94,11 @@ class RunDetail:
             total.update(rank.staleness)
         return total
 
-    def sent(self, rank: RankDetail) -> FormulaCheck:
+    def sent(self, rank: RankMeasure) -> FormulaCheck:
         """Bytes a step."""
         return self._a_step(rank.sent_bytes, rank.expected.sent_bytes)
 
-    def received(self, rank: RankDetail) -> FormulaCheck:
+    def received(self, rank: RankMeasure) -> FormulaCheck:
         """Bytes a step."""
         return self._a_step(rank.received_bytes, rank.expected.received_bytes)
 
@@ -136,11 +109,11 @@ class RunDetail:
     @property
     def step_s(self) -> float | None:
         """Median over the steps after the first epoch's share of warm-up, slowest rank of each."""
-        times_s = step_times([rank.steps for rank in self.ranks])
+        times_s = step_times(self.ranks)
         return median(times_s[len(times_s) // 3 :]) if times_s else None
 
 
-def state(rank: RankDetail) -> FormulaCheck:
+def state(rank: RankMeasure) -> FormulaCheck:
     """Return measured and expected bytes of parameters, gradients and optimizer state."""
     memory = rank.memory
     if memory is None:
@@ -149,58 +122,17 @@ def state(rank: RankDetail) -> FormulaCheck:
     return FormulaCheck(found=found, formula=rank.expected.state_bytes)
 
 
-def detail_rank(number: int, events: Iterable[Event]) -> RankDetail:
-    """Reduce one rank's events."""
-    started: StartedEvent | None = None
-    memory: MemoryEvent | None = None
-    sent, received = [], []
-    staleness: Counter[int] = Counter()
-    steps: list[StepEvent] = []
-    waiting: list[StepEvent] = []
-    actions: list[ActionEvent] = []
-    for event in events:
-        match event:
-            case StartedEvent():
-                started = started or event
-            case StepEvent():
-                waiting.append(event)
-            case EpochEvent():
-                steps += waiting
-                waiting = []
-                sent.append(event.sent_bytes)
-                received.append(event.received_bytes)
-                staleness.update(event.staleness)
-            case MemoryEvent():
-                memory = event
-            case ActionEvent():
-                actions.append(event)
-            case _:
-                pass
-    return RankDetail(
-        rank=number,
-        role=started.role if started else "worker",
-        coordinates=started.coordinates if started else {},
-        expected=(started.expected if started else None) or NOTHING,
-        targets_per_sample=started.targets_per_sample if started else 1,
-        memory=memory,
-        sent_bytes=_total(sent),
-        received_bytes=_total(received),
-        staleness=dict(staleness),
-        steps=steps,
-        actions=actions,
-    )
-
-
 def losses(detail: RunDetail, *, most: int) -> list[StepLoss]:
     """Mean loss a target of each step over all ranks, at most `most` of them: neighbouring steps
     are averaged where there are more."""
     per_target = max((rank.targets_per_sample for rank in detail.ranks), default=1)
-    times_s = step_times([rank.steps for rank in detail.ranks])
+    times_s = step_times(detail.ranks)
+    by_rank = [rank.steps for rank in detail.ranks]
     found: list[StepLoss] = []
     trained_s = 0.0
     for number, time_s in enumerate(times_s):
         trained_s += time_s
-        here = [rank.steps[number] for rank in detail.ranks if number < len(rank.steps)]
+        here = [steps[number] for steps in by_rank if number < len(steps)]
         targets = sum(step.samples for step in here) * per_target
         if targets:
             loss = sum(step.loss_sum for step in here) / targets
@@ -245,7 +177,7 @@ def pipeline_steps(detail: RunDetail) -> list[PipelineStep]:
     ]
 
 
-def _first_pipeline(ranks: Sequence[RankDetail]) -> list[RankDetail]:
+def _first_pipeline(ranks: Sequence[RankMeasure]) -> list[RankMeasure]:
     """The ranks with actions that differ from the first of them in their place along the pipeline
     alone, in the order of these places."""
     acting = [rank for rank in ranks if rank.actions]
@@ -258,10 +190,5 @@ def _first_pipeline(ranks: Sequence[RankDetail]) -> list[RankDetail]:
     )
 
 
-def _outside_pipeline(rank: RankDetail) -> dict[str, int]:
+def _outside_pipeline(rank: RankMeasure) -> dict[str, int]:
     return {axis: place for axis, place in rank.coordinates.items() if axis != "pp"}
-
-
-def _total(values: Sequence[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None

@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phalanx.records.files import rank_file, read_events
 from phalanx.report.collectives.comparison import CollectiveResults, collective_results
 from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.comparison import Cell, TrainingWorkload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.measures import SCRATCH_MODEL
-from phalanx.report.parallelism.rank_details import RunDetail, detail_rank, pipeline_step
+from phalanx.report.parallelism.rank_details import RunDetail, pipeline_step
 from phalanx.report.schemes import GROUPS, SchemeGroup, communicates_within, group_of
 
 ALGORITHMS = "algorithms"
@@ -26,7 +25,10 @@ class ParallelCell:
     """A scheme on a number of ranks: the completed runs, and what the first of them recorded."""
 
     cell: Cell
-    detail: RunDetail
+
+    @property
+    def detail(self) -> RunDetail:
+        return RunDetail(ranks=tuple(self.cell.runs[0].ranks.values()))
 
     @property
     def scheme(self) -> str:
@@ -99,32 +101,15 @@ class ParallelismStudyData:
 
 def read_study_data(folder: Path, measures: StudyMeasures | None = None) -> ParallelismStudyData:
     """Raises: UserError when the records cannot be read."""
-    measures = measures or read_folder(folder)
-    details = {
-        measure.name: RunDetail(
-            name=measure.name,
-            ranks=[
-                detail_rank(rank, read_events(rank_file(_run_folder(folder, measure.name), rank)))
-                for rank in measure.ranks
-            ],
-        )
-        for measure in measures.runs
-        if measure.run and measure.status == "completed"
-    }
     place = folder / ALGORITHMS
     benches = read_benches(place) if place.is_dir() and holds_benches(place) else ()
-    return make_study_data(measures, details, benches)
-
-
-def _run_folder(folder: Path, name: str) -> Path:
-    """A study holds folders of runs; a single run is its own."""
-    return folder if (folder / "run.json").exists() else folder / name
+    return make_study_data(measures or read_folder(folder), benches)
 
 
 def make_study_data(
-    measures: StudyMeasures, details: Mapping[str, RunDetail], benches: Sequence[BenchMeasure]
+    measures: StudyMeasures, benches: Sequence[BenchMeasure]
 ) -> ParallelismStudyData:
-    cells = [_cell(cell, details) for cell in measures.cells]
+    cells = [ParallelCell(cell=cell) for cell in measures.cells]
     trained = [cell for cell in cells if not is_scratch(cell.cell)]
     labels = _labels([cell.cell.workload for cell in trained])
     return ParallelismStudyData(
@@ -178,7 +163,3 @@ def waiting_share(cell: ParallelCell) -> float | None:
 
 def names_of(cells: Iterable[ParallelCell]) -> list[str]:
     return [run.name for cell in cells for run in cell.cell.runs]
-
-
-def _cell(cell: Cell, details: Mapping[str, RunDetail]) -> ParallelCell:
-    return ParallelCell(cell=cell, detail=details[cell.runs[0].name])

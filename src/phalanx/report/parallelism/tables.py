@@ -21,7 +21,6 @@ from phalanx.report.parallelism.chart_rows import deviation_mark, fullest
 from phalanx.report.parallelism.rank_details import (
     FormulaCheck,
     PipelineStep,
-    RankDetail,
     pipeline_step,
     state,
 )
@@ -31,6 +30,7 @@ from phalanx.report.parallelism.study_data import (
     ParallelismStudyData,
     waiting_share,
 )
+from phalanx.report.rank_measures import RankMeasure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Line:
     role: str = ""
 
     @property
-    def ranks(self) -> list[RankDetail]:
+    def ranks(self) -> list[RankMeasure]:
         detail = self.cell.detail
         return detail.of_role(self.role) if self.role else list(detail.ranks)
 
@@ -55,7 +55,7 @@ class Line:
         return [self.cell.detail.received(rank) for rank in self.ranks]
 
     @property
-    def fullest(self) -> RankDetail | None:
+    def fullest(self) -> RankMeasure | None:
         """The rank that keeps the most stands for all."""
         return fullest(self.cell.detail, self.role)
 
@@ -128,7 +128,7 @@ TRAFFIC: tuple[Column[Line], ...] = (
     words("=", lambda line: deviation_mark(line.received)),
     words("formula of sent", lambda line: line.formula("traffic_formula")),
 )
-MEMORY: tuple[Column[tuple[Line, RankDetail, MemoryEvent]], ...] = (
+MEMORY: tuple[Column[tuple[Line, RankMeasure, MemoryEvent]], ...] = (
     words("scheme", lambda kept: kept[0].cell.scheme),
     words("model", lambda kept: kept[0].model),
     Column("ranks", lambda kept: kept[0].cell.ranks),
