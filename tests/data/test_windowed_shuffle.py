@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.data.sampler import GlobalBatches
-from phalanx.data.windowed_shuffle import effective_batch_size, shard_windows, windowed_order
+from phalanx.data.windowed_shuffle import shard_windows, windowed_order
 
 shard_sizes = st.lists(st.integers(1, 12), min_size=1, max_size=15)
 windows = st.integers(1, 20)
@@ -90,6 +90,29 @@ def test_an_epoch_that_was_cut_goes_on_in_the_same_order_on_other_ranks(
         assert sorted(whole) == list(range(num_samples))
         assert given_out(before, 0, given_order)[:position] == whole[:position]
         assert given_out(after, position, given_order) == whole[position:]
+
+
+def effective_batch_size(
+    num_shards: int, window: int, shard_samples: int, batch_size: int
+) -> float:
+    """Return the effective batch size under windowed shuffling in the worst case: the number of
+    samples drawn at random from all the data that estimate its mean as well as one batch does,
+    where every shard holds samples of one kind. Where shards are random subsets, as packing leaves
+    them when its source has no order, a batch of b is worth b whatever the window.
+
+    The variance of a batch's mean is that of the mean of the window's shards, drawn from all
+    without replacement, and that of the batch within its window: with S shards in windows of w
+    (w·n samples each), A = (S−w) / (w(S−1)), it is A + (1−A)/b · (wn−b)/(wn−1) of one sample's;
+    the result is its inverse. Source: Cochran 1977, "Sampling techniques", chapters 2 and 10.
+    """
+    window = min(window, num_shards)
+    samples = window * shard_samples
+    batch_size = min(batch_size, samples)
+    between = 0.0 if num_shards == 1 else (num_shards - window) / (window * (num_shards - 1))
+    left = (samples - batch_size) / (samples - 1) if samples > 1 else 0.0
+    variance = between + (1 - between) / batch_size * left
+    everything = num_shards * shard_samples
+    return min(1 / variance, everything) if variance > 0 else float(everything)
 
 
 def test_variety_is_that_of_a_simulation() -> None:

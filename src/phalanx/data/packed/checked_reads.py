@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 INTACT, TRUNCATED, ALTERED = 0, 1, 2
 """Outcome of reading a span; or a negative errno."""
 
-VARIABLE = "PHALANX_KERNELS"  # "arrays": do without C
-
 
 class SpanBatch(NamedTuple):
     """Spans to read: (n,) each, contiguous."""
@@ -63,15 +61,9 @@ def crcs_of_rows(rows: NDArray[Any]) -> NDArray[np.uint32]:
     return crcs
 
 
-def compiled() -> ModuleType | None:
-    """Return the C extension; None when it was not built or $PHALANX_KERNELS switches it off."""
-    if os.environ.get(VARIABLE) == "arrays":
-        return None
-    return _imported()
-
-
 @cache
-def _imported() -> ModuleType | None:
+def compiled() -> ModuleType | None:
+    """Return the C extension; None when it was not built."""
     try:
         return importlib.import_module("phalanx.data.packed._rows")
     except ImportError:

@@ -77,14 +77,11 @@ def find_file(folder: Path, file: PublishedFile) -> Path | None:
 def check_size(path: Path, file: PublishedFile) -> None:
     """Raises UserError when `path` is cut short or too long; costs no unzipping when it is not."""
     found_bytes = unzipped_size(path, file.num_bytes)
-    if found_bytes < file.num_bytes:
+    if found_bytes != file.num_bytes:
+        is_short = found_bytes < file.num_bytes
+        fault, found = ("is truncated", found_bytes) if is_short else ("is too long", "more")
         raise UserError(
-            f"{path} is truncated: expected {file.num_bytes} bytes, found {found_bytes}\n"
-            f"{file.remedy}"
-        )
-    if found_bytes > file.num_bytes:
-        raise UserError(
-            f"{path} is too long: expected {file.num_bytes} bytes, found more\n{file.remedy}"
+            f"{path} {fault}: expected {file.num_bytes} bytes, found {found}\n{file.remedy}"
         )
 
 
