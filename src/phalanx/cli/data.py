@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import DownloadColumn, TransferSpeedColumn
 
+from phalanx.cli.console import ProgressBars
 from phalanx.cli.lazy import add_command
 from phalanx.data.datasets.catalog import fetch_folder
 from phalanx.data.datasets.inventory import inventory
@@ -49,7 +48,7 @@ def fetch(
         Turn to the next mirror when one is silent this long.
     """
     folder = fetch_folder(data_root)
-    with _Bars() as bars:
+    with ProgressBars(DownloadColumn(), TransferSpeedColumn()) as bars:
         fetch_mnist(folder, bars, mirrors=mirror or MNIST_MIRRORS, timeout_s=timeout_s)
     print(f"{name}: complete and verified in {folder}")
 
@@ -77,37 +76,3 @@ def list_holdings(*, data_root: Path | None = None) -> None:
             f"{holding.name:8}{holding.num_train_samples:8}{holding.num_validation_samples:12}  "
             f"{holding.state:{width}}  {holding.where}"
         )
-
-
-class _Bars:
-    """A progress bar for each file and notes above them, on standard error."""
-
-    def __init__(self) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-        )
-        self._progress = Progress(*columns, console=Console(stderr=True))
-
-    def __enter__(self) -> _Bars:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if self._progress.tasks:  # else nothing was drawn, and stopping would end a line
-            self._progress.stop()
-
-    def note(self, line: str) -> None:
-        self._progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    def progress(self, file: str, received_bytes: int, total_bytes: int | None) -> None:
-        self._progress.start()  # with the first bytes: before, there is nothing to draw
-        known = {task.description: task.id for task in self._progress.tasks}
-        task = known[file] if file in known else self._progress.add_task(file)
-        self._progress.update(task, completed=received_bytes, total=total_bytes)

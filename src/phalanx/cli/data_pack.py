@@ -17,12 +17,12 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
-    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
 from rich.text import Text
 
+from phalanx.cli.console import ProgressBars
 from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.index_file import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
@@ -96,23 +96,13 @@ def pack_data(
 
 def _packed(origin: Origin, folder: Path, options: PackingOptions) -> Mapping[str, PackIndex]:
     """Pack every split, with a progress bar for each; return the indices by split."""
-    bars = _bars()
-    tasks: dict[str, TaskID] = {}
-
-    def on_progress(split: str, done: int, total: int) -> None:
-        bars.start()
-        if split not in tasks:
-            tasks[split] = bars.add_task(split, total=total, completed=done)
-        bars.update(tasks[split], completed=done)
-
+    counted = TextColumn("{task.completed:,.0f} of {task.total:,.0f} samples")
     try:
-        return pack(origin, folder, options, on_progress)
+        with ProgressBars(counted, _Speed(), TimeRemainingColumn()) as bars:
+            return pack(origin, folder, options, bars.progress)
     except KeyboardInterrupt:
         print(f"\nstopped: run it again to go on with {folder}", file=sys.stderr)
         raise
-    finally:
-        if tasks:
-            bars.stop()
 
 
 def verify_data(folder: Path, /, *, threads: int | None = None) -> None:
@@ -226,15 +216,3 @@ def _size(text: str | None) -> tuple[int, int] | None:
 class _Speed(ProgressColumn):
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:,.0f} samples/s" if task.speed else "")
-
-
-def _bars() -> Progress:
-    """Return progress bars on standard error, so that standard output stays clean."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} samples"),
-        _Speed(),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    )
