@@ -71,12 +71,10 @@ def expectations(case: Case, rank: int, ranks: int) -> list[ExpectedSegment]:
         return [ExpectedSegment(0, part, rank * part, everyone)]
     if case.collective == "broadcast":
         return [ExpectedSegment(0, case.count, 0, (0,))]
-    if case.collective == "all_gather":
-        return [ExpectedSegment(peer * part, (peer + 1) * part, 0, (peer,)) for peer in everyone]
-    if case.collective == "all_to_all":
-        own = rank * part
-        return [ExpectedSegment(peer * part, (peer + 1) * part, own, (peer,)) for peer in everyone]
-    return []
+    if case.collective == "barrier":
+        return []
+    own = rank * part if case.collective == "all_to_all" else 0  # of an all_gather: all of it
+    return [ExpectedSegment(peer * part, (peer + 1) * part, own, (peer,)) for peer in everyone]
 
 
 class Pattern:

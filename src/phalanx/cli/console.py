@@ -1,4 +1,4 @@
-"""Console, JSON and last words of the commands."""
+"""Console, progress bars and JSON output of the commands."""
 
 from __future__ import annotations
 
