@@ -44,7 +44,7 @@ from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.mpi import MPI
-from phalanx.parallel.strategy import Batch, StepResult
+from phalanx.parallel.step import Batch, StepResult
 from phalanx.records.files import write_atomically
 from phalanx.train.memory import keep_freed_memory
 
@@ -86,7 +86,7 @@ def chosen_link(size: str, backward_s: float) -> Link:
 
 def timed(strategy: MPI, some: Batch) -> dict[str, float]:
     """Seconds of a step on this rank, which begins when all have come."""
-    strategy.barrier()
+    strategy.group.barrier()
     began = time.perf_counter()
     result: StepResult = strategy.step(some)
     ended = time.perf_counter()
@@ -106,7 +106,7 @@ def rank_main(out: Path, size: str) -> None:
     plain = strategy_on(None, size, "off")
     some = batch(size, plain.rank)
     alone = [timed(plain, some)["backward"] for _ in range(ROUNDS_OF_ALONE + 2)][2:]
-    rows = plain.gather([statistics.median(alone)])
+    rows = plain.group.gather([statistics.median(alone)])
     backward_s = json.loads(plain.share(json.dumps(max(row[0] for row in rows) if rows else 0)))
     link = chosen_link(size, backward_s)
     strategies = {name: strategy_on(link, size, name) for name in ("off", "on")}
@@ -128,7 +128,7 @@ def rank_main(out: Path, size: str) -> None:
             "bucket_bytes": buckets,
         }
         (out / "found.json").write_text(json.dumps(found))
-    plain.barrier()
+    plain.group.barrier()
     for strategy in (*strategies.values(), plain):
         strategy.close()
 

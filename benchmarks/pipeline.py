@@ -48,7 +48,7 @@ from phalanx.parallel.pipeline.cutting import cut_evenly, imbalance
 from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
 from phalanx.parallel.pipeline.stages import join_stages, stage_of
-from phalanx.parallel.strategy import cross_entropy_sum
+from phalanx.parallel.step import cross_entropy_sum
 from phalanx.records.files import write_atomically
 from phalanx.train.memory import keep_freed_memory
 

@@ -26,7 +26,8 @@ from phalanx.data.sources.source import LoadedBatch
 from phalanx.models.build import build_model
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.shared import Shared
-from phalanx.parallel.strategy import Batch, Strategy, backward
+from phalanx.parallel.step import Batch, backward
+from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.spans import SpanRecorder
 from phalanx.train.config import TrainConfig
@@ -50,10 +51,11 @@ class BareMPI(MPI):
     def bare_step(self, batch: Batch) -> Tensor:
         """A step that nobody times; the logits."""
         self.clear_gradients()
-        logits, loss = self._forward(batch)
+        logits, loss = self.forward(batch)
         with self.reducer:
-            backward(loss, self.loss_weight(batch.global_targets))
-        self.step_optimizer()
+            backward(loss, self.loss_weight(batch))
+        if self.clip_factor() is not None:
+            self.optimizer.step()
         loss.item()
         return logits.detach()
 
@@ -62,10 +64,10 @@ class BareShared(Shared):
     def bare_step(self, batch: Batch) -> Tensor:
         """A step that nobody times; the logits."""
         self.clear_gradients()
-        logits, loss = self._forward(batch)
-        backward(loss, self.loss_weight(batch.global_targets))
+        logits, loss = self.forward(batch)
+        backward(loss, self.loss_weight(batch))
         if not self.optimizer.apply():
-            self.reject_gradients()
+            self.reject_gradients(batch, loss.item())
         loss.item()
         return logits.detach()
 
@@ -144,7 +146,7 @@ class Bench:
 
     def block(self, mode: str) -> Block:
         """One more step comes first, whose caches another mode has filled."""
-        self._strategy.trace(self._spans if mode == "traced" else None)
+        self._strategy.group.trace(self._spans if mode == "traced" else None)
         self._run[mode](self._of_a_block())
         ended, used_s = time.perf_counter(), time.thread_time()
         beside_s = used_s - self._used_s - self._within_s
@@ -206,9 +208,9 @@ def step_times(strategy: BareMPI | BareShared, folder: Path, seconds: float) -> 
                 step_s[mode].append(block.step_s)
                 beside_s[mode].append(block.beside_s)
         goes_on = number < LEAST_ROUNDS or time.perf_counter() < ends_at
-        if not strategy.share("yes" if goes_on else ""):
+        if not strategy.group.share("yes" if goes_on else ""):
             break
-    strategy.trace(None)
+    strategy.group.trace(None)
     writer = bench.work.writer
     assert isinstance(writer, CountingWriter)
     writer.close()

@@ -19,7 +19,7 @@ from phalanx.gradients.norms import (
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.strategy import IGNORED, Batch, cross_entropy_sum
+from phalanx.parallel.step import IGNORED, Batch, StepOptions, cross_entropy_sum
 
 SGD = OptimizerConfig(name="sgd", learning_rate=0.1, momentum=0.9)
 NAMES = ("first.weight", "first.bias", "second.weight", "second.bias")
@@ -106,11 +106,9 @@ def test_what_does_not_come_again_is_told_as_that() -> None:
     )
 
 
-def made(**settings: object) -> Sequential:
+def made(options: StepOptions | None = None) -> Sequential:
     torch.manual_seed(0)
-    strategy = Sequential()
-    for name, value in settings.items():
-        setattr(strategy, name, value)
+    strategy = Sequential(options)
     strategy.prepare(nn.Linear(3, 4), SGD)
     return strategy
 
@@ -128,7 +126,7 @@ def test_a_run_stops_where_gradients_are_not_finite() -> None:
 
 
 def test_a_step_that_is_skipped_changes_nothing() -> None:
-    strategy = made(skips_nonfinite_gradients=True)
+    strategy = made(StepOptions(skips_nonfinite=True))
     assert not strategy.step(batch(0)).is_skipped
     weights = [p.detach().clone() for p in strategy.model.parameters()]
     momentum = [s["momentum_buffer"].clone() for s in strategy.optimizer_state().values()]
@@ -140,7 +138,7 @@ def test_a_step_that_is_skipped_changes_nothing() -> None:
 
 
 def test_clipping_is_that_of_pytorch() -> None:
-    clipped, plain = made(clip_norm=0.05), made()
+    clipped, plain = made(StepOptions(clip_norm=0.05)), made()
     clipped.step(batch(0))
     plain.clear_gradients()
     loss = cross_entropy_sum(plain.model(batch(0).inputs), batch(0).targets)

@@ -6,15 +6,14 @@ from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
 from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.strategy import Batch
+from phalanx.parallel.step import Batch, StepOptions
 from phalanx.train.config import TrainConfig
 
 RULE = OptimizerConfig(name="sgd", learning_rate=0.1)
 
 
 def stepped(dtype: torch.dtype | None) -> tuple[float, nn.Module]:
-    strategy = Sequential()
-    strategy.autocast = dtype
+    strategy = Sequential(StepOptions(autocast=dtype))
     strategy.prepare(build_model("mlp", seed=0), RULE)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(64, 1, 28, 28, generator=generator)

@@ -203,8 +203,8 @@ class BucketedGradReducer(GradReducer):
         last_ns = max(0, last.ended_ns - max(last.began_ns, computed_ns))
         exposed_ns = now_ns() - computed_ns
         self.times = ReduceTimes(exposed_ns / 1e9, hidden_ns / 1e9, last_ns / 1e9)
-        if self.spans is not None:
+        if (spans := self._group.spans) is not None:
             for bucket, began_ns, ended_ns in completed:
                 detail: dict[str, str | int | float] = {"bytes": bucket.values.nbytes}
                 name = f"bucket {bucket.number}"
-                self.spans.add(name, "network", began_ns, ended_ns, detail)
+                spans.add(name, "network", began_ns, ended_ns, detail)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from phalanx.comm.traffic import Traffic
 from phalanx.gradients.norms import are_finite
-from phalanx.records.spans import SpanRecorder
 
 
 class ReduceTimes(NamedTuple):
@@ -51,7 +50,6 @@ class GradReducer(ABC):
 
     times = ReduceTimes(0.0)
     """Of the last block."""
-    spans: SpanRecorder | None = None
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = list(parameters)

@@ -14,7 +14,7 @@ from phalanx.comm.world import World
 from phalanx.gradients.buckets import largest_bucket_bytes
 from phalanx.gradients.compression.compressor import Uncompressed
 from phalanx.gradients.make_reducer import make_bucketed_reducer
-from phalanx.parallel.over_mpi import broadcast_tensors
+from phalanx.parallel.world_group import broadcast_tensors
 
 
 class DataParallel(nn.Module):

@@ -5,7 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.records.schema import ExpectedCosts
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def all_reduce_formula(name: str, rank: int, size: int, itemsize: int) -> str:
@@ -31,3 +38,22 @@ def data_parallel_state(rule: OptimizerConfig, itemsize: int, num_bytes: int) ->
     quantities = len(STATE_NAMES[rule.kind])
     formula = " + ".join(f"{n * itemsize}Ψ" for n in (1, 1, quantities) if n)
     return (2 + quantities) * num_bytes, formula
+
+
+def data_parallel_costs(
+    rule: OptimizerConfig,
+    parameters: Sequence[Tensor],
+    sent_bytes: float | None = 0,
+    received_bytes: float | None = 0,
+    traffic_formula: str | None = None,
+) -> ExpectedCosts:
+    """Return the costs of a rank that holds the whole model; the traffic is given."""
+    num_bytes = sum(parameter.nbytes for parameter in parameters)
+    state_bytes, formula = data_parallel_state(rule, parameters[0].element_size(), num_bytes)
+    return ExpectedCosts(
+        sent_bytes=sent_bytes,
+        received_bytes=received_bytes,
+        traffic_formula=traffic_formula,
+        state_bytes=state_bytes,
+        state_formula=formula,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -10,23 +9,22 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.clock import machine
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.formulas import data_parallel_state
+from phalanx.gradients.reducer import ReduceTimes
+from phalanx.parallel.ddp import TimedReplica
+from phalanx.parallel.formulas import data_parallel_costs
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.strategy import Strategy, UpdateTimes, backward
+from phalanx.parallel.run_group import RunGroup
+from phalanx.parallel.step import Batch, StepOptions
+from phalanx.parallel.strategy import Strategy
 from phalanx.records.schema import ExpectedCosts
 from phalanx.records.spans import ClockReading, now_ns
 
 
 class Gloo(Strategy):
-    """DDP with its defaults.
-
-    Its communication overlaps the backward pass; counted as communication is what the step still
-    waits for after its own last gradient is made.
-    """
+    """DDP with its defaults."""
 
     collective = "gloo"
 
@@ -38,59 +36,53 @@ class Gloo(Strategy):
         local_rank: int,
         store: dist.Store,
         timeout_s: float,
+        step_options: StepOptions | None = None,
     ) -> None:
-        self.rank, self.size, self.local_rank = rank, size, local_rank
-        self.data_rank, self.data_size = rank, size
+        group = GlooGroup(
+            rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=timeout_s
+        )
+        super().__init__(group, step_options)
         self.coordinates = {"dp": rank}
+
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+        super().prepare(model, rule)
+        self.optimizer = torch_optimizer(rule, self._parameters)
+        self._replica = TimedReplica(model, self._parameters)
+        self.module = self._replica.module
+        self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
+
+    def loss_weight(self, batch: Batch) -> float:
+        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
+        return self.size / batch.global_targets
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._replica.module.no_sync()
+
+    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+        return self._replica.backward(loss_sum, weight)
+
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
+        """Return the theory of Gloo's ring. Nobody counts what it really sends."""
+        moved = 2 * (self.size - 1) / self.size * self._reduced_bytes
+        formula = f"2(p−1)/p · {self._parameters[0].element_size()}Ψ"
+        return data_parallel_costs(self._rule, self._parameters, moved, moved, formula)
+
+
+class GlooGroup(RunGroup):
+    """The ranks of `torch.distributed`'s default group over Gloo, which it makes and ends."""
+
+    def __init__(
+        self, *, rank: int, size: int, local_rank: int, store: dist.Store, timeout_s: float
+    ) -> None:
+        super().__init__(rank=rank, size=size, local_rank=local_rank)
         self._store, self._num_shared = store, 0
         dist.init_process_group(
             "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=timeout_s)
         )
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
-        super().prepare(model, rule)
-        self._rule = rule
-        self._computed_at = 0.0
-        self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
-        for parameter in self._parameters:
-            parameter.register_post_accumulate_grad_hook(self._note_time)
-        self.optimizer = torch_optimizer(rule, self._parameters)
-        self._replica = DistributedDataParallel(model)  # broadcasts rank 0's weights
-        self.module = self._replica
-
-    def loss_weight(self, global_targets: int) -> float:
-        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
-        return self.size / global_targets
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        return self._replica.no_sync()
-
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        began = time.perf_counter()
-        backward(loss_sum, self.loss_weight(global_targets))
-        reduced = time.perf_counter()
-        self.communicated_bytes += self._gradient_bytes
-        self.step_optimizer()
-        return UpdateTimes(
-            backward_s=self._computed_at - began, communication_s=reduced - self._computed_at
-        )
-
-    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        """Return the theory of Gloo's ring. Nobody counts what it really sends."""
-        size, whole = self._parameters[0].element_size(), self._gradient_bytes
-        state_bytes, state_formula = data_parallel_state(self._rule, size, whole)
-        moved = 2 * (self.size - 1) / self.size * whole
-        return ExpectedCosts(
-            sent_bytes=moved,
-            received_bytes=moved,
-            traffic_formula=f"2(p−1)/p · {size}Ψ",
-            state_bytes=state_bytes,
-            state_formula=state_formula,
-        )
-
-    def synchronize_buffers(self) -> None:
+    def synchronize_buffers(self, model: nn.Module) -> None:
         """Broadcast the buffers of rank 0, as DDP does before every step."""
-        for buffer in self.model.buffers():
+        for buffer in model.buffers():
             dist.broadcast(buffer, 0)
 
     def barrier(self) -> None:
@@ -120,6 +112,3 @@ class Gloo(Strategy):
 
     def close(self) -> None:
         dist.destroy_process_group()
-
-    def _note_time(self, _: Tensor) -> None:
-        self._computed_at = time.perf_counter()

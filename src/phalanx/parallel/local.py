@@ -20,23 +20,23 @@ from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.formulas import data_parallel_state
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.over_mpi import OverMPI
-from phalanx.parallel.strategy import (
-    IGNORED,
+from phalanx.parallel.step import (
     Batch,
     StateBytes,
+    StepOptions,
     StepResult,
-    UpdateTimes,
-    backward,
+    num_targets,
     storage_bytes,
 )
+from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters
+from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
 
 OuterOptimizer = Literal["average", "nesterov"]
 
 
-class Local(OverMPI):
+class Local(Strategy):
     """Strategy of local steps, each by the gradient of the mean over the rank's own samples.
 
     Every `steps` steps, and at the end of an epoch, the ranks add up how far each has come from the
@@ -65,8 +65,10 @@ class Local(OverMPI):
         outer_optimizer: OuterOptimizer,
         outer_lr: float,
         outer_momentum: float,
+        step_options: StepOptions | None = None,
     ) -> None:
-        super().__init__(world)
+        super().__init__(WorldGroup(world), step_options)
+        self._world = world
         self._period = steps
         self.coordinates = {"dp": self.rank}
         is_average = outer_optimizer == "average"
@@ -78,10 +80,9 @@ class Local(OverMPI):
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
-        self._rule = rule
         self._flat_parameters = flatten_parameters(self._parameters)
         self._world.broadcast(self._flat_parameters.numpy())
-        self._broadcast_untrained()
+        broadcast_untrained(self._world.group, model)
         self._shared = self._flat_parameters.clone()
         if self.size > 1:
             self._reducer = make_reducer(self._world, [self._shared])
@@ -98,36 +99,35 @@ class Local(OverMPI):
             self._outer.state[self._shared]["momentum_buffer"] = torch.zeros_like(self._shared)
 
     def step(self, batch: Batch) -> StepResult:
-        self._step_targets = int((batch.targets != IGNORED).sum())
+        self._step_targets = num_targets(batch)
+        if self._steps_since == 0:
+            self._shared.copy_(self._flat_parameters)  # also of a checkpoint
         return super().step(batch)
 
-    def loss_weight(self, global_targets: int) -> float:  # noqa: ARG002
+    def loss_weight(self, batch: Batch) -> float:  # noqa: ARG002
         """Return the weight of the rank's local mean; a padding sample's loss is 0 anyway."""
         return 1 / max(1, self._step_targets)
 
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        if self._steps_since == 0:
-            self._shared.copy_(self._flat_parameters)  # also of a checkpoint
-        began = time.perf_counter()
-        backward(loss_sum, self.loss_weight(global_targets))
-        computed = time.perf_counter()
-        self.is_skipped = False
-        if self._step_targets:
-            self.step_optimizer()
+    def clip_factor(self) -> float | None:
+        return super().clip_factor() if self._step_targets else 1.0
+
+    def update(self) -> bool:
+        return super().update() if self._step_targets else True
+
+    def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:  # noqa: ARG002
+        """Count the step, and synchronize where it is due."""
         self._steps_since += 1
         self._own_targets += self._step_targets
-        self._all_targets += global_targets
-        stepped = time.perf_counter()
+        self._all_targets += batch.global_targets
+        began = time.perf_counter()
         if self._steps_since == self._period:
             self._synchronize()
-        return UpdateTimes(
-            backward_s=computed - began, communication_s=time.perf_counter() - stepped
-        )
+        return time.perf_counter() - began
 
-    def describe_nonfinite_gradients(self) -> str:
+    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
         """Describe this rank's gradients alone: peers are at other steps. Not collective."""
-        own = self._recompute_gradients()
-        return describe_rank_nonfinite(self._batch.step, self.rank, own, self._names)
+        own = self._recompute_gradients(batch)
+        return describe_rank_nonfinite(batch.step, self.rank, own, self._names)
 
     def finish_epoch(self) -> None:
         if self._steps_since:

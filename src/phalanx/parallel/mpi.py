@@ -6,7 +6,6 @@ summed, after the backward pass or while it runs, and every rank makes the same 
 
 from __future__ import annotations
 
-import time
 from typing import Literal
 
 from torch import Tensor, nn
@@ -17,17 +16,18 @@ from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.make_reducer import Method, is_worth_hiding, make_reducer
 from phalanx.gradients.norms import square_of
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.gradients.reducer import GradReducer, RankLocalState
-from phalanx.parallel.formulas import all_reduce_formula, data_parallel_state
+from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
+from phalanx.parallel.formulas import all_reduce_formula, data_parallel_costs
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.over_mpi import OverMPI, broadcast_tensors
-from phalanx.parallel.strategy import UpdateTimes, backward
+from phalanx.parallel.step import StepOptions, backward
+from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
 
 Overlap = Literal["auto", "on", "off"]
 
 
-class MPI(OverMPI):
+class MPI(Strategy):
     """Data parallelism by a reducer of gradients.
 
     Those that are neither compressed nor summed during the backward pass are reduced as one flat
@@ -43,10 +43,12 @@ class MPI(OverMPI):
         compressor: Compressor | None = None,
         overlap: Overlap = "auto",
         bucket_bytes: int | None = None,
+        step_options: StepOptions | None = None,
     ) -> None:
         """compressor: None for none. overlap auto: where a network carries the gradients.
         bucket_bytes: of a bucketed reducer; None: as cache and network allow."""
-        super().__init__(world)
+        super().__init__(WorldGroup(world), step_options)
+        self._world = world
         self._method = method
         self._compressor = compressor or Uncompressed()
         self._overlaps = world.size > 1 and (
@@ -59,9 +61,8 @@ class MPI(OverMPI):
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raise UserError when the ranks cannot sum in the way that is asked for."""
         super().prepare(model, rule)
-        self._rule = rule
         broadcast_tensors(self._world.group, self._parameters)
-        self._broadcast_untrained()
+        broadcast_untrained(self._world.group, model)
         try:
             self._reducer = make_reducer(
                 self._world,
@@ -75,22 +76,19 @@ class MPI(OverMPI):
         except ValueError as error:
             raise UserError(f"--all-reduce {self._method}: {error}; leave it out") from error
         self.optimizer = torch_optimizer(rule, self._parameters)
+        if self.size > 1:
+            self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
 
     @property
     def reducer(self) -> GradReducer:
         assert self._reducer is not None, "prepare() comes first"
         return self._reducer
 
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        began = time.perf_counter()
-        self.reducer.spans = self.spans
-        with self.reducer:
-            backward(loss_sum, self.loss_weight(global_targets))
-        ended, times = time.perf_counter(), self.reducer.times
-        if self.size > 1:
-            self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
-        self.step_optimizer()
-        return UpdateTimes(ended - began - times.exposed_s, *times)
+    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+        reducer = self.reducer
+        with reducer:
+            backward(loss_sum, weight)
+        return reducer.times
 
     def gradients_are_finite(self) -> bool:
         return self.reducer.is_finite()
@@ -102,19 +100,12 @@ class MPI(OverMPI):
         """Return expected costs; before the first step, with the buckets as they most likely will
         be."""
         size = self._parameters[0].element_size()
-        num_bytes = sum(parameter.nbytes for parameter in self._parameters)
-        state_bytes, state_formula = data_parallel_state(self._rule, size, num_bytes)
         traffic = self.reducer.expected_traffic()
         formula = all_reduce_formula(str(self.collective), self.rank, self.size, size)
         if self.size > 1 and self._compressor.name != "none":
             formula = f"{self._compressor.name} of {formula}"
-        return ExpectedCosts(
-            sent_bytes=None if traffic is None else traffic.sent_bytes,
-            received_bytes=None if traffic is None else traffic.received_bytes,
-            traffic_formula=formula,
-            state_bytes=state_bytes,
-            state_formula=state_formula,
-        )
+        sent, received, _ = traffic or (None, None, None)
+        return data_parallel_costs(self._rule, self._parameters, sent, received, formula)
 
     def rank_local_state(self) -> RankLocalState | None:
         return self.reducer.rank_local_state()

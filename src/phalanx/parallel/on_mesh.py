@@ -18,6 +18,7 @@ from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
 from phalanx.gradients.norms import are_finite, find_nonfinite, squares_of
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.reducer import ReduceTimes
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.costs import (
     Activations,
@@ -30,31 +31,30 @@ from phalanx.parallel.costs import (
     traffic_formula,
 )
 from phalanx.parallel.device_mesh import device_mesh
-from phalanx.parallel.engine import Backend, OnTorch
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.over_mpi import broadcast_tensors
 from phalanx.parallel.sharding import (
     reshard_parameters,
     shard_parameters,
     synchronize_gradients,
 )
-from phalanx.parallel.strategy import (
+from phalanx.parallel.step import (
     IGNORED,
     Batch,
     StateBytes,
-    UpdateTimes,
+    StepOptions,
     backward,
-    split_micro_batches,
     storage_bytes,
     trained_parameters,
 )
+from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.tensor import split_layers, table_of
+from phalanx.parallel.world_group import Backend, WorldGroup, broadcast_tensors
 from phalanx.records.schema import ExpectedCosts
 
 
-class OnMesh(OnTorch):
+class OnMesh(Strategy):
     """Strategy on a mesh; its axes, from the outside in: replicas, shards, split layers.
 
     Messages inside the forward and backward pass (all but the sums over replicas) count as theirs.
@@ -70,16 +70,19 @@ class OnMesh(OnTorch):
         backend: Backend = "mpi",
         zero_stage: int = 3,
         sequence_parallel: bool = False,
+        step_options: StepOptions | None = None,
     ) -> None:
         """options: of the model, completed; the mesh has as many ranks as the world."""
-        super().__init__(world, backend=backend)
-        self._mesh, self._name, self._options = mesh, model, options
+        super().__init__(WorldGroup(world, torch_backend=backend), step_options)
+        self._world, self.collective = world, f"torch.distributed on {backend}"
+        self._mesh, self._name, self._model_options = mesh, model, options
         self._zero_stage, self._sequence_parallel = zero_stage, sequence_parallel
         self._devices = device_mesh(mesh)
         self.coordinates = mesh.coordinates(world.rank)
         self.data_rank, self.data_size = mesh.data_rank(world.rank), mesh.data_size
         self.counts_samples = self.coordinates["tp"] == 0
         self.is_sharded = mesh.size > mesh.dp
+        self._sums_replicas = mesh.dp > 1 and mesh.shard == 1  # else FSDP sums over both axes
         self._units: list[list[ParameterSpec]] = []
         self._layers: list[str] = []
 
@@ -93,9 +96,10 @@ class OnMesh(OnTorch):
         model = self._divide(model)
         super().prepare(model, rule)
         self._names = names
-        self._rule = rule
         self._shards = local_shards(self._parameters)
         self._find_shards()
+        if self._sums_replicas:
+            self._reduced_bytes = sum(shard.nbytes for shard in self._shards)
         self.optimizer = torch_optimizer(rule, self._shards, squares=self._full_squares)
 
     def _divide(self, model: nn.Module) -> nn.Module:
@@ -108,7 +112,7 @@ class OnMesh(OnTorch):
         """Split layers over axis tp."""
         if self._mesh.tp == 1:
             return
-        table = table_of(self._name, self._options, sequence_parallel=self._sequence_parallel)
+        table = table_of(self._name, self._model_options, sequence_parallel=self._sequence_parallel)
         split_layers(model, table, self._devices["tp"])
 
     def _shard(self, model: nn.Module) -> None:
@@ -137,8 +141,8 @@ class OnMesh(OnTorch):
     def micro_batches(self, batch: Batch) -> list[Batch]:
         """Return equally many micro-batches on every rank: ranks that share parameters use them
         equally often."""
-        micro_batches = split_micro_batches(batch, self.num_accumulated)
-        while len(micro_batches) < self.num_accumulated:
+        micro_batches = super().micro_batches(batch)
+        while len(micro_batches) < self.options.accumulate:
             last = micro_batches[-1]
             ignored = torch.full_like(last.targets[:1], IGNORED)
             micro_batches.append(
@@ -146,31 +150,26 @@ class OnMesh(OnTorch):
             )
         return micro_batches
 
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        began = time.perf_counter()
-        backward(loss_sum, self.loss_weight(global_targets))
-        computed = time.perf_counter()
-        reduced = self._update_parameters()
-        return UpdateTimes(backward_s=computed - began, communication_s=reduced - computed)
+    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+        backward(loss_sum, weight)
+        return ReduceTimes(self._reduce())
 
-    def _update_parameters(self) -> float:
-        """Update by the accumulated gradients. Returns: `time.perf_counter()` before the
-        optimizer."""
+    def _reduce(self) -> float:
+        """Give each local shard the sum of its accumulated gradients over the ranks, in place of
+        those of the parameters. Returns: seconds."""
+        began = time.perf_counter()
         gradients = [local_gradient(parameter) for parameter in self._parameters]
-        if self._mesh.dp > 1 and self._mesh.shard == 1:
+        if self._sums_replicas:
             gradients = self._sum_over_replicas(gradients)
         super().clear_gradients()
         for shard, gradient in zip(self._shards, gradients, strict=True):
             shard.grad = gradient
-        reduced = time.perf_counter()
-        self.step_optimizer()
-        return reduced
+        return time.perf_counter() - began
 
     def _sum_over_replicas(self, gradients: list[Tensor]) -> list[Tensor]:
         """Sum by one all-reduce of all gradients, which are of one dtype, as one flat vector."""
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat, group=self._devices["dp"].get_group())
-        self.communicated_bytes += flat.nbytes
         parts = flat.split([gradient.numel() for gradient in gradients])
         return [part.view_as(g) for part, g in zip(parts, gradients, strict=True)]
 
@@ -221,13 +220,13 @@ class OnMesh(OnTorch):
         self._world.all_reduce(total.numpy())
         return float(total)
 
-    def describe_nonfinite_gradients(self) -> str:
+    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
         """Describe non-finite sums, by parameter only; after sharding the originating rank is
         unknown."""
         found = find_nonfinite([shard.grad for shard in self._shards], 0.0)
         if found.number:
             found = found._replace(parameter=self._numbers_held[found.parameter])
-        return self._describe_nonfinite(found, found, self._names)
+        return self._describe_nonfinite(batch, found, found)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         names = trained_parameters(self.model)
@@ -250,9 +249,11 @@ class OnMesh(OnTorch):
         gradients = [shard.grad for shard in self._shards if shard.grad is not None]
         return super().state_bytes()._replace(gradients=storage_bytes(gradients))
 
-    def expected(self, global_batch_size: int) -> ExpectedCosts | None:
+    def expected(self, global_batch_size: int) -> ExpectedCosts:
         share = len(share_of(self.data_rank, self.data_size, global_batch_size))
-        sizes = [len(share_of(n, self.num_accumulated, share)) for n in range(self.num_accumulated)]
+        sizes = [
+            len(share_of(n, self.options.accumulate, share)) for n in range(self.options.accumulate)
+        ]
         moved, mesh = self._moved([max(1, size) for size in sizes]), self._mesh
         itemsize, quantities = self._itemsize, len(STATE_NAMES[self._rule.kind])
         return ExpectedCosts(
@@ -286,7 +287,7 @@ class OnMesh(OnTorch):
         return sum_traffic([layers, sharded, replica_traffic(self._units, mesh, place, itemsize)])
 
     def _activations(self, samples: int) -> Activations:
-        width = self._options.width or 0
+        width = self._model_options.width or 0
         if self._name == "gpt":
             return Activations(samples=samples, sequence=self._sequence, width=width)
         return Activations(samples=samples, width=max(1, width // 2))

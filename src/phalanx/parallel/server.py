@@ -21,10 +21,9 @@ from phalanx.comm.group import Group
 from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.norms import REMEDIES, describe_rank_nonfinite, find_nonfinite, square_of
+from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite, square_of
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.over_mpi import OverMPI
 from phalanx.parallel.serving.clocks import Clocks
 from phalanx.parallel.serving.protocol import (
     HEADER_BYTES,
@@ -35,22 +34,23 @@ from phalanx.parallel.serving.protocol import (
     send_weights,
 )
 from phalanx.parallel.serving.server_shard import ServerShard
-from phalanx.parallel.strategy import (
-    IGNORED,
+from phalanx.parallel.step import (
     Batch,
     StateBytes,
+    StepOptions,
     StepResult,
-    UpdateTimes,
-    backward,
+    num_targets,
     storage_bytes,
 )
+from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import flatten_parameters, views_of
+from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
 
 Mode = Literal["synchronous", "asynchronous", "bounded"]
 
 
-class Server(OverMPI):
+class Server(Strategy):
     """Strategy in which ranks 0 … servers−1 serve, the others work.
 
     synchronous:  a server waits for the gradients of all workers, sums them in the order of the
@@ -69,13 +69,21 @@ class Server(OverMPI):
     epochs, the state of all parameters, for checkpoints.
     """
 
-    def __init__(self, world: World, *, servers: int, mode: Mode, staleness: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        servers: int,
+        mode: Mode,
+        staleness: int,
+        step_options: StepOptions | None = None,
+    ) -> None:
         """staleness: of `bounded`, in steps. Raises: UserError when no worker is left."""
-        super().__init__(world)
         if servers >= world.size:
             raise UserError(f"{servers} servers of {world.size} ranks leave no worker")
+        super().__init__(WorldGroup(world, first_worker=servers), step_options)
+        self._world = world
         self._servers, self._workers = servers, world.size - servers
-        self.first_worker = servers
         self._mode: Mode = mode
         self._max_lead = staleness if mode == "bounded" else None
         self.role = "server" if self.rank < servers else "worker"
@@ -94,10 +102,9 @@ class Server(OverMPI):
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
-        self._rule = rule
         self._weights = flatten_parameters(self._parameters)
         self._world.broadcast(self._weights.numpy())
-        self._broadcast_untrained()
+        broadcast_untrained(self._world.group, model)
         self._shards = [
             share_of(server, self._servers, len(self._weights)) for server in range(self._servers)
         ]
@@ -107,15 +114,12 @@ class Server(OverMPI):
         else:
             self._gradient = torch.zeros_like(self._weights)
             self._gradients = views_of(self._gradient, self._parameters)
+            self._reduced_bytes = self._gradient.nbytes
 
     # -- worker --
 
     def step(self, batch: Batch) -> StepResult:
         self.optimizer.state.clear()  # loaded from a checkpoint: the servers hold it
-        own_targets = int((batch.targets != IGNORED).sum())
-        self._header = Header(
-            batch.step, self.optimizer.param_groups[0]["lr"], own_targets / batch.global_targets
-        )
         return super().step(batch)
 
     def clear_gradients(self) -> None:
@@ -124,32 +128,28 @@ class Server(OverMPI):
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
 
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        began = time.perf_counter()
-        backward(loss_sum, self.loss_weight(global_targets))
-        computed = time.perf_counter()
-        self._check_finite(loss_sum)
-        push_and_pull(self._world.group, self._header, self._gradient, self._weights, self._shards)
-        self.communicated_bytes += self._gradient.nbytes
-        return UpdateTimes(
-            backward_s=computed - began, communication_s=time.perf_counter() - computed
-        )
+    def clip_factor(self) -> float | None:
+        """Return 1, or None if this rank's gradient is not finite."""
+        return 1.0 if math.isfinite(square_of(self._gradient)) else None
 
-    def _check_finite(self, loss_sum: Tensor) -> None:
-        """Check the gradient before it is sent. A server that gets a share of NaN makes no update
-        of the step; a share of 0 is an update by nothing.
+    def update(self) -> bool:
+        """Leave it to the servers."""
+        return True
 
-        Raises: UserError when it is not finite.
-        """
-        self.is_skipped = False
-        if math.isfinite(square_of(self._gradient)):
-            return
-        self.is_skipped = True
-        own = find_nonfinite(self._gradients, loss_sum.item())
-        self.why_skipped = describe_rank_nonfinite(self._batch.step, self.rank, own, self._names)
-        if not self.skips_nonfinite_gradients:
-            raise UserError(f"{self.why_skipped}; {REMEDIES}")
-        self._header = self._header._replace(share=math.nan if self._mode == "synchronous" else 0.0)
+    def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:
+        """Send the gradient and receive fresh weights. A server that gets a share of NaN makes no
+        update of the step; a share of 0 is an update by nothing."""
+        share = num_targets(batch) / batch.global_targets
+        if not is_updated:
+            share = math.nan if self._mode == "synchronous" else 0.0
+        header = Header(batch.step, self.optimizer.param_groups[0]["lr"], share)
+        push_and_pull(self._world.group, header, self._gradient, self._weights, self._shards)
+        return time.perf_counter() - computed_at
+
+    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:
+        """Describe this worker's gradient alone. Not collective."""
+        own = find_nonfinite(self._gradients, loss_sum)
+        return describe_rank_nonfinite(batch.step, self.rank, own, self._names)
 
     # -- server --
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from phalanx.comm.world import World
@@ -25,32 +25,36 @@ from phalanx.gradients.norms import find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.gradients.reducer import dense_gradient
 from phalanx.parallel.formulas import all_reduce_formula
-from phalanx.parallel.over_mpi import OverMPI
-from phalanx.parallel.strategy import StateBytes, UpdateTimes, backward
+from phalanx.parallel.step import Batch, StateBytes, StepOptions
+from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
 
 
-class Shared(OverMPI):
+class Shared(Strategy):
     """Strategy whose parameters are views of memory that all ranks of the node see.
 
     Gradients are each rank's own, and stay those of its part of the batch after the update.
     """
 
-    def __init__(self, world: World) -> None:
+    optimizer: FusedOptimizer
+
+    def __init__(self, world: World, *, step_options: StepOptions | None = None) -> None:
         """Raise UserError when the ranks are on several nodes."""
-        super().__init__(world)
         if not world.on_one_node:
             raise UserError(
                 f"--strategy shared needs all ranks on one node, but {world.local_size} of "
                 f"{world.size} are on {world.hostname}: use --strategy mpi"
             )
+        super().__init__(WorldGroup(world), step_options)
+        self._world = world
         self._step: FusedOptimizerStep | None = None
         self.coordinates = {"dp": self.rank}
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
-        self._broadcast_untrained()
+        broadcast_untrained(self._world.group, model)
         dtypes = {parameter.dtype for parameter in self._parameters}
         if dtypes not in ({torch.float32}, {torch.float64}):
             raise ValueError(
@@ -68,6 +72,8 @@ class Shared(OverMPI):
         self.collective = self._step.name
         self._move_parameters(self._step)
         self.optimizer = FusedOptimizer(self._parameters, self._step)
+        if self.size > 1:
+            self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
 
     def _move_parameters(self, step: FusedOptimizerStep) -> None:
         views = [
@@ -81,32 +87,25 @@ class Shared(OverMPI):
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view
 
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        """Make one update. The time in which a rank sums and updates its slice counts as the
-        optimizer's.
+    def clip_factor(self) -> float:
+        """Return 1: the fused step checks gradients itself, and clips none."""
+        return 1.0
 
-        The rest of the step (checking gradients, barriers, waiting) counts as communication.
-        """
-        assert isinstance(self.optimizer, FusedOptimizer), "prepare() comes first"
-        began = time.perf_counter()
-        backward(loss_sum, self.loss_weight(global_targets))
-        computed = time.perf_counter()
-        self.is_skipped = not self.optimizer.apply()
-        if self.is_skipped:
-            self.reject_gradients()
-        stepped = time.perf_counter()
-        if self.size > 1:
-            self.communicated_bytes += sum(parameter.nbytes for parameter in self._parameters)
-        own_s = self.optimizer.own_slice_s if self.size > 1 else stepped - computed
-        if self.is_skipped:
-            own_s = 0.0
-        return UpdateTimes(backward_s=computed - began, communication_s=stepped - computed - own_s)
+    def update(self) -> bool:
+        return self.optimizer.apply()
 
-    def describe_nonfinite_gradients(self) -> str:
+    def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:  # noqa: ARG002
+        """Return the time of the fused step but that in which this rank summed and updated its
+        slice: checking gradients, barriers, waiting."""
+        stepped_s = time.perf_counter() - computed_at
+        if not is_updated:
+            return stepped_s
+        return stepped_s - self.optimizer.own_slice_s if self.size > 1 else 0.0
+
+    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:
         """Describe each rank's own gradients, which still exist; their sums never do."""
-        own = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
-        own = own._replace(loss=self._recompute_gradients().loss)
-        return self._describe_nonfinite(own, own, self._names)
+        own = find_nonfinite([parameter.grad for parameter in self._parameters], loss_sum)
+        return self._describe_nonfinite(batch, own, own)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return expected costs. Parameters and state exist once: each rank's part of them is

@@ -1,8 +1,9 @@
-"""Inputs and results of a training step, common to all strategies. Pure."""
+"""Inputs, options and results of a training step, common to all strategies. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
@@ -32,17 +33,23 @@ class Batch(NamedTuple):
     """Of the run, from 0."""
 
 
-class UpdateTimes(NamedTuple):
-    """Seconds of an update; what the call took beyond these was the optimizer."""
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """Options of a step that are common to all strategies."""
 
-    backward_s: float
-    """The rank's own arithmetic."""
-    communication_s: float
-    """Communication, and waiting for peers, after that."""
-    hidden_s: float | None = None
-    """Communication while the rank computed; None where nobody measures it."""
-    last_bucket_s: float | None = None
-    """Communication of the last bucket, which cannot be hidden."""
+    accumulate: int = 1
+    """Micro-batches of a rank's shard of a batch."""
+
+    label_smoothing: float = 0.0
+
+    clip_norm: float | None = None
+    """Largest norm of the gradients over all parameters and ranks; None: as large as they are."""
+
+    skips_nonfinite: bool = False
+    """A step whose gradients are not finite is skipped; else it raises an error."""
+
+    autocast: torch.dtype | None = None
+    """Type of forward and backward passes, where that is safe."""
 
 
 class StepResult(NamedTuple):
@@ -56,11 +63,20 @@ class StepResult(NamedTuple):
 
     forward_s: float
     backward_s: float
+    """The rank's own arithmetic."""
     communication_s: float
+    """Communication, and waiting for peers, after that."""
     hidden_s: float | None = None
+    """Communication while the rank computed; None where nobody measures it."""
     last_bucket_s: float | None = None
-    is_skipped: bool = False
-    """The parameters are as before: a gradient was not finite."""
+    """Communication of the last bucket, which cannot be hidden."""
+    why_skipped: str = ""
+    """In a line, the same on every rank that skips the step: a gradient was not finite, and the
+    parameters are as before. Empty: the step was made."""
+
+    @property
+    def is_skipped(self) -> bool:
+        return bool(self.why_skipped)
 
 
 class TimedAction(NamedTuple):
@@ -114,6 +130,11 @@ def split_micro_batches(batch: Batch, number: int) -> list[Batch]:
         for part, part_targets in zip(inputs, targets, strict=True)
         if len(part)
     ]
+
+
+def num_targets(batch: Batch) -> int:
+    """Return the number of this rank's targets."""
+    return int((batch.targets != IGNORED).sum())
 
 
 def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.comm.flight_recorder import FlightRecorder
-from phalanx.comm.group import Group
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
     REMEDIES,
@@ -27,14 +25,14 @@ from phalanx.gradients.norms import (
     square_of,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.gradients.reducer import RankLocalState
+from phalanx.gradients.reducer import RankLocalState, ReduceTimes
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
-    IGNORED,
     Batch,
     StateBytes,
+    StepOptions,
     StepResult,
     TimedAction,
-    UpdateTimes,
     backward,
     cross_entropy_sum,
     split_micro_batches,
@@ -42,22 +40,6 @@ from phalanx.parallel.step import (
     trained_parameters,
 )
 from phalanx.records.schema import ExpectedCosts
-from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
-
-__all__ = [
-    "IGNORED",
-    "Batch",
-    "StateBytes",
-    "StepResult",
-    "Strategy",
-    "TimedAction",
-    "UpdateTimes",
-    "backward",
-    "cross_entropy_sum",
-    "split_micro_batches",
-    "storage_bytes",
-    "trained_parameters",
-]
 
 
 class Strategy(ABC):
@@ -71,9 +53,6 @@ class Strategy(ABC):
     different numbers of samples.
     """
 
-    rank: int
-    size: int
-    local_rank: int
     data_rank: int
     """Number of this rank's shard of each global batch."""
     data_size: int
@@ -83,18 +62,12 @@ class Strategy(ABC):
     same samples one does."""
     role: Literal["worker", "server"] = "worker"
     """A server sees no samples: the loop calls its `serve` in place of the steps of an epoch."""
-    coordinates: dict[str, int] = {}  # noqa: RUF012  # along the axes of the mesh; replaced, not changed
-    collective: str | None = None  # what carries the gradients, for the records
-    library: str | None = None  # the MPI library in use and its version
-    communicated_bytes: int = 0  # gradient bytes that this rank has reduced
-    num_accumulated: int = 1  # micro-batches of a rank's shard of a batch
-    label_smoothing: float = 0.0
-    clip_norm: float | None = None
-    skips_nonfinite_gradients: bool = False
-    autocast: torch.dtype | None = None  # of forward and backward passes, where that is safe
-    spans: SpanRecorder | None = None  # where events are traced
-    is_skipped: bool = False  # whether the last step changed nothing
-    why_skipped: str = ""  # in a line, the same on every rank; of the last step that was skipped
+    coordinates: dict[str, int]
+    """Along the axes of the mesh."""
+    collective: str | None = None
+    """What carries the gradients, for the records."""
+    communicated_bytes: int = 0
+    """Gradient bytes that this rank has reduced."""
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
@@ -104,73 +77,130 @@ class Strategy(ABC):
     optimizer: Optimizer
     """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
+    _reduced_bytes: int = 0
+    """Gradient bytes that a step reduces."""
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:  # noqa: ARG002
+    def __init__(self, group: RunGroup, options: StepOptions | None) -> None:
+        """group: which the strategy closes. options: None for the defaults."""
+        self.group, self.options = group, options or StepOptions()
+        self.rank, self.size = group.rank, group.size
+        self.data_rank, self.data_size = group.rank, group.size
+        self.coordinates = {}
+
+    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
 
         Overriding methods call this first.
         """
         self.model = self.module = model
+        self._rule = rule
         trained = trained_parameters(model)
         if not trained:
             raise UserError("the model has no parameter that requires a gradient")
         self._names, self._parameters = list(trained), list(trained.values())
 
+    # -- a step ------------------------------------------------------------------------------
+
     def step(self, batch: Batch) -> StepResult:
         """Make one step of the optimizer, by the gradient of the mean loss over the global
-        batch."""
-        clock = time.perf_counter
-        self._batch = batch
+        batch.
+
+        Raises: UserError when a gradient is not finite, naming the step, rank and parameter; where
+                such steps are skipped, nothing has changed afterwards.
+        """
         self.clear_gradients()
-        micro_batches = self.micro_batches(batch)
+        result = self.compute_gradients(batch)  # forward, backward, reduce
+        computed_at = time.perf_counter()
+        factor = self.clip_factor()  # check
+        if factor is not None:
+            self._scale_gradients(factor)  # clip
+        is_updated = factor is not None and self.update()
+        why_skipped = "" if is_updated else self.reject_gradients(batch, result.loss_sum)
+        exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
+        self.communicated_bytes += self._reduced_bytes
+        if is_updated and not exchange_s:
+            return result
+        communication_s = result.communication_s + exchange_s
+        return result._replace(communication_s=communication_s, why_skipped=why_skipped)
+
+    def compute_gradients(self, batch: Batch) -> StepResult:
+        """Accumulate the gradients of the micro-batches of `batch`, and sum them over the ranks in
+        the backward pass of the last."""
+        clock, weight = time.perf_counter, self.loss_weight(batch)
         loss_sum, logits, forward_s, backward_s = 0.0, [], 0.0, 0.0
-        for micro_batch in micro_batches[:-1]:
+        *others, last = self.micro_batches(batch)
+        for micro_batch in others:
             with self.no_sync():
                 began = clock()
-                output, loss = self._forward(micro_batch)
+                output, loss = self.forward(micro_batch)
                 forwarded = clock()
-                backward(loss, self.loss_weight(batch.global_targets))
+                backward(loss, weight)
                 loss_sum += loss.item()
                 logits.append(output.detach())
                 forward_s += forwarded - began
                 backward_s += clock() - forwarded
         began = clock()
-        output, loss = self._forward(micro_batches[-1])
-        forward_s += clock() - began
-        times = self.update(loss, batch.global_targets)
+        output, loss = self.forward(last)
+        forwarded = clock()
+        times = self.backward_and_reduce(loss, weight)
+        backward_s += clock() - forwarded - times.exposed_s
         logits.append(output.detach())
         return StepResult(
             loss_sum + loss.item(),
             logits[0] if len(logits) == 1 else torch.cat(logits),
-            forward_s,
-            backward_s + times.backward_s,
-            times.communication_s,
-            times.hidden_s,
-            times.last_bucket_s,
-            self.is_skipped,
+            forward_s + forwarded - began,
+            backward_s,
+            *times,
         )
 
-    def step_optimizer(self) -> None:
-        """End `update`: gradients are complete, over all ranks. Check that they are finite, clip
-        them if that was asked for, and apply them. Collective.
+    def clear_gradients(self) -> None:
+        """Clear the gradients of the step before."""
+        for parameter in self._parameters:
+            parameter.grad = None
 
-        Raises: UserError when one is not finite, naming the step, rank and parameter; where such
-                steps are skipped, nothing has changed afterwards.
+    def micro_batches(self, batch: Batch) -> list[Batch]:
+        """Return the micro-batches of `batch`, one forward pass each."""
+        return split_micro_batches(batch, self.options.accumulate)
+
+    def loss_weight(self, batch: Batch) -> float:
+        """Return the factor of a rank's loss sum before its backward pass."""
+        return 1 / batch.global_targets
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Accumulate locally: within it, forward and backward add to this rank's own gradients
+        alone."""
+        return nullcontext()
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the logits of a micro-batch, and the sum of its losses, 0-dim."""
+        options = self.options
+        logits = self.module(batch.inputs) if options.autocast is None else self._cast(batch.inputs)
+        return logits, cross_entropy_sum(logits, batch.targets, options.label_smoothing)
+
+    def _cast(self, inputs: Tensor) -> Tensor:
+        """Return the logits, in float32, of a forward pass under autocast; the backward pass
+        follows it. Parameters and their gradients stay as they are."""
+        with torch.autocast("cpu", dtype=self.options.autocast):
+            logits: Tensor = self.module(inputs)
+        return logits.float()
+
+    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+        """Run the backward pass of the last micro-batch, and complete the gradients over all
+        ranks.
+
+        loss_sum: 0-dim, the sum over the micro-batch's targets.
         """
-        self.is_skipped = False
-        factor = self._clip_factor()
-        if factor is None:
-            self.reject_gradients()
-            return
-        self._scale_gradients(factor)
-        self.optimizer.step()
+        backward(loss_sum, weight)
+        return ReduceTimes(0.0)
 
-    def _clip_factor(self) -> float | None:
-        """Return the clipping factor, or None if any gradient is not finite. Collective."""
-        if self.clip_norm is None:
+    def clip_factor(self) -> float | None:
+        """Return the clipping factor, or None if any gradient is not finite."""
+        if self.options.clip_norm is None:
             return 1.0 if self.gradients_are_finite() else None
         square = self.gradient_square()
-        return clip_factor(math.sqrt(square), self.clip_norm) if math.isfinite(square) else None
+        if not math.isfinite(square):
+            return None
+        return clip_factor(math.sqrt(square), self.options.clip_norm)
 
     def gradients_are_finite(self) -> bool:
         """Return whether all gradients that the optimizer is about to apply are finite, on all
@@ -182,49 +212,6 @@ class Strategy(ABC):
         parameters and ranks; not finite if and only if one of them is not."""
         return sum(square_of(p.grad) for p in self._parameters if p.grad is not None)
 
-    def reject_gradients(self) -> None:
-        """Find out whose gradients are not finite, then stop or skip. Collective.
-
-        Raises: UserError.
-        """
-        self.is_skipped = True
-        self.why_skipped = self.describe_nonfinite_gradients()
-        if not self.skips_nonfinite_gradients:
-            raise UserError(f"{self.why_skipped}; {REMEDIES}")
-
-    def describe_nonfinite_gradients(self) -> str:
-        """Describe non-finite gradients in a line that names rank and parameter. Collective.
-
-        Cost: as much as a step: every rank recomputes its own gradients, which the sums have
-        replaced.
-        """
-        summed = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
-        return self._describe_nonfinite(self._recompute_gradients(), summed, self._names)
-
-    def _describe_nonfinite(
-        self, own: NonFiniteGradients, summed: NonFiniteGradients, names: Sequence[str]
-    ) -> str:
-        """Return rank 0's description of all ranks' non-finite gradients. Collective."""
-        rows = self.gather(own)
-        if rows is None:
-            return self.share("")
-        ranks = [NonFiniteGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
-        return self.share(describe_nonfinite(self._batch.step, ranks, summed, names))
-
-    def _recompute_gradients(self) -> NonFiniteGradients:
-        """Recompute this rank's gradients of the batch, before they are summed over the ranks, and
-        check them."""
-        self.clear_gradients()
-        loss_sum = 0.0
-        with self.no_sync():
-            for micro_batch in self.micro_batches(self._batch):
-                _, loss = self._forward(micro_batch)
-                backward(loss, self.loss_weight(self._batch.global_targets))
-                loss_sum += loss.item()
-        found = find_nonfinite([parameter.grad for parameter in self._parameters], loss_sum)
-        self.clear_gradients()
-        return found
-
     def _scale_gradients(self, factor: float) -> None:
         """Scale gradients, not in place: where ranks share the sums, each would scale them."""
         if factor == 1.0:
@@ -235,41 +222,67 @@ class Strategy(ABC):
         for parameter, gradient in zip(scaled, gradients, strict=True):
             parameter.grad = gradient
 
-    def micro_batches(self, batch: Batch) -> list[Batch]:
-        """Return the micro-batches of `batch`, one forward pass each."""
-        return split_micro_batches(batch, self.num_accumulated)
+    def update(self) -> bool:
+        """Update the parameters by their gradients. Returns: False where one was not finite, and
+        nothing has changed."""
+        self.optimizer.step()
+        return True
 
-    def loss_weight(self, global_targets: int) -> float:
-        """Return the factor of a rank's loss sum before its backward pass."""
-        return 1 / global_targets
+    def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:  # noqa: ARG002
+        """Exchange what is left with the peers at the end of a step, made or skipped.
 
-    def _forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        logits = self.module(batch.inputs) if self.autocast is None else self._cast(batch.inputs)
-        return logits, cross_entropy_sum(logits, batch.targets, self.label_smoothing)
-
-    def _cast(self, inputs: Tensor) -> Tensor:
-        """Return the logits, in float32, of a forward pass under autocast; the backward pass
-        follows it. Parameters and their gradients stay as they are."""
-        with torch.autocast("cpu", dtype=self.autocast):
-            logits: Tensor = self.module(inputs)
-        return logits.float()
-
-    def clear_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        """Accumulate locally: within it, forward and backward add to this rank's own gradients
-        alone."""
-        return nullcontext()
-
-    @abstractmethod
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        """Run backward for the last micro-batch, and one step of the optimizer by the gradients
-        accumulated over all ranks.
-
-        loss_sum: 0-dim, the sum over this rank's targets.
+        computed_at: `time.perf_counter()` when the gradients were complete.
+        Returns: seconds since then of communication.
         """
+        return 0.0
+
+    # -- gradients that are not finite ---------------------------------------------------------
+
+    def reject_gradients(self, batch: Batch, loss_sum: float) -> str:
+        """Return why a step is skipped: whose gradients are not finite.
+
+        Raises: UserError, of the same words, where such steps are not skipped.
+        """
+        why = self.describe_nonfinite_gradients(batch, loss_sum)
+        if not self.options.skips_nonfinite:
+            raise UserError(f"{why}; {REMEDIES}")
+        return why
+
+    def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
+        """Describe non-finite gradients in a line that names rank and parameter.
+
+        loss_sum: of this rank's samples.
+        Cost: as much as a step: every rank recomputes its own gradients, which the sums have
+        replaced.
+        """
+        summed = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
+        return self._describe_nonfinite(batch, self._recompute_gradients(batch), summed)
+
+    def _describe_nonfinite(
+        self, batch: Batch, own: NonFiniteGradients, summed: NonFiniteGradients
+    ) -> str:
+        """Return rank 0's description of all ranks' non-finite gradients."""
+        rows = self.group.gather(own)
+        if rows is None:
+            return self.group.share("")
+        ranks = [NonFiniteGradients(int(row[0]), int(row[1]), row[2]) for row in rows]
+        return self.group.share(describe_nonfinite(batch.step, ranks, summed, self._names))
+
+    def _recompute_gradients(self, batch: Batch) -> NonFiniteGradients:
+        """Recompute this rank's gradients of the batch, before they are summed over the ranks, and
+        check them."""
+        self.clear_gradients()
+        loss_sum = 0.0
+        with self.no_sync():
+            for micro_batch in self.micro_batches(batch):
+                _, loss = self.forward(micro_batch)
+                backward(loss, self.loss_weight(batch))
+                loss_sum += loss.item()
+        found = find_nonfinite([parameter.grad for parameter in self._parameters], loss_sum)
+        self.clear_gradients()
+        return found
+
+    # -- around the steps --------------------------------------------------------------------
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """Return the logits of `inputs`, (n, …, classes), without gradients; None where this rank
@@ -284,34 +297,9 @@ class Strategy(ABC):
     def finish_epoch(self) -> None:  # noqa: B027  # most have nothing to do
         """Synchronize parameters that have drifted apart, after an epoch and before evaluation."""
 
-    def synchronize_buffers(self) -> None:  # noqa: B027  # one process has nothing to do
-        """Give all ranks the same buffers, before the model is evaluated or saved: statistics of
-        batch norm are the mean over the ranks that see samples, others are rank 0's. Collective."""
-
-    @property
-    def node(self) -> int:
-        """Number of this rank's node."""
-        return 0
-
-    def node_leaders(self) -> Group | None:
-        """Return a new group of one rank of each node, for a thread of its own; None: there is one
-        node, or this rank is none of these. Collective over those ranks."""
-        return None
-
-    def checkpoint_group(self) -> Group | None:
-        """Return a group of all ranks that brings checkpoints to rank 0; None where no rank has
-        anything that rank 0 lacks. Collective the first time."""
-        return None
-
-    @property
-    def is_node_leader(self) -> bool:
-        """Return whether this rank is its node's in `node_leaders`: the first that is given
-        samples."""
-        return self.local_rank == 0
-
-    def traffic(self) -> tuple[int, int] | None:
-        """Return the bytes sent and received for training so far; None: not counted."""
-        return None
+    def synchronize_buffers(self) -> None:
+        """Give all ranks the same buffers, before the model is evaluated or saved."""
+        self.group.synchronize_buffers(self.model)
 
     def actions(self) -> Sequence[TimedAction]:
         """Return this rank's pipeline actions in the last step, if it is one of the few
@@ -322,23 +310,9 @@ class Strategy(ABC):
         """Return counts of updates by how many of others came between reading and writing."""
         return Counter()
 
-    def recorders(self) -> Sequence[FlightRecorder]:
-        """Return the recorders of this rank's worlds, one for each."""
-        return ()
-
-    def trace(self, spans: SpanRecorder | None) -> None:
-        """Record events from now on in `spans`; None: nowhere. Not collective."""
-        self.spans = spans
-        for recorder in self.recorders():
-            recorder.trace(spans)
-
-    def clock(self) -> ClockReading:
-        """Return the offset of this rank's clock from rank 0's. Collective."""
-        return ClockReading(at_ns=now_ns(), offset_ns=0)
-
-    def expected(self, global_batch_size: int) -> ExpectedCosts | None:  # noqa: ARG002
+    @abstractmethod
+    def expected(self, global_batch_size: int) -> ExpectedCosts:
         """Return the theoretical costs of this rank; after `prepare`."""
-        return None
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Return this rank's optimizer state by parameter name, to read and to fill: of the local
@@ -370,18 +344,6 @@ class Strategy(ABC):
             storage_bytes(states),
         )
 
-    @abstractmethod
-    def barrier(self) -> None:
-        """Wait until every rank is here."""
-
-    @abstractmethod
-    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
-        """Return every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
-
-    @abstractmethod
-    def share(self, text: str) -> str:
-        """Broadcast rank 0's `text`."""
-
-    @abstractmethod
     def close(self) -> None:
-        """Release the strategy's resources; the model keeps its parameters."""
+        """Release the strategy's resources and leave the group; the model keeps its parameters."""
+        self.group.close()

@@ -7,43 +7,45 @@ Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054: stage 1.
 
 from __future__ import annotations
 
-import time
 from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.reducer import ReduceTimes
 from phalanx.parallel.costs import assign_owners, zero_one_traffic
-from phalanx.parallel.engine import Backend, OnTorch
+from phalanx.parallel.ddp import TimedReplica
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.strategy import UpdateTimes, backward
+from phalanx.parallel.step import Batch, StepOptions
+from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.world_group import Backend, WorldGroup
 from phalanx.records.schema import ExpectedCosts
 
 
-class ZeroOne(OnTorch):
+class ZeroOne(Strategy):
     """Each parameter has one rank that keeps its state, updates it, and broadcasts it.
 
-    Parameters are assigned unsplit, the largest first, to the rank that has least.
+    Parameters are assigned unsplit, the largest first, to the rank that has least. Their broadcast
+    is timed as optimizer time.
     """
 
     is_sharded = True
 
-    def __init__(self, world: World, *, backend: Backend = "mpi") -> None:
-        super().__init__(world, backend=backend)
+    def __init__(
+        self, world: World, *, backend: Backend = "mpi", step_options: StepOptions | None = None
+    ) -> None:
+        super().__init__(WorldGroup(world, torch_backend=backend), step_options)
+        self.collective = f"torch.distributed on {backend}"
         self.coordinates = {"dp": world.rank}
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         super().prepare(model, rule)
-        self._rule, self._computed_at = rule, 0.0
-        self._gradient_bytes = sum(parameter.nbytes for parameter in self._parameters)
-        for parameter in self._parameters:
-            parameter.register_post_accumulate_grad_hook(self._note_time)
-        self._replica = DistributedDataParallel(model)  # broadcasts rank 0's weights
-        self.module = self._replica
+        self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
+        self._replica = TimedReplica(model, self._parameters)
+        self.module = self._replica.module
 
         def make(parameters: Any, **_: Any) -> Any:
             return torch_optimizer(rule, parameters)
@@ -53,23 +55,15 @@ class ZeroOne(OnTorch):
             self._parameters, optimizer_class=make_class, lr=rule.learning_rate
         )
 
-    def loss_weight(self, global_targets: int) -> float:
+    def loss_weight(self, batch: Batch) -> float:
         """Return the weight that undoes DDP's division of the sum by the number of ranks."""
-        return self.size / global_targets
+        return self.size / batch.global_targets
 
     def no_sync(self) -> AbstractContextManager[None]:
-        return self._replica.no_sync()
+        return self._replica.module.no_sync()
 
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
-        """Update; the parameter broadcast is timed as optimizer time."""
-        began = time.perf_counter()
-        backward(loss_sum, self.loss_weight(global_targets))
-        reduced = time.perf_counter()
-        self.communicated_bytes += self._gradient_bytes
-        self.step_optimizer()
-        return UpdateTimes(
-            backward_s=self._computed_at - began, communication_s=reduced - self._computed_at
-        )
+    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+        return self._replica.backward(loss_sum, weight)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Return the state of the parameters that this rank owns."""
@@ -91,6 +85,3 @@ class ZeroOne(OnTorch):
             state_bytes=2 * itemsize * sum(sizes) + state * own,
             state_formula=f"{2 * itemsize}Ψ + {state}Ψ_own, Ψ_own about Ψ/p",
         )
-
-    def _note_time(self, _: Tensor) -> None:
-        self._computed_at = time.perf_counter()

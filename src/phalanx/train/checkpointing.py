@@ -14,6 +14,7 @@ from phalanx import __version__
 from phalanx.data.sources.source import Source
 from phalanx.errors import UserError
 from phalanx.models.options import completed
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter
 from phalanx.records.schema import SavedEvent
@@ -71,7 +72,7 @@ class CheckpointWriter:
     def within_epoch(self, epoch: int, samples_seen: int) -> None:
         """samples_seen: of `epoch`, by all ranks together."""
         path = self._save(epoch, self._manifest(epoch, samples_seen))
-        self.strategy.barrier()  # so that the wait is no part of a step
+        self.strategy.group.barrier()  # so that the wait is no part of a step
         if path is not None:
             self._remove_older(path)
 
@@ -150,13 +151,13 @@ class StartingPoint:
     schedule_start: tuple[int, int] = (0, 0)
 
 
-def starting_point(config: TrainConfig, strategy: Strategy) -> StartingPoint:
+def starting_point(config: TrainConfig, group: RunGroup) -> StartingPoint:
     """Read it from the manifest of `config.resume`. A run keeps its id while its recipe stays.
     Collective.
 
     Raises: UserError when this rank cannot read it, or ranks see different checkpoints.
     """
-    manifest = agreed_manifest(config.resume, strategy)
+    manifest = agreed_manifest(config.resume, group)
     run = uuid.uuid4().hex
     if manifest is None:
         return StartingPoint(run=run)
@@ -169,26 +170,26 @@ def starting_point(config: TrainConfig, strategy: Strategy) -> StartingPoint:
     )
 
 
-def agreed_manifest(checkpoint: Path | None, strategy: Strategy) -> Manifest | None:
+def agreed_manifest(checkpoint: Path | None, group: RunGroup) -> Manifest | None:
     """Read the manifest of the checkpoint that all ranks resume from. Collective.
 
     Under a launcher each rank looks for the newest one itself, on the disk that it sees.
     Raises: UserError when this rank cannot read it; on every rank, when they see different ones.
     """
-    manifest = None if checkpoint is None else _read_here(checkpoint, strategy)
+    manifest = None if checkpoint is None else _read_here(checkpoint, group)
     sha256, position = (manifest.sha256, manifest.position) if manifest else ("", (0, 0))
-    rows = strategy.gather([*position, float(strategy.share(sha256) != sha256)])
-    problem = strategy.share(_other_checkpoints(checkpoint, rows) if rows is not None else "")
+    rows = group.gather([*position, float(group.share(sha256) != sha256)])
+    problem = group.share(_other_checkpoints(checkpoint, rows) if rows is not None else "")
     if problem:
         raise UserError(problem)
     return manifest
 
 
-def _read_here(checkpoint: Path, strategy: Strategy) -> Manifest:
+def _read_here(checkpoint: Path, group: RunGroup) -> Manifest:
     try:
         return read_manifest(checkpoint)
     except UserError as error:
-        if strategy.node == 0:
+        if group.node == 0:
             raise
         raise UserError(
             f"{error}, on {socket.gethostname()}: every node must see it: name a folder that all "

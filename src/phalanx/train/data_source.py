@@ -19,32 +19,32 @@ from phalanx.data.sources.source import Source
 from phalanx.data.staging.stage_folder import StageFolder, stage_path
 from phalanx.data.staging.stage_plan import ReadSchedule
 from phalanx.data.staging.stager import Stager
-from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
 
 MEASURED_SAMPLES = 1000
 """Of which mean and deviation are taken where the pack does not name them."""
 
 
-def open_source(config: TrainConfig, strategy: Strategy, dtype: torch.dtype) -> Source:
+def open_source(config: TrainConfig, group: RunGroup, dtype: torch.dtype) -> Source:
     """Return data in memory, or packed. Collective where it is packed.
 
     Raises: UserError when the data is missing or damaged, or has fewer samples than asked for.
     """
     if config.data is not None:
         described = describe(config.data)
-        staged = _stage_path(config, described, strategy) if config.stage else None
+        staged = _stage_path(config, described, group) if config.stage else None
         source = PackSource(
             described,
-            preparation(config, described, strategy),
+            preparation(config, described, group),
             _ahead(config),
             train_samples=config.train_samples,
             validation_samples=config.validation_samples,
             staged=staged,
-            spans=strategy.spans,
+            spans=group.spans,
         )
-        if staged is not None and strategy.is_node_leader:
-            source.stager = _stager(config, described, strategy, source, staged)
+        if staged is not None and group.is_node_leader:
+            source.stager = _stager(config, described, group, source, staged)
         return source
     return InMemorySource(
         load_dataset(
@@ -69,17 +69,17 @@ def _ahead(config: TrainConfig) -> ReaderOptions:
     )
 
 
-def _stage_path(config: TrainConfig, described: PackDescription, strategy: Strategy) -> Path:
+def _stage_path(config: TrainConfig, described: PackDescription, group: RunGroup) -> Path:
     """Return the path of this node's staged shards. Collective."""
     assert config.stage is not None, "asked for"
-    run = strategy.share(f"{socket.gethostname()}-{os.getpid()}")
-    return stage_path(config.stage, described.fingerprint, run, strategy.node)
+    run = group.share(f"{socket.gethostname()}-{os.getpid()}")
+    return stage_path(config.stage, described.fingerprint, run, group.node)
 
 
 def _stager(
     config: TrainConfig,
     described: PackDescription,
-    strategy: Strategy,
+    group: RunGroup,
     source: PackSource,
     path: Path,
 ) -> Stager:
@@ -96,11 +96,11 @@ def _stager(
         source.stage_units(),
         lambda: schedule.ahead(*source.position),
         max_bytes=None if config.stage_mb is None else config.stage_mb * 1e6,
-        group=strategy.node_leaders(),
+        group=group.node_leaders(),
     )
 
 
-def preparation(config: TrainConfig, described: PackDescription, strategy: Strategy) -> Preparation:
+def preparation(config: TrainConfig, described: PackDescription, group: RunGroup) -> Preparation:
     """Return the preprocessing, the same on every rank: rank 0 measures what the pack does not
     name. Collective."""
     pack = Pack(described.folder / TRAIN, damaged=config.damaged)
@@ -108,10 +108,9 @@ def preparation(config: TrainConfig, described: PackDescription, strategy: Strat
     if not described.shape.is_text:
         means, deviations = field.mean, field.deviation
         if means is None and np.dtype(field.dtype) == np.uint8:
-            measured = measure(pack, described) if strategy.rank == 0 else ""
+            measured = measure(pack, described) if group.rank == 0 else ""
             means, deviations = (
-                [float(word) for word in part.split()]
-                for part in strategy.share(measured).split("/")
+                [float(word) for word in part.split()] for part in group.share(measured).split("/")
             )
     pack.close()
     return Preparation(

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 import torch
 
 from phalanx.data.sources.source import LoadedBatch, Source
-from phalanx.parallel.strategy import Strategy, cross_entropy_sum
+from phalanx.parallel.step import cross_entropy_sum
+from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.schema import EvaluationEvent, TrainingEvaluationEvent
 from phalanx.train.accuracy import num_correct

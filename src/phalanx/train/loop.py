@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 from phalanx.data.sampler import num_batches
 from phalanx.data.sources.source import LoadedBatch, Source
-from phalanx.parallel.strategy import Batch, Strategy
+from phalanx.parallel.step import Batch
+from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
@@ -70,14 +71,14 @@ def run_epoch(context: TrainingContext, epoch: int) -> RankTotals:
     """Train on every sample once, or on those that are left, and evaluate. Collective; the ranks
     start and end together."""
     strategy = context.strategy
-    communicated_before, traffic_before = strategy.communicated_bytes, strategy.traffic()
+    communicated_before, traffic_before = strategy.communicated_bytes, strategy.group.traffic()
     staleness_before = strategy.staleness()
-    strategy.barrier()
+    strategy.group.barrier()
     began, used_before = time.perf_counter(), ProcessorTime.now()
     counts = train_epoch(context, epoch)
-    strategy.barrier()
+    strategy.group.barrier()
     ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
-    sent, received = _difference(strategy.traffic(), traffic_before)
+    sent, received = _difference(strategy.group.traffic(), traffic_before)
     context.writer.add(
         EpochEvent(
             at_s=ended - context.began_at,
@@ -197,7 +198,8 @@ def make_steps(
         ended = clock()
         samples, loss_sum = 0, 0.0
         if result.is_skipped:
-            _note_skipped_step(context, epoch, step, ended)
+            at_s, reason = ended - context.began_at, result.why_skipped
+            writer.note(SkippedEvent(at_s=at_s, epoch=epoch, step=step, reason=reason))
             counts.skipped += 1
         elif strategy.counts_samples:
             samples, loss_sum = batch.num_samples, recorded_loss(result.loss_sum)
@@ -208,25 +210,9 @@ def make_steps(
         if loaded.num_damaged and strategy.counts_samples:
             counts.damaged += loaded.num_damaged
         counts.communication_s += result.communication_s
-        writer.note(
-            (
-                step_record,
-                context.began_at,
-                epoch,
-                step,
-                samples,
-                loss_sum,
-                began,
-                loaded_at,
-                ended,
-                result.forward_s,
-                result.backward_s,
-                result.communication_s,
-                result.hidden_s,
-                result.last_bucket_s,
-                result.is_skipped,
-            )
-        )
+        # Without the logits, which would stay in memory until the record is written.
+        seconds = (began, loaded_at, ended, *result[2:])
+        writer.note((step_record, context.began_at, epoch, step, samples, loss_sum, *seconds))
         for action in strategy.actions():
             writer.note(ActionEvent(at_s=ended - context.began_at, **action._asdict()))
         if ended >= writer.due_at:
@@ -244,13 +230,6 @@ def set_learning_rate(context: TrainingContext, step: int) -> None:
         group["lr"] = rate
 
 
-def _note_skipped_step(context: TrainingContext, epoch: int, step: int, ended: float) -> None:
-    reason = context.strategy.why_skipped
-    context.writer.note(
-        SkippedEvent(at_s=ended - context.began_at, epoch=epoch, step=step, reason=reason)
-    )
-
-
 def batch_of(context: TrainingContext, loaded: LoadedBatch, step: int) -> Batch:
     """Return the batch for the strategy. Where samples may be damaged the ranks agree on the number
     of valid ones, over which the loss is the mean: collective, some 20 µs."""
@@ -263,8 +242,8 @@ def batch_of(context: TrainingContext, loaded: LoadedBatch, step: int) -> Batch:
 
 def _sum_over_ranks(strategy: Strategy, number: int) -> int:
     """Return the sum over the ranks, counting ranks with the same samples once."""
-    rows = strategy.gather([number if strategy.counts_samples else 0])
-    return int(strategy.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
+    rows = strategy.group.gather([number if strategy.counts_samples else 0])
+    return int(strategy.group.share("" if rows is None else str(int(sum(row[0] for row in rows)))))
 
 
 def log_notices(context: TrainingContext) -> None:

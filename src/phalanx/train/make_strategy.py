@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
+from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from phalanx.comm.join_world import join_world, report_binding
@@ -19,6 +21,7 @@ from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
+from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.torch_backend.store import open_store
 from phalanx.train.config import TrainConfig
@@ -33,9 +36,10 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
     Raises: UserError when MPI sees another number of ranks than its launcher started, or ranks
             that are to share memory are on several nodes.
     """
+    step = _step_options(config)
     match config.strategy_options:
         case MpiOptions() as options:
-            return _make_mpi(config, options, launched)
+            return _make_mpi(config, options, launched, step)
         case ServerOptions() as options:
             from phalanx.parallel.server import Server
 
@@ -44,6 +48,7 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
                 servers=options.servers,
                 mode=options.server_mode,
                 staleness=options.staleness,
+                step_options=step,
             )
         case LocalOptions() as options:
             from phalanx.parallel.local import Local
@@ -54,23 +59,36 @@ def make_strategy(config: TrainConfig, launched: Launched | None) -> Strategy:
                 outer_optimizer=options.outer_optimizer,
                 outer_lr=options.outer_lr,
                 outer_momentum=options.outer_momentum,
+                step_options=step,
             )
         case MeshOptions(strategy="zero", zero_stage=1) as options:
             from phalanx.parallel.zero import ZeroOne
 
-            return ZeroOne(_world(config, launched), backend=options.backend)
+            return ZeroOne(_world(config, launched), backend=options.backend, step_options=step)
         case MeshOptions() as options:
-            return _make_mesh(config, options, launched)
+            return _make_mesh(config, options, launched, step)
     match config.strategy:
         case "gloo":
-            return _make_gloo(config, launched)
+            return _make_gloo(config, launched, step)
         case "shared":
-            return Shared(_world(config, launched))
+            return Shared(_world(config, launched), step_options=step)
         case _:
-            return Sequential()
+            return Sequential(step)
 
 
-def _make_mpi(config: TrainConfig, options: MpiOptions, launched: Launched | None) -> MPI:
+def _step_options(config: TrainConfig) -> StepOptions:
+    return StepOptions(
+        accumulate=config.accumulate,
+        label_smoothing=config.label_smoothing,
+        clip_norm=config.clip_norm,
+        skips_nonfinite=config.bad_gradients == "skip",
+        autocast=torch.bfloat16 if config.autocast == "bf16" else None,
+    )
+
+
+def _make_mpi(
+    config: TrainConfig, options: MpiOptions, launched: Launched | None, step: StepOptions
+) -> MPI:
     compressor = make_compressor(
         options.compress,
         powersgd_rank=options.powersgd_rank,
@@ -83,39 +101,31 @@ def _make_mpi(config: TrainConfig, options: MpiOptions, launched: Launched | Non
         compressor=compressor,
         overlap=options.overlap,
         bucket_bytes=None if options.bucket_mb is None else max(1, int(options.bucket_mb * 1e6)),
+        step_options=step,
     )
 
 
 def _make_mesh(
-    config: TrainConfig, mesh_options: MeshOptions, launched: Launched | None
+    config: TrainConfig, mesh_options: MeshOptions, launched: Launched | None, step: StepOptions
 ) -> Strategy:
     from phalanx.parallel.on_mesh import OnMesh
     from phalanx.parallel.pipeline.staged import Staged
 
     world = _world(config, launched)
     mesh = config.mesh_of(world.size)
-    options = completed(config.model, config.model_options)
+    common: dict[str, Any] = {
+        "model": config.model,
+        "options": completed(config.model, config.model_options),
+        "backend": mesh_options.backend,
+        "zero_stage": mesh_options.zero_stage,
+        "sequence_parallel": mesh_options.sequence_parallel,
+        "step_options": step,
+    }
     if mesh.pp == 1 or mesh_options.pipeline is None:
-        return OnMesh(
-            world,
-            mesh,
-            model=config.model,
-            options=options,
-            backend=mesh_options.backend,
-            zero_stage=mesh_options.zero_stage,
-            sequence_parallel=mesh_options.sequence_parallel,
-        )
-    return Staged(
-        world,
-        mesh,
-        model=config.model,
-        options=options,
-        backend=mesh_options.backend,
-        zero_stage=mesh_options.zero_stage,
-        sequence_parallel=mesh_options.sequence_parallel,
-        layout=mesh_options.pipeline.layout(mesh),
-        global_batch_size=config.global_batch_size(world.size),
-    )
+        return OnMesh(world, mesh, **common)
+    layout = mesh_options.pipeline.layout(mesh)
+    global_batch_size = config.global_batch_size(world.size)
+    return Staged(world, mesh, layout=layout, global_batch_size=global_batch_size, **common)
 
 
 def _world(config: TrainConfig, launched: Launched | None, link: str | None = None) -> World:
@@ -130,7 +140,7 @@ def _world(config: TrainConfig, launched: Launched | None, link: str | None = No
     return world
 
 
-def _make_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:
+def _make_gloo(config: TrainConfig, launched: Launched | None, step: StepOptions) -> Gloo:
     rank = launched.rank if launched else 0
     size = launched.world_size if launched else 1
     if RENDEZVOUS in os.environ or launched is None:
@@ -144,5 +154,10 @@ def _make_gloo(config: TrainConfig, launched: Launched | None) -> Gloo:
         world.close()
     local_rank = (launched.local_rank if launched else None) or 0
     return Gloo(
-        rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=config.timeout_s
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        store=store,
+        timeout_s=config.timeout_s,
+        step_options=step,
     )

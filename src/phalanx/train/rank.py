@@ -100,9 +100,9 @@ def _known_failure(output: RunOutput, folder: Path) -> Outcome | None:
         failure = read_failure(folder)
         if failure is not None:
             return Outcome(status="failed", error=failure.message, rank=failure.rank)
-        if output.strategy is None or not output.strategy.recorders():
+        if output.group is None or not output.group.recorders():
             return None
-        for rank in range(1, output.strategy.size):
+        for rank in range(1, output.group.size):
             file = rank_file(folder, rank)
             first = next(iter(read_events(file)), None) if file.exists() else None
             if isinstance(first, StartedEvent) and _is_killed(first, folder):

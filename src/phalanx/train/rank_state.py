@@ -49,7 +49,7 @@ def gather_rank_state(strategy: Strategy) -> Write | None:
     state = strategy.rank_local_state()
     if state is None:
         return None
-    group = strategy.checkpoint_group()
+    group = strategy.group.checkpoint_group()
     own = _StateSpec(
         state.name, state.plan, {name: Spec.of(tensor) for name, tensor in state.tensors.items()}
     )

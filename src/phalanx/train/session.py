@@ -17,6 +17,7 @@ from phalanx.jobs.record import end_record, this_command
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
 from phalanx.parallel.mesh import placement_notice
+from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
@@ -52,7 +53,7 @@ class RunOutput:
 
     folder: Path | None
     writer: EventWriter | None = None
-    strategy: Strategy | None = None
+    group: RunGroup | None = None
     tracing: Tracing | None = None
     keeps_run: bool = False  # the ranks themselves keep `run.json`: no parent does
 
@@ -64,7 +65,7 @@ class RunOutput:
 
     def dump(self, reason: str) -> None:
         """Write down this rank's last collectives; it cannot continue."""
-        for recorder in self.strategy.recorders() if self.strategy else ():
+        for recorder in self.group.recorders() if self.group else ():
             recorder.write(reason)
 
 
@@ -84,22 +85,23 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     strategy = make_strategy(config, launched)
-    start = starting_point(config, strategy)
+    group = strategy.group
+    start = starting_point(config, group)
     if output.keeps_run:
-        output.folder = Path(strategy.share(str(config.run_dir or new_folder(config))))
-        if strategy.rank == 0:
+        output.folder = Path(group.share(str(config.run_dir or new_folder(config))))
+        if group.rank == 0:
             begin_run(
-                output.folder, config, study="train", command=this_command(), mpi=strategy.library
+                output.folder, config, study="train", command=this_command(), mpi=group.library
             )
             lines = _first_lines(config, choice.reason, launched)
             print("\n".join([lines[0], *notices, *lines[1:]]), flush=True)
-        strategy.barrier()
+        group.barrier()
     assert output.folder is not None, "named by the parent or by rank 0"
-    output.strategy = strategy
+    output.group = group
     dump_into(output.folder)
-    output.writer = EventWriter(rank_file(output.folder, strategy.rank))
+    output.writer = EventWriter(rank_file(output.folder, group.rank))
     if config.trace:
-        output.tracing = Tracing(strategy, output.folder, began_at)
+        output.tracing = Tracing(group, output.folder, began_at)
     context, saver = _prepare(config, strategy, start, output.writer, began_at)
     _epochs(config, context, saver)
     if saver:
@@ -110,13 +112,13 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     output.writer.add(
         FinishedEvent(
             at_s=time.perf_counter() - began_at,
-            parameters_sha256=parameters_sha256(context.strategy.model),
+            parameters_sha256=parameters_sha256(strategy.model),
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         )
     )
     output.close()
-    strategy.barrier()
-    if output.keeps_run and strategy.rank == 0:
+    group.barrier()
+    if output.keeps_run and group.rank == 0:
         end_record(output.folder, Run, Outcome(status="completed"))
     strategy.close()
 
@@ -124,7 +126,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
 def _leave(config: TrainConfig, launched: Launched | None, finished: RunIsFinishedError) -> None:
     """End a run that has nothing left to do; on all ranks, or some would wait for the others."""
     strategy = make_strategy(config, launched)
-    agreed_manifest(finished.checkpoint, strategy)
+    agreed_manifest(finished.checkpoint, strategy.group)
     if strategy.rank == 0:
         print(finished, flush=True)
     strategy.close()
@@ -157,7 +159,7 @@ def _prepare(
     """Make data, model, optimizer and, when resuming, load their state; also the checkpoint writer,
     where one is wanted."""
     dtype = getattr(torch, config.dtype)
-    source = open_source(config, strategy, dtype)
+    source = open_source(config, strategy.group, dtype)
     resident_before = resident_bytes()
     model = build_model(
         config.model,
@@ -175,11 +177,10 @@ def _prepare(
         num_train=source.num_train,
         start=start.schedule_start,
     )
-    _configure_strategy(strategy, config)
     strategy.prepare(model, update_rule(config, schedule.peak))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
-        strategy.barrier()  # `begin` may rename the folder that slower ranks still read
+        strategy.group.barrier()  # `begin` may rename the folder that slower ranks still read
     saver = None
     if config.checkpoint_dir:
         saver = CheckpointWriter(
@@ -226,14 +227,6 @@ def _resume(
     check_order(manifest, checkpoint, source.order)
 
 
-def _configure_strategy(strategy: Strategy, config: TrainConfig) -> None:
-    """Set the strategy's options that are common to all strategies."""
-    strategy.num_accumulated = config.accumulate
-    strategy.label_smoothing, strategy.clip_norm = config.label_smoothing, config.clip_norm
-    strategy.skips_nonfinite_gradients = config.bad_gradients == "skip"
-    strategy.autocast = torch.bfloat16 if config.autocast == "bf16" else None
-
-
 def _started(config: TrainConfig, context: TrainingContext, num_parameters: int) -> StartedEvent:
     """num_parameters: of the whole model, of which this rank may hold a part."""
     assert config.threads is not None, "the run's record holds a complete configuration"
@@ -244,7 +237,7 @@ def _started(config: TrainConfig, context: TrainingContext, num_parameters: int)
         rank=strategy.rank,
         hostname=socket.gethostname(),
         process_id=os.getpid(),
-        local_rank=strategy.local_rank,
+        local_rank=strategy.group.local_rank,
         threads=config.threads,
         startup_s=at_s,
         parameters=num_parameters,
@@ -263,7 +256,7 @@ def _epochs(config: TrainConfig, context: TrainingContext, saver: CheckpointWrit
     follows."""
     trained_s = 0.0
     for epoch in range(context.first_epoch, config.epochs):
-        rows = context.strategy.gather(run_epoch(context, epoch).values())
+        rows = context.strategy.group.gather(run_epoch(context, epoch).values())
         log_notices(context)
         if rows is not None:
             summary = summarize(

@@ -39,7 +39,7 @@ def save_sharded(
     Raises: UserError when it cannot be written; what was there before is untouched.
     """
     files = {MODEL_FILE: model_parts(strategy), OPTIMIZER_FILE: optimizer_parts(strategy)}
-    group = strategy.checkpoint_group()
+    group = strategy.group.checkpoint_group()
     plans = {name: make_gather_plan(group, _local_boxes(parts)) for name, parts in files.items()}
     streams = {
         name: full_tensors(group, plans[name], {key: _plain(part) for key, part in parts.items()})

@@ -19,7 +19,7 @@ def step_record(
     communication_s: float,
     hidden_s: float | None,
     last_bucket_s: float | None,
-    is_skipped: bool,
+    why_skipped: str,
 ) -> StepEvent:
     """origin: what `at_s` counts from. began: when the step before ended; all on one clock."""
     timed_s = forward_s + backward_s + communication_s
@@ -36,5 +36,5 @@ def step_record(
         optimizer_s=max(0.0, ended - loaded_at - timed_s),
         hidden_s=hidden_s,
         last_bucket_s=last_bucket_s,
-        is_skipped=is_skipped,
+        is_skipped=bool(why_skipped),
     )

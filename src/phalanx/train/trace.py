@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.run_group import RunGroup
 from phalanx.records.last_collectives import DUMP_DIR
 from phalanx.records.spans import SpanRecorder, TracedRank, write_spans
 
@@ -20,20 +20,20 @@ def dump_into(folder: Path) -> None:
 class Tracing:
     """Trace of one rank, from the moment at which all ranks are connected."""
 
-    def __init__(self, strategy: Strategy, folder: Path, began_at: float) -> None:
+    def __init__(self, group: RunGroup, folder: Path, began_at: float) -> None:
         """began_at: seconds of `time.perf_counter()` that the rank's events count from. Collective:
         the clocks of several machines are compared."""
-        self._strategy, self._folder = strategy, folder
+        self._group, self._folder = group, folder
         self._began_ns = int(began_at * 1e9)
         self._spans: SpanRecorder | None = SpanRecorder()
-        self._readings = [strategy.clock()]
-        strategy.trace(self._spans)
+        self._readings = [group.clock()]
+        group.trace(self._spans)
 
     def compare_clocks(self) -> None:
         """Compare the clocks again, at the end: drift is taken as linear. Collective; later spans
         are not part of the trace."""
-        self._strategy.trace(None)
-        self._readings.append(self._strategy.clock())
+        self._group.trace(None)
+        self._readings.append(self._group.clock())
 
     def write(self) -> None:
         """Write the rank's file, once."""
@@ -41,8 +41,8 @@ class Tracing:
         if spans is None:
             return
         traced = TracedRank(
-            rank=self._strategy.rank,
-            size=self._strategy.size,
+            rank=self._group.rank,
+            size=self._group.size,
             hostname=socket.gethostname(),
             process_id=os.getpid(),
             began_ns=self._began_ns,

@@ -19,7 +19,7 @@ from phalanx.gradients.bucketed_reducer import BucketedGradReducer
 from phalanx.gradients.compression.compressor import Compressor, ReduceBackend, Uncompressed
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.mpi import MPI, Overlap
-from phalanx.parallel.strategy import Batch
+from phalanx.parallel.step import Batch, StepOptions
 from phalanx.records.spans import SpanRecorder
 
 RANK, SIZE = COMM_WORLD.Get_rank(), COMM_WORLD.Get_size()
@@ -107,10 +107,15 @@ def trained(
     """The parameters after some steps, which the ranks have summed and counted as they say."""
     world = World.create(timeout_s=8, link=link)
     strategy = MPI(
-        world, method=method, compressor=compressor, overlap=overlap, bucket_bytes=bucket_bytes
+        world,
+        method=method,
+        compressor=compressor,
+        overlap=overlap,
+        bucket_bytes=bucket_bytes,
+        step_options=StepOptions(accumulate=accumulate),
     )
-    strategy.num_accumulated = accumulate
-    spans = strategy.spans = SpanRecorder()
+    spans = SpanRecorder()
+    strategy.group.trace(spans)
     net = model(RANK)
     strategy.prepare(net, RULE)
     traffic = world.group.traffic = TrafficCounter()
@@ -177,7 +182,8 @@ def check_reaching_nothing() -> None:
     lost = torch.zeros((), dtype=torch.float64, requires_grad=True)
     before = net.second.bias.detach().clone()
     loss = lost * 1.0 if RANK == 0 else nn.functional.cross_entropy(net(some.inputs), some.targets)
-    strategy.update(loss, 1)
+    strategy.backward_and_reduce(loss, 1.0)
+    strategy.update()
     assert RANK or net.second.bias.grad is not None
     assert SIZE == 1 or not torch.equal(net.second.bias, before)
     biases = COMM_WORLD.allgather(net.second.bias.detach().numpy().tobytes())
@@ -202,7 +208,7 @@ def strategy_with(compressor: Compressor | None = None, timeout_s: float = 60) -
     net = model(0)
     strategy.prepare(net, RULE)
     strategy.step(batch(0, own_part()))
-    strategy.barrier()
+    strategy.group.barrier()
     return strategy, net
 
 

@@ -78,7 +78,7 @@ def run(model: Any, kind: Any, folder: Path) -> None:
         writer=writer,
         began_at=time.perf_counter(),
     )
-    rows = strategy.gather(run_epoch(work, 0).values())
+    rows = strategy.group.gather(run_epoch(work, 0).values())
     writer.close()
     tensors = {k: v.detach().clone() for k, v in network.named_parameters()}
     if rows is not None:
@@ -86,7 +86,7 @@ def run(model: Any, kind: Any, folder: Path) -> None:
         counted = [sum(getattr(rank, name) for rank in totals) for name in COUNTED]
         tensors["totals"] = torch.tensor(counted, dtype=torch.float64)
     save_file(tensors, folder / f"{model}-{kind}-{strategy.rank}.safetensors")
-    strategy.barrier()
+    strategy.group.barrier()
     strategy.close()
 
 

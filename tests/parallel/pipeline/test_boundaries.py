@@ -7,7 +7,7 @@ from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.padding import pad_batch
-from phalanx.parallel.strategy import IGNORED
+from phalanx.parallel.step import IGNORED
 
 
 def test_gpt() -> None:

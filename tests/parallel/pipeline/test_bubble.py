@@ -8,7 +8,7 @@ from phalanx.parallel.pipeline.bubble import bubble_formula, ideal_bubble, measu
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.orders import Action
 from phalanx.parallel.pipeline.timeline import simulate
-from phalanx.parallel.strategy import TimedAction
+from phalanx.parallel.step import TimedAction
 
 
 @given(st.sampled_from(["gpipe", "1f1b"]), st.integers(1, 6), st.integers(0, 12))

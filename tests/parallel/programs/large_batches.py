@@ -29,7 +29,8 @@ from phalanx.parallel.pipeline.staged import Staged
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
-from phalanx.parallel.strategy import Batch, Strategy
+from phalanx.parallel.step import Batch, StepOptions
+from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
 
 STEPS = 8  # of on_mesh's, whose fourth has two samples alone
@@ -42,6 +43,12 @@ class Learning:
     clip_norm: float | None = None
     label_smoothing: float = 0.0
     has_bad_step: bool = False
+
+    @property
+    def step_options(self) -> StepOptions:
+        return StepOptions(
+            clip_norm=self.clip_norm, label_smoothing=self.label_smoothing, skips_nonfinite=True
+        )
 
 
 LARS = Learning(
@@ -67,8 +74,6 @@ ALL = {"lars": LARS, "lamb": LAMB, "clipped": CLIPPED, "smoothed": SMOOTHED}
 
 def trained(strategy: Strategy, case: Case, learning: Learning, seed: int) -> dict[str, Tensor]:
     """Closes nothing. A bad step has a sample that is not finite, the last one of its batch."""
-    strategy.label_smoothing = learning.label_smoothing
-    strategy.clip_norm, strategy.skips_nonfinite_gradients = learning.clip_norm, True
     strategy.prepare(case.build(seed), learning.rule)
     if strategy.role == "server":
         strategy.serve(STEPS)
@@ -88,7 +93,7 @@ def make_step(strategy: Strategy, case: Case, learning: Learning, step: int) -> 
         batch = spoiled(batch)
     result = strategy.step(batch)
     if result.is_skipped:
-        assert f"step {step}: gradients are not finite: rank" in strategy.why_skipped
+        assert f"step {step}: gradients are not finite: rank" in result.why_skipped
     return result.is_skipped
 
 
@@ -102,10 +107,10 @@ def world() -> World:
     return World.create(timeout_s=30)
 
 
-def meshed(mesh: Mesh, case: Case) -> Strategy:
+def meshed(mesh: Mesh, case: Case, step: StepOptions) -> Strategy:
     options = completed(case.model, case.options)
     if mesh.pp == 1:
-        return OnMesh(world(), mesh, model=case.model, options=options)
+        return OnMesh(world(), mesh, model=case.model, options=options, step_options=step)
     return Staged(
         world(),
         mesh,
@@ -113,6 +118,7 @@ def meshed(mesh: Mesh, case: Case) -> Strategy:
         options=options,
         layout=layout_of("1f1b", num_ranks=mesh.pp),
         global_batch_size=11,
+        step_options=step,
         layer_costs=[1.0] * len(list(case.build(0).children())),
     )
 
@@ -128,24 +134,35 @@ def strategies(
     probe = World.create(timeout_s=30)
     rank = probe.rank
     probe.close()
+    step = learning.step_options
     made: dict[str, Callable[[], Strategy]] = {
-        f"mesh {mesh}": (lambda mesh=mesh: meshed(mesh, case)) for mesh in meshes(ranks)
+        f"mesh {mesh}": (lambda mesh=mesh: meshed(mesh, case, step)) for mesh in meshes(ranks)
     }
     if case.model == "gpt":
         return made
-    made["zero"] = lambda: ZeroOne(world())
-    made["mpi"] = lambda: MPI(world())
-    made["gloo"] = lambda: Gloo(rank=rank, size=ranks, local_rank=rank, store=store, timeout_s=30)
+    made["zero"] = lambda: ZeroOne(world(), step_options=step)
+    made["mpi"] = lambda: MPI(world(), step_options=step)
+    made["gloo"] = lambda: Gloo(
+        rank=rank, size=ranks, local_rank=rank, store=store, timeout_s=30, step_options=step
+    )
     if learning is SMOOTHED:
-        made["shared"] = lambda: Shared(world())
-        made["server"] = lambda: Server(world(), servers=1, mode="synchronous", staleness=0)
+        made["shared"] = lambda: Shared(world(), step_options=step)
+        made["server"] = lambda: Server(
+            world(), servers=1, mode="synchronous", staleness=0, step_options=step
+        )
     return made
 
 
 def check_bad_steps_of_local(case: Case) -> None:
     """A rank that trains by itself skips by itself."""
-    strategy = Local(world(), steps=3, outer_optimizer="average", outer_lr=1.0, outer_momentum=0.0)
-    strategy.skips_nonfinite_gradients = True
+    strategy = Local(
+        world(),
+        steps=3,
+        outer_optimizer="average",
+        outer_lr=1.0,
+        outer_momentum=0.0,
+        step_options=StepOptions(skips_nonfinite=True),
+    )
     strategy.prepare(case.build(3), SMOOTHED.rule)
     skipped = [step for step in range(STEPS) if make_step(strategy, case, SMOOTHED, step)]
     assert skipped == [BAD_STEP] * (strategy.rank == strategy.size - 1)
@@ -166,7 +183,7 @@ def main(folder: str) -> None:
         for name, learning in ALL.items():
             if case is gpt and learning is not LAMB:
                 continue
-            truth = trained(Sequential(), case, learning, seed=3)
+            truth = trained(Sequential(learning.step_options), case, learning, seed=3)
             path = str(Path(folder) / f"{case.model}-{name}")
             made = strategies(size, learning, case, dist.FileStore(path, size))
             for words, make in made.items():

@@ -21,7 +21,8 @@ from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh, parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.strategy import IGNORED, Batch, Strategy
+from phalanx.parallel.step import IGNORED, Batch, StepOptions
+from phalanx.parallel.strategy import Strategy
 
 SIZES = [11, 11, 7, 2] * 5  # two samples: fewer than ranks
 ADAM = OptimizerConfig(name="adam", learning_rate=1e-2, weight_decay=0.01)
@@ -79,7 +80,7 @@ def trained(strategy: Strategy, case: Case, rule: OptimizerConfig, seed: int) ->
     strategy.prepare(case.build(seed), rule)
     for step in range(len(SIZES)):
         batch = case.batch(step, strategy.data_rank, strategy.data_size)
-        before = strategy.traffic()
+        before = strategy.group.traffic()
         result = strategy.step(batch)
         check_traffic(strategy, before, SIZES[step])
         if strategy.counts_samples and batch.num_samples:
@@ -106,7 +107,7 @@ def assert_memory(strategy: Strategy) -> None:
 
 def check_traffic(strategy: Strategy, before: tuple[int, int] | None, batch_size: int) -> None:
     """The step has moved what the formulas say, to the byte; gloo does not count."""
-    after, expected = strategy.traffic(), strategy.expected(batch_size)
+    after, expected = strategy.group.traffic(), strategy.expected(batch_size)
     if after is not None and before is not None and expected is not None:
         moved = (after[0] - before[0], after[1] - before[1])
         said = (expected.sent_bytes, expected.received_bytes)
@@ -140,8 +141,8 @@ def main(backend: str, *words: str) -> None:
                 backend="gloo" if backend == "gloo" else "mpi",
                 zero_stage=2 if "stage2" in words else 3,
                 sequence_parallel="sequence" in words,
+                step_options=StepOptions(accumulate=3 if "accumulate" in words else 1),
             )
-            strategy.num_accumulated = 3 if "accumulate" in words else 1
             found = trained(strategy, case, rule, seed=3 + rank)
             compare(found, truth, f"{case.model} on {mesh}, rank {rank}")
             strategy.close()

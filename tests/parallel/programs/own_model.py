@@ -21,7 +21,8 @@ from phalanx.parallel.mpi import MPI
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.server import Server
 from phalanx.parallel.shared import Shared
-from phalanx.parallel.strategy import Batch, Strategy
+from phalanx.parallel.step import Batch
+from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
 from phalanx.torch_backend.store import open_store
 
@@ -104,14 +105,14 @@ def run(name: str) -> None:
             strategy.step(batch(step, strategy.data_rank, strategy.data_size))
     strategy.finish_epoch()
     own = strategy.model[2].running_mean.tolist()
-    counts = strategy.gather([*own, float(strategy.role == "worker")])
+    counts = strategy.group.gather([*own, float(strategy.role == "worker")])
     strategy.synchronize_buffers()
     after = state_of(strategy)
     for key in ("1.weight", "1.bias", "3.mask", "3.scale"):
         assert torch.equal(after[key], truth[key]), f"{name}: {key} has changed"
     assert not torch.equal(after["5.weight"], truth["5.weight"]), f"{name}: nothing was trained"
     flat = torch.cat([value.flatten().double() for value in after.values()])
-    rows = strategy.gather(flat.tolist())
+    rows = strategy.group.gather(flat.tolist())
     if rows is not None and counts is not None:
         assert all(row == rows[0] for row in rows), f"{name}: ranks differ"
         table = torch.tensor([row[:-1] for row in counts if row[-1]])
@@ -119,7 +120,7 @@ def run(name: str) -> None:
         expected = table[0] if name == "gloo" else table.mean(0)  # as DDP does
         assert torch.allclose(after["2.running_mean"], expected, atol=1e-6)
         print(f"{name} is right", flush=True)
-    strategy.barrier()
+    strategy.group.barrier()
     strategy.close()
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.server import Mode, Server
-from phalanx.parallel.strategy import Batch, UpdateTimes
+from phalanx.parallel.step import Batch
 
 STEPS, SLOW_S = 12, 0.05
 CASES: tuple[tuple[int, Mode, int], ...] = (
@@ -45,9 +45,9 @@ class Timed(Server):
         super().serve(num_steps)
         self.busy = (time.process_time() - used) / (time.monotonic() - began)
 
-    def update(self, loss_sum: Tensor, global_targets: int) -> UpdateTimes:
+    def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:
         self.pushed.append(time.monotonic())
-        return super().update(loss_sum, global_targets)
+        return super().exchange(batch, computed_at, is_updated=is_updated)
 
 
 def batches(strategy: Server) -> Iterator[Batch]:
@@ -66,7 +66,7 @@ def train(world: World, mode: Mode, staleness: int, servers: int, is_slow: bool)
     torch.manual_seed(strategy.rank)
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
     strategy.prepare(model, OptimizerConfig(name="adam", learning_rate=0.01))
-    strategy.barrier()
+    strategy.group.barrier()
     if strategy.role == "server":
         strategy.serve(STEPS)
     else:
@@ -75,7 +75,7 @@ def train(world: World, mode: Mode, staleness: int, servers: int, is_slow: bool)
             time.sleep(SLOW_S if is_slow else 0)
             strategy.step(batch)
     strategy.finish_epoch()
-    strategy.barrier()
+    strategy.group.barrier()
     return strategy
 
 
@@ -133,7 +133,7 @@ def late() -> None:
     world = World.create(timeout_s=30)
     strategy = Timed(world, servers=1, mode="bounded", staleness=0)
     strategy.prepare(nn.Linear(6, 3).double(), OptimizerConfig(name="sgd", learning_rate=0.01))
-    strategy.barrier()
+    strategy.group.barrier()
     world.group.timeout_s = 1
     try:
         if strategy.role == "server":

@@ -17,7 +17,7 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.shared import Shared
-from phalanx.parallel.strategy import Batch
+from phalanx.parallel.step import Batch
 
 ADAM = OptimizerConfig(name="adam", learning_rate=0.1)
 
@@ -36,27 +36,31 @@ class Model(nn.Module):
         return (self.weight @ x).sum()
 
 
+def update(strategy: Shared, loss_sum: Tensor) -> None:
+    strategy.backward_and_reduce(loss_sum, 1 / 10)
+    assert strategy.update()
+
+
 def once(strategy: Shared, model: Model) -> None:
     first = Model(0)
     for parameter, wanted in zip(model.parameters(), first.parameters(), strict=True):
         assert torch.equal(parameter, wanted), "not the weights of rank 0"
         assert not parameter.requires_grad or parameter.data_ptr() % 64 == 0
     writer = strategy.size - 1
-    strategy.barrier()
+    strategy.group.barrier()
     if strategy.rank == writer:
         with torch.no_grad():
             model.weight[3, 5] = 42.0
             strategy.optimizer.state[model.weight]["exp_avg"][1, 2] = 24.0
-    strategy.barrier()
+    strategy.group.barrier()
     assert model.weight[3, 5] == 42.0
     assert strategy.optimizer.state[model.weight]["exp_avg"][1, 2] == 24.0
-    strategy.barrier()
+    strategy.group.barrier()
 
     before = model.unused.detach().clone()
     for step in (1, 2):
         strategy.clear_gradients()
-        times = strategy.update(model(torch.full((100,), strategy.rank + 1.0)), 10)
-        assert times.backward_s > 0
+        update(strategy, model(torch.full((100,), strategy.rank + 1.0)))
         assert strategy.optimizer.state[model.weight]["step"] == step
     moments = strategy.optimizer.state[model.weight]["exp_avg"]
     total = strategy.size * (strategy.size + 1) / 2 / 10  # the gradient of every weight
@@ -66,19 +70,19 @@ def once(strategy: Shared, model: Model) -> None:
     optimizer = strategy.optimizer
     saved = copy.deepcopy(optimizer.state_dict())
     places = {p: state["exp_avg"].data_ptr() for p, state in optimizer.state.items()}
-    strategy.barrier()
+    strategy.group.barrier()
     strategy.clear_gradients()
-    strategy.update(model(torch.ones(100)), 10)
+    update(strategy, model(torch.ones(100)))
     assert not torch.equal(moments, saved["state"][0]["exp_avg"])
-    strategy.barrier()
+    strategy.group.barrier()
     optimizer.load_state_dict(saved)
-    strategy.barrier()
+    strategy.group.barrier()
     assert torch.equal(moments, saved["state"][0]["exp_avg"])
     assert optimizer.state[model.weight]["step"] == 2
     assert places == {p: state["exp_avg"].data_ptr() for p, state in optimizer.state.items()}
 
     kept = model.weight.detach().clone()
-    strategy.barrier()
+    strategy.group.barrier()
     strategy.close()
     assert torch.equal(model.weight, kept), "the model keeps its parameters"
 
@@ -93,7 +97,7 @@ def refused() -> None:
     targets = torch.tensor([1, 3])
     for step, inputs in enumerate((good, bad, good)):
         before = [parameter.detach().clone() for parameter in model.parameters()]
-        strategy.barrier()
+        strategy.group.barrier()
         try:
             strategy.step(Batch(inputs, targets, 2, 2 * strategy.size, step))
         except UserError as error:
@@ -103,7 +107,7 @@ def refused() -> None:
         else:
             assert step != 1
             assert not torch.equal(model.weight, before[0])
-        strategy.barrier()
+        strategy.group.barrier()
     assert strategy.optimizer.state[model.weight]["step"] == 2
     model.weight.grad, model.bias.grad = bad[:1].expand(4, 3), torch.ones(4)
     try:
@@ -120,7 +124,7 @@ def late(strategy: Shared, model: Model) -> None:
         time.sleep(6)
         os._exit(0)
     try:
-        strategy.update(model(torch.ones(100)), 10)
+        update(strategy, model(torch.ones(100)))
     except WaitTimeoutError as error:
         print(f"rank {strategy.rank} says: {error}", flush=True)
     time.sleep(4)  # keep the launcher from ending the others before they have spoken

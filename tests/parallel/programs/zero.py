@@ -12,16 +12,17 @@ from phalanx.comm.world import World
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelOptions
 from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.strategy import Batch, Strategy
+from phalanx.parallel.step import Batch
+from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
 
 
 def step_of(strategy: Strategy, generator: torch.Generator) -> tuple[int, int] | None:
     """Bytes that one step of the whole MLP sends and receives."""
-    before = strategy.traffic()
+    before = strategy.group.traffic()
     inputs = torch.rand(4, 1, 28, 28, generator=generator)
     strategy.step(Batch(inputs, torch.zeros(4, dtype=torch.int64), 4, 4 * strategy.size, 0))
-    after = strategy.traffic()
+    after = strategy.group.traffic()
     return after and before and (after[0] - before[0], after[1] - before[1])
 
 
@@ -39,7 +40,7 @@ def check_costs(strategy: ZeroOne) -> None:
     state = strategy.state_bytes()
     assert abs(sum(state) / expected.state_bytes - 1) < 0.1, f"{state}, not {expected}"
     whole = 8 * sum(parameter.numel() for parameter in model.parameters())
-    rows = strategy.gather([state.optimizer])
+    rows = strategy.group.gather([state.optimizer])
     if rows is not None:
         assert whole <= sum(row[0] for row in rows) < whole + 100, "each state on one rank"
 

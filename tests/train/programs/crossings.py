@@ -89,7 +89,7 @@ def save(folder: Path, strategy: Strategy, case: Case, epoch: int = 1) -> Path:
         return save_sharded(folder, strategy, manifest)
     if strategy.rank == 0:
         save_checkpoint(folder, strategy.model, strategy.optimizer, manifest)
-    strategy.barrier()
+    strategy.group.barrier()
     return folder / f"epoch-{epoch:04d}"
 
 

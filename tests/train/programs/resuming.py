@@ -17,7 +17,8 @@ import torch
 
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect
-from phalanx.parallel.strategy import Batch, StepResult, Strategy
+from phalanx.parallel.step import Batch, StepResult
+from phalanx.parallel.strategy import Strategy
 from phalanx.train import session
 from phalanx.train.config import TrainConfig
 from phalanx.train.make_strategy import make_strategy

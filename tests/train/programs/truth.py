@@ -66,7 +66,6 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     launched = None if config.strategy == "sequential" else detect(os.environ)
     strategy = make_strategy(config, launched)
     model = build_model(config.model, seed=config.seed + strategy.rank, dtype=dtype)
-    strategy.num_accumulated = config.accumulate
     strategy.prepare(model, update_rule(config, config.lr))  # gives all the weights of rank 0
     epoch = 0
     if config.resume is not None:
@@ -82,15 +81,15 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
         began_at=time.perf_counter(),
         first_epoch=epoch,
     )
-    totals = strategy.gather(run_epoch(work, epoch).values())
+    totals = strategy.group.gather(run_epoch(work, epoch).values())
     writer.close()
     if config.checkpoint_dir is not None and strategy.rank == 0:
         seal = manifest(config, epoch + 1)
         save_checkpoint(config.checkpoint_dir, strategy.model, strategy.optimizer, seal)
-    strategy.barrier()
+    strategy.group.barrier()
     events = list(read_events(rank_file(folder / name, strategy.rank)))
     losses = [e.loss_sum for e in events if isinstance(e, StepEvent)] or [0.0] * STEPS
-    rows = strategy.gather(losses)
+    rows = strategy.group.gather(losses)
     tensors = {k: v.detach().clone() for k, v in model.named_parameters()}
     theory = strategy.expected(BATCH)
     (memory,) = (e for e in events if isinstance(e, MemoryEvent))
@@ -106,7 +105,7 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
         tensors["losses"] = torch.tensor(rows, dtype=torch.float64).sum(0)
         tensors["totals"] = torch.tensor(totals, dtype=torch.float64)
     save_file(tensors, folder / f"{name}-{strategy.rank}.safetensors")
-    strategy.barrier()
+    strategy.group.barrier()
     strategy.close()
 
 

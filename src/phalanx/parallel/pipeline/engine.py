@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,22 +23,7 @@ from phalanx.parallel.pipeline.padding import pad_batch
 from phalanx.parallel.pipeline.prediction import Predictor
 from phalanx.parallel.pipeline.stages import Recorder, TimedStage
 from phalanx.parallel.pipeline.traffic import StepTraffic, step_traffic
-from phalanx.parallel.strategy import IGNORED, TimedAction, cross_entropy_sum
-
-
-class PipelineResult(NamedTuple):
-    """Result of one step."""
-
-    loss_sum: float
-    """Over all targets; 0 on ranks without the last stage."""
-
-    logits: Tensor | None
-    """(n, …, classes), without the samples that filled up; None on ranks without the last stage."""
-
-    forward_s: float
-    backward_s: float
-    communication_s: float
-    """What the step took beyond this rank's own work: waiting, sending, receiving."""
+from phalanx.parallel.step import IGNORED, StepResult, TimedAction, cross_entropy_sum
 
 
 class Pipeline:
@@ -105,13 +89,15 @@ class Pipeline:
 
     def step(
         self, inputs: Tensor, targets: Tensor, weight: float, *, number: int = 0
-    ) -> PipelineResult:
+    ) -> StepResult:
         """Run forward and backward of one batch: adds the gradients of weight · the sum of its
         losses.
 
         inputs: (n, …), targets: (n,) or (n, T), the same on every rank; n from 1 to `num_samples`.
         What is missing is filled up with borrowed samples that count for nothing.
         number: of the step, for `actions`.
+        Returns: the loss and the logits on ranks with the last stage; as communication what the
+                 step took beyond this rank's own work: waiting, sending, receiving.
         Raises: ValueError when the samples do not fit the stages.
         """
         given, wanted = pad_batch(inputs, targets, self.num_samples, self._boundaries[0])
@@ -126,7 +112,7 @@ class Pipeline:
         backward_s = self._recorder.seconds_of("backward", "input gradient", "weight gradient")
         logits = torch.cat(self._logits)[: len(inputs)] if self.is_last else None
         self._logits = []
-        return PipelineResult(
+        return StepResult(
             self._loss_sum, logits, forward_s, backward_s, max(0.0, step_s - forward_s - backward_s)
         )
 

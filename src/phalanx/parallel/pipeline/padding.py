@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from phalanx.parallel.pipeline.boundaries import Boundary
-from phalanx.parallel.strategy import IGNORED
+from phalanx.parallel.step import IGNORED
 
 
 def pad_batch(

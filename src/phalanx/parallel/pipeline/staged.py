@@ -3,7 +3,6 @@ axes."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -13,10 +12,8 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
 from phalanx.models.options import DataShape, ModelName, ModelOptions
-from phalanx.parallel.engine import Backend
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.on_mesh import OnMesh
-from phalanx.parallel.over_mpi import running_statistics
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.costing import shared_costs
@@ -26,7 +23,8 @@ from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
 from phalanx.parallel.sharding import reshard_parameters
-from phalanx.parallel.strategy import Batch, StepResult, TimedAction, storage_bytes
+from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes
+from phalanx.parallel.world_group import Backend, running_statistics
 from phalanx.records.schema import ExpectedCosts
 
 RECORDED_STEPS = (4, 5)
@@ -52,6 +50,7 @@ class Staged(OnMesh):
         backend: Backend = "mpi",
         zero_stage: int = 3,
         sequence_parallel: bool = False,
+        step_options: StepOptions | None = None,
         layer_costs: Sequence[float] | None = None,
     ) -> None:
         """layout: of as many ranks as the axis pp has.
@@ -64,6 +63,7 @@ class Staged(OnMesh):
             backend=backend,
             zero_stage=zero_stage,
             sequence_parallel=sequence_parallel,
+            step_options=step_options,
         )
         self._layout, self._layer_costs = layout, layer_costs
         self._steps_made = 0
@@ -91,8 +91,8 @@ class Staged(OnMesh):
             [sample, *ends, outputs[-1]],
             micro_batch_size=self._micro_batch_size,
             group=self._devices["pp"].get_group(),
-            clock_offset_s=self.clock().offset_ns / 1e9,
-            label_smoothing=self.label_smoothing,
+            clock_offset_s=self.group.clock().offset_ns / 1e9,
+            label_smoothing=self.options.label_smoothing,
         )
         return join_stages(self._stages)
 
@@ -143,22 +143,11 @@ class Staged(OnMesh):
 
     # -- a step ------------------------------------------------------------------------------
 
-    def step(self, batch: Batch) -> StepResult:
-        self._batch = batch
-        self.clear_gradients()
+    def compute_gradients(self, batch: Batch) -> StepResult:
         self._steps_made += 1
-        weight = self.loss_weight(batch.global_targets)
+        weight = self.loss_weight(batch)
         result = self._pipeline.step(batch.inputs, batch.targets, weight, number=batch.step)
-        began = time.perf_counter()
-        reduced_s = self._update_parameters() - began
-        return StepResult(
-            result.loss_sum,
-            result.logits,
-            result.forward_s,
-            result.backward_s,
-            result.communication_s + reduced_s,
-            is_skipped=self.is_skipped,
-        )
+        return result._replace(communication_s=result.communication_s + self._reduce())
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         logits = self._pipeline.predict(inputs)
@@ -169,7 +158,7 @@ class Staged(OnMesh):
     def actions(self) -> Sequence[TimedAction]:
         return self._pipeline.actions() if self._steps_made in RECORDED_STEPS else ()
 
-    def expected(self, global_batch_size: int) -> ExpectedCosts | None:  # noqa: ARG002
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return expected bytes where pp is the only axis; the bubble in any case."""
         bubble = ideal_bubble(self._layout)
         if self._mesh.size > self._mesh.pp:

@@ -12,7 +12,7 @@ from torch import Tensor, device, nn
 from torch.distributed.pipelining import PipelineStage
 
 from phalanx.parallel.pipeline.orders import Kind
-from phalanx.parallel.strategy import TimedAction
+from phalanx.parallel.step import TimedAction
 
 
 def stage_of(model: nn.Sequential, layers: range) -> nn.Sequential:

@@ -23,7 +23,7 @@ from phalanx.parallel.pipeline.engine import Pipeline
 from phalanx.parallel.pipeline.layout import PipelineLayout, layout_of
 from phalanx.parallel.pipeline.orders import Action, orders_of
 from phalanx.parallel.pipeline.stages import join_stages, stage_of
-from phalanx.parallel.strategy import cross_entropy_sum
+from phalanx.parallel.step import cross_entropy_sum
 
 NUM_STEPS = 20
 BATCH, SMALL = 13, 2  # neither a number of ranks nor one of micro-batches divides 13

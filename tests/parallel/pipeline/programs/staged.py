@@ -18,7 +18,7 @@ from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.pipeline.layout import layout_of
 from phalanx.parallel.pipeline.staged import RECORDED_STEPS, Staged
-from phalanx.parallel.strategy import IGNORED, Batch
+from phalanx.parallel.step import IGNORED, Batch
 
 RULES = {
     adam: OptimizerConfig(name="adam", learning_rate=0.01),
@@ -55,7 +55,7 @@ def train(word: str, truth: Truth) -> None:
     )
     losses = []
     for step in range(len(truth.losses)):
-        before = strategy.traffic()
+        before = strategy.group.traffic()
         part = part_of(strategy, truth, step)
         result = strategy.step(part)
         losses.append(result.loss_sum if strategy.counts_samples else 0.0)
@@ -64,7 +64,7 @@ def train(word: str, truth: Truth) -> None:
             assert len(result.logits) == len(part.inputs)
         assert bool(strategy.actions()) == (step + 1 in RECORDED_STEPS)
         check_expected(strategy, before)
-    rows = strategy.gather(losses)
+    rows = strategy.group.gather(losses)
     if rows is not None:
         sums = [sum(column) for column in zip(*rows, strict=True)]
         assert max(abs(a - b) for a, b in zip(sums, truth.losses, strict=True)) < TOLERANCE
@@ -73,7 +73,7 @@ def train(word: str, truth: Truth) -> None:
     for parameter_name, parameter in strategy.model.named_parameters():
         farthest = (full_tensor(parameter) - names[parameter_name]).abs().max().item()
         assert farthest < TOLERANCE, f"{word}: {parameter_name} is {farthest:.1e} away"
-    held = strategy.gather([sum(p.numel() for p in strategy._shards)])
+    held = strategy.group.gather([sum(p.numel() for p in strategy._shards)])
     copies = mesh.dp if mesh.tp == 1 else None
     if held is not None and copies is not None:
         total = sum(parameter.numel() for parameter in names.values())
@@ -97,7 +97,7 @@ def check_expected(strategy: Staged, before: tuple[int, int]) -> None:
     """Bytes counted = bytes of the formula, from the first step on."""
     expected = strategy.expected(BATCH)
     assert 0 < expected.bubble < 0.5
-    after = strategy.traffic()
+    after = strategy.group.traffic()
     if expected.sent_bytes is not None:
         assert (after[0] - before[0], after[1] - before[1]) == (
             expected.sent_bytes,

@@ -1,0 +1,111 @@
+"""The ranks of a run outside of the mathematics: what they tell each other, count and record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from torch import nn
+
+from phalanx.comm.flight_recorder import FlightRecorder
+from phalanx.comm.group import Group
+from phalanx.records.spans import ClockReading, SpanRecorder, now_ns
+
+
+class RunGroup(ABC):
+    """All ranks of a run, as one of them sees them.
+
+    Methods are collective unless they say otherwise: all ranks call the same ones in the same
+    order.
+    """
+
+    library: str | None = None
+    """The MPI library in use and its version."""
+    node: int = 0
+    """Number of this rank's node."""
+    spans: SpanRecorder | None = None
+    """Where events are traced."""
+
+    def __init__(self, *, rank: int, size: int, local_rank: int) -> None:
+        self.rank, self.size, self.local_rank = rank, size, local_rank
+
+    @abstractmethod
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+
+    @abstractmethod
+    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
+        """Return every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
+
+    @abstractmethod
+    def share(self, text: str) -> str:
+        """Broadcast rank 0's `text`."""
+
+    @abstractmethod
+    def synchronize_buffers(self, model: nn.Module) -> None:
+        """Give all ranks the same buffers: statistics of batch norm are the mean over the ranks
+        that see samples, others are rank 0's."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group."""
+
+    def clock(self) -> ClockReading:
+        """Return the offset of this rank's clock from rank 0's."""
+        return ClockReading(at_ns=now_ns(), offset_ns=0)
+
+    def traffic(self) -> tuple[int, int] | None:
+        """Return the bytes sent and received for training so far; None: not counted. Not
+        collective."""
+        return None
+
+    def recorders(self) -> Sequence[FlightRecorder]:
+        """Return the recorders of this rank's worlds, one for each. Not collective."""
+        return ()
+
+    def trace(self, spans: SpanRecorder | None) -> None:
+        """Record events from now on in `spans`; None: nowhere. Not collective."""
+        self.spans = spans
+        for recorder in self.recorders():
+            recorder.trace(spans)
+
+    @property
+    def is_node_leader(self) -> bool:
+        """Return whether this rank is its node's in `node_leaders`: the first that is given
+        samples."""
+        return self.local_rank == 0
+
+    def node_leaders(self) -> Group | None:
+        """Return a new group of one rank of each node, for a thread of its own; None: there is one
+        node, or this rank is none of these. Collective over those ranks."""
+        return None
+
+    def checkpoint_group(self) -> Group | None:
+        """Return a group of all ranks that brings checkpoints to rank 0; None where no rank has
+        anything that rank 0 lacks. Collective the first time."""
+        return None
+
+
+class SingleRank(RunGroup):
+    """One process, which has nobody to wait for."""
+
+    def __init__(self) -> None:
+        super().__init__(rank=0, size=1, local_rank=0)
+
+    def barrier(self) -> None:
+        pass
+
+    def gather(self, values: Sequence[float]) -> list[list[float]]:
+        return [list(values)]
+
+    def share(self, text: str) -> str:
+        return text
+
+    def synchronize_buffers(self, model: nn.Module) -> None:
+        pass
+
+    def traffic(self) -> tuple[int, int]:
+        return 0, 0
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,171 @@
+"""The ranks of a `World`, over MPI; where asked for, with `torch.distributed` on the same ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from phalanx.comm.clock import estimate_offset
+from phalanx.comm.flight_recorder import FlightRecorder
+from phalanx.comm.group import Group
+from phalanx.comm.traffic import TrafficCounter
+from phalanx.comm.world import World
+from phalanx.parallel.run_group import RunGroup
+from phalanx.records.spans import ClockReading
+from phalanx.torch_backend.store import open_store
+from phalanx.torch_backend.tensors import buffer_of
+
+Backend = Literal["mpi", "gloo"]
+
+
+class WorldGroup(RunGroup):
+    """The ranks of a `World`, which it closes.
+
+    With `torch_backend` they are also those of the default group of `torch.distributed`, which
+    carries the training; the world then serves what is no part of it. Closing ends both.
+    """
+
+    def __init__(
+        self, world: World, *, first_worker: int = 0, torch_backend: Backend | None = None
+    ) -> None:
+        """first_worker: ranks before it are servers, which are given no samples.
+        torch_backend: `mpi` counts what it sends, `gloo` does not.
+
+        Raises: RuntimeError when torch.distributed has a default group already.
+        """
+        super().__init__(rank=world.rank, size=world.size, local_rank=world.local_rank)
+        self.world, self._first_worker = world, first_worker
+        self.library, self.node = world.library, world.group.nodes[world.rank]
+        self._torch_backend = torch_backend
+        self._traffic: TrafficCounter | None = None
+        self._checkpoint_group: Group | None = None
+        if torch_backend is not None:
+            _init_torch(world, torch_backend)
+            self._traffic = _count() if torch_backend == "mpi" else None
+
+    def barrier(self) -> None:
+        self.world.barrier("the barrier of the epoch")
+
+    def gather(self, values: Sequence[float]) -> list[list[float]] | None:
+        rows = self.world.gather(np.array(values, dtype=np.float64))
+        return None if rows is None else rows.tolist()
+
+    def share(self, text: str) -> str:
+        return self.world.share(text)
+
+    def clock(self) -> ClockReading:
+        return estimate_offset(self.world.group)
+
+    @torch.no_grad()
+    def synchronize_buffers(self, model: nn.Module) -> None:
+        statistics = running_statistics(model)
+        if statistics:
+            weight = 1.0 if self.rank >= self._first_worker else 0.0
+            flat = torch.cat([tensor.flatten().double() for tensor in statistics]) * weight
+            self.world.all_reduce(flat.numpy())
+            flat /= self.size - self._first_worker
+            parts = flat.split([tensor.numel() for tensor in statistics])
+            for tensor, part in zip(statistics, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+        known = {id(tensor) for tensor in statistics}
+        others = [buffer for buffer in model.buffers() if id(buffer) not in known]
+        broadcast_tensors(self.world.group, others)
+
+    def traffic(self) -> tuple[int, int] | None:
+        counted = self.world.traffic if self._torch_backend is None else self._traffic
+        return None if counted is None else (counted.sent_bytes, counted.received_bytes)
+
+    def recorders(self) -> Sequence[FlightRecorder]:
+        if self._torch_backend is None:
+            return (self.world.recorder,)
+        group: Any = dist.group.WORLD
+        session = getattr(group, "session", None)
+        return (self.world.recorder, *(() if session is None else (session.world.recorder,)))
+
+    @property
+    def is_node_leader(self) -> bool:
+        return self.rank in self._first_rank_of_each_node()
+
+    def node_leaders(self) -> Group | None:
+        first = self._first_rank_of_each_node()
+        if len(first) == 1 or self.rank not in first:
+            return None
+        return self._uncounted(first, "one of each node")
+
+    def checkpoint_group(self) -> Group | None:
+        if self._checkpoint_group is None and self.size > 1:
+            self._checkpoint_group = self._uncounted(range(self.size), "checkpoints")
+        return self._checkpoint_group
+
+    def close(self) -> None:
+        if self._torch_backend is not None:
+            dist.destroy_process_group()
+        if self._checkpoint_group is not None:
+            self._checkpoint_group.close()
+            self._checkpoint_group = None
+        self.world.close()
+
+    def _first_rank_of_each_node(self) -> list[int]:
+        """Return the first rank of each node that is given samples, where there is one."""
+        first: dict[int, int] = {}
+        for rank in range(self._first_worker, self.size):
+            first.setdefault(self.world.group.nodes[rank], rank)
+        return sorted(first.values())
+
+    def _uncounted(self, ranks: Sequence[int], name: str) -> Group:
+        """Return a new group of `ranks` whose messages are not counted as training."""
+        group = self.world.group.subgroup(ranks, name=name)
+        group.traffic = None
+        return group
+
+
+def _init_torch(world: World, backend: Backend) -> None:
+    timeout = timedelta(seconds=world.timeout_s)
+    if backend == "mpi":
+        dist.init_process_group("mpi", timeout=timeout)
+        return
+    store = open_store(world, timeout)
+    dist.init_process_group(
+        "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timeout
+    )
+
+
+def _count() -> TrafficCounter:
+    """Count what backend mpi sends from now on, in this group and in groups made of it."""
+    group: Any = dist.group.WORLD
+    if group.traffic is None:
+        group.traffic = TrafficCounter()
+    traffic: TrafficCounter = group.traffic
+    return traffic
+
+
+@torch.no_grad()
+def broadcast_tensors(group: Group, tensors: Iterable[Tensor]) -> None:
+    """Give every rank the values of rank 0, whatever their type. Collective."""
+    for tensor in tensors:
+        values = tensor.detach().contiguous()
+        group.broadcast(buffer_of(values.reshape(-1).view(torch.uint8)), root=0)
+        if values.data_ptr() != tensor.data_ptr():
+            tensor.copy_(values)
+
+
+def broadcast_untrained(group: Group, model: nn.Module) -> None:
+    """Give every rank the frozen parameters and the buffers of rank 0. Collective."""
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    broadcast_tensors(group, [*frozen, *model.buffers()])
+
+
+def running_statistics(model: nn.Module) -> list[Tensor]:
+    """Return batch norm's means and variances of the samples that this rank has seen."""
+    return [
+        tensor
+        for module in model.modules()
+        for tensor in (getattr(module, "running_mean", None), getattr(module, "running_var", None))
+        if isinstance(tensor, Tensor)
+    ]
