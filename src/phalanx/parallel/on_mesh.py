@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
 from phalanx.comm.layout import share_of
@@ -30,9 +31,8 @@ from phalanx.parallel.costs import (
     tensor_parallel_traffic,
     traffic_formula,
 )
-from phalanx.parallel.device_mesh import device_mesh
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
-from phalanx.parallel.mesh import Mesh
+from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.optimizer import torch_optimizer
 from phalanx.parallel.sharding import (
     reshard_parameters,
@@ -77,7 +77,7 @@ class OnMesh(Strategy):
         self._world, self.collective = world, f"torch.distributed on {backend}"
         self._mesh, self._name, self._model_options = mesh, model, options
         self._zero_stage, self._sequence_parallel = zero_stage, sequence_parallel
-        self._devices = device_mesh(mesh)
+        self._devices = init_device_mesh("cpu", mesh.shape, mesh_dim_names=AXES)
         self.coordinates = mesh.coordinates(world.rank)
         self.data_rank, self.data_size = mesh.data_rank(world.rank), mesh.data_size
         self.counts_samples = self.coordinates["tp"] == 0

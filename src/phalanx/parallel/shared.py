@@ -27,6 +27,7 @@ from phalanx.gradients.reducer import dense_gradient
 from phalanx.parallel.formulas import all_reduce_formula
 from phalanx.parallel.step import Batch, StateBytes, StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.parallel.vector import check_one_dtype
 from phalanx.parallel.world_group import WorldGroup, broadcast_untrained
 from phalanx.records.schema import ExpectedCosts
 
@@ -55,12 +56,7 @@ class Shared(Strategy):
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         broadcast_untrained(self._world.group, model)
-        dtypes = {parameter.dtype for parameter in self._parameters}
-        if dtypes not in ({torch.float32}, {torch.float64}):
-            raise ValueError(
-                "the fused step needs parameters all of float32 or all of float64, not of "
-                + ", ".join(sorted(str(dtype) for dtype in dtypes))
-            )
+        check_one_dtype(self._parameters)
         sizes = [parameter.numel() for parameter in self._parameters]
         dtype = self._parameters[0].detach().numpy().dtype
         self._step = FusedOptimizerStep.join(self._world, rule, sizes, dtype)

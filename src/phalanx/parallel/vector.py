@@ -16,16 +16,21 @@ def flatten_parameters(parameters: Sequence[nn.Parameter]) -> Tensor:
 
     Raises: ValueError when they are not all of float32, or all of float64.
     """
+    check_one_dtype(parameters)
+    vector = torch.cat([parameter.detach().flatten() for parameter in parameters])
+    for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
+        parameter.data = view
+    return vector
+
+
+def check_one_dtype(parameters: Sequence[nn.Parameter]) -> None:
+    """Raise ValueError when parameters are not all of float32, or all of float64."""
     dtypes = {parameter.dtype for parameter in parameters}
     if dtypes not in ({torch.float32}, {torch.float64}):
         raise ValueError(
             "the parameters must be all of float32 or all of float64, not of "
             + ", ".join(sorted(str(dtype) for dtype in dtypes))
         )
-    vector = torch.cat([parameter.detach().flatten() for parameter in parameters])
-    for parameter, view in zip(parameters, views_of(vector, parameters), strict=True):
-        parameter.data = view
-    return vector
 
 
 def views_of(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:

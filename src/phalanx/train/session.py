@@ -171,16 +171,11 @@ def _prepare(
     global_batch_size = config.global_batch_size(strategy.size)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    schedule = schedule_of(
-        config,
-        global_batch_size=global_batch_size,
-        num_train=source.num_train,
-        start=start.schedule_start,
-    )
+    sizes = {"global_batch_size": global_batch_size, "num_train": source.num_train}
+    schedule = schedule_of(config, **sizes, start=start.schedule_start)
     strategy.prepare(model, update_rule(config, schedule.peak))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)
-        strategy.group.barrier()  # `begin` may rename the folder that slower ranks still read
     saver = None
     if config.checkpoint_dir:
         saver = CheckpointWriter(
@@ -194,7 +189,7 @@ def _prepare(
             shapes=shapes,
         )
         saver.begin()
-    slow_rank, delay_s = parse_slow_rank(config.slow_rank) if config.slow_rank else (-1, 0.0)
+    slow_rank, delay_s = parse_slow_rank(config.slow_rank or "0:0")
     context = TrainingContext(
         strategy=strategy,
         delay_s=delay_s if strategy.rank == slow_rank else 0.0,
@@ -225,6 +220,7 @@ def _resume(
         if strategy.rank == 0:
             print(line, flush=True)
     check_order(manifest, checkpoint, source.order)
+    strategy.group.barrier()  # `begin` may rename the folder that slower ranks still read
 
 
 def _started(config: TrainConfig, context: TrainingContext, num_parameters: int) -> StartedEvent:

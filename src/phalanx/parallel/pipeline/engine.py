@@ -22,7 +22,7 @@ from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.padding import pad_batch
 from phalanx.parallel.pipeline.prediction import Predictor
 from phalanx.parallel.pipeline.stages import Recorder, TimedStage
-from phalanx.parallel.pipeline.traffic import StepTraffic, step_traffic
+from phalanx.parallel.pipeline.traffic import step_traffic
 from phalanx.parallel.step import IGNORED, StepResult, TimedAction, cross_entropy_sum
 
 
@@ -132,8 +132,9 @@ class Pipeline:
         """Return this rank's actions in the last step."""
         return self._recorder.actions
 
-    def traffic(self) -> StepTraffic:
-        """Return the bytes that this rank sends and receives in a step; a few more in the first."""
+    def traffic(self) -> int:
+        """Return the bytes that this rank sends in a step, and receives; a few more in the
+        first."""
         inner = self._boundaries[1:-1]
         return step_traffic(
             self.layout, self.rank, [b.num_bytes(self.micro_batch_size) for b in inner]

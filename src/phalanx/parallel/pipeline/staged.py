@@ -166,8 +166,8 @@ class Staged(OnMesh):
         traffic = self._pipeline.traffic()
         quantities = 2 + self._quantities
         return ExpectedCosts(
-            sent_bytes=traffic.sent_bytes,
-            received_bytes=traffic.received_bytes,
+            sent_bytes=traffic,
+            received_bytes=traffic,
             traffic_formula=TRAFFIC_FORMULA,
             state_bytes=quantities * storage_bytes(self._parameters),
             state_formula=f"{quantities} · the parameters of its stages",

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from phalanx.parallel.pipeline.layout import PipelineLayout
 
 
-class StepTraffic(NamedTuple):
-    """Bytes of one rank in one step of training."""
-
-    sent_bytes: int
-    received_bytes: int
-
-
-def step_traffic(layout: PipelineLayout, rank: int, boundary_bytes: Sequence[int]) -> StepTraffic:
-    """Return the bytes over a rank's boundaries in one step.
+def step_traffic(layout: PipelineLayout, rank: int, boundary_bytes: Sequence[int]) -> int:
+    """Return the bytes that a rank sends over its boundaries in one step, and receives.
 
     Each micro-batch's activations go over each boundary between stages of different ranks, and
     gradients of the same size come back.
@@ -29,8 +21,7 @@ def step_traffic(layout: PipelineLayout, rank: int, boundary_bytes: Sequence[int
         for other, boundary in ((stage - 1, stage - 1), (stage + 1, stage)):
             if 0 <= other < layout.num_stages and layout.rank_of(other) != rank:
                 crossed += boundary_bytes[boundary]
-    both_ways = layout.micro_batches * crossed
-    return StepTraffic(both_ways, both_ways)
+    return layout.micro_batches * crossed
 
 
 TRAFFIC_FORMULA = "each boundary with another rank: m micro-batches of activations, and gradients"

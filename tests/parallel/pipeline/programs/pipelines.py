@@ -160,7 +160,7 @@ def check_traffic(before: tuple[int, int] | None, pipeline: Pipeline) -> None:
     after = moved()
     if before is not None and after is not None:
         counted = (after[0] - before[0], after[1] - before[1])
-        assert counted == pipeline.traffic(), f"{pipeline.layout}: {counted}"
+        assert counted == (pipeline.traffic(),) * 2, f"{pipeline.layout}: {counted}"
 
 
 def check_schedules() -> None:
