@@ -32,12 +32,6 @@ def readable_folders(folder: Path) -> list[Path]:
     return visible + [p for p, name in _hidden(folder, _ASIDE) if name not in names]
 
 
-def visible_name(folder: Path) -> str:
-    """Return the name under which a checkpoint was published."""
-    match = _HIDDEN.fullmatch(folder.name)
-    return match[1] if match else folder.name
-
-
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Give an empty hidden folder to fill, and publish it as `target` at the end of the block.
