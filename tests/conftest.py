@@ -1,5 +1,6 @@
 """Real ranks for tests: started by the MPI of this environment, ended whatever happens."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -68,7 +69,7 @@ class Ranks:
         timeout_s: float = 90,
         may_fail: bool = False,
     ) -> str:
-        run = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+        run = (self._interpreter, "-m", "torch.distributed.run", "--standalone")
         command = Command(words=(*run, f"--nproc-per-node={count}", str(program), *words))
         return self._run([command], timeout_s, environment, may_fail)
 
@@ -107,17 +108,27 @@ class Ranks:
         return output
 
 
-@pytest.fixture(scope="session")
-def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An interpreter that runs programs in forks of a process that has imported PyTorch."""
-    folder = tmp_path_factory.mktemp("forking")
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Two threads on a busy machine wait for each other longer than one computes."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@contextlib.contextmanager
+def forking(
+    folder: Path, *libraries: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Path]:
+    """An interpreter that runs programs in forks of a process that has imported the libraries."""
     stand_in = folder / "python"
     stand_in.write_text(f"#!{sys.executable} -IS\n{Path(python.__file__).read_text()}")
     stand_in.chmod(0o755)
+    loading = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.forking.server", str(folder / "socket")],
+        [sys.executable, "-m", "tests.forking.server", str(folder / "socket"), *libraries],
         cwd=Path(__file__).parents[1],
-        env={**os.environ, **ONE_THREAD, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
+        env={**os.environ, **ONE_THREAD, **loading, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         start_new_session=True,
@@ -128,20 +139,22 @@ def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         server.stdin.close()
 
 
+@pytest.fixture(scope="session")
+def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An interpreter that runs programs in forks of a process that has imported PyTorch."""
+    with forking(tmp_path_factory.mktemp("forking")) as stand_in:
+        yield stand_in
+
+
 @pytest.fixture
 def new_ranks(tmp_path: Path) -> Ranks:
-    """Ranks that are processes of their own from the start."""
+    """Ranks that are processes of their own from the start, as users start them."""
     return _ranks(tmp_path, Path(sys.executable))
 
 
 @pytest.fixture
-def ranks(new_ranks: Ranks) -> Ranks:
-    return new_ranks
-
-
-@pytest.fixture
-def forked_ranks(tmp_path: Path, forking_python: Path) -> Ranks:
-    """Ranks that are forks, in which PyTorch need not be imported anew."""
+def ranks(tmp_path: Path, forking_python: Path) -> Ranks:
+    """Ranks that are forks: what is tested begins after the imports."""
     return _ranks(tmp_path, forking_python)
 
 

@@ -1,10 +1,8 @@
 """Folders of the test's own: nobody's cache is read or written."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 SHARED_MNIST = Path(__file__).parents[3] / "shared" / "data" / "mnist"
 
@@ -33,12 +31,3 @@ def mnist_copy(mnist_folder: Path, tmp_path: Path) -> Path:
     for path in mnist_folder.glob("*.gz"):
         (copy / path.name).write_bytes(path.read_bytes())
     return copy
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    """Two threads on a busy machine wait for each other longer than one computes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)

@@ -1,18 +1,18 @@
 """Other people's libraries, unchanged, on backend mpi and beside it: the parameters are Gloo's.
 
 They are pinned in constraints.txt. Two ranks: the order of a sum of two does not matter, so every
-backend makes the same bits.
+backend makes the same bits. The ranks of mpiexec import the libraries themselves, when backend mpi
+is known; the others are forks of a process that has, since the imports take nine seconds.
 """
 
 import importlib.util
 import re
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, forking
 
 LIBRARIES = ("accelerate", "transformers", "lightning")
 missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
@@ -23,9 +23,16 @@ pytestmark = [
 ]
 CASES = 6
 LIMIT_S = 280
+IMPORTED = (
+    *("accelerate", "lightning", "lightning.fabric.strategies", "lightning.pytorch.strategies"),
+    *("transformers.models.gpt2.modeling_gpt2", "transformers.trainer"),
+)
+QUIET = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}
+Programs = Callable[[str], Path]
+Results = dict[str, tuple[str, str]]
 
 
-def results(output: str) -> dict[str, tuple[str, str]]:
+def results(output: str) -> Results:
     """Of each case the backend and the sum of the parameters, on which both ranks agree."""
     lines = re.findall(r"(\w[\w ]*) on (\w+), rank (\d) of 2: (\d+\.\d+)", output)
     found = {case: (backend, total) for case, backend, _, total in lines}
@@ -36,9 +43,21 @@ def results(output: str) -> dict[str, tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def without_phalanx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+def interpreter(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Its programs are forks of a process that has imported the libraries, nothing of Phalanx."""
+    with forking(tmp_path_factory.mktemp("forking"), *IMPORTED, environment=QUIET) as stand_in:
+        yield stand_in
+
+
+@pytest.fixture
+def forked_ranks(tmp_path: Path, interpreter: Path) -> Ranks:
+    return Ranks(tmp_path / "ranks.log", interpreter)
+
+
+@pytest.fixture(scope="module")
+def without_phalanx(tmp_path_factory: pytest.TempPathFactory, interpreter: Path) -> Results:
     """What they make by themselves."""
-    ranks = Ranks(tmp_path_factory.mktemp("without") / "ranks.log", Path(sys.executable))
+    ranks = Ranks(tmp_path_factory.mktemp("without") / "ranks.log", interpreter)
     program = Path(__file__).parent / "programs" / "libraries.py"
     environment = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     output = ranks.torchrun(2, program, "none", environment=environment, timeout_s=LIMIT_S)
@@ -48,27 +67,23 @@ def without_phalanx(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple
     return found
 
 
-Programs = Callable[[str], Path]
-Results = dict[str, tuple[str, str]]
-
-
 def test_who_does_not_ask_for_mpi_does_not_notice(
-    ranks: Ranks, programs: Programs, without_phalanx: Results
+    forked_ranks: Ranks, programs: Programs, without_phalanx: Results
 ) -> None:
-    output = ranks.torchrun(2, programs("libraries.py"), "none", timeout_s=LIMIT_S)
+    output = forked_ranks.torchrun(2, programs("libraries.py"), "none", timeout_s=LIMIT_S)
     assert "is_mpi_available() is False" in output
     assert results(output) == without_phalanx
 
 
-def test_torchrun(ranks: Ranks, programs: Programs, without_phalanx: Results) -> None:
-    output = ranks.torchrun(2, programs("libraries.py"), "mpi", timeout_s=LIMIT_S)
+def test_torchrun(forked_ranks: Ranks, programs: Programs, without_phalanx: Results) -> None:
+    output = forked_ranks.torchrun(2, programs("libraries.py"), "mpi", timeout_s=LIMIT_S)
     on_mpi = {case: ("mpi", total) for case, (_, total) in without_phalanx.items()}
     assert results(output) == on_mpi
 
 
-def test_mpiexec(ranks: Ranks, programs: Programs, without_phalanx: Results) -> None:
+def test_mpiexec(new_ranks: Ranks, programs: Programs, without_phalanx: Results) -> None:
     """Accelerate takes backend mpi by itself here; the others find its group."""
-    output = ranks.mpi(2, programs("libraries.py"), "none", timeout_s=LIMIT_S)
+    output = new_ranks.mpi(2, programs("libraries.py"), "none", timeout_s=LIMIT_S)
     assert "is_mpi_available() is True" in output
     on_mpi = {case: ("mpi", total) for case, (_, total) in without_phalanx.items()}
     assert results(output) == on_mpi

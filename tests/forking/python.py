@@ -2,7 +2,7 @@
 
 Copied beside the socket of the server, as an executable file:
 
-    python <file or -m module> <word>...
+    python [-u] <file or -m module> <word>...
 
 The program gets the working directory, environment and open files of this process, and the signals
 that reach it; it is killed when this process dies. Imports little: it must start in milliseconds.
@@ -41,14 +41,16 @@ def inherited_files() -> list[int]:
 
 
 def send_request(server: socket.socket, python: str, words: list[str], files: list[int]) -> None:
+    unbuffered = words[0] == "-u"
     document = repr(
         {
             "python": python,
-            "words": words,
+            "words": words[unbuffered:],
             "folder": os.getcwd(),  # noqa: PTH109  # pathlib takes milliseconds
             "environment": dict(os.environb),
             "files": files,
             "cores": os.sched_getaffinity(0),
+            "unbuffered": unbuffered,
             "ignored": [int(s) for s in FORWARDED if signal.getsignal(s) is signal.SIG_IGN],
         }
     ).encode()
@@ -65,8 +67,13 @@ def receive_number(server: socket.socket) -> int:
     return int.from_bytes(answer, "little", signed=True)
 
 
+def is_unbuffered_program(words: list[str]) -> bool:
+    """Return whether torchrun starts a rank: `-u <file>`."""
+    return words[0] == "-u" and not words[1].startswith("-")
+
+
 def main(python: str, words: list[str]) -> None:
-    if words[0].startswith("-") and words[0] != "-m":
+    if words[0].startswith("-") and words[0] != "-m" and not is_unbuffered_program(words):
         os.execv(sys.executable, [sys.executable, *words])
     files = inherited_files()
     with socket.socket(socket.AF_UNIX) as server:

@@ -1,6 +1,6 @@
 """Runs each program that `python.py` asks for in a fork of a process that has imported PyTorch.
 
-    python -m tests.forking.server <socket>
+    python -m tests.forking.server <socket> <library>...
 
 Ends with its standard input, and its programs with it. Nothing of Phalanx and no MPI is imported
 before the fork: a program meets both as a new interpreter would.
@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import gc
 import importlib
+import io
 import os
 import runpy
 import select
@@ -37,7 +38,8 @@ LIBRARIES = (
 )
 READ_AT_IMPORT = ("ATEN", "LD_PRELOAD", "MKL", "OMP_", "OPENBLAS", "PYTHON", "TORCH")
 """What the variables begin with that the interpreter and its libraries read as they start."""
-AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+READ_LATER = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCHELASTIC_", "TORCH_NCCL_")
+"""Of these, what PyTorch reads when a program has begun; torchrun sets the latter two."""
 MOST_FILES = 250
 HIGH = 500
 """No program is handed a file by a number as high as this; the received ones are put there."""
@@ -146,10 +148,10 @@ def take_over(request: dict[str, Any], files: list[int]) -> None:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN if ignored else default)
     os.setsid()
-    reopen_streams()
+    reopen_streams(unbuffered=request["unbuffered"])
 
 
-def reopen_streams() -> None:
+def reopen_streams(*, unbuffered: bool) -> None:
     """Have the streams ask anew what their files can do."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         former = getattr(sys, name)
@@ -162,15 +164,22 @@ def reopen_streams() -> None:
             errors=former.errors,
             closefd=False,
         )
+        if unbuffered and number:
+            raw = open(number, mode="wb", buffering=0, closefd=False)  # noqa: SIM115
+            stream = io.TextIOWrapper(
+                raw, encoding=former.encoding, errors=former.errors, write_through=True
+            )
         setattr(sys, name, stream)
 
 
 def read_at_import(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    names = tuple(name.encode() for name in READ_AT_IMPORT)
+    names, later = (
+        tuple(name.encode() for name in prefixes) for prefixes in (READ_AT_IMPORT, READ_LATER)
+    )
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(names) and name != AUTOLOAD.encode()
+        if name.startswith(names) and not name.startswith(later)
     }
 
 
@@ -200,7 +209,7 @@ def main() -> None:
     for number in FORWARDED:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends pytest, which ends this
     before = dict(os.environb)
-    for name in LIBRARIES:
+    for name in (*LIBRARIES, *sys.argv[2:]):
         importlib.import_module(name)
     gc.freeze()
     asked = Server(sys.argv[1]).serve()

@@ -83,6 +83,13 @@ def test_a_signal_ends_both(forking_python: Path, program: str, number: signal.S
         time.sleep(0.01)
 
 
+def test_unbuffered_output_comes_at_once(forking_python: Path, program: str) -> None:
+    words = [forking_python, "-u", program, "print(7); os.write(1, b'8'); print(9, end='')"]
+    done = subprocess.run(words, env=os.environ | ONE_THREAD, capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["7", "89"]
+    assert done.stdout.splitlines()[0].endswith("True")
+
+
 def test_an_error_is_printed(forking_python: Path, program: str) -> None:
     done = subprocess.run([forking_python, program, "1 / 0"], capture_output=True, text=True)
     assert done.returncode == 1

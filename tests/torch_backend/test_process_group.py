@@ -13,11 +13,6 @@ pytestmark = pytest.mark.mpi
 Programs = Callable[[str], Path]
 
 
-@pytest.fixture
-def ranks(forked_ranks: Ranks) -> Ranks:
-    return forked_ranks
-
-
 def done(output: str, count: int) -> bool:
     said = re.findall(rf"rank (\d) of {count} is done", output)  # in any order, lines joined
     return sorted(said) == [str(rank) for rank in range(count)]

@@ -121,10 +121,10 @@ def test_finalised(ranks: Ranks, programs: Callable[[str], Path]) -> None:
 
 @pytest.mark.mpi
 def test_mpi_that_phalanx_initialised_is_finalised(
-    ranks: Ranks, programs: Callable[[str], Path]
+    new_ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
     """Open MPI's launcher takes a rank that ends without for one that has failed."""
-    assert "rank 0 of 1 is done" in ranks.mpi(1, programs("start.py"), "uninitialised")
+    assert "rank 0 of 1 is done" in new_ranks.mpi(1, programs("start.py"), "uninitialised")
 
 
 @pytest.mark.mpi
@@ -176,12 +176,12 @@ def test_ranks_of_torchrun_that_mpi_does_not_connect(ranks: Ranks) -> None:
 
 @pytest.mark.mpi
 def test_variables_of_torchrun_beside_mpi(
-    ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    new_ranks: Ranks, programs: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container's settings, say: the MPI launcher knows better."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a.b"}.items():
         monkeypatch.setenv(name, value)
-    output = ranks.mpi(2, programs("start.py"))
+    output = new_ranks.mpi(2, programs("start.py"))
     assert "rank 0 of 2 is done" in output
     assert "rank 1 of 2 is done" in output
     assert "phalanx:" not in output  # nothing to say: the ranks are not bound

@@ -15,24 +15,24 @@ pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
 
 def test_every_layout_goes_on_from_every_other(
-    forked_ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    output = forked_ranks.mpi(4, programs("crossings.py"), str(tmp_path), "cross", timeout_s=280)
+    output = ranks.mpi(4, programs("crossings.py"), str(tmp_path), "cross", timeout_s=280)
     for rank in range(4):
         assert f"rank {rank} of 4 is done" in output, output
     assert "UserWarning" not in output
 
 
 def test_a_rank_killed_while_it_writes(
-    forked_ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """Every rank has a folder of its own, as on nodes that share none."""
-    output = forked_ranks.mpi(2, programs("crossings.py"), str(tmp_path), "die", may_fail=True)
+    output = ranks.mpi(2, programs("crossings.py"), str(tmp_path), "die", may_fail=True)
     assert "is done" not in output
     saved = tmp_path / "0" / "saved"
     assert find_checkpoint(saved).path == saved / "epoch-0001"
     assert "a tensor is on its way" in output, "killed in the midst of it"
-    forked_ranks.mpi(2, programs("crossings.py"), str(tmp_path), "again")
+    ranks.mpi(2, programs("crossings.py"), str(tmp_path), "again")
     assert sorted(path.name for path in saved.glob("*epoch*")) == ["epoch-0001", "epoch-0002"]
     assert not list((tmp_path / "1").iterdir()), "rank 0 alone writes"
     verify(saved / "epoch-0002")

@@ -79,7 +79,7 @@ def seen(folder: Path, ranks: int, steps: range) -> list[int]:
     ids=["quick", "others"],
 )
 def test_an_epoch_goes_on_with_the_samples_that_are_left(
-    forked_ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, names: tuple[str, ...]
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     packs = tmp_path / "packs"
     for name in names:
@@ -95,9 +95,7 @@ def test_an_epoch_goes_on_with_the_samples_that_are_left(
         )
         for name in names
     }
-    forked_ranks.mpi(
-        1, programs("resuming.py"), str(tmp_path / "1"), json.dumps(alone), timeout_s=400
-    )
+    ranks.mpi(1, programs("resuming.py"), str(tmp_path / "1"), json.dumps(alone), timeout_s=400)
     before = None
     for count, step in zip((4, 2, 3), BREAKS, strict=False):
         folder = tmp_path / str(count)
@@ -105,7 +103,7 @@ def test_an_epoch_goes_on_with_the_samples_that_are_left(
         if count == 3:
             chosen["disagreeing"] = disagreeing(chosen[names[0]], tmp_path)
         text = json.dumps(chosen)
-        forked_ranks.mpi(count, programs("resuming.py"), str(folder), text, timeout_s=400)
+        ranks.mpi(count, programs("resuming.py"), str(folder), text, timeout_s=400)
         before = str(count)
     first = [*range(0, SAMPLES, 10), SAMPLES]
     for name in names:

@@ -108,16 +108,9 @@ def in_this_process(folder: Path, cases: dict[str, Options]) -> None:
     assert spec is not None and spec.loader is not None
     program = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(program)
-    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PHALANX_COUNT", "0")
         program.main(folder, cases)
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def ranks(forked_ranks: Ranks) -> Ranks:
-    return forked_ranks
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,6 @@ from tests.conftest import Ranks
 pytestmark = pytest.mark.mpi
 
 
-@pytest.fixture
-def ranks(forked_ranks: Ranks) -> Ranks:
-    return forked_ranks
-
-
 COUNTS = (2, 3, 4)
 
 
