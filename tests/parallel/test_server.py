@@ -33,6 +33,7 @@ def test_a_server_cannot_be_made_slow() -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.alone
 @pytest.mark.timeout(300)
 def test_nobody_is_further_ahead_than_allowed(
     ranks: Ranks, programs: Callable[[str], Path]

@@ -193,5 +193,6 @@ def test_the_first_error_is_told_with_its_rank(
     assert (outcome.status, outcome.rank) == ("failed", 1)
 
 
+@pytest.mark.alone
 def test_nobody_burns_a_core_while_waiting(ranks: Ranks, programs: Callable[[str], Path]) -> None:
     assert "waited quietly" in ranks.mpi(3, programs("waiting.py"))

@@ -3,6 +3,8 @@
 import multiprocessing
 import time
 
+import pytest
+
 from phalanx.launch.cores import usable_cores
 from phalanx.study.probe import probe
 
@@ -12,6 +14,7 @@ def _busy(until: float) -> None:
         pass
 
 
+@pytest.mark.alone
 def test_other_work_on_the_cores_is_seen() -> None:
     """Four busy processes for each core leave a thread about a fifth of it."""
     cores = usable_cores()
