@@ -154,6 +154,7 @@ def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def command(forking_python: Path) -> list[str]:
     """`phalanx` in a process of its own, whose ranks are forks."""
+    _skip_without_mpi()
     program = (
         "import sys; sys.argv[0], sys.executable = 'phalanx', sys.argv.pop(1); "
         "from phalanx.cli.main import main; main()"
@@ -173,11 +174,15 @@ def ranks(tmp_path: Path, forking_python: Path) -> Ranks:
     return _ranks(tmp_path, forking_python)
 
 
-def _ranks(folder: Path, interpreter: Path) -> Ranks:
+def _skip_without_mpi() -> None:
     try:
         find_mpi(os.environ)
     except UserError as error:
         pytest.skip(str(error))
+
+
+def _ranks(folder: Path, interpreter: Path) -> Ranks:
+    _skip_without_mpi()
     return Ranks(folder / "ranks.log", interpreter)
 
 

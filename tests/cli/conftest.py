@@ -48,13 +48,24 @@ def _command(command: list[str], folder: Path, environment: Mapping[str, str]) -
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Started]:
     """Starts `phalanx` with words and lets it run; it is gone when the test ends."""
+    yield from _started([str(PHALANX)], tmp_path, {})
+
+
+@pytest.fixture
+def forked_started(tmp_path: Path, command: list[str]) -> Iterator[Started]:
+    """Does the same, and the ranks are forks."""
+    yield from _started(command, tmp_path, ONE_THREAD)
+
+
+def _started(command: list[str], folder: Path, environment: Mapping[str, str]) -> Iterator[Started]:
     processes: list[subprocess.Popen[str]] = []
     # A shell in the background has its children ignore Ctrl-C, and theirs, and so on.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def start(*words: str, **options: Any) -> subprocess.Popen[str]:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-        process = subprocess.Popen([PHALANX, *words], cwd=tmp_path, text=True, **options)
+        options["env"] = {**options.get("env", os.environ), **environment}
+        process = subprocess.Popen([*command, *words], cwd=folder, text=True, **options)
         processes.append(process)
         return process
 

@@ -69,8 +69,8 @@ def test_all_reduce_on_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
-def test_every_collective_on_three_ranks_as_json(phalanx: Phalanx, tmp_path: Path) -> None:
-    done = phalanx(
+def test_every_collective_on_three_ranks_as_json(forked_phalanx: Phalanx, tmp_path: Path) -> None:
+    done = forked_phalanx(
         *QUICK,
         *("--ranks", "3", "--collectives", "all", "--sizes", "100,20KB", "--dtype", "int64"),
         *("--op", "max", "--loop", "1", "--paths", "window,phalanx,torch,mpi"),
@@ -87,10 +87,10 @@ def test_every_collective_on_three_ranks_as_json(phalanx: Phalanx, tmp_path: Pat
 
 
 @pytest.mark.mpi
-def test_an_interrupted_bench_keeps_its_records(started: Started, tmp_path: Path) -> None:
+def test_an_interrupted_bench_keeps_its_records(forked_started: Started, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     words = ("--sizes", "4", "--paths", "phalanx,mpi", "--repeats", "100000000", "--crowd", "2")
-    process = started("bench", "collectives", *words, "--output", str(folder))
+    process = forked_started("bench", "collectives", *words, "--output", str(folder))
     deadline = time.monotonic() + 60
     while (
         not rank_file(folder, 0).exists() or b'"progress"' not in rank_file(folder, 0).read_bytes()
@@ -108,10 +108,10 @@ def test_an_interrupted_bench_keeps_its_records(started: Started, tmp_path: Path
 
 
 @pytest.mark.mpi
-def test_a_rank_that_is_killed_ends_the_bench(started: Started, tmp_path: Path) -> None:
+def test_a_rank_that_is_killed_ends_the_bench(forked_started: Started, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     words = ("--sizes", "4", "--paths", "phalanx,mpi", "--repeats", "100000000")
-    process = started("bench", "collectives", *words, "--output", str(folder))
+    process = forked_started("bench", "collectives", *words, "--output", str(folder))
     os.kill(process_of_rank(folder, 1), signal.SIGKILL)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 1

@@ -42,8 +42,8 @@ def test_a_bad_profile_is_a_sentence(phalanx: Phalanx, tmp_path: Path) -> None:
 
 
 @pytest.mark.mpi
-def test_every_format_on_one_and_two_ranks(phalanx: Phalanx, tmp_path: Path) -> None:
-    done = phalanx(
+def test_every_format_on_one_and_two_ranks(forked_phalanx: Phalanx, tmp_path: Path) -> None:
+    done = forked_phalanx(
         *("bench", "io", "--profile", "tiny.yaml", "--runs", "1", "--ranks", "1", "2"),
         *("--against", "read", "--output", "out", "--json"),
     )
@@ -93,8 +93,8 @@ def test_beside_pytorchs_loader(phalanx: Phalanx, tmp_path: Path) -> None:
     assert "already holds the records of a bench" in again.stderr
 
 
-def test_interrupted_it_takes_its_data_away(started: Started, tmp_path: Path) -> None:
-    process = started(
+def test_interrupted_it_takes_its_data_away(forked_started: Started, tmp_path: Path) -> None:
+    process = forked_started(
         *("bench", "io", "--profile", "tiny.yaml", "--formats", "files", "npy"),
         *("--runs", "100000", "--against", "read", "--output", "out"),
     )
@@ -111,13 +111,13 @@ def test_interrupted_it_takes_its_data_away(started: Started, tmp_path: Path) ->
     assert not (out / "data").exists()
 
 
-def test_a_study_goes_on_where_it_stopped(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_study_goes_on_where_it_stopped(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     words = (
         *("study", "io", "--profiles", "tiny.yaml", "--formats", "npy", "--readers", "1"),
         *("--depth", "1", "2", "--compute-scales", "0.5", "1", "--runs", "1"),
         *("--cache", "warm", "--study-dir", "out"),
     )
-    done = phalanx(*words)
+    done = forked_phalanx(*words)
     assert done.returncode == 0, done.stderr
     assert "Which to take" in done.stdout
     out = tmp_path / "out"
@@ -126,7 +126,7 @@ def test_a_study_goes_on_where_it_stopped(phalanx: Phalanx, tmp_path: Path) -> N
     command = read_io(out / "tiny-compute-0.5").command
     assert command.startswith("phalanx bench io --profile tiny.yaml --formats npy --readers 1")
     (out / "tiny-compute-0.5" / "io.json").unlink()
-    again = phalanx(*words)
+    again = forked_phalanx(*words)
     assert again.returncode == 0, again.stderr
     assert read_io(out / "tiny-compute-1").started_at == first
     assert read_io(out / "tiny-compute-0.5").outcome.status == "completed"

@@ -14,8 +14,10 @@ TINY = ("--dataset", "digits", "--train-samples", "600", "--validation-samples",
 TOO_HIGH = ("--optimizer", "sgd", "--lr", "1e4", "--lr-schedule", "constant", "--batch-size", "60")
 
 
-def test_a_scaled_rate_and_a_warm_up_are_said_first(phalanx: Phalanx, tmp_path: Path) -> None:
-    done = phalanx(
+def test_a_scaled_rate_and_a_warm_up_are_said_first(
+    forked_phalanx: Phalanx, tmp_path: Path
+) -> None:
+    done = forked_phalanx(
         *("train", *TINY, "--epochs", "2", "--warmup-epochs", "0.5", "--lr-rule", "linear"),
         *("--batch-size", "256", "--lr", "0.01", "--run-dir", str(tmp_path / "run")),
     )
@@ -26,9 +28,11 @@ def test_a_scaled_rate_and_a_warm_up_are_said_first(phalanx: Phalanx, tmp_path: 
     ) in done.stdout
 
 
-def test_gradients_that_are_not_finite_stop_the_run(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_gradients_that_are_not_finite_stop_the_run(
+    forked_phalanx: Phalanx, tmp_path: Path
+) -> None:
     words = ("--strategy", "mpi", "--ranks", "2", "--epochs", "1")
-    done = phalanx("train", *TINY, *TOO_HIGH, *words, "--run-dir", str(tmp_path / "run"))
+    done = forked_phalanx("train", *TINY, *TOO_HIGH, *words, "--run-dir", str(tmp_path / "run"))
     assert done.returncode == 2
     assert ": gradients are not finite: rank" in done.stderr
     assert "in the backward pass first output" in done.stderr
@@ -36,9 +40,9 @@ def test_gradients_that_are_not_finite_stop_the_run(phalanx: Phalanx, tmp_path: 
     assert read_run(tmp_path / "run").outcome.status == "failed"
 
 
-def test_or_the_steps_are_skipped_and_counted(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_or_the_steps_are_skipped_and_counted(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     words = ("--epochs", "2", "--bad-gradients", "skip")
-    done = phalanx("train", *TINY, *TOO_HIGH, *words, "--run-dir", str(tmp_path / "run"))
+    done = forked_phalanx("train", *TINY, *TOO_HIGH, *words, "--run-dir", str(tmp_path / "run"))
     assert done.returncode == 0, done.stderr
     events = list(read_events(tmp_path / "run" / "rank-0.jsonl"))
     skipped = [event.step for event in events if isinstance(event, StepEvent) and event.is_skipped]

@@ -5,7 +5,6 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -29,7 +28,7 @@ from phalanx.train.config import TrainConfig
 from phalanx.train.job import run_job
 from phalanx.train.run import complete
 from tests.cli.conftest import PHALANX, Phalanx, Started
-from tests.conftest import long
+from tests.conftest import ONE_THREAD, long
 
 pytestmark = pytest.mark.mpi
 
@@ -85,20 +84,24 @@ def test_a_run_leaves_whole_records(
     assert len(digests) == 1, "ranks ended with different parameters"
 
 
-def test_the_command_in_the_record_makes_the_run_again(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_the_command_in_the_record_makes_the_run_again(
+    forked_phalanx: Phalanx, tmp_path: Path
+) -> None:
     words = ("train", *SMALL, "--strategy", "mpi", "--ranks", "2")
     for name in ("first", "second"):
-        assert phalanx(*words, "--run-dir", str(tmp_path / name)).returncode == 0
+        assert forked_phalanx(*words, "--run-dir", str(tmp_path / name)).returncode == 0
     first, second = (finished(tmp_path / name) for name in ("first", "second"))
     assert first.parameters_sha256 == second.parameters_sha256
 
 
 def test_resuming_gives_the_parameters_of_an_uninterrupted_run(
-    phalanx: Phalanx, tmp_path: Path
+    forked_phalanx: Phalanx, tmp_path: Path
 ) -> None:
     def train(name: str, *words: str) -> Path:
         folder = tmp_path / name
-        done = phalanx("train", *SMALL, "--run-dir", str(folder), "--strategy", "mpi", *words)
+        done = forked_phalanx(
+            "train", *SMALL, "--run-dir", str(folder), "--strategy", "mpi", *words
+        )
         assert done.returncode == 0, done.stderr
         return folder
 
@@ -115,24 +118,24 @@ def test_resuming_gives_the_parameters_of_an_uninterrupted_run(
         assert (found[name] - tensor).abs().max() < 1e-4, name
 
 
-def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_model_is_refused(forked_phalanx: Phalanx, tmp_path: Path) -> None:
     checkpoints = tmp_path / "checkpoints"
     one_epoch = (*SMALL[:-1], "1", "--checkpoint-dir", str(checkpoints))
-    assert phalanx("train", *one_epoch).returncode == 0
+    assert forked_phalanx("train", *one_epoch).returncode == 0
     assert (
         "is finished, nothing is left"
-        in (done := phalanx("train", *one_epoch, "--resume", str(checkpoints))).stdout
+        in (done := forked_phalanx("train", *one_epoch, "--resume", str(checkpoints))).stdout
     )
     assert done.returncode == 0
-    done = phalanx("train", *one_epoch)
+    done = forked_phalanx("train", *one_epoch)
     assert done.returncode == 2
     assert "holds the checkpoints of a run, up to epoch-0001" in done.stderr
-    done = phalanx("train", *SMALL, "--model", "rnn", "--resume", str(checkpoints))
+    done = forked_phalanx("train", *SMALL, "--model", "rnn", "--resume", str(checkpoints))
     assert done.returncode == 2
     assert "is of model mlp, this run wants rnn: use --model mlp" in done.stderr
     path = checkpoints / "epoch-0001" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    done = phalanx("train", *SMALL, "--resume", str(checkpoints))
+    done = forked_phalanx("train", *SMALL, "--resume", str(checkpoints))
     assert done.returncode == 2
     assert "model.safetensors has" in done.stderr
 
@@ -148,14 +151,14 @@ def test_a_checkpoint_of_another_model_is_refused(phalanx: Phalanx, tmp_path: Pa
     ],
 )
 def test_ctrl_c_ends_all_ranks_and_keeps_the_records(
-    started: Started, tmp_path: Path, strategy: str, request_to_end: signal.Signals
+    forked_started: Started, tmp_path: Path, strategy: str, request_to_end: signal.Signals
 ) -> None:
     folder = tmp_path / "run"
     words = ("train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2")
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    process = started(*words, "--epochs", "500", "--run-dir", str(folder), env=environment)
+    process = forked_started(*words, "--epochs", "500", "--run-dir", str(folder), env=environment)
     wait_for_steps(folder)
     assert len(processes_of(folder)) >= 3
     process.send_signal(request_to_end)
@@ -189,7 +192,9 @@ def test_a_killed_launcher_is_named_and_leaves_nothing(started: Started, tmp_pat
     assert not [path for path in temporary.iterdir() if not path.name.startswith("torchinductor")]
 
 
-def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(tmp_path: Path) -> None:
+def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(
+    tmp_path: Path, forking_python: Path
+) -> None:
     """Nobody but its ranks keeps the record of such a run: a batch system's time limit left it
     running for ever."""
     folder = tmp_path / "run"
@@ -197,7 +202,8 @@ def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(tmp_path: Path) -
     if PHALANX.with_name("ompi_info").exists():
         launcher[1:1] = ["--allow-run-as-root", "--oversubscribe"]
     words = ("train", "--dataset", "digits", "--strategy", "mpi", "--epochs", "500")
-    with subprocess.Popen([*launcher, PHALANX, *words, "--run-dir", folder]) as process:
+    program = [*launcher, forking_python, "-m", "phalanx", *words, "--run-dir", folder]
+    with subprocess.Popen(program, env=os.environ | ONE_THREAD) as process:
         try:
             wait_for_steps(folder)
             (first,) = [
@@ -214,14 +220,17 @@ def test_a_run_of_the_users_own_launcher_that_is_ended_says_so(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_is_killed_under_the_users_own_launcher(tmp_path: Path, rank: int) -> None:
+def test_a_rank_that_is_killed_under_the_users_own_launcher(
+    tmp_path: Path, forking_python: Path, rank: int
+) -> None:
     """It was called "interrupted": the launcher ends the others with SIGTERM."""
     folder = tmp_path / "run"
     launcher = [PHALANX.with_name("mpiexec"), "-n", "2"]
     if PHALANX.with_name("ompi_info").exists():
         launcher[1:1] = ["--allow-run-as-root", "--oversubscribe"]
     words = ("train", "--dataset", "digits", "--strategy", "mpi", "--epochs", "500")
-    with subprocess.Popen([*launcher, PHALANX, *words, "--run-dir", folder]) as process:
+    program = [*launcher, forking_python, "-m", "phalanx", *words, "--run-dir", folder]
+    with subprocess.Popen(program, env=os.environ | ONE_THREAD) as process:
         try:
             wait_for_steps(folder)
             first = next(iter(read_events(folder / f"rank-{rank}.jsonl")))
@@ -242,14 +251,19 @@ def test_a_rank_that_is_killed_under_the_users_own_launcher(tmp_path: Path, rank
     ("strategy", "rank"), [("mpi", 2), ("gloo", 0), long("mpi", 0), long("gloo", 2)]
 )
 def test_the_first_error_is_told_once_with_its_rank(
-    tmp_path: Path, strategy: str, rank: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    forking_python: Path,
+    strategy: str,
+    rank: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("RAISING_RANK", str(rank))
+    for name, value in {**ONE_THREAD, "RAISING_RANK": str(rank)}.items():
+        monkeypatch.setenv(name, value)
     config, _ = complete(
         TrainConfig.from_options(strategy=strategy, ranks=3, dataset="digits", train_samples=1000),
         None,
     )
-    program = [sys.executable, str(Path(__file__).parent / "programs" / "raising_rank.py")]
+    program = [str(forking_python), str(Path(__file__).parent / "programs" / "raising_rank.py")]
     began = time.monotonic()
     with pytest.raises(RunFailedError) as caught:
         run_job(
@@ -272,10 +286,10 @@ def test_the_first_error_is_told_once_with_its_rank(
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "gloo"])
-def test_a_killed_rank_ends_the_run(started: Started, tmp_path: Path, strategy: str) -> None:
+def test_a_killed_rank_ends_the_run(forked_started: Started, tmp_path: Path, strategy: str) -> None:
     folder = tmp_path / "run"
     words = ("train", "--dataset", "digits", "--strategy", strategy, "--ranks", "2")
-    process = started(*words, "--epochs", "500", "--run-dir", str(folder))
+    process = forked_started(*words, "--epochs", "500", "--run-dir", str(folder))
     wait_for_steps(folder)
     first = next(iter(read_events(folder / "rank-1.jsonl")))
     os.kill(first.process_id, signal.SIGKILL)  # type: ignore[union-attr]
@@ -318,10 +332,10 @@ def test_the_kind_of_pmi_that_srun_has_to_offer_is_named(
     )
 
 
-def test_the_live_line_on_a_terminal(started: Started, tmp_path: Path) -> None:
+def test_the_live_line_on_a_terminal(forked_started: Started, tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     words = ["train", "--dataset", "digits", "--epochs", "2", "--run-dir", str(tmp_path / "run")]
-    process = started(
+    process = forked_started(
         *words,
         *("--strategy", "mpi", "--ranks", "2"),
         stdout=theirs,

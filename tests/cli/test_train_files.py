@@ -19,10 +19,12 @@ YAML = TOML.replace(" = ", ": ")
 
 
 @pytest.mark.parametrize(("name", "content"), [("run.toml", TOML), ("run.yaml", YAML)])
-def test_a_run_of_a_file_as_json(name: str, content: str, phalanx: Phalanx, tmp_path: Path) -> None:
+def test_a_run_of_a_file_as_json(
+    name: str, content: str, forked_phalanx: Phalanx, tmp_path: Path
+) -> None:
     """One word of the command line wins over the file."""
     (tmp_path / name).write_text(content)
-    done = phalanx("train", "--config", name, "--epochs", "1", "--json", "--run-dir", "run")
+    done = forked_phalanx("train", "--config", name, "--epochs", "1", "--json", "--run-dir", "run")
     assert done.returncode == 0, done.stderr
     run = json.loads(done.stdout)
     assert (run["status"], run["folder"], run["error"]) == ("completed", "run", None)

@@ -20,8 +20,8 @@ def done(output: str, count: int) -> bool:
     return sorted(said) == [str(rank) for rank in range(count)]
 
 
-def test_groups_and_messages(ranks: Ranks, programs: Programs) -> None:
-    output = ranks.torchrun(3, programs("torchrun.py"))
+def test_groups_and_messages(new_ranks: Ranks, programs: Programs) -> None:
+    output = new_ranks.torchrun(3, programs("torchrun.py"))
     assert done(output, 3)
     assert output.count("refused: ") == 3
 

@@ -16,6 +16,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,6 +51,7 @@ CASES = {
     "pipeline": "--strategy pipeline --ranks 2",
     "mesh": "--mesh dp=2,tp=2 --ranks 4",
 }
+COMMAND = (sys.executable, "-m", "phalanx")
 FILES = ("model.safetensors", "optimizer.safetensors")
 PATIENCE_S = 240.0
 """Of a machine where others work too; what takes longer hangs."""
@@ -74,12 +77,12 @@ class Tally:
 class Attempt:
     """One start of the command, into the same folder of checkpoints."""
 
-    def __init__(self, case: str, folder: Path, number: int) -> None:
+    def __init__(self, command: Sequence[str], case: str, folder: Path, number: int) -> None:
         self.saved, self.records = folder / "saved", folder / f"run-{number}"
         self.before = position(self.saved)
         resume = ("--resume", str(self.saved)) if self.before >= (0, 0) else ()
         words = (
-            *(sys.executable, "-m", "phalanx", "train", *SMALL, *CASES[case].split()),
+            *(*command, "train", *SMALL, *CASES[case].split()),
             *("--checkpoint-dir", str(self.saved), "--run-dir", str(self.records), *resume),
         )
         self.process = subprocess.Popen(
@@ -106,12 +109,22 @@ class Attempt:
         events = read_events(path) if path.exists() else iter(())
         return next((e.process_id for e in events if isinstance(e, StartedEvent)), None)
 
+    def processes(self) -> list[psutil.Process]:
+        """What it has started: its children, theirs, and ranks that are forks of another."""
+        found = {process.pid: process for process in family(self.process.pid)}
+        for number in range(4):
+            pid = self.rank(number)
+            if pid is not None and psutil.pid_exists(pid):
+                with suppress(psutil.NoSuchProcess):
+                    found.setdefault(pid, psutil.Process(pid))
+        return list(found.values())
+
     def end(self, timeout_s: float) -> str | None:
         """Its output; None when it hangs, and then it is ended."""
         try:
             output, _ = self.process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
-            for process in [*family(self.process.pid), psutil.Process(self.process.pid)]:
+            for process in [*self.processes(), psutil.Process(self.process.pid)]:
                 process.kill()
             self.process.communicate()
             return None
@@ -141,13 +154,14 @@ def kill(attempt: Attempt, chosen: random.Random) -> str:
     """End the command, a rank, the launcher or all of them. Returns: what was done."""
     main = attempt.process
     how = chosen.choice(["rank", "rank", "main", "all", "term", "interrupt"])
-    children = family(main.pid)
+    children = attempt.processes()
     rank = attempt.rank(chosen.randrange(4))
     if how == "rank" and rank is not None:
         os.kill(rank, signal.SIGKILL)
     elif how == "all":
         for child in children:
-            child.kill()
+            with suppress(psutil.NoSuchProcess):  # a fork dies with the process that it is for
+                child.kill()
         main.kill()
     elif how in ("term", "interrupt") and attempt.records.exists():  # Python itself has started
         main.send_signal(signal.SIGTERM if how == "term" else signal.SIGINT)
@@ -158,10 +172,12 @@ def kill(attempt: Attempt, chosen: random.Random) -> str:
     return how if not alive or how not in ("main", "all") else f"{how}, {len(alive)} left behind"
 
 
-def run_case(case: str, folder: Path, kills: int, seed: int) -> Tally:
+def run_case(
+    case: str, folder: Path, kills: int, seed: int, command: Sequence[str] = COMMAND
+) -> Tally:
     """Kill it so often, resume it to its end each time it has come there, and begin again."""
     tally, chosen = Tally(), random.Random(f"{case} {seed}")
-    truth = Attempt(case, folder / "truth", 0)
+    truth = Attempt(command, case, folder / "truth", 0)
     output = truth.end(PATIENCE_S)
     if truth.process.returncode or output is None:
         tally.fail(f"{case}: without a kill: {output}")
@@ -172,7 +188,7 @@ def run_case(case: str, folder: Path, kills: int, seed: int) -> Tally:
         life += 1
         while True:
             attempts += 1
-            attempt = Attempt(case, folder / f"life-{life}", attempts)
+            attempt = Attempt(command, case, folder / f"life-{life}", attempts)
             deadline = time.monotonic() + PATIENCE_S
             saves = chosen.randrange(5)
             if number < kills and attempt.wait_for(saves, deadline):

@@ -19,7 +19,7 @@ from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.schema import StartedEvent
 from phalanx.train.resume import find_checkpoint
-from tests.conftest import ONE_THREAD, Ranks
+from tests.conftest import ONE_THREAD
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
@@ -27,15 +27,21 @@ WITHIN_S = 5.0
 """Two seconds on a machine of one's own; others test here as well."""
 
 
-def begin(folder: Path, checkpoints: Path, *words: str) -> subprocess.Popen[str]:
-    command = (
-        *(sys.executable, "-m", "phalanx", "train", "--dataset", "digits", "--threads", "1"),
+def begin(
+    command: list[str], folder: Path, checkpoints: Path, *words: str
+) -> subprocess.Popen[str]:
+    words = (
+        *("train", "--dataset", "digits", "--threads", "1"),
         *("--train-samples", "2000", "--validation-samples", "100", "--epochs", "500"),
         *("--run-dir", str(folder), "--checkpoint-dir", str(checkpoints), *words),
     )
     environment = {**os.environ, **ONE_THREAD}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [*command, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
 
 
@@ -63,10 +69,10 @@ def wait_for_checkpoint(checkpoints: Path, process: subprocess.Popen[str]) -> No
     ],
 )
 def test_who_died_is_named_and_the_last_checkpoint_is_whole(
-    ranks: Ranks, tmp_path: Path, words: str, rank: int, role: str
+    command: list[str], tmp_path: Path, words: str, rank: int, role: str
 ) -> None:
     folder, checkpoints = tmp_path / "run", tmp_path / "checkpoints"
-    process = begin(folder, checkpoints, "--strategy", *words.split())
+    process = begin(command, folder, checkpoints, "--strategy", *words.split())
     try:
         wait_for_checkpoint(checkpoints, process)
         os.kill(process_of(folder, rank), signal.SIGKILL)
@@ -114,12 +120,12 @@ def end_of(process: subprocess.Popen[str], folder: Path) -> tuple[float, str]:
     return time.monotonic() - began, errors
 
 
-def test_a_rank_that_cannot_write_ends_the_run_at_once(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_rank_that_cannot_write_ends_the_run_at_once(command: list[str], tmp_path: Path) -> None:
     """Writing the error down failed as well, and nobody told the other ranks: they waited for the
     whole timeout, and the record said for ever that the run was running."""
     folder = tmp_path / "run"
     words = ("--strategy", "mpi", "--ranks", "2", "--timeout-s", "60")
-    process = begin(folder, tmp_path / "checkpoints", *words)
+    process = begin(command, folder, tmp_path / "checkpoints", *words)
     wait_for_steps(folder, process)
     resource.prlimit(process_of(folder, 1), resource.RLIMIT_FSIZE, (0, 0))
     took_s, errors = end_of(process, folder)
@@ -129,7 +135,9 @@ def test_a_rank_that_cannot_write_ends_the_run_at_once(ranks: Ranks, tmp_path: P
 
 
 @pytest.mark.parametrize("strategy", ["mpi", "gloo"])
-def test_a_full_disk_ends_the_run_at_once(ranks: Ranks, tmp_path: Path, strategy: str) -> None:
+def test_a_full_disk_ends_the_run_at_once(
+    command: list[str], tmp_path: Path, strategy: str
+) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(disk)]
@@ -138,7 +146,7 @@ def test_a_full_disk_ends_the_run_at_once(ranks: Ranks, tmp_path: Path, strategy
     try:
         folder = disk / "run"
         words = ("--strategy", strategy, "--ranks", "2", "--timeout-s", "60")
-        process = begin(folder, tmp_path / "checkpoints", *words)
+        process = begin(command, folder, tmp_path / "checkpoints", *words)
         wait_for_steps(folder, process)
         with (disk / "others").open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while file.write(bytes(4096)):

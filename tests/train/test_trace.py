@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,21 @@ from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.last_collectives import read_last_collectives
 from phalanx.records.schema import StartedEvent, StepEvent
-from tests.conftest import ONE_THREAD, Ranks
+from tests.conftest import ONE_THREAD
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(200)]
 
 SMALL = ("--dataset", "digits", "--threads", "1", "--validation-samples", "100")
 
 
-def begin(*words: str) -> subprocess.Popen[str]:
-    command = (sys.executable, "-m", "phalanx", *words, *SMALL)
+def begin(command: list[str], *words: str) -> subprocess.Popen[str]:
     environment = {**os.environ, **ONE_THREAD, "COLUMNS": "100"}
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        [*command, *words, *SMALL],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
     )
 
 
@@ -36,10 +38,10 @@ def events_of(folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
     return trace["traceEvents"], trace["otherData"]
 
 
-def test_who_is_slow_is_waited_for(ranks: Ranks, tmp_path: Path) -> None:
+def test_who_is_slow_is_waited_for(command: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ("trace", "--strategy", "shared", "--ranks", "2", "--steps", "8")
-    process = begin(*words, "--slow-rank", "1:0.02", "--run-dir", str(folder))
+    process = begin(command, *words, "--slow-rank", "1:0.02", "--run-dir", str(folder))
     output, errors = process.communicate(timeout=100)
     assert process.returncode == 0, errors
     assert f"trace of 2 ranks: {folder}/trace.json" in output
@@ -60,10 +62,12 @@ def test_who_is_slow_is_waited_for(ranks: Ranks, tmp_path: Path) -> None:
     assert len(steps) == 8
 
 
-def test_a_run_that_fails_is_traced_and_tells_who_was_where(ranks: Ranks, tmp_path: Path) -> None:
+def test_a_run_that_fails_is_traced_and_tells_who_was_where(
+    command: list[str], tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     words = ("train", "--strategy", "shared", "--ranks", "2", "--epochs", "500", "--trace")
-    process = begin(*words, "--train-samples", "2000", "--run-dir", str(folder))
+    process = begin(command, *words, "--train-samples", "2000", "--run-dir", str(folder))
     try:
         wait_for_steps(folder, process)
         started = next(iter(read_events(folder / "rank-1.jsonl")))
