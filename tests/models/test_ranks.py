@@ -1,9 +1,9 @@
 """A GPT and a network with normalisation end with the parameters of one process on three ranks."""
 
+import os
 import re
 import runpy
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 from phalanx.report.folder import read_folder
-from tests.conftest import Ranks
+from tests.conftest import ONE_THREAD, Ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]
 
@@ -39,13 +39,17 @@ def test_parameters_on_three_ranks_equal_those_of_one_process(
                     )
 
 
-def test_text_as_it_is_typed(tmp_path: Path) -> None:
+def test_text_as_it_is_typed(command: list[str], tmp_path: Path) -> None:
     """`auto` is text for a GPT, and its figures are those of characters."""
     words = ["train", "--model", "gpt", "--width", "16", "--layers", "1", "--epochs", "1"]
     words += ["--train-samples", "64", "--validation-samples", "8", "--threads", "1"]
     words += ["--strategy", "mpi", "--ranks", "2", "--run-dir", str(tmp_path / "run")]
     answer = subprocess.run(
-        [sys.executable, "-m", "phalanx", *words], capture_output=True, text=True, timeout=120
+        [*command, *words],
+        env=os.environ | ONE_THREAD,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert answer.returncode == 0, answer.stderr
     reason, title, line = answer.stdout.splitlines()[:3]

@@ -130,7 +130,10 @@ def test_a_rank_that_cannot_write_ends_the_run_at_once(command: list[str], tmp_p
     resource.prlimit(process_of(folder, 1), resource.RLIMIT_FSIZE, (0, 0))
     took_s, errors = end_of(process, folder)
     assert "could not write its records" in errors
-    assert "rank 1: OSError: [Errno 27] File too large" in errors, (errors, (folder / LAUNCHER_LOG).read_text())
+    assert "rank 1: OSError: [Errno 27] File too large" in errors, (
+        errors,
+        (folder / LAUNCHER_LOG).read_text(),
+    )
     assert took_s < 30
 
 
