@@ -63,25 +63,39 @@ def payload_bytes(moved: TrafficCounter) -> int:
     return sum(count.bytes for name, count in moved.payload.items() if name != "receive")
 
 
+@dataclass
+class EpochSums:
+    """Counts of this rank in an epoch."""
+
+    samples: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    communication_s: float = 0.0
+
+    def add(self, step: StepEvent, correct: int) -> None:
+        self.samples += step.samples
+        self.loss_sum += step.loss_sum
+        self.correct += correct
+        self.communication_s += step.communication_s
+
+
 def run_epoch(context: LoopContext, epoch: int) -> RankTotals:
     """Train on every sample once and evaluate. Collective; the ranks start and end together."""
     before = context.traffic.snapshot()
     context.world.barrier("epoch's beginning")
     began, used_before = time.perf_counter(), ProcessorTime.now()
-    steps = train_epoch(context, epoch)
+    counts = train_epoch(context, epoch)
     context.world.barrier("epoch's end")
     ended, used = time.perf_counter(), ProcessorTime.now().since(used_before)
     moved = context.traffic - before
-    samples = sum(step.samples for step, _ in steps)
-    loss_sum, correct = sum(step.loss_sum for step, _ in steps), sum(hits for _, hits in steps)
     context.writer.add(
         EpochEvent(
             at_s=ended - context.began_at,
             epoch=epoch,
             train_s=ended - began,
-            samples=samples,
-            loss_sum=loss_sum,
-            correct=correct,
+            samples=counts.samples,
+            loss_sum=counts.loss_sum,
+            correct=counts.correct,
             communicated_bytes=payload_bytes(moved),
             sent_bytes=moved.sent_bytes,
             received_bytes=moved.received_bytes,
@@ -93,30 +107,30 @@ def run_epoch(context: LoopContext, epoch: int) -> RankTotals:
     context.writer.add(evaluation)
     return RankTotals(
         train_s=ended - began,
-        communication_s=sum(step.communication_s for step, _ in steps),
-        samples=samples,
-        loss_sum=loss_sum,
-        correct=correct,
-        targets=samples,
+        communication_s=counts.communication_s,
+        samples=counts.samples,
+        loss_sum=counts.loss_sum,
+        correct=counts.correct,
+        targets=counts.samples,
         validation_targets=evaluation.samples,
         validation_loss_sum=evaluation.loss_sum,
         validation_correct=evaluation.correct,
     )
 
 
-def train_epoch(context: LoopContext, epoch: int) -> list[tuple[StepEvent, int]]:
-    """Make one update for each global batch of the epoch; return records and this rank's hits."""
+def train_epoch(context: LoopContext, epoch: int) -> EpochSums:
+    """Make one update for each global batch of the epoch."""
     order = epoch_order(len(context.train), seed=context.seed, epoch=epoch)
     step = epoch * num_batches(len(order), context.batch_size)
-    steps = []
+    counts = EpochSums()
     ready_at = time.perf_counter()
     for batch in batches(len(order), context.batch_size):
         indices = order[batch.start : batch.stop]
         event, correct, ready_at = train_step(context, indices, epoch, step, ready_at)
         context.writer.add(event)
-        steps.append((event, correct))
+        counts.add(event, correct)
         step += 1
-    return steps
+    return counts
 
 
 def train_step(
