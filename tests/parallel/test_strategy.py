@@ -11,7 +11,7 @@ from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.step import Batch, StepOptions
 
-SOURCE = Path(__file__).parents[2] / "src" / "phalanx"
+ROOM = Path(__file__).parents[2] / "src" / "phalanx" / "parallel"
 SGD = OptimizerConfig(name="sgd", learning_rate=0.1)
 
 
@@ -65,10 +65,10 @@ def test_a_step_that_is_skipped_is_exchanged_and_not_made() -> None:
 
 
 def bases_of_classes() -> dict[str, list[str]]:
-    """Of each class of the package, whose names are unique, the names of its bases."""
+    """Of each class of the room, whose names are unique, the names of its bases."""
     return {
         node.name: [base.id for base in node.bases if isinstance(base, ast.Name)]
-        for path in SOURCE.rglob("*.py")
+        for path in ROOM.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ClassDef)
     }
