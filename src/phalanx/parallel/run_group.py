@@ -86,7 +86,7 @@ class RunGroup(ABC):
         return None
 
 
-class SingleRank(RunGroup):
+class SingleProcess(RunGroup):
     """One process, which has nobody to wait for."""
 
     def __init__(self) -> None:
