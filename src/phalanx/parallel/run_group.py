@@ -86,7 +86,7 @@ class RunGroup(ABC):
         return None
 
 
-class SingleProcess(RunGroup):
+class SingleProcessGroup(RunGroup):
     """One process, which has nobody to wait for."""
 
     def __init__(self) -> None:

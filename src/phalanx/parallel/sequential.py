@@ -7,7 +7,7 @@ from torch import nn
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import data_parallel_costs
 from phalanx.parallel.optimizer import torch_optimizer
-from phalanx.parallel.run_group import SingleProcess
+from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.schema import ExpectedCosts
@@ -17,7 +17,7 @@ class Sequential(Strategy):
     """Strategy of a single process, which has nothing to exchange."""
 
     def __init__(self, step_options: StepOptions | None = None) -> None:
-        super().__init__(SingleProcess(), step_options)
+        super().__init__(SingleProcessGroup(), step_options)
 
     def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
         super().prepare(model, rule)
