@@ -252,6 +252,14 @@ def hidden_folder(folder: Path) -> Path:
     return folder.absolute().parent / f".{folder.absolute().name}.packing"
 
 
+def refuse_taken(folder: Path, *, is_pack: bool, remedy: str) -> None:
+    """Raises: UserError when a pack or something else is in `folder`."""
+    if is_pack:
+        raise UserError(f"{folder} is a pack already: name another folder, or {remedy}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there and no pack: name another folder")
+
+
 def sync_folder(folder: Path) -> None:
     """Fsync a folder, where the file system can."""
     with suppress(OSError):
@@ -267,10 +275,7 @@ def _take(folder: Path, hidden: Path) -> IO[bytes]:
 
     Raises: UserError when `folder` exists or another process is writing it.
     """
-    if (folder / INDEX).exists():
-        raise UserError(f"{folder} is a pack already: name another folder, or remove it")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there and no pack: name another folder")
+    refuse_taken(folder, is_pack=(folder / INDEX).exists(), remedy="remove it")
     hidden.mkdir(parents=True, exist_ok=True)
     lock = (hidden / LOCK).open("wb")
     if not try_lock(lock):

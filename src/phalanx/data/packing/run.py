@@ -18,8 +18,14 @@ from phalanx.data.packed.check_index import check_fields, check_layout
 from phalanx.data.packed.index import INDEX, Field, Layout, PackIndex, sample_bytes
 from phalanx.data.packed.index_file import read_index, splits_of, write_splits
 from phalanx.data.packed.shard_writers import Rows, Sample
-from phalanx.data.packed.writer import PackWriter, hidden_folder, sync_folder
-from phalanx.data.packing.origin import Origin
+from phalanx.data.packed.writer import (
+    Arguments,
+    PackWriter,
+    hidden_folder,
+    refuse_taken,
+    sync_folder,
+)
+from phalanx.data.packing.origin import Numbers, Origin
 from phalanx.errors import UserError
 from phalanx.records.configuration import check_positive
 from phalanx.records.files import DECODE_ERRORS, write_atomically
@@ -60,14 +66,9 @@ class PackingOptions:
 class PackRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Identity of an unfinished pack: only the same request may resume it."""
 
-    text: str
     fingerprint: str
-    layout: Layout
-    shard_bytes: int
-    seed: int
     validation: float
-    fields: list[Field]
-    classes: list[str]
+    arguments: Arguments  # of the writer of each split
 
 
 def pack(
@@ -109,15 +110,15 @@ def _request(origin: Origin, options: PackingOptions) -> PackRequest:
         layout = "npy" if are_equal else "tar"
     check_fields(origin.fields)
     check_layout(layout, origin.fields)
-    return PackRequest(
-        text=origin.text,
-        fingerprint=origin.fingerprint,
+    arguments = Arguments(
         layout=layout,
-        shard_bytes=int(options.shard_mb * 1e6),
-        seed=options.seed,
-        validation=options.validation,
         fields=origin.fields,
+        shard_bytes=int(options.shard_mb * 1e6),
+        source=f"{origin.text}; seed {options.seed}",
         classes=origin.classes,
+    )
+    return PackRequest(
+        fingerprint=origin.fingerprint, validation=options.validation, arguments=arguments
     )
 
 
@@ -129,15 +130,11 @@ def _pack_split(
         return read_index(folder)
     with PackWriter(
         folder,
-        layout=request.layout,
-        fields=request.fields,
-        shard_bytes=request.shard_bytes,
-        source=f"{request.text}; seed {request.seed}",
-        classes=request.classes,
+        **msgspec.structs.asdict(request.arguments),
         measure=["inputs"] if folder.name == "train" else [],
     ) as writer:
         on_progress(folder.name, writer.num_samples, len(numbers))
-        for part in _pieces(numbers[writer.num_samples :], request.fields):
+        for part in _pieces(numbers[writer.num_samples :], request.arguments.fields):
             samples = origin.read(part)
             check_finite(samples, part, origin.text)
             if isinstance(samples, list):
@@ -164,12 +161,8 @@ def _check_target(target: Path, overwrite: bool) -> None:
     if not target.exists():
         return
     is_pack = target.is_dir() and bool(splits_of(target))
-    if is_pack and not overwrite:
-        raise UserError(
-            f"{target} is a pack already: name another folder, or replace it with --overwrite"
-        )
-    if not is_pack and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"{target} is there and no pack: name another folder")
+    if not (is_pack and overwrite):
+        refuse_taken(target, is_pack=is_pack, remedy="replace it with --overwrite")
     if target.is_mount():
         raise UserError(f"{target} is a mount point: name a folder in it")
 
@@ -186,8 +179,8 @@ def _check_hidden(hidden: Path, request: PackRequest, overwrite: bool) -> None:
         return
     if begun is not None and not overwrite:
         raise UserError(
-            f"{hidden} holds part of a pack of {begun.text}, which has changed or was packed with "
-            "other options\nrepeat that command to go on, or begin anew with --overwrite"
+            f"{hidden} holds part of a pack of {begun.arguments.source}, which has changed or was "
+            "packed with other options\nrepeat that command to go on, or begin anew with --overwrite"
         )
     shutil.rmtree(hidden)
 
@@ -230,9 +223,6 @@ def _refusals(target: Path) -> Iterator[None]:
         raise UserError(
             f"{error.filename or target} cannot be written: {error.strerror}"
         ) from error
-
-
-Numbers = NDArray[np.int64]
 
 
 class Splits(NamedTuple):
