@@ -180,7 +180,8 @@ def _check_hidden(hidden: Path, request: PackRequest, overwrite: bool) -> None:
     if begun is not None and not overwrite:
         raise UserError(
             f"{hidden} holds part of a pack of {begun.arguments.source}, which has changed or was "
-            "packed with other options\nrepeat that command to go on, or begin anew with --overwrite"
+            "packed with other options\n"
+            "repeat that command to go on, or begin anew with --overwrite"
         )
     shutil.rmtree(hidden)
 
