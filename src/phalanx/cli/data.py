@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 from rich.progress import DownloadColumn, TransferSpeedColumn
 
-from phalanx.cli.console import ProgressBars
 from phalanx.cli.lazy import add_command
+from phalanx.cli.progress_bars import ProgressBars
 from phalanx.data.datasets.catalog import fetch_folder
 from phalanx.data.datasets.inventory import inventory
 from phalanx.data.published.fetch_mnist import TIMEOUT_S, fetch_mnist

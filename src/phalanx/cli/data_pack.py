@@ -22,7 +22,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from phalanx.cli.console import ProgressBars
+from phalanx.cli.progress_bars import ProgressBars
 from phalanx.data.packed.index import PackIndex
 from phalanx.data.packed.index_file import find_splits
 from phalanx.data.packed.verify import FileState, damaged_samples, size_bytes, verify
