@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from phalanx.errors import UserError
@@ -115,13 +115,7 @@ def _slurm(environ: Mapping[str, str]) -> Launched | None:
     found = _launched("slurm", environ, "SLURM_PROCID", size, "SLURM_LOCALID", "")
     if found is None or (found.world_size == 1 and _starts_others(environ)):
         return None
-    return Launched(
-        launcher="slurm",
-        rank=found.rank,
-        world_size=found.world_size,
-        local_rank=found.local_rank,
-        local_world_size=_slurm_tasks_here(environ),
-    )
+    return replace(found, local_world_size=_slurm_tasks_here(environ))
 
 
 def _starts_others(environ: Mapping[str, str]) -> bool:

@@ -152,7 +152,9 @@ class ChunkedOrigin(Origin):
     _kept: tuple[int, Any] = (-1, None)
 
     def read(self, numbers: Numbers) -> Rows | list[Sample]:
-        parts = [self._inputs(part) for part in self._by_chunk(numbers)]
+        chunks = np.searchsorted([chunk.start for chunk in self.chunks], numbers, side="right") - 1
+        runs = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(chunks)) + 1)
+        parts = [self._inputs(int(chunks[run[0]]), numbers[run]) for run in runs]
         targets = self.targets[numbers]
         if parts and isinstance(parts[0], np.ndarray):
             return {"inputs": np.concatenate(parts), "targets": targets}
@@ -167,19 +169,11 @@ class ChunkedOrigin(Origin):
         """Convert an object of `read_chunk` to its packed form. number: of the sample."""
         raise NotImplementedError(f"{type(self).__name__} reads arrays")
 
-    def _by_chunk(self, numbers: Numbers) -> list[Numbers]:
-        """Runs of samples of one chunk."""
-        starts = [chunk.start for chunk in self.chunks]
-        chunk_of = np.searchsorted(starts, numbers, side="right")
-        return np.split(numbers, np.flatnonzero(np.diff(chunk_of)) + 1)
-
-    def _inputs(self, numbers: Numbers) -> Any:
-        starts = [chunk.start for chunk in self.chunks]
-        chunk = int(np.searchsorted(starts, numbers[0], side="right")) - 1
+    def _inputs(self, chunk: int, numbers: Numbers) -> Any:
         if self._kept[0] != chunk:
             self._kept = (-1, None)  # not two of them at once
             self._kept = (chunk, self.read_chunk(chunk))
-        content, rows = self._kept[1], numbers - starts[chunk]
+        content, rows = self._kept[1], numbers - self.chunks[chunk].start
         if isinstance(content, np.ndarray):
             return content[rows]
         return [
