@@ -35,7 +35,7 @@ def test_it_is_written_once(location: DataLocation) -> None:
     again = generate(location, ["files", "npy"], 2, nobody)
     assert [one.write_s for one in again] == [None, None]
     assert [one.bytes for one in again] == [one.bytes for one in first]
-    assert check_room(location, ["files", "npy"], 2) == 0
+    assert check_room(location, missing_parts(location, ["files", "npy"], 2)) == 0
 
 
 def test_a_file_that_was_cut_short_is_written_anew(location: DataLocation) -> None:
@@ -44,7 +44,7 @@ def test_a_file_that_was_cut_short_is_written_anew(location: DataLocation) -> No
     damaged = max(data_files(part), key=lambda path: path.stat().st_size)
     damaged.write_bytes(b"")
     assert not is_complete(part)
-    assert check_room(location, ["npy"], 1) > 0
+    assert check_room(location, missing_parts(location, ["npy"], 1)) > 0
     generate(location, ["npy"], 1, nobody)
     assert is_complete(part)
 
@@ -61,7 +61,7 @@ def test_interrupted_it_leaves_nothing(location: DataLocation) -> None:
 def test_a_disk_that_is_too_small(location: DataLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generating, "free_bytes", lambda _: 2**30 + 1000)
     with pytest.raises(UserError, match=r"1\.00 GB free; the data takes .* and 1\.00 GB stays"):
-        check_room(location, ["npy"], 1)
+        check_room(location, missing_parts(location, ["npy"], 1))
     assert not location.root.exists()
 
 

@@ -87,7 +87,7 @@ class DataLocation:
         return self.folder / format_ / f"part-{part}"
 
 
-def max_part_bytes(format_: Format, shape: Shape) -> int:
+def max_part_bytes(format_: str, shape: Shape) -> int:
     """Return an upper bound of the bytes that one part takes on disk."""
     if format_ == "files":
         return shape.num_samples * (-(-shape.sample_bytes // BLOCK_BYTES) + 1) * BLOCK_BYTES
@@ -95,17 +95,12 @@ def max_part_bytes(format_: Format, shape: Shape) -> int:
     return int(shape.num_samples * (shape.sample_bytes + tar_header) * OVERHEAD) + 2**20
 
 
-def check_room(location: DataLocation, formats: Sequence[Format], parts: int) -> int:
-    """Return the number of bytes that are still to be written.
+def check_room(location: DataLocation, missing: Sequence[Path]) -> int:
+    """Return an upper bound of the bytes of these parts, which are still to be written.
 
     Raises: UserError when the disk has no room for them plus a reserve.
     """
-    needed = sum(
-        max_part_bytes(format_, location.shape)
-        for format_ in formats
-        for part in range(parts)
-        if not is_complete(location.part(format_, part))
-    )
+    needed = sum(max_part_bytes(part.parent.name, location.shape) for part in missing)
     free = free_bytes(location.root)
     if needed and free < needed + RESERVE_BYTES:
         raise UserError(

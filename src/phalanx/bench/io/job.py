@@ -66,7 +66,7 @@ def run_io(config: IoConfig, folder: Path, *, command: Sequence[str], console: C
     if config.drop_names and not can_drop_names():
         raise UserError("--drop-names needs root, and a /proc/sys that can be written to")
     ours = missing_parts(location, formats, max(config.ranks))
-    needed = check_room(location, formats, max(config.ranks))
+    needed = check_room(location, ours)
     record = IoBench(
         bench=folder.name,
         config=config.as_record(),
