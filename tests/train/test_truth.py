@@ -1,7 +1,8 @@
 """Every strategy on every number of ranks gives the parameters of one process.
 
-Fifty steps with a global batch that three and four ranks cannot share evenly, and a last batch with
-fewer samples than four ranks. One job of ranks runs all cases, one after the other.
+Twenty steps, and fifty in the long tests, with a global batch that three and four ranks cannot
+share evenly, and a last batch with fewer samples than four ranks. One job of ranks runs all cases,
+one after the other.
 """
 
 import importlib.util
@@ -16,12 +17,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(600)]
 
 Options = dict[str, Any]
-Truth = Callable[[Options], dict[str, Tensor]]
+Truth = Callable[[Options, int], dict[str, Tensor]]
 
 OPTIMIZERS: dict[str, Options] = {
     "adam": {},
@@ -30,6 +31,10 @@ OPTIMIZERS: dict[str, Options] = {
     "plain": {"optimizer": "sgd", "momentum": 0.0, "lr": 0.05},
 }
 MODELS = ("mlp", "cnn", "rnn")
+FEW_STEPS, STEPS = 20, 50
+COUNTS = pytest.mark.parametrize(
+    ("count", "steps"), [(3, FEW_STEPS), *(long(count, STEPS) for count in (1, 2, 3, 4))]
+)
 METHODS = ("library", "naive", "direct", "ring", "tree", "halving")
 COUNTS_BYTES = 100
 """More or less of the optimizer's counts of steps, one for each parameter."""
@@ -102,7 +107,7 @@ def cases_of_gloo(count: int) -> dict[str, Options]:
     return cases
 
 
-def in_this_process(folder: Path, cases: dict[str, Options]) -> None:
+def in_this_process(folder: Path, cases: dict[str, Options], steps: int) -> None:
     path = Path(__file__).parent / "programs" / "truth.py"
     spec = importlib.util.spec_from_file_location("truth", path)
     assert spec is not None and spec.loader is not None
@@ -110,7 +115,7 @@ def in_this_process(folder: Path, cases: dict[str, Options]) -> None:
     spec.loader.exec_module(program)
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PHALANX_COUNT", "0")
-        program.main(folder, cases)
+        program.main(folder, cases, steps)
 
 
 @pytest.fixture(scope="module")
@@ -119,40 +124,47 @@ def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     folder = tmp_path_factory.mktemp("truth")
 
     @cache
-    def alone(text: str) -> dict[str, Tensor]:
+    def alone(text: str, steps: int) -> dict[str, Tensor]:
         number = len(list(folder.glob("*.safetensors")))
-        in_this_process(folder, {f"case{number}": json.loads(text)})
+        in_this_process(folder, {f"case{number}": json.loads(text)}, steps)
         return load_file(folder / f"case{number}-0.safetensors")
 
-    def of(options: Options) -> dict[str, Tensor]:
+    def of(options: Options, steps: int) -> dict[str, Tensor]:
         words = {name: options[name] for name in OF_THE_TRUTH if name in options}
-        return alone(json.dumps(words))
+        return alone(json.dumps(words), steps)
 
     return of
 
 
-@pytest.mark.parametrize(
-    "count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 4))]
-)
+@COUNTS
 def test_parameters_over_mpi_equal_the_sequential_ones(
-    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth, count: int
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    tmp_path: Path,
+    truth: Truth,
+    count: int,
+    steps: int,
 ) -> None:
     cases = cases_over_mpi(count)
-    ranks.mpi(count, programs("truth.py"), str(tmp_path), json.dumps(cases), timeout_s=500)
-    assert_equal(tmp_path, cases, truth, count)
+    words = (str(tmp_path), json.dumps(cases), str(steps))
+    ranks.mpi(count, programs("truth.py"), *words, timeout_s=500)
+    assert_equal(tmp_path, cases, truth, count, steps)
 
 
-@pytest.mark.parametrize(
-    "count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (1, 2, 4))]
-)
+@COUNTS
 def test_parameters_of_gloo_equal_the_sequential_ones(
-    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path, truth: Truth, count: int
+    ranks: Ranks,
+    programs: Callable[[str], Path],
+    tmp_path: Path,
+    truth: Truth,
+    count: int,
+    steps: int,
 ) -> None:
     cases = cases_of_gloo(count)
-    words, meeting = (str(tmp_path), json.dumps(cases)), str(tmp_path / "meet")
+    words, meeting = (str(tmp_path), json.dumps(cases), str(steps)), str(tmp_path / "meet")
     environment = {"PHALANX_RENDEZVOUS": meeting}
     ranks.local(count, programs("truth.py"), *words, environment=environment, timeout_s=500)
-    assert_equal(tmp_path, cases, truth, count)
+    assert_equal(tmp_path, cases, truth, count, steps)
 
 
 @pytest.mark.long
@@ -162,7 +174,7 @@ def test_servers_of_many_workers_give_the_sequential_parameters(
     """Most of them have nothing of the last batch."""
     cases = cases_with_servers(8)
     ranks.mpi(8, programs("truth.py"), str(tmp_path), json.dumps(cases), timeout_s=500)
-    assert_equal(tmp_path, cases, truth, 8)
+    assert_equal(tmp_path, cases, truth, 8, STEPS)
 
 
 def test_checkpoints_of_one_strategy_go_on_under_another(
@@ -186,8 +198,9 @@ def test_checkpoints_of_one_strategy_go_on_under_another(
                 folder = {"checkpoint_dir": str(together / optimizer)}
                 start = (tmp_path if epoch == 1 else together) / optimizer / f"epoch-{epoch:04d}"
                 shared[name] = {**options, **split, **folder, "resume": str(start)}
-    in_this_process(tmp_path, alone)
-    ranks.mpi(3, programs("truth.py"), str(together), json.dumps(shared), timeout_s=300)
+    in_this_process(tmp_path, alone, FEW_STEPS)
+    words = (str(together), json.dumps(shared), str(FEW_STEPS))
+    ranks.mpi(3, programs("truth.py"), *words, timeout_s=300)
     for optimizer in ("adam", "plain"):
         for checkpoint in ("epoch-0002", "epoch-0003"):
             for file in ("model", "optimizer"):
@@ -199,9 +212,11 @@ def test_checkpoints_of_one_strategy_go_on_under_another(
                     assert torch.allclose(found[key], tensor, rtol=0, atol=1e-10), (place, key)
 
 
-def assert_equal(folder: Path, cases: dict[str, Options], truth: Truth, count: int) -> None:
+def assert_equal(
+    folder: Path, cases: dict[str, Options], truth: Truth, count: int, steps: int
+) -> None:
     for name, options in cases.items():
-        expected = truth(options)
+        expected = truth(options, steps)
         if options.get("dtype") == "float64":
             assert_exact(folder, name, expected, count)
         found = load_file(folder / f"{name}-0.safetensors")

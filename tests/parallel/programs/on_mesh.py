@@ -24,7 +24,7 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.step import IGNORED, Batch, StepOptions
 from phalanx.parallel.strategy import Strategy
 
-SIZES = [11, 11, 7, 2] * 5  # two samples: fewer than ranks
+SIZES = [11, 11, 7, 2] * 3  # two samples: fewer than ranks
 ADAM = OptimizerConfig(name="adam", learning_rate=1e-2, weight_decay=0.01)
 SGD = OptimizerConfig(name="sgd", learning_rate=0.05, momentum=0.9)
 

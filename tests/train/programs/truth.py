@@ -1,8 +1,9 @@
-"""Each rank: train by every case in turn, fifty steps each, and keep the parameters.
+"""Each rank: train by every case in turn, and keep the parameters.
 
 Words: a folder for the results; a JSON object: for each case its name, and the options of a
-training run that differ from their defaults, which are those of one epoch. "count" has what is
-sent counted. With `checkpoint_dir` and `resume` a case goes on from another one.
+training run that differ from their defaults, which are those of one epoch; the number of steps of
+each case, fifty without it. "count" has what is sent counted. With `checkpoint_dir` and `resume` a
+case goes on from another one.
 """
 
 import json
@@ -34,10 +35,11 @@ BATCH, STEPS = 30, 50
 SAMPLES = (STEPS - 1) * BATCH + 2  # the last batch has fewer samples than four ranks
 
 
-def samples(dtype: torch.dtype) -> Dataset:
+def samples(dtype: torch.dtype, steps: int = STEPS) -> Dataset:
+    size = SAMPLES - (STEPS - steps) * BATCH
     generator = torch.Generator().manual_seed(5)
-    images = torch.rand(SAMPLES, 1, 28, 28, generator=generator, dtype=torch.float64)
-    labels = torch.randint(10, (SAMPLES,), generator=generator)
+    images = torch.rand(size, 1, 28, 28, generator=generator, dtype=torch.float64)
+    labels = torch.randint(10, (size,), generator=generator)
     return Dataset(
         name="digits",
         train_inputs=images.to(dtype),
@@ -61,7 +63,7 @@ def manifest(config: TrainConfig, epochs_done: int) -> Manifest:
     )
 
 
-def run(name: str, config: TrainConfig, folder: Path) -> None:
+def run(name: str, config: TrainConfig, folder: Path, steps: int) -> None:
     dtype = getattr(torch, config.dtype)
     launched = None if config.strategy == "sequential" else detect(os.environ)
     strategy = make_strategy(config, launched)
@@ -73,8 +75,8 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     writer = EventWriter(rank_file(folder / name, strategy.rank))
     work = TrainingContext(
         strategy=strategy,
-        schedule=LRSchedule(kind=config.lr_schedule, peak=config.lr, num_steps=2 * STEPS),
-        source=InMemorySource(samples(dtype)),
+        schedule=LRSchedule(kind=config.lr_schedule, peak=config.lr, num_steps=2 * steps),
+        source=InMemorySource(samples(dtype, steps)),
         global_batch_size=BATCH,
         seed=config.seed,
         writer=writer,
@@ -88,7 +90,7 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
         save_checkpoint(config.checkpoint_dir, strategy.model, strategy.optimizer, seal)
     strategy.group.barrier()
     events = list(read_events(rank_file(folder / name, strategy.rank)))
-    losses = [e.loss_sum for e in events if isinstance(e, StepEvent)] or [0.0] * STEPS
+    losses = [e.loss_sum for e in events if isinstance(e, StepEvent)] or [0.0] * steps
     rows = strategy.group.gather(losses)
     tensors = {k: v.detach().clone() for k, v in model.named_parameters()}
     theory = strategy.expected(BATCH)
@@ -99,7 +101,7 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     if trained.sent_bytes is not None:
         tensors["moved"] = torch.tensor([trained.sent_bytes, trained.received_bytes])
         a_step = torch.tensor([theory.sent_bytes, theory.received_bytes], dtype=torch.float64)
-        tensors["expected"] = STEPS * a_step
+        tensors["expected"] = steps * a_step
     tensors["staleness"] = torch.tensor([[*pair] for pair in trained.staleness.items()] or [[0, 0]])
     if rows is not None:
         tensors["losses"] = torch.tensor(rows, dtype=torch.float64).sum(0)
@@ -109,7 +111,7 @@ def run(name: str, config: TrainConfig, folder: Path) -> None:
     strategy.close()
 
 
-def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+def main(folder: Path, cases: dict[str, dict[str, Any]], steps: int = STEPS) -> None:
     torch.set_num_threads(1)
     meeting = os.environ.get(RENDEZVOUS)
     for name, options in cases.items():
@@ -120,8 +122,8 @@ def main(folder: Path, cases: dict[str, dict[str, Any]]) -> None:
         os.environ[COUNT] = "1" if options.pop("count", False) else "0"
         if meeting:
             os.environ[RENDEZVOUS] = f"{meeting}-{name}"
-        run(name, TrainConfig.from_options(**options), folder)
+        run(name, TrainConfig.from_options(**options), folder, steps)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), *map(int, sys.argv[3:]))
