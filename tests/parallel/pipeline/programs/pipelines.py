@@ -25,7 +25,7 @@ from phalanx.parallel.pipeline.orders import Action, orders_of
 from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.step import cross_entropy_sum
 
-NUM_STEPS = 20
+NUM_STEPS = 12
 BATCH, SMALL = 13, 2  # neither a number of ranks nor one of micro-batches divides 13
 TOLERANCE = 1e-9
 TEXT = DataShape(inputs=(6,), num_classes=11)
