@@ -16,11 +16,35 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from torch import Tensor
+
+from phalanx.comm.world import World
+from phalanx.data.datasets.dataset import Dataset, load_dataset
+from phalanx.gradients.compression.codec import BFloat16, BlockInt8, Float32, ScaledFloat16
+from phalanx.gradients.compression.make import make_compressor
+from phalanx.gradients.make_reducer import make_bucketed_reducer
+from phalanx.jobs.record import describe_environment
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+from phalanx.launch.job import Job
+from phalanx.models.build import build_model
+from phalanx.models.options import ModelOptions
+from phalanx.torch_backend.tensors import buffer_of
 
 PLACES = ("memory", "10Gbit/s", "1Gbit/s", "100Mbit/s")
 COMPRESSORS = ("none", "fp16", "bf16", "int8", "powersgd", "topk")
 RESULT = Path(__file__).parent / "results" / "compression.json"
+Task = dict[str, Any]
+"""The options, and what a rank is to do."""
+
 WARM_UP = 3  # steps of each; the first makes its buckets
 
 
@@ -55,11 +79,6 @@ def main() -> None:
 
 def run(ranks: int, given: dict[str, object], place: str | None) -> object:
     """A job of its own for each place; None: whole trainings in memory."""
-    from phalanx.launch.command import mpi_job
-    from phalanx.launch.cores import usable_cores
-    from phalanx.launch.installation import find_mpi
-    from phalanx.launch.job import Job
-
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         task = json.dumps({**given, "place": place, "answer": str(answer)})
@@ -78,11 +97,7 @@ def run(ranks: int, given: dict[str, object], place: str | None) -> object:
         return json.loads(answer.read_text())
 
 
-def rank_main(task: dict) -> None:
-    import torch
-
-    from phalanx.comm.world import World
-
+def rank_main(task: Task) -> None:
     torch.set_num_threads(1)
     world = World.create(timeout_s=120)
     answer: dict[str, object] = {}
@@ -100,14 +115,7 @@ def rank_main(task: dict) -> None:
 class Training:
     """One compressor's model; all on the same world, which take turns."""
 
-    def __init__(self, world, task: dict, compressor: str, seed: int) -> None:
-        import torch
-
-        from phalanx.gradients.compression.make import make_compressor
-        from phalanx.gradients.make_reducer import make_bucketed_reducer
-        from phalanx.models.build import build_model
-        from phalanx.models.options import ModelOptions
-
+    def __init__(self, world: World, task: Task, compressor: str, seed: int) -> None:
         self.world, self.size = world, world.size
         self.model = build_model("mlp", seed=seed, options=ModelOptions(width=task["width"]))
         self.parameters = list(self.model.parameters())
@@ -120,9 +128,8 @@ class Training:
             overlaps=task["overlap"] == "on",
         )
 
-    def step(self, images, labels, batch: int) -> float:
+    def step(self, images: Tensor, labels: Tensor, batch: int) -> float:
         """Seconds of it on this rank."""
-        import torch
 
         began = time.perf_counter()
         for parameter in self.parameters:
@@ -134,11 +141,10 @@ class Training:
         return time.perf_counter() - began
 
 
-def times(world, task: dict) -> dict[str, object]:
+def times(world: World, task: Task) -> dict[str, object]:
     """Of each compressor the steps' seconds of the slowest rank, and its counted bytes."""
-    import numpy as np
-    import torch
-
+    traffic = world.traffic
+    assert traffic is not None, "PHALANX_COUNT is set"
     trainings = {name: Training(world, task, name, seed=0) for name in task["compressors"]}
     share = task["batch"] // world.size
     images = torch.randn(share, 1, 28, 28, generator=torch.Generator().manual_seed(world.rank))
@@ -152,9 +158,9 @@ def times(world, task: dict) -> dict[str, object]:
         rounds += 1
         for name, training in trainings.items():
             world.barrier()
-            before = world.traffic.snapshot()
+            before = traffic.snapshot()
             step_s = training.step(images, labels, task["batch"])
-            sent[name] = (world.traffic.snapshot() - before).sent_bytes
+            sent[name] = (traffic.snapshot() - before).sent_bytes
             everybody = world.gather(np.array([step_s]))
             if everybody is not None:
                 steps[name].append(float(everybody.max()))
@@ -173,16 +179,9 @@ def times(world, task: dict) -> dict[str, object]:
     }
 
 
-def kernels(world, task: dict) -> dict[str, list[float]]:
+def kernels(world: World, task: Task) -> dict[str, list[float]]:
     """Sums in shared memory of as many values as the model has: in float32, and in bfloat16 of
     values that are halves already, which a kernel that wrote halves could at best come to."""
-    import numpy as np
-    import torch
-
-    from phalanx.models.build import build_model
-    from phalanx.models.options import ModelOptions
-    from phalanx.torch_backend.tensors import buffer_of
-
     model = build_model("mlp", seed=0, options=ModelOptions(width=task["width"]))
     count = sum(parameter.numel() for parameter in model.parameters())
     values = {"float32": torch.zeros(count), "bfloat16": torch.zeros(count, dtype=torch.bfloat16)}
@@ -198,12 +197,8 @@ def kernels(world, task: dict) -> dict[str, list[float]]:
     return taken
 
 
-def accuracies(world, task: dict) -> dict[str, object]:
+def accuracies(world: World, task: Task) -> dict[str, object]:
     """Of each compressor the validation accuracy after the last epoch, seed by seed."""
-    import torch
-
-    from phalanx.data.datasets.dataset import load_dataset
-
     data = load_dataset("auto")
     told: dict[str, list[float]] = {name: [] for name in task["compressors"]}
     for seed in task["seeds"]:
@@ -221,10 +216,8 @@ def accuracies(world, task: dict) -> dict[str, object]:
     }
 
 
-def train(training: Training, data, task: dict, seed: int) -> None:
+def train(training: Training, data: Dataset, task: Task, seed: int) -> None:
     """The learning rate falls along a cosine."""
-    import torch
-
     batch, count = task["batch"], min(task["samples"], len(data.train_inputs))
     num_steps = count // batch * task["epochs"]
     falling = torch.optim.lr_scheduler.CosineAnnealingLR(training.optimizer, num_steps)
@@ -241,14 +234,10 @@ def train(training: Training, data, task: dict, seed: int) -> None:
 
 def codings() -> dict[str, object]:
     """The least time of several, of a million values, on one core."""
-    import torch
-
-    from phalanx.gradients.compression.codec import BFloat16, BlockInt8, Float32, ScaledFloat16
-
     torch.set_num_threads(1)
     count = 2**20
     values, residual = torch.randn(count), torch.zeros(count)
-    told = {}
+    told: dict[str, object] = {}
     for name, codec in (
         ("fp32", Float32()),
         ("fp16", ScaledFloat16()),
@@ -264,7 +253,7 @@ def codings() -> dict[str, object]:
     return told
 
 
-def least(work, count: int) -> float:
+def least(work: Callable[[], object], count: int) -> float:
     """Nanoseconds a value."""
     taken = []
     for _ in range(20):
@@ -275,14 +264,11 @@ def least(work, count: int) -> float:
 
 
 def where() -> dict[str, object]:
-    import msgspec
-
-    from phalanx.jobs.record import describe_environment
-
-    return msgspec.to_builtins(describe_environment(None))
+    environment: dict[str, object] = msgspec.to_builtins(describe_environment(None))
+    return environment
 
 
-def show(result: dict) -> None:
+def show(result: dict[str, Any]) -> None:
     for place, told in result["places"].items():
         print(place)
         for name, taken in told.get("kernels_s", {}).items():

@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -72,7 +73,9 @@ class Fused(Way):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         rule = OptimizerConfig(name="adam", learning_rate=LEARNING_RATE)
-        self.fused = FusedOptimizerStep.join(world, rule, SIZES, "float32")
+        fused = FusedOptimizerStep.join(world, rule, SIZES, "float32")
+        assert fused is not None, "two ranks of one node"
+        self.fused = fused
         self.steps = 0
 
     def step(self) -> None:
@@ -127,7 +130,7 @@ class Gloo(Separate):
         self.adam.step()
 
 
-WAYS = {"fused": Fused, "shared": Shared, "gloo": Gloo}
+WAYS: dict[str, Callable[[World], Way]] = {"fused": Fused, "shared": Shared, "gloo": Gloo}
 
 
 def join_gloo(world: World) -> None:

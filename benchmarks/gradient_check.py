@@ -8,13 +8,12 @@ images on each rank, one compute thread.
     sequential  one process; the check is one call that reads all gradients (`are_finite`), timed by
                 itself on those that a step has just made; beside it the sum of their squares, which
                 clipping needs and every step took before
-    shared      2 ranks; gradients are looked through while they are handed over, so what it costs
-                is what a rank does in the fused step (hand over, add up and update its share) less
-                the same without looking; waiting is not in it
+    shared      2 ranks; gradients are looked through while they are copied for the peers, so it
+                costs the fused step of ranks that begin together less the same without looking
 
-All times are CPU time of the thread, which others on the machine disturb least, but for the share's
-own, which the kernel measures. Parts are of a step of one process, which has as many samples.
-Medians and quartiles, of `shared` of both ranks, go to benchmarks/results/gradient_check.json.
+All times are CPU time of the thread, which others on the machine disturb least. Parts are of a step
+of one process, which has as many samples. Medians and quartiles, of `shared` of both ranks, go to
+benchmarks/results/gradient_check.json.
 """
 
 from __future__ import annotations
@@ -68,16 +67,16 @@ class Unchecked(Sequential):
 
 
 class TimedStep(FusedOptimizerStep):
-    """A rank's own work, timed."""
+    """A step whose ranks begin together, timed."""
 
+    world: World
     worked_s = 0.0
 
     def step_at(self, addresses: Sequence[int], learning_rate: float, step: int) -> float | None:
+        self.world.barrier()
         began = time.thread_time()
-        self._buffer.mark_all_ready(addresses)
-        handed_over_s = time.thread_time() - began
-        own_s = self._buffer.fused_step(self.rule.kind, self.rule.coefficients(learning_rate, step))
-        self.worked_s = handed_over_s + (own_s or 0.0)
+        own_s = super().step_at(addresses, learning_rate, step)
+        self.worked_s = time.thread_time() - began
         return own_s
 
 
@@ -130,8 +129,12 @@ def check_shared(model: ModelName) -> Times:
             mock.patch("phalanx.parallel.shared.FusedOptimizerStep", TimedStep),
             mock.patch.object(FlatGradBuffer, "join", join),
         ):
-            strategies[name] = Shared(World.create(timeout_s=60))
+            world = World.create(timeout_s=60)
+            strategies[name] = Shared(world)
             strategies[name].prepare(build_model(model, seed=0), RULE)
+            step = strategies[name]._step
+            assert isinstance(step, TimedStep)
+            step.world = world
     worked: Times = {name: [] for name in strategies}
 
     def look(name: str) -> None:

@@ -26,8 +26,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,9 +38,11 @@ from typing import Any
 
 import msgspec
 from rich.console import Console
-from small_files import Costs, small_file_costs
 
 from phalanx.bench.io.config import IoConfig, Rival
+from phalanx.bench.io.formats.known import path_of, write_files
+from phalanx.bench.io.formats.store import Shape
+from phalanx.bench.io.generate import sample_blocks
 from phalanx.bench.io.job import run_io
 from phalanx.bench.io.page_cache import can_drop_names
 from phalanx.jobs.record import RUNS
@@ -54,6 +59,7 @@ from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.measures import IoMeasure, IoPoint
 from phalanx.report.io.summary import as_json, show
 
+Costs = dict[str, dict[str, float]]
 RESULTS = Path(__file__).parent / "results" / "io.json"
 PACKED: tuple[Format, ...] = ("tar", "npy")
 READS: tuple[Rival, ...] = ("read", "read-kept")
@@ -229,6 +235,59 @@ def waits(measure: IoMeasure) -> list[dict[str, Any]]:
 def _waits(point: IoPoint) -> dict[str, Any]:
     cell = {"format": point.cell.format, "cache": point.cell.cache}
     return {**cell, "epochs": [[round(w, 7) for w in e.waits_s] for e in point.epochs]}
+
+
+def small_file_costs(folder: Path, *, num_files: int, file_bytes: int, runs: int = 7) -> Costs:
+    """Return CPU microseconds per file: `median`, `low` and `high` of opening and closing it, of
+    also reading it, and of reading as many bytes of one large file; after one warm-up round.
+
+    In the page cache and without any loader: no loader of small files can be faster than this.
+    """
+    folder.mkdir(parents=True)
+    shape = Shape(num_samples=num_files, sample_bytes=file_bytes, shard_samples=num_files)
+    write_files(folder, shape, sample_blocks(shape, part=0))
+    paths = [str(path_of(folder, number)) for number in range(num_files)]
+    whole = folder / "whole"
+    with whole.open("wb") as file:
+        for path in paths:
+            file.write(Path(path).read_bytes())
+    into = [memoryview(bytearray(file_bytes))]
+
+    def opened() -> None:
+        for path in paths:
+            os.close(os.open(path, os.O_RDONLY))
+
+    def opened_and_read() -> None:
+        for path in paths:
+            descriptor = os.open(path, os.O_RDONLY)
+            os.readv(descriptor, into)
+            os.close(descriptor)
+
+    def read_from_one() -> None:
+        descriptor = os.open(whole, os.O_RDONLY)
+        for number in range(num_files):
+            os.preadv(descriptor, into, number * file_bytes)
+        os.close(descriptor)
+
+    operations: dict[str, Callable[[], None]] = {
+        "open, close": opened,
+        "open, read, close": opened_and_read,
+        "read out of one file": read_from_one,
+    }
+    took: dict[str, list[float]] = {name: [] for name in operations}
+    for _ in range(runs + 1):
+        for name, operation in operations.items():
+            began = time.thread_time()
+            operation()
+            took[name].append(1e6 * (time.thread_time() - began) / num_files)
+    return {
+        name: {
+            "median": statistics.median(times[1:]),
+            "low": min(times[1:]),
+            "high": max(times[1:]),
+        }
+        for name, times in took.items()
+    }
 
 
 def main(*, quick: bool) -> None:

@@ -57,10 +57,11 @@ def measured(world: World) -> dict[str, float]:
     group, peer = world.group, 1 - world.rank
 
     def round_trip(memory: np.ndarray) -> None:
-        turns = [group.send, group.receive] if world.rank == 0 else [group.receive, group.send]
-        for turn in turns:
-            place = {"dest": peer} if turn == group.send else {"source": peer}
-            turn(Buffer.of(memory), **place).wait()
+        for sends in (world.rank == 0, world.rank != 0):
+            if sends:
+                group.send(Buffer.of(memory), dest=peer).wait()
+            else:
+                group.receive(Buffer.of(memory), source=peer).wait()
 
     bandwidth = world.link.bandwidth_bytes_per_s if world.link else None
     long = np.zeros(int((bandwidth or 125e6) * 0.05), np.uint8)

@@ -43,7 +43,7 @@ from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, ModelOptions
-from phalanx.parallel.mpi import MPI
+from phalanx.parallel.mpi import MPI, Overlap
 from phalanx.parallel.step import Batch, StepResult
 from phalanx.records.files import write_atomically
 from phalanx.train.memory import keep_freed_memory
@@ -69,7 +69,7 @@ def batch(size: str, rank: int) -> Batch:
     return Batch(inputs, targets, samples, RANKS * targets.numel(), 0)
 
 
-def strategy_on(link: Link | None, size: str, overlap: str) -> MPI:
+def strategy_on(link: Link | None, size: str, overlap: Overlap) -> MPI:
     strategy = MPI(World.create(timeout_s=60, link=link), overlap=overlap)
     strategy.prepare(model(size), OptimizerConfig(name="sgd", learning_rate=1e-3))
     return strategy
@@ -109,7 +109,7 @@ def rank_main(out: Path, size: str) -> None:
     rows = plain.group.gather([statistics.median(alone)])
     backward_s = json.loads(plain.share(json.dumps(max(row[0] for row in rows) if rows else 0)))
     link = chosen_link(size, backward_s)
-    strategies = {name: strategy_on(link, size, name) for name in ("off", "on")}
+    strategies = {"off": strategy_on(link, size, "off"), "on": strategy_on(link, size, "on")}
     rounds: list[dict[str, dict[str, float]]] = []
     for number in range(SIZES[size][3] + 2):  # the first two warm up, and learn the order
         found = {name: timed(strategy, some) for name, strategy in strategies.items()}
@@ -121,13 +121,13 @@ def rank_main(out: Path, size: str) -> None:
         assert isinstance(reducer, BucketedGradReducer), "overlap is on"
         parameters = list(strategies["on"].model.parameters())
         buckets = [sum(parameters[n].nbytes for n in numbers) for numbers in reducer.plan()]
-        found = {
+        setting = {
             "backward_alone_s": backward_s,
             "latency_s": link.latency_s,
             "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
             "bucket_bytes": buckets,
         }
-        (out / "found.json").write_text(json.dumps(found))
+        (out / "found.json").write_text(json.dumps(setting))
     plain.group.barrier()
     for strategy in (*strategies.values(), plain):
         strategy.close()

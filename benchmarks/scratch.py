@@ -84,7 +84,7 @@ def bare(rows: NDArray[np.uint8]) -> Epoch:
         for at in range(0, len(order), CONFIG.batch_size):
             batch = order[at : at + CONFIG.batch_size]
             x, y = images[batch], labels[batch]
-            h = np.maximum(x @ w1 + b1, 0)
+            h = np.maximum(x @ w1 + b1, np.float32(0))
             z = h @ w2 + b2
             e = np.exp(z - z.max(1, keepdims=True))
             g = e / e.sum(1, keepdims=True)
@@ -112,7 +112,8 @@ def measure(ways: dict[str, Epoch]) -> dict[str, list[float]]:
             if number > 0:
                 seconds[name].append(time.perf_counter() - began)
         if number == 0:
-            assert np.allclose(*parameters, atol=1e-4), "they do not train the same network"
+            one, other = parameters
+            assert np.allclose(one, other, atol=1e-4), "they do not train the same network"
     return seconds
 
 

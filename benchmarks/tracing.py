@@ -1,4 +1,4 @@
-"""What it costs to time steps, to record and trace them, and to note every collective.
+"""What it costs to time steps, and to record and trace them.
 
     python benchmarks/tracing.py [--seconds 50]     # of steps, for each of two strategies
 
@@ -12,9 +12,7 @@ so that what else the machine does hits all alike:
     traced     the same with --trace: a span of every collective and every wait
 
 The model is the MLP with a global batch of 128, under `mpi` and `shared`: the shortest steps that
-anybody trains with, for which any cost is the largest part. And of `Group.all_reduce` of four
-bytes, the fastest collective there is, with and without the notes that the recorder of the last
-collectives keeps.
+anybody trains with, for which any cost is the largest part.
 
 A round is a block of each mode, in an order by chance. Reported: the median over the rounds of the
 ratio of a mode's steps to another's, with its 95 % interval (bootstrap over the rounds). Beside it,
@@ -28,26 +26,240 @@ benchmarks/results/tracing.json.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
+import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import numpy as np
-from tracing_ranks import Measured, Times
+import torch
+from torch import Tensor
 
+from phalanx.comm.world import World
+from phalanx.data.datasets.dataset import load_dataset
+from phalanx.data.sources.in_memory import InMemorySource
+from phalanx.data.sources.source import LoadedBatch
 from phalanx.jobs.record import describe_environment
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
-from phalanx.records.files import write_atomically
+from phalanx.models.build import build_model
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.shared import FusedOptimizer, Shared
+from phalanx.parallel.step import Batch, backward
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.files import EventWriter, rank_file, write_atomically
+from phalanx.records.spans import SpanRecorder
+from phalanx.train.config import TrainConfig
+from phalanx.train.loop import EpochCounts, TrainingContext, batch_of, make_steps, set_learning_rate
+from phalanx.train.memory import keep_freed_memory
+from phalanx.train.optimizer import update_rule
+from phalanx.train.schedule import LRSchedule
+
+MODES = ("plain", "timed", "recorded", "traced")
+BATCH = 128
+STEPS = 5
+"""Of a block, timed."""
+LEAST_ROUNDS = 20
+Times = dict[str, list[float]]
+"""Seconds by mode, one of each round."""
+Result = TypeVar("Result")
+
+
+class BareMPI(MPI):
+    def bare_step(self, batch: Batch) -> Tensor:
+        """A step that nobody times; the logits."""
+        self.clear_gradients()
+        logits, loss = self.forward(batch)
+        with self.reducer:
+            backward(loss, self.loss_weight(batch))
+        if self.clip_factor() is not None:
+            self.optimizer.step()
+        loss.item()
+        return logits.detach()
+
+
+class BareShared(Shared):
+    def bare_step(self, batch: Batch) -> Tensor:
+        """A step that nobody times; the logits."""
+        self.clear_gradients()
+        logits, loss = self.forward(batch)
+        backward(loss, self.loss_weight(batch))
+        assert isinstance(self.optimizer, FusedOptimizer), "prepared"
+        if not self.optimizer.apply():
+            self.reject_gradients(batch, loss.item())
+        loss.item()
+        return logits.detach()
+
+
+class Measured(TypedDict):
+    """Of a strategy's steps."""
+
+    step: Times
+    beside: Times
+    """Processor time beside the strategy's own."""
+    later: float
+    """Seconds to make a record and write it."""
+
+
+class CountingWriter(EventWriter):
+    """Adds up what it takes to make records and write them."""
+
+    written_s, lines = 0.0, 0
+
+    def flush(self) -> None:
+        self.lines += len(self._waiting)
+        began = time.thread_time()
+        super().flush()
+        self.written_s += time.thread_time() - began
+
+
+def work_of(strategy: Strategy, folder: Path) -> TrainingContext:
+    config = TrainConfig.from_options(model="mlp")
+    strategy.prepare(build_model("mlp", seed=0), update_rule(config, config.lr))
+    return TrainingContext(
+        strategy=strategy,
+        schedule=LRSchedule(kind="constant", peak=config.lr, num_steps=1),
+        source=InMemorySource(load_dataset("digits")),
+        global_batch_size=BATCH,
+        seed=0,
+        writer=CountingWriter(rank_file(folder, strategy.rank)),
+        began_at=time.perf_counter(),
+    )
+
+
+class Block(NamedTuple):
+    """A mean step of some in a row."""
+
+    step_s: float
+    beside_s: float
+    """Processor time that is not the strategy's: batch, learning rate, counting, recording."""
+
+
+class Bench:
+    """Blocks of steps of one strategy, in any mode."""
+
+    def __init__(self, strategy: BareMPI | BareShared, folder: Path) -> None:
+        self.work = work_of(strategy, folder)
+        self._strategy, self._spans, self._trained = strategy, SpanRecorder(), EpochCounts()
+        self._all_batches = self._batches()
+        self._began, self._used_s, self._within_s = 0.0, 0.0, 0.0
+        self._run = {
+            "plain": self._plain,
+            "timed": self._timed,
+            "recorded": self._recorded,
+            "traced": self._recorded,
+        }
+        for name in ("step", "bare_step"):
+            setattr(strategy, name, self._watched(getattr(strategy, name)))
+
+    def _watched(self, step: Callable[[Batch], Result]) -> Callable[[Batch], Result]:
+        clock = time.thread_time
+
+        def watched(batch: Batch) -> Result:
+            began = clock()
+            result = step(batch)
+            self._within_s += clock() - began
+            return result
+
+        return watched
+
+    def block(self, mode: str) -> Block:
+        """One more step comes first, whose caches another mode has filled."""
+        self._strategy.group.trace(self._spans if mode == "traced" else None)
+        self._run[mode](self._of_a_block())
+        ended, used_s = time.perf_counter(), time.thread_time()
+        beside_s = used_s - self._used_s - self._within_s
+        return Block((ended - self._began) / STEPS, beside_s / STEPS)
+
+    def _of_a_block(self) -> Iterator[LoadedBatch]:
+        yield next(self._all_batches)
+        self._within_s, self._used_s = 0.0, time.thread_time()
+        self._began = time.perf_counter()
+        for _ in range(STEPS):
+            yield next(self._all_batches)
+
+    def _plain(self, batches: Iterator[LoadedBatch]) -> None:
+        work, strategy, hits = self.work, self._strategy, self._trained.correct
+        for step, loaded in enumerate(batches):
+            batch = batch_of(work, loaded, step)
+            set_learning_rate(work, step)
+            hits.add(strategy.bare_step(batch), loaded.targets)
+
+    def _timed(self, batches: Iterator[LoadedBatch]) -> None:
+        work, strategy, hits = self.work, self._strategy, self._trained.correct
+        clock = time.perf_counter
+        for step, loaded in enumerate(batches):
+            batch = batch_of(work, loaded, step)
+            clock()
+            set_learning_rate(work, step)
+            result = strategy.step(batch)
+            clock()
+            assert result.logits is not None
+            hits.add(result.logits, loaded.targets)
+
+    def _recorded(self, batches: Iterator[LoadedBatch]) -> None:
+        first = self.work.measured_step + 1  # memory is not measured again and again
+        make_steps(self.work, batches, 0, range(first, first + STEPS + 1), self._trained)
+
+    def _batches(self) -> Iterator[LoadedBatch]:
+        """Whole ones, without end."""
+        for epoch in itertools.count():
+            for loaded in self.work.source.train_batches(
+                seed=0,
+                epoch=epoch,
+                global_batch_size=BATCH,
+                rank=self._strategy.data_rank,
+                num_ranks=self._strategy.data_size,
+                first_sample=0,
+            ):
+                if loaded.global_size == BATCH:
+                    yield loaded
+
+
+def step_times(strategy: BareMPI | BareShared, folder: Path, seconds: float) -> Measured:
+    """Blocks of all modes in turn, in another order each round, the same on all ranks."""
+    bench, ends_at = Bench(strategy, folder), time.perf_counter() + seconds
+    step_s: Times = {mode: [] for mode in MODES}
+    beside_s: Times = {mode: [] for mode in MODES}
+    for number in itertools.count():
+        for mode in random.Random(number).sample(MODES, len(MODES)):
+            block = bench.block(mode)
+            if number:  # the first round warms up
+                step_s[mode].append(block.step_s)
+                beside_s[mode].append(block.beside_s)
+        goes_on = number < LEAST_ROUNDS or time.perf_counter() < ends_at
+        if not strategy.group.share("yes" if goes_on else ""):
+            break
+    strategy.group.trace(None)
+    writer = bench.work.writer
+    assert isinstance(writer, CountingWriter)
+    writer.close()
+    return {"step": step_s, "beside": beside_s, "later": writer.written_s / writer.lines}
+
+
+def rank_main(folder: Path, seconds: float) -> None:
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    world = World.create(timeout_s=120)
+    measured = {
+        "mpi": step_times(BareMPI(world), folder / "mpi", seconds),
+        "shared": step_times(BareShared(world), folder / "shared", seconds),
+    }
+    if world.rank == 0:
+        (folder / "measured.json").write_text(json.dumps(measured))
+    world.barrier()
+
 
 SECONDS = 50.0
 RESAMPLES, KEPT_ROUNDS = 2000, 50
@@ -76,14 +288,6 @@ def ratio(times: Times, mode: str, other: str) -> list[float]:
 
 def difference(times: Times, mode: str, other: str) -> list[float]:
     return interval([a - b for a, b in zip(times[mode], times[other], strict=True)])
-
-
-def report_calls(times: Times) -> dict[str, list[float]]:
-    low, middle, high = found = ratio(times, "noted", "unnoted")
-    took_s = statistics.median(times["unnoted"])
-    print(f"all_reduce of 4 bytes: {1e6 * took_s:.3f} µs unnoted")
-    print(f"  noted of unnoted     {middle:.4f} [{low:.4f} {high:.4f}]")
-    return {"noted of unnoted": found}
 
 
 def report_steps(strategy: str, measured: Measured) -> dict[str, Any]:
@@ -119,15 +323,13 @@ def main(seconds: float) -> None:
     mpi = find_mpi(os.environ)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = Path(__file__).with_name("tracing_ranks.py")
-        words = [sys.executable, str(program), str(folder), str(seconds)]
+        words = [sys.executable, __file__, "rank", str(folder), str(seconds)]
         command = mpi_job(mpi, 2, words, cores=usable_cores(), environ=os.environ)
         with Job.start([command], folder / "log") as job:
             if job.wait(600):
                 sys.exit((folder / "log").read_text())
         measured = json.loads((folder / "measured.json").read_text())
-    found = {"calls": report_calls(measured["calls"])}
-    found |= {name: report_steps(name, measured[name]) for name in ("mpi", "shared")}
+    found = {name: report_steps(name, measured[name]) for name in ("mpi", "shared")}
     if seconds < SECONDS:
         print("too short to be kept")
         return
@@ -137,7 +339,6 @@ def main(seconds: float) -> None:
         "environment": msgspec.to_builtins(describe_environment(str(mpi))),
         "found": found,
         "seconds_by_round": {
-            "calls": thinned(measured["calls"]),
             "mpi": thinned(measured["mpi"]["step"]),
             "shared": thinned(measured["shared"]["step"]),
         },
@@ -147,6 +348,9 @@ def main(seconds: float) -> None:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["rank"]:
+        rank_main(Path(sys.argv[2]), float(sys.argv[3]))
+        sys.exit()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each strategy")
     main(parser.parse_args().seconds)

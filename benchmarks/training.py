@@ -53,6 +53,7 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.models.build import build_model
+from phalanx.models.options import ModelName
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
@@ -68,14 +69,14 @@ from phalanx.train.progress import step_s
 from phalanx.train.schedule import LRSchedule
 
 BATCH = 128
-SAMPLES = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
+SAMPLES: dict[ModelName, int] = {"mlp": 60_000, "cnn": 6_400, "rnn": 12_800}
 ROUNDS = 9
 RESULTS = Path(__file__).parent / "results" / "training.json"
 Epoch = Callable[[], list[float]]  # runs one; seconds of each step
 
 
 def bare_loop(
-    name: str,
+    name: ModelName,
     data: Dataset,
     samples: int,
     batch_size: int,
@@ -101,10 +102,10 @@ def bare_loop(
     return epoch
 
 
-def phalanx_loop(name: str, data: Dataset, strategy: Strategy, folder: Path) -> Epoch:
+def phalanx_loop(name: ModelName, data: Dataset, strategy: Strategy, folder: Path) -> Epoch:
     """One epoch of phalanx's own loop, events written to disk as in any run."""
     model = build_model(name, seed=0)
-    config = TrainConfig.from_options(model=name)  # type: ignore[arg-type]
+    config = TrainConfig.from_options(model=name)
     strategy.prepare(model, update_rule(config, config.lr))
     path = rank_file(folder, strategy.rank)
     writer, tail = EventWriter(path), EventTail(path)
@@ -159,7 +160,11 @@ def quiet_barrier() -> None:
 
 
 def measure(
-    name: str, world: World, gloo: Gloo, groups: dict[str, dist.ProcessGroup | None], folder: Path
+    name: ModelName,
+    world: World,
+    gloo: Gloo,
+    groups: dict[str, dist.ProcessGroup | None],
+    folder: Path,
 ) -> dict[str, list[float]]:
     """Seconds a step, by cell, one value a round."""
     from mpi4py.MPI import COMM_SELF
@@ -212,7 +217,7 @@ def measure(
     return times
 
 
-def rank_main(folder: Path, models: list[str]) -> None:
+def rank_main(folder: Path, models: list[ModelName]) -> None:
     torch.set_num_threads(1)
 
     keep_freed_memory()  # the bare loop gains by it too
@@ -228,10 +233,10 @@ def rank_main(folder: Path, models: list[str]) -> None:
     gloo.close()
 
 
-def report(times: dict[str, dict[str, list[float]]]) -> None:
+def report(times: dict[ModelName, dict[str, list[float]]]) -> None:
     """The table; every ratio is of values of the same round, then the median over rounds."""
 
-    def ratio(name: str, above: str, below: str) -> str:
+    def ratio(name: ModelName, above: str, below: str) -> str:
         values = [a / b for a, b in zip(times[name][above], times[name][below], strict=True)]
         low, _, high = statistics.quantiles(values, n=4)
         return f"{statistics.median(values):6.3f} [{low:.3f} {high:.3f}]"
@@ -253,12 +258,12 @@ def report(times: dict[str, dict[str, list[float]]]) -> None:
     ):
         cells = "  ".join(f"{name} {ratio(name, above, below)}" for name in times)
         print(f"{title:25} {cells}")
-    for name, cells in times.items():
-        medians = "  ".join(f"{k} {statistics.median(v) * 1e3:.3f}" for k, v in cells.items())
+    for name, ways in times.items():
+        medians = "  ".join(f"{k} {statistics.median(v) * 1e3:.3f}" for k, v in ways.items())
         print(f"ms a step, {name}: {medians}")
 
 
-def main(models: list[str]) -> None:
+def main(models: list[ModelName]) -> None:
     mpi = find_mpi(os.environ)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -286,8 +291,12 @@ def main(models: list[str]) -> None:
     print(f"raw times: {RESULTS}")
 
 
+def chosen(words: list[str]) -> list[ModelName]:
+    return [model for model in SAMPLES if model in words]
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["rank"]:
-        rank_main(Path(sys.argv[2]), sys.argv[3:])
+        rank_main(Path(sys.argv[2]), chosen(sys.argv[3:]))
     else:
-        main(sys.argv[1:] or list(SAMPLES))
+        main(chosen(sys.argv[1:]) or list(SAMPLES))

@@ -17,7 +17,8 @@ from phalanx.comm.communicators import (
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.link_emulator import LinkEmulator
-from phalanx.comm.messages import MessageRequest, MessageTransport
+from phalanx.comm.message_request import MessageRequest
+from phalanx.comm.messages import MessageTransport
 from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter

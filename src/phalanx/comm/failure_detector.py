@@ -209,7 +209,7 @@ class FailureDetector:
             self._parent._receive_all()
         # A matched probe: two waiting threads may poll at the same time, and a plain probe would
         # show both the same notice, for which the second would then wait forever.
-        status = _status()
+        status = mpi().Status()
         while self._is_open and (message := self._notices.Improbe(tag=self._tag, status=status)):
             memory = bytearray(status.Get_count())
             message.Recv(memory)
@@ -259,7 +259,3 @@ class FailureDetector:
                 f"{self.rank_label(rank)}, which is in {self._waiting[rank]}" for rank in elsewhere
             )
         return "the network: every rank is waiting"
-
-
-def _status() -> Any:
-    return mpi().Status()

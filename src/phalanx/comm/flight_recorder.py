@@ -160,17 +160,7 @@ def merge_logs(
             is_done = bool(calls) or finished == number
             calls.append(_last_call(entry, is_done=is_done))
         elif fast:
-            name, call, began_ns = fast.pop()
-            calls.append(
-                LastCall(
-                    number=number,
-                    name=name,
-                    call=call,
-                    way="shared memory",
-                    began_ns=began_ns,
-                    is_done=bool(calls) or last_is_done,
-                )
-            )
+            calls.append(_kernel_call(number, fast.pop(), is_done=bool(calls) or last_is_done))
         else:
             break
         number -= 1
@@ -197,16 +187,21 @@ def kernel_calls(kernels: KernelLog) -> list[LastCall]:
     calls = kernels.calls[-MAX_LOGGED:]
     first = kernels.begun - len(calls) + 1
     return [
-        LastCall(
-            number=number,
-            name=name,
-            call=call,
-            way="shared memory",
-            began_ns=began_ns,
-            is_done=number < kernels.begun or kernels.is_done,
-        )
-        for number, (name, call, began_ns) in enumerate(calls, first)
+        _kernel_call(number, call, is_done=number < kernels.begun or kernels.is_done)
+        for number, call in enumerate(calls, first)
     ]
+
+
+def _kernel_call(number: int, logged: tuple[str, str, int], *, is_done: bool) -> LastCall:
+    name, call, began_ns = logged
+    return LastCall(
+        number=number,
+        name=name,
+        call=call,
+        way="shared memory",
+        began_ns=began_ns,
+        is_done=is_done,
+    )
 
 
 def _last_call(entry: LoggedCall, *, is_done: bool) -> LastCall:

@@ -28,7 +28,7 @@ from phalanx.comm.dtypes import UINT8, ReduceOp, check_operation
 from phalanx.comm.errors import MismatchError, PeerFailedError, WaitTimeoutError, encodable
 from phalanx.comm.executor import CollectiveExecutor
 from phalanx.comm.flight_recorder import FlightRecorder
-from phalanx.comm.messages import MessageRequest
+from phalanx.comm.message_request import MessageRequest
 from phalanx.comm.select import SHARED, Topology, requested_algorithm
 from phalanx.comm.settings import CHECK
 from phalanx.comm.shm import ShmGroup

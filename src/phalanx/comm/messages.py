@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from phalanx.comm.buffer import Buffer
-from phalanx.comm.communicators import FIRST_USER_TAG, TAGS
+from phalanx.comm.communicators import TAGS
 from phalanx.comm.dtypes import DType
-from phalanx.comm.errors import MismatchError, PeerFailedError
+from phalanx.comm.errors import MismatchError
 from phalanx.comm.failure_detector import FailureDetector
-from phalanx.comm.flight_recorder import NETWORK
-from phalanx.comm.in_flight import CANCEL_S, InFlight, PendingOperation
+from phalanx.comm.in_flight import InFlight, PendingOperation
 from phalanx.comm.link_emulator import LinkEmulator
+from phalanx.comm.mpi import mpi
 from phalanx.comm.traffic import Traffic, TrafficCounter
 from phalanx.comm.transport import HostMemoryOps, Messages, ScratchArena
-from phalanx.comm.wait import WaitTimeoutError, wait_until
-from phalanx.records.spans import Detail, SpanRecorder, now_ns
 
 # Open MPI 5.0 fails on 2³¹ elements and more, and all messages here are of bytes.
 MAX_BYTES = 2**30
@@ -112,7 +108,7 @@ class MessageExchange:
 
     @property
     def moved(self) -> Traffic:
-        return _moved(*self._messages)
+        return moved_by(*self._messages)
 
 
 class PendingMessages:
@@ -124,7 +120,7 @@ class PendingMessages:
         self._detector, self._link_emulator = detector, link_emulator
         self._receives: list[tuple[Any, int, Buffer, int]] = []
         self._sends: list[tuple[Any, Buffer, int]] = []
-        self._status = _mpi().Status()
+        self._status = mpi().Status()
         self.source: int | None = None
         self.is_done = self.was_cancelled = False
 
@@ -208,161 +204,19 @@ class PendingMessages:
         """Return whether MPI has completed a request that nobody waits for."""
         try:
             return test()
-        except _mpi().Exception:
+        except mpi().Exception:
             self.was_cancelled = True  # it has failed
             return True
 
     def _length_of(self, request: Any) -> int | None:
         """Bytes of a message that has come, None while it has not."""
-        mpi = _mpi()
+        library = mpi()
         try:
             return int(self._status.Get_count()) if request.Test(self._status) else None
-        except mpi.Exception as error:
-            if error.Get_error_class() == mpi.ERR_TRUNCATE:
+        except library.Exception as error:
+            if error.Get_error_class() == library.ERR_TRUNCATE:
                 return MAX_BYTES + 1  # than which no buffer is longer
             raise
-
-
-class MessageRequest:
-    """A message that the user sends or receives.
-
-    A receive whose wait ends with an error, or which is dropped before it is done, is cancelled;
-    a message that comes later goes to the next receive. What was sent is sent in any case.
-    """
-
-    def __init__(
-        self,
-        detector: FailureDetector,
-        communicator: Any,
-        tag: int,
-        in_flight: InFlight,
-        traffic: TrafficCounter | None = None,
-        link_emulator: LinkEmulator | None = None,
-    ) -> None:
-        self._detector, self._communicator, self._tag = detector, communicator, tag
-        self._traffic, self._moved = traffic, Traffic(0, 0, 0)
-        self._pending, self._in_flight = PendingMessages(detector, link_emulator), in_flight
-        self._later: Sequence[Buffer] = ()
-        self._activity, self._whom = "", ""
-        self._is_over = False
-        self._error: Exception | None = None
-        self._guard = threading.Lock()  # of what MPI is asked about this message
-        self.source: int | None = None
-        self.spans: SpanRecorder | None = None
-        """Where `wait` adds its span, in a run that is traced."""
-
-    def __del__(self) -> None:
-        if not self._is_over:
-            self._in_flight.abandon(self._pending)
-
-    def send(self, buffer: Buffer, dest: int) -> None:
-        self._whom = f"rank {self._detector.rank_label(dest)}"
-        self._activity = f"send to {self._whom}, tag {self._tag},"
-        self._pending.send(self._communicator, buffer, dest, FIRST_USER_TAG + self._tag)
-        self._moved = _moved([(buffer, dest)], [])
-        ring_for(self._detector, [(buffer, dest)])
-
-    def receive(self, buffer: Buffer, source: int | None) -> None:
-        """Begin to receive. The first chunk of a long message from any source fixes the source."""
-        self._whom = "any rank" if source is None else f"rank {self._detector.rank_label(source)}"
-        self._activity = f"receive from {self._whom}, tag {self._tag},"
-        self._moved = Traffic(0, buffer.num_bytes, 0)
-        tag = FIRST_USER_TAG + self._tag
-        if source is None:
-            first, *self._later = chunks_of(buffer)
-            self._pending.receive(self._communicator, first, _mpi().ANY_SOURCE, tag)
-        else:
-            self._pending.receive(self._communicator, buffer, source, tag)
-
-    def test(self) -> bool:
-        """Return whether it is complete; makes progress.
-
-        Raises: MismatchError when the message is longer or shorter than the buffer; what ended it.
-        """
-        with self._guard:
-            if self._error is not None:
-                raise self._error
-            try:
-                return self._is_over or self._test()
-            except Exception as error:
-                self._end(error)
-                raise
-
-    def _test(self) -> bool:
-        while self._pending.test(self._activity):
-            self.source = self._pending.source
-            if not self._later:
-                self._close()
-                return True
-            assert self.source is not None, "the first piece has come"
-            tag = FIRST_USER_TAG + self._tag
-            for piece in self._later:
-                self._pending.receive(self._communicator, piece, self.source, tag)
-            self._later = ()
-        return False
-
-    def end(self, error: Exception) -> None:
-        """End it with `error`, unless it is complete."""
-        with self._guard:
-            if not self._is_over:
-                self._end(error)
-
-    def _end(self, error: Exception) -> None:
-        self._error, self._is_over = error, True
-        self._in_flight.abandon(self._pending)
-
-    def _withdraw(self, error: Exception) -> bool:
-        """Cancel a receive; False when the message has arrived after all."""
-        with self._guard:
-            if self._is_over:
-                return self._error is not None
-            pending = self._pending
-            pending.cancel()
-            with suppress(WaitTimeoutError):
-                wait_until(
-                    pending.settle_receives,
-                    self._detector.policy,
-                    timeout_s=CANCEL_S,
-                    on_timeout=lambda: "a receive that is under way cannot be cancelled",
-                )
-            if pending.settle() and not pending.was_cancelled and not self._later:
-                self.source = pending.source
-                self._close()
-                return False
-            self._end(error)
-            return True
-
-    def _close(self) -> None:
-        """Once, however often somebody asks whether it is done."""
-        self._is_over = True
-        if self._traffic is not None:
-            self._traffic.add(self._moved)
-        if self.source is not None and self._detector.bell is not None:
-            self._detector.bell.ring(self.source)
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Raises: WaitTimeoutError naming the peer; PeerFailedError; MismatchError."""
-        began_ns = 0 if self.spans is None else now_ns()
-        before, self._detector.activity = self._detector.activity, self._activity
-        try:
-            self._detector.until(
-                self.test, timeout_s, whom=lambda: self._whom, peers=self._pending.peers
-            )
-        except (WaitTimeoutError, PeerFailedError) as error:
-            if self._withdraw(error):
-                raise
-        finally:
-            self._detector.activity = before
-        if self.spans is not None:
-            self._add_span(self.spans, began_ns)
-
-    def _add_span(self, spans: SpanRecorder, began_ns: int) -> None:
-        if self.source is None:
-            spans.add(self._activity.split(",")[0], NETWORK, began_ns, now_ns())
-            return
-        peer = self._detector.world_rank(self.source)
-        detail: Detail = {"waited for": peer, "bytes": self._moved.received_bytes}
-        spans.add(f"waiting for rank {peer}", NETWORK, began_ns, now_ns(), detail)
 
 
 def ring_for(detector: FailureDetector, messages: Messages, at_least: int = 0) -> None:
@@ -385,7 +239,8 @@ def chunks_of(buffer: Buffer) -> Sequence[Buffer]:
     ]
 
 
-def _moved(sends: Messages, receives: Messages) -> Traffic:
+def moved_by(sends: Messages, receives: Messages) -> Traffic:
+    """Return the traffic of these messages."""
     given = [buffer.num_bytes for buffer, _ in sends if buffer.count]
     taken = [buffer.num_bytes for buffer, _ in receives]
     return Traffic(sum(given), sum(taken), len(given))
@@ -393,10 +248,4 @@ def _moved(sends: Messages, receives: Messages) -> Traffic:
 
 def memory_of(buffer: Buffer) -> Any:
     """For mpi4py: so many bytes."""
-    return _mpi().buffer.fromaddress(buffer.address, buffer.num_bytes)
-
-
-def _mpi() -> Any:
-    from phalanx.comm.mpi import mpi
-
-    return mpi()
+    return mpi().buffer.fromaddress(buffer.address, buffer.num_bytes)

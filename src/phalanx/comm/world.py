@@ -25,7 +25,7 @@ from phalanx.comm.gpu import query_gpu_support
 from phalanx.comm.group import Group
 from phalanx.comm.link import Link
 from phalanx.comm.link_emulator import LinkEmulator
-from phalanx.comm.mpi import is_stand_in
+from phalanx.comm.mpi import is_stand_in, mpi
 from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.traffic import COUNT, TrafficCounter
@@ -65,7 +65,7 @@ class World:
         Raises: UserError, on every rank, when ranks differ in what shapes their collectives, or
                 when the environment's link is none.
         """
-        self._mpi = _mpi()
+        self._mpi = mpi()
         self.timeout_s = timeout_s
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
@@ -99,23 +99,7 @@ class World:
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
         self.recorder = FlightRecorder(self.rank)
-        connections = Connections(
-            self._comm,
-            name="world",
-            members=tuple(range(self.size)),
-            nodes=nodes,
-            policy=self.policy,
-            timeout_s=timeout_s,
-            link_emulator=self._link_emulator,
-            still_open=self._still_open,
-        )
-        self.group = Group(
-            connections,
-            check=settings.check,
-            requested=settings.all_reduce,
-            traffic=TrafficCounter() if os.environ.get(COUNT, "0") not in ("", "0") else None,
-            recorder=self.recorder,
-        )
+        self.group = self._make_group(nodes, settings)
 
     @classmethod
     def create(
@@ -128,16 +112,16 @@ class World:
         """
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        mpi = _mpi()
-        if mpi.Is_finalized():
+        library = mpi()
+        if library.Is_finalized():
             raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
-        if not mpi.Is_initialized():
-            mpi.Init_thread()  # mpi4py.rc.initialize is False
-            atexit.register(_finalize, mpi)
+        if not library.Is_initialized():
+            library.Init_thread()  # mpi4py.rc.initialize is False
+            atexit.register(_finalize, library)
         if not is_stand_in():
-            _check_thread_level(mpi)
-            _check_launched(mpi)
-        return cls(mpi.COMM_WORLD, timeout_s=timeout_s, link=link, check=check)
+            _check_thread_level(library)
+            _check_launched(library)
+        return cls(library.COMM_WORLD, timeout_s=timeout_s, link=link, check=check)
 
     @property
     def is_gpu_aware(self) -> bool:
@@ -216,6 +200,25 @@ class World:
             tag=tag,
         )
 
+    def _make_group(self, nodes: tuple[int, ...], settings: Settings) -> Group:
+        connections = Connections(
+            self._comm,
+            name="world",
+            members=tuple(range(self.size)),
+            nodes=nodes,
+            policy=self.policy,
+            timeout_s=self.timeout_s,
+            link_emulator=self._link_emulator,
+            still_open=self._still_open,
+        )
+        return Group(
+            connections,
+            check=settings.check,
+            requested=settings.all_reduce,
+            traffic=TrafficCounter() if os.environ.get(COUNT, "0") not in ("", "0") else None,
+            recorder=self.recorder,
+        )
+
     def _exchange_settings(
         self, link: Link | None, check: bool | None, set_up: SetupCommunicator
     ) -> list[RankSettings]:
@@ -278,9 +281,3 @@ def _finalize(mpi: Any) -> None:
     """Finalise MPI in a process where nobody else does."""
     if not mpi.Is_finalized():
         mpi.Finalize()
-
-
-def _mpi() -> Any:
-    from phalanx.comm.mpi import mpi
-
-    return mpi()

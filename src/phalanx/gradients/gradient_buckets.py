@@ -9,6 +9,7 @@ import torch
 from torch import Size, Tensor
 
 from phalanx.comm.group import Group
+from phalanx.comm.layout import starts_of
 
 
 class Bucket:
@@ -20,9 +21,7 @@ class Bucket:
         self.num_pending = len(parameters)
         self.values: Tensor = memory.view(parameters[0].dtype)
         """(n,): all gradients."""
-        starts = [0]
-        for parameter in parameters:
-            starts.append(starts[-1] + parameter.numel())
+        starts = starts_of([parameter.numel() for parameter in parameters])
         self.views = {
             parameter: self.values[start : start + parameter.numel()].view(parameter.shape)
             for parameter, start in zip(parameters, starts, strict=False)

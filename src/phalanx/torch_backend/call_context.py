@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed import DistBackendError, Work
 
 from phalanx.comm.group import Group
-from phalanx.comm.messages import MessageRequest
+from phalanx.comm.message_request import MessageRequest
 from phalanx.torch_backend.collective_queue import CollectiveQueue, QueuedWork
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.gpu_staging import (
@@ -111,7 +111,7 @@ class CallContext:
         self,
         name: str,
         method: Callable[..., Work],
-        calls: Sequence[Sequence[Any]],
+        calls: Iterable[Sequence[Any]],
         opts: Any,
         results: list[Tensor],
     ) -> Work:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed import DistBackendError
 from torch.futures import Future
 
-from phalanx.comm.messages import MessageRequest
+from phalanx.comm.message_request import MessageRequest
 from phalanx.torch_backend.errors import to_torch_error
 from phalanx.torch_backend.tensors import TensorStaging
 from phalanx.torch_backend.work import PendingWork

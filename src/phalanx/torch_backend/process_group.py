@@ -155,9 +155,8 @@ class ProcessGroupMPI(ProcessGroup):
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
         opts = make_options(c10d.ReduceScatterOptions, opts)
-        calls = list(zip(outputs, inputs, strict=True))
         name, each = "reduce_scatter_coalesced", self.reduce_scatter_single
-        return self._context.run_all(name, each, calls, opts, outputs)
+        return self._context.run_all(name, each, zip(outputs, inputs, strict=True), opts, outputs)
 
     _reduce_scatter_base = reduce_scatter_single
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
@@ -172,9 +171,8 @@ class ProcessGroupMPI(ProcessGroup):
         )
         tensor, root = call.tensor(tensors), call.root()
         staging = call.stage(tensor)
-        is_root = self._engine.rank == root
-        buffer = staging.input(tensor) if is_root else staging.output(tensor)
-        return call.run(self._engine.broadcast, buffer, root=root, results=[tensor])
+        stage = staging.input if self._engine.rank == root else staging.output
+        return call.run(self._engine.broadcast, stage(tensor), root=root, results=[tensor])
 
     def allgather(
         self, outputs: Lists, inputs: Tensors, opts: Any = None, timeout: Any = None
@@ -183,8 +181,7 @@ class ProcessGroupMPI(ProcessGroup):
         tensor = call.tensor(inputs)
         received = call.tensor_per_rank(outputs, like=tensor)
         staging = call.stage(tensor)
-        targets = [staging.output(each) for each in received]
-        sent = staging.input(tensor)
+        targets, sent = staging.outputs(received), staging.input(tensor)
         return call.run(self._engine.all_gather, targets, sent, results=received, inputs=[tensor])
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:  # noqa: A002
@@ -210,9 +207,8 @@ class ProcessGroupMPI(ProcessGroup):
         self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
     ) -> Work:
         opts = make_options(c10d.AllgatherOptions, opts)
-        calls = list(zip(outputs, inputs, strict=True))
         name, each = "all_gather_single_coalesced", self.all_gather_single
-        return self._context.run_all(name, each, calls, opts, outputs)
+        return self._context.run_all(name, each, zip(outputs, inputs, strict=True), opts, outputs)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -225,8 +221,7 @@ class ProcessGroupMPI(ProcessGroup):
         is_root = self._engine.rank == root_rank
         received = call.tensor_per_rank(outputs, like=tensor) if is_root else []
         staging = call.stage(tensor)
-        targets = [staging.output(each) for each in received] if is_root else None
-        sent = staging.input(tensor)
+        targets, sent = staging.outputs(received) if is_root else None, staging.input(tensor)
         return call.run(
             self._engine.gather, targets, sent, root=root_rank, results=received, inputs=[tensor]
         )
@@ -239,8 +234,7 @@ class ProcessGroupMPI(ProcessGroup):
         is_root = self._engine.rank == root_rank
         sent = call.tensor_per_rank(inputs, like=tensor) if is_root else []
         staging = call.stage(tensor)
-        target = staging.output(tensor)
-        buffers = [staging.input(each) for each in sent] if is_root else None
+        target, buffers = staging.output(tensor), staging.inputs(sent) if is_root else None
         return call.run(
             self._engine.scatter, target, buffers, root=root_rank, results=[tensor], inputs=sent
         )
@@ -250,10 +244,9 @@ class ProcessGroupMPI(ProcessGroup):
     ) -> Work:
         call = TorchCall(self._context, "all_to_all", c10d.AllToAllOptions, opts, timeout)
         sent = call.tensor_per_rank([inputs])
-        received = call.tensor_per_rank([outputs], like=sent[self._engine.rank])
-        staging = call.stage(sent[self._engine.rank])
-        targets = [staging.output(each) for each in received]
-        buffers = [staging.input(each) for each in sent]
+        local = sent[self._engine.rank]
+        received, staging = call.tensor_per_rank([outputs], like=local), call.stage(local)
+        targets, buffers = staging.outputs(received), staging.inputs(sent)
         return call.run(self._engine.all_to_all, targets, buffers, results=received, inputs=sent)
 
     def all_to_all_single(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
@@ -56,6 +56,12 @@ class TensorStaging:
 
     def output(self, tensor: Tensor) -> Buffer:
         return self._buffer(tensor, is_read=False, is_written=True)
+
+    def inputs(self, tensors: Sequence[Tensor]) -> list[Buffer]:
+        return [self.input(tensor) for tensor in tensors]
+
+    def outputs(self, tensors: Sequence[Tensor]) -> list[Buffer]:
+        return [self.output(tensor) for tensor in tensors]
 
     def inout(self, tensor: Tensor) -> Buffer:
         return self._buffer(tensor, is_read=True, is_written=True)

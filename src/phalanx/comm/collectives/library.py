@@ -11,7 +11,7 @@ from phalanx.comm.collectives.accumulate import store_result
 from phalanx.comm.dtypes import DType, ReduceOp
 from phalanx.comm.layout import chunks
 from phalanx.comm.messages import MessageTransport, memory_of
-from phalanx.comm.mpi import is_stand_in
+from phalanx.comm.mpi import is_stand_in, mpi
 
 MAX_COUNT = 2**30  # Open MPI 5.0 fails on 2³¹ elements and more
 
@@ -47,13 +47,13 @@ def run(transport: MessageTransport, collective: Collective) -> None:
     Order:  the library's: MPI recommends, and does not promise, the same bits on every rank and
             in every run.
     """
-    mpi, buffer, op = _mpi(), collective.outputs[0], collective.reduction
-    operation = getattr(mpi, _OPERATIONS[op])
-    datatype = getattr(mpi, _DATATYPES[buffer.dtype.name])
+    library, buffer, op = mpi(), collective.outputs[0], collective.reduction
+    operation = getattr(library, _OPERATIONS[op])
+    datatype = getattr(library, _DATATYPES[buffer.dtype.name])
     for chunk in chunks(buffer.count, MAX_COUNT):
         part = buffer.part(chunk.start, chunk.stop)
         message = [memory_of(part), part.count, datatype]
-        request = transport.communicator.Iallreduce(mpi.IN_PLACE, message, operation)
+        request = transport.communicator.Iallreduce(library.IN_PLACE, message, operation)
         transport.finish(LibraryCall(request, part))
     store_result(buffer, buffer, op, collective.divisor)
 
@@ -79,11 +79,5 @@ class LibraryCall:
     def settle(self) -> bool:
         try:
             return self.advance()
-        except _mpi().Exception:
+        except mpi().Exception:
             return True
-
-
-def _mpi() -> Any:
-    from phalanx.comm.mpi import mpi
-
-    return mpi()

@@ -164,17 +164,14 @@ class CodecCompressor(Compressor):
     """Compressor fp16, bf16 or int8: a codec, with error feedback where it has a residual."""
 
     def __init__(self, name: str, codec: Codec) -> None:
+        super().__init__()
         self.name, self.has_state = name, codec.has_residual
         self._all_reduce = CodecAllReduce(codec)
         self._scratch = Scratch()
-        self._known: set[int] = set()
         self._residuals: dict[int, ErrorFeedback] = {}
 
-    def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: ARG002
-        if number in self._known:
-            self._known.clear()
-            self._residuals.clear()
-        self._known.add(number)
+    def drop_state(self) -> None:
+        self._residuals.clear()
 
     def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
         if backend.size == 1:

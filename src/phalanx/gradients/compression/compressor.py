@@ -94,9 +94,19 @@ class Compressor(ABC):
         """Name of the saved state: it fits compressors of the same name alone."""
         return self.name
 
-    def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: B027  # most need none
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: ARG002  most need none
         """Declare bucket `number`, of parameters of `shapes`, one after the other. Declaring a
         number again means that all buckets are made anew: all state is dropped."""
+        if number in self._known:
+            self._known.clear()
+            self.drop_state()
+        self._known.add(number)
+
+    def drop_state(self) -> None:  # noqa: B027  # most have none
+        """Drop the state of all buckets."""
 
     @abstractmethod
     def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:

@@ -79,6 +79,7 @@ class PowerSGD(Compressor):
     has_state = True
 
     def __init__(self, rank: int, seed: int = 0) -> None:
+        super().__init__()
         self._rank, self._seed = rank, seed
         self._scratch = Scratch()
         self._all_reduce = CodecAllReduce(Float32())
@@ -92,10 +93,12 @@ class PowerSGD(Compressor):
         return f"{self.name} of rank {self._rank}"
 
     def prepare(self, number: int, shapes: Sequence[Size]) -> None:
-        if number in self._layouts:
-            for known in (self._layouts, self._residuals, self._right):
-                known.clear()
+        super().prepare(number, shapes)
         self._layouts[number] = layout_of(shapes, self._rank)
+
+    def drop_state(self) -> None:
+        for state in (self._layouts, self._residuals, self._right):
+            state.clear()
 
     def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
         if backend.size == 1:

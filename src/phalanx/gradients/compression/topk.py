@@ -32,16 +32,13 @@ class TopK(Compressor):
     has_state = True
 
     def __init__(self, fraction: float) -> None:
+        super().__init__()
         self._fraction = fraction
         self._scratch = Scratch()
-        self._known: set[int] = set()
         self._residuals: dict[int, Tensor] = {}
 
-    def prepare(self, number: int, shapes: Sequence[Size]) -> None:  # noqa: ARG002
-        if number in self._known:
-            self._known.clear()
-            self._residuals.clear()
-        self._known.add(number)
+    def drop_state(self) -> None:
+        self._residuals.clear()
 
     def reduce(self, number: int, values: Tensor, backend: ReduceBackend) -> None:
         if backend.size == 1 or not len(values):
