@@ -61,6 +61,6 @@ def drain(communicator: Any) -> None:
         message.Recv(bytearray(status.Get_count()))
 
 
-def tag_limit(communicator: Any) -> int:
-    """The greatest tag of its messages."""
-    return int(communicator.Get_attr(mpi().TAG_UB))
+def tag_limit() -> int:
+    """Return the greatest tag of messages, which MPI attaches to the communicator of all alone."""
+    return int(mpi().COMM_WORLD.Get_attr(mpi().TAG_UB))

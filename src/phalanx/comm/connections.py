@@ -69,11 +69,11 @@ class Connections:
                 tag=tag,
             )
 
-        joining = detect_failures(communicator, tag_limit(communicator))
+        joining = detect_failures(communicator, tag_limit())
         self._still_open.sweep()
         self._communicator = own = duplicate(communicator, joining)
         joining.close()
-        self.max_tag = tag_limit(own) - FIRST_USER_TAG
+        self.max_tag = tag_limit() - FIRST_USER_TAG
         """The greatest tag of messages of users; the least is 0."""
         self.rank: int = own.Get_rank()
         self.size: int = own.Get_size()

@@ -183,7 +183,7 @@ class World:
 
     def _duplicate(self, communicator: Any) -> Any:
         """The first time that all ranks meet: who never comes is named."""
-        detector = self._make_detector(communicator, tag=tag_limit(communicator))
+        detector = self._make_detector(communicator, tag=tag_limit())
         try:
             return duplicate(communicator, detector)
         finally:

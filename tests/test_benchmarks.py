@@ -1,0 +1,79 @@
+"""Every benchmark runs to its end, in a copy whose constants make it short.
+
+Types are checked with those of the sources. Left out is `large_batch.py`, a study of some hours.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+START = '\nif __name__ == "__main__":\n'
+# Program: words of its command line, constants.
+SHORT = {
+    "all_reduce.py": (
+        "",
+        'OPTIONS = ("--collectives", "all_reduce", "--ranks", "2", "--repeats", "5", "--sizes", "4,1MB")',  # noqa: E501
+    ),
+    "compression.py": (
+        "--links memory --compressors none int8 --width 16 --seconds 0.1 --seeds 0 --epochs 1"
+        " --samples 256",
+        "WARM_UP = 1",
+    ),
+    "fused_step.py": ("", "ELEMENTS = 1000\nSIZES = [ELEMENTS] * TENSORS\nSTEPS = 3"),
+    "gradient_check.py": ("", 'STEPS = {"mlp": 20}'),
+    "import_torch.py": ("--rounds 2", ""),
+    "io.py": ("--quick", ""),
+    "link.py": ("", 'LINKS = ("1Gbit/s,1ms",)\nROUNDS = 2\nSUMMED_BYTES = 100_000'),
+    "message_algorithms.py": (
+        "2",
+        "SIZES = [4, 4096]\nSHORT_CALLS = 2\nREPEATS = 2\nREPEATS_OF_LONG = 2",
+    ),
+    "overlap.py": ("--quick", ""),
+    "pipeline.py": ("", "OPTIONS = ModelOptions(width=16, layers=8, heads=4)\nROUNDS = 2"),
+    "scratch.py": ("", "SAMPLES = 512\nROUNDS = 2"),
+    "splits.py": (
+        "",
+        'CELLS = {"mlp, tp=2": CELLS["mlp, tp=2"]}\nRATIOS = {}\nROUNDS = 1',
+    ),
+    "tracing.py": ("--seconds 0.1", "LEAST_ROUNDS = 3"),
+    "training.py": ("mlp", 'SAMPLES = {"mlp": 1280}\nROUNDS = 2'),
+}
+
+
+def test_every_benchmark_is_run_or_left_out() -> None:
+    programs = {path.name for path in BENCHMARKS.glob("*.py")}
+    assert programs == {*SHORT, "large_batch.py"}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_its_constants_are_there(name: str) -> None:
+    text, (_, constants) = (BENCHMARKS / name).read_text(), SHORT[name]
+    assert text.count(START) == 1
+    for statement in ast.parse(constants).body:
+        assert isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        constant = statement.targets[0].id
+        assert re.search(rf"^([A-Z_]+, )*{constant}(, [A-Z_]+)*(: .*)? = ", text, re.M), constant
+
+
+@pytest.mark.long
+@pytest.mark.mpi
+@pytest.mark.parametrize("name", SHORT)
+def test_it_runs(name: str, tmp_path: Path) -> None:
+    words, constants = SHORT[name]
+    program = tmp_path / name
+    text = (BENCHMARKS / name).read_text()
+    program.write_text(text.replace(START, f"\n{constants}\n{START}"))
+    (tmp_path / "results").mkdir()
+    subprocess.run(
+        [sys.executable, program, *words.split()],
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=True,
+        timeout=600,
+    )
