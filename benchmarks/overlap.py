@@ -107,7 +107,9 @@ def rank_main(out: Path, size: str) -> None:
     some = batch(size, plain.rank)
     alone = [timed(plain, some)["backward"] for _ in range(ROUNDS_OF_ALONE + 2)][2:]
     rows = plain.group.gather([statistics.median(alone)])
-    backward_s = json.loads(plain.share(json.dumps(max(row[0] for row in rows) if rows else 0)))
+    backward_s = json.loads(
+        plain.group.share(json.dumps(max(row[0] for row in rows) if rows else 0))
+    )
     link = chosen_link(size, backward_s)
     strategies = {"off": strategy_on(link, size, "off"), "on": strategy_on(link, size, "on")}
     rounds: list[dict[str, dict[str, float]]] = []
