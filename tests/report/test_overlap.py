@@ -8,7 +8,7 @@ from msgspec.structs import replace as changed
 
 from phalanx.records.schema import Event, StepEvent
 from phalanx.report.charts.chart_rows import overlap_rows
-from phalanx.report.charts.scaling import hidden_and_exposed
+from phalanx.report.charts.scaling import HIDDEN_AND_EXPOSED
 from phalanx.report.folder import StudyMeasures, read_folder
 from phalanx.report.overlap import Overlap, mean_overlap, overlap_of
 from phalanx.report.page import render
@@ -75,7 +75,7 @@ def test_bars_of_a_run_by_itself_are_its_epochs(study: StudyMeasures) -> None:
     assert [row["bar"] for row in rows[::2]] == ["epoch 1", "epoch 2", "epoch 3"]
     assert rows[0]["time_ms"] == pytest.approx(1e3 * HIDDEN_S)
     assert rows[1]["start_ms"] == rows[0]["end_ms"]
-    assert hidden_and_exposed([study.runs[0]], "overlap-1") is None
+    assert HIDDEN_AND_EXPOSED([study.runs[0]], "overlap-1") is None
 
 
 def test_it_is_on_the_page(study: StudyMeasures) -> None:

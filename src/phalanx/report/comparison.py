@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean, median
+from typing import Protocol
 
 from phalanx.records.schema import Run, Setting
 from phalanx.report.format import percent
@@ -300,6 +301,16 @@ def by_seed(runs: Sequence[RunMeasure], value_of: ValueOfRun) -> dict[int, float
         for run in runs
         if run.setting and (value := value_of(run)) is not None
     }
+
+
+class HasRuns(Protocol):
+    @property
+    def runs(self) -> Sequence[RunMeasure]: ...
+
+
+def runs_of(cells: Iterable[HasRuns]) -> list[str]:
+    """Return the names of the runs behind cells."""
+    return [run.name for cell in cells for run in cell.runs]
 
 
 def _with_speed_up(cell: Cell, cells: Sequence[Cell]) -> Cell:

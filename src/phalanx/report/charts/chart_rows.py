@@ -120,9 +120,10 @@ def overlap_rows(runs: Sequence[RunMeasure]) -> list[Row]:
     """One row a part of a bar, in milliseconds of a mean step: a bar a run, or of a run by itself
     a bar an epoch."""
     rows: list[Row] = []
-    for measure in runs:
+    known = [measure for measure in runs if measure.run and measure.overlap]
+    for measure in known:
         bars = {measure.name: measure.overlap} if measure.overlap else {}
-        if len(runs) == 1 and 1 < len(measure.overlaps) <= MOST_EPOCHS:
+        if len(known) == 1 and 1 < len(measure.overlaps) <= MOST_EPOCHS:
             bars = {f"epoch {epoch + 1}": overlap for epoch, overlap in measure.overlaps.items()}
         if measure.run is None:
             continue

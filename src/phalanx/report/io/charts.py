@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import altair as alt
 
 from phalanx.records.io import READS, Cache
-from phalanx.report.charts.figure import Figure, Row, figure, numbers
+from phalanx.report.charts.figure import AnyChart, Chart, Row, numbers
 from phalanx.report.charts.shapes import bars, bars_height, dashed, lines
 from phalanx.report.charts.theme import known_series, tooltips
 from phalanx.report.io.comparison import (
@@ -26,6 +28,16 @@ from phalanx.report.io.measures import IoMeasure, IoPoint
 
 SOURCE = "io_epoch events of all ranks: samples, bytes, total_s, waits_s"
 MEGABYTE = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """A measurement from one state of the cache."""
+
+    measure: IoMeasure
+    cache: Cache
+
+
 LOADER_LOOKS = {
     LOADERS["phalanx"]: ("--mpi", ""),
     LOADERS["torch"]: ("--gloo", ""),
@@ -80,102 +92,71 @@ def _row(point: IoPoint) -> Row:
     }
 
 
-def throughput(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    """Flat out, a bar a loader in every format: its fastest way."""
-    points = in_cache(measure.flat, cache)
+def _fastest_rows(of: Loading) -> list[Row]:
+    """Return, flat out, the fastest way of each loader in every format."""
+    points = in_cache(of.measure.flat, of.cache)
     best = best_by(points, lambda p: (p.cell.format, p.cell.loader), lambda p: p.bytes_per_s)
-    rows = rows_of(best.values())
-    if not rows:
-        return None
-    return figure(
-        bars(
-            rows,
-            "mb_per_s",
-            "MB/s flat out",
-            by="format",
-            tooltip=TOOLTIP,
-            colour=known_series("loader", rows, LOADER_LOOKS),
-            spread=("mb_low", "mb_high"),
-            offset=alt.YOffset("loader:N", sort=list(LOADER_LOOKS)),
-        ),
-        rows,
-        name=name,
-        title="What comes through",
-        caption="Bytes of samples a second when nothing is computed; of each loader its fastest "
-        "way, median over epochs. The line runs from the slowest epoch to the fastest.",
-        source=SOURCE,
-        runs=[measure.name],
-        height_pixels=60 + 26 * len(rows),
-    )
+    return rows_of(best.values())
 
 
-def utilisation(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    """Draw the utilisation with compute, a bar a format, against the floor."""
-    rows = _busiest_rows(measure, cache)
-    if not rows:
-        return None
-    drawn = bars(
+def _busiest_rows(of: Loading) -> list[Row]:
+    """Return each format's way with the best utilisation, on the fewest ranks."""
+    ranks = fewest_ranks(of.measure)
+    points = [p for p in own(in_cache(of.measure.paced, of.cache)) if p.cell.ranks == ranks]
+    return with_floor(of, busiest(points).values())
+
+
+def _paced_rows(of: Loading) -> list[Row]:
+    """Return the best utilisation of each format at each compute time."""
+    points = own(in_cache(of.measure.with_compute, of.cache))
+    best = best_by(points, lambda p: (p.cell.format, p.compute_s), busy)
+    return with_floor(of, [best[key] for key in sorted(best)])
+
+
+def with_floor(of: Loading, points: Iterable[IoPoint]) -> list[Row]:
+    return [{**row, "floor": floor_of(of.measure)} for row in rows_of(points)]
+
+
+def _rows_over(value_of: Callable[[IoPoint], int | None]) -> Callable[[Loading], list[Row]]:
+    """Return the rows of the fastest of each format at each value; none where there is one value.
+
+    value_of: None leaves a point out.
+    """
+
+    def rows(of: Loading) -> list[Row]:
+        points = [p for p in own(in_cache(of.measure.flat, of.cache)) if value_of(p) is not None]
+        best = best_by(points, lambda p: (p.cell.format, value_of(p)), lambda p: p.bytes_per_s)
+        several = len({value for _, value in best}) > 1
+        return rows_of(best[key] for key in sorted(best)) if several else []
+
+    return rows
+
+
+def _draw_over(field: str, title: str) -> Callable[[Sequence[Row]], AnyChart]:
+    x = alt.X(f"{field}:O", title=title, axis=alt.Axis(labelAngle=0))
+    y = alt.Y("mb_per_s:Q", title="MB/s flat out", scale=alt.Scale(zero=True))
+    return lambda rows: lines(x, y, known_series("format", rows, FORMAT_LOOKS), TOOLTIP)
+
+
+def _bars(rows: Sequence[Row], field: str, title: str, **more: Any) -> AnyChart:
+    """A bar a format."""
+    colour = known_series("format", rows, FORMAT_LOOKS, has_legend=False)
+    return bars(rows, field, title, by="format", tooltip=TOOLTIP, colour=colour, **more)
+
+
+def _draw_utilisation(rows: Sequence[Row]) -> AnyChart:
+    drawn = _bars(
         rows,
         "utilisation",
         "busy: compute ÷ total time",
-        by="format",
-        tooltip=TOOLTIP,
-        colour=known_series("format", rows, FORMAT_LOOKS, has_legend=False),
         spread=("utilisation_low", "utilisation_high"),
         scale=alt.Scale(domain=[0, 1]),
         axis=alt.Axis(format="%"),
     )
-    return figure(
-        alt.layer(drawn, dashed().encode(x=alt.datum(floor_of(measure)))),
-        rows,
-        name=name,
-        title="How busy the accelerator is",
-        caption="Median over epochs, of each format its best way; the dashed line is the floor of "
-        "the profile, the thin one runs from the worst epoch to the best.",
-        source=SOURCE,
-        runs=[measure.name],
-        height_pixels=bars_height(rows, "format"),
-    )
+    return alt.layer(drawn, dashed().encode(x=alt.datum(rows[0]["floor"])))
 
 
-def first_batch(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    rows = _busiest_rows(measure, cache)
-    if not rows:
-        return None
-    return figure(
-        bars(
-            rows,
-            "first_ms",
-            "until the first batch is there (ms)",
-            by="format",
-            tooltip=TOOLTIP,
-            colour=known_series("format", rows, FORMAT_LOOKS, has_legend=False),
-        ),
-        rows,
-        name=name,
-        title="Time to the first batch",
-        caption="From the start of the epoch; later ones are loaded while it computes. Of each "
-        "format the way that keeps the accelerator busiest.",
-        source=SOURCE,
-        runs=[measure.name],
-        height_pixels=bars_height(rows, "format"),
-    )
-
-
-def _busiest_rows(measure: IoMeasure, cache: Cache) -> list[Row]:
-    """Return each format's way with the best utilisation, on the fewest ranks."""
-    ranks = fewest_ranks(measure)
-    points = [point for point in own(in_cache(measure.paced, cache)) if point.cell.ranks == ranks]
-    return rows_of(busiest(points).values())
-
-
-def busy_over_compute(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    """A line a format: its best utilisation at each compute time."""
-    points = own(in_cache(measure.with_compute, cache))
-    best = best_by(points, lambda p: (p.cell.format, p.compute_s), busy)
-    rows = rows_of(best[key] for key in sorted(best))
-    if not rows:
-        return None
+def _draw_busy_over_compute(rows: Sequence[Row]) -> AnyChart:
     x = alt.X(
         "compute_ms:Q",
         title="compute of a step (ms, logarithmic)",
@@ -188,76 +169,72 @@ def busy_over_compute(measure: IoMeasure, cache: Cache, name: str) -> Figure | N
         scale=alt.Scale(domain=[0, 1]),
         axis=alt.Axis(format="%"),
     )
-    floor = dashed().encode(y=alt.datum(floor_of(measure)))
-    return figure(
-        alt.layer(lines(x, y, known_series("format", rows, FORMAT_LOOKS), TOOLTIP), floor),
-        rows,
-        name=name,
-        title="How busy an accelerator is, from fast to slow ones",
-        caption="Of each format the best way at each compute time; left the storage holds the "
-        "accelerator up, right it waits for it. The dashed line is the floor.",
-        source=SOURCE,
-        runs=[measure.name],
-        height_pixels=330,
-    )
-
-
-def by_readers(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    """Lines over the number of readers, where several were measured."""
-    return _over(
-        measure,
-        own(in_cache(measure.flat, cache)),
-        lambda point: point.cell.readers,
-        ("readers", "readers"),
-        name=name,
-        title="More readers",
-        caption="Bytes a second flat out by the number of readers; a line a format, its fastest "
-        "depth.",
-    )
-
-
-def by_depth(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    return _over(
-        measure,
-        [point for point in own(in_cache(measure.flat, cache)) if point.cell.readers],
-        lambda point: point.cell.depth,
-        ("depth", "batches ahead"),
-        name=name,
-        title="More batches ahead",
-        caption="Bytes a second flat out by the number of batches that may wait; a line a format, "
-        "its fastest number of readers.",
-    )
-
-
-def by_ranks(measure: IoMeasure, cache: Cache, name: str) -> Figure | None:
-    return _over(
-        measure,
-        own(in_cache(measure.flat, cache)),
-        lambda point: point.cell.ranks,
-        ("ranks", "ranks"),
-        name=name,
-        title="More ranks",
-        caption="Bytes a second of all ranks together, each on data of its own; a line a format, "
-        "its fastest way.",
-    )
-
-
-def _over(
-    measure: IoMeasure,
-    points: Sequence[IoPoint],
-    value_of: Callable[[IoPoint], int],
-    axis: tuple[str, str],
-    **text: Any,
-) -> Figure | None:
-    """The fastest of each format at each value; None where there is one value.
-
-    axis: field and title.
-    """
-    best = best_by(points, lambda p: (p.cell.format, value_of(p)), lambda p: p.bytes_per_s)
-    if len({value for _, value in best}) < 2:
-        return None
-    rows = rows_of(best[key] for key in sorted(best))
-    y = alt.Y("mb_per_s:Q", title="MB/s flat out", scale=alt.Scale(zero=True))
-    x = alt.X(f"{axis[0]}:O", title=axis[1], axis=alt.Axis(labelAngle=0))
     drawn = lines(x, y, known_series("format", rows, FORMAT_LOOKS), TOOLTIP)
-    return figure(drawn, rows, source=SOURCE, runs=[measure.name], height_pixels=300, **text)
+    return alt.layer(drawn, dashed().encode(y=alt.datum(rows[0]["floor"])))
+
+
+_chart = partial(Chart[Loading], source=SOURCE, runs=lambda of: [of.measure.name])
+THROUGHPUT = _chart(
+    title="What comes through",
+    caption="Bytes of samples a second when nothing is computed; of each loader its fastest "
+    "way, median over epochs. The line runs from the slowest epoch to the fastest.",
+    rows=_fastest_rows,
+    draw=lambda rows: bars(
+        rows,
+        "mb_per_s",
+        "MB/s flat out",
+        by="format",
+        tooltip=TOOLTIP,
+        colour=known_series("loader", rows, LOADER_LOOKS),
+        spread=("mb_low", "mb_high"),
+        offset=alt.YOffset("loader:N", sort=list(LOADER_LOOKS)),
+    ),
+    height=lambda rows: 60 + 26 * len(rows),
+)
+UTILISATION = _chart(
+    title="How busy the accelerator is",
+    caption="Median over epochs, of each format its best way; the dashed line is the floor of "
+    "the profile, the thin one runs from the worst epoch to the best.",
+    rows=_busiest_rows,
+    draw=_draw_utilisation,
+    height=lambda rows: bars_height(rows, "format"),
+)
+FIRST_BATCH = _chart(
+    title="Time to the first batch",
+    caption="From the start of the epoch; later ones are loaded while it computes. Of each "
+    "format the way that keeps the accelerator busiest.",
+    rows=_busiest_rows,
+    draw=lambda rows: _bars(rows, "first_ms", "until the first batch is there (ms)"),
+    height=lambda rows: bars_height(rows, "format"),
+)
+BUSY_OVER_COMPUTE = _chart(
+    title="How busy an accelerator is, from fast to slow ones",
+    caption="Of each format the best way at each compute time; left the storage holds the "
+    "accelerator up, right it waits for it. The dashed line is the floor.",
+    rows=_paced_rows,
+    draw=_draw_busy_over_compute,
+    height=330,
+)
+BY_READERS = _chart(
+    title="More readers",
+    caption="Bytes a second flat out by the number of readers; a line a format, its fastest depth.",
+    rows=_rows_over(lambda point: point.cell.readers),
+    draw=_draw_over("readers", "readers"),
+    height=300,
+)
+BY_DEPTH = _chart(
+    title="More batches ahead",
+    caption="Bytes a second flat out by the number of batches that may wait; a line a format, "
+    "its fastest number of readers.",
+    rows=_rows_over(lambda point: point.cell.depth if point.cell.readers else None),
+    draw=_draw_over("depth", "batches ahead"),
+    height=300,
+)
+BY_RANKS = _chart(
+    title="More ranks",
+    caption="Bytes a second of all ranks together, each on data of its own; a line a format, "
+    "its fastest way.",
+    rows=_rows_over(lambda point: point.cell.ranks),
+    draw=_draw_over("ranks", "ranks"),
+    height=300,
+)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from phalanx.records.io import Cache
-from phalanx.report.charts.figure import Figure
-from phalanx.report.content import Content, KeyFigure, chart_row, sections
+from phalanx.report.charts.figure import Chart
+from phalanx.report.content import Content, Drawn, KeyFigure, chart_row, sections
 from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import amount, duration, percent
 from phalanx.report.io import charts
@@ -33,15 +33,15 @@ from phalanx.report.study_content import machine, study_content
 from phalanx.report.tables import environments
 
 PANELS_BESIDE = 2
-Draw = Callable[[IoMeasure, Cache, str], Figure | None]
-LOADING: tuple[tuple[str, Draw], ...] = (
-    ("throughput", charts.throughput),
-    ("first", charts.first_batch),
+IoChart = tuple[str, Chart[charts.Loading]]
+LOADING: tuple[IoChart, ...] = (
+    ("throughput", charts.THROUGHPUT),
+    ("first", charts.FIRST_BATCH),
 )
-MORE: tuple[tuple[str, Draw], ...] = (
-    ("readers", charts.by_readers),
-    ("depth", charts.by_depth),
-    ("ranks", charts.by_ranks),
+MORE: tuple[IoChart, ...] = (
+    ("readers", charts.BY_READERS),
+    ("depth", charts.BY_DEPTH),
+    ("ranks", charts.BY_RANKS),
 )
 
 
@@ -62,7 +62,7 @@ def io_content(folder: Path) -> Content:
         headline=headline(measure),
         lead=lead(measure),
         key_figures=[key for key in keys if key],
-        leading=chart_row(_by_cache(measure, "utilisation", charts.utilisation)),
+        leading=chart_row(_by_cache(measure, "utilisation", charts.UTILISATION)),
         topics=findings(measure),
         sections=sections(
             ("loading", "Loading", [chart_row(_by_cache(measure, *chart)) for chart in LOADING]),
@@ -93,7 +93,7 @@ def io_study_content(measures: StudyMeasures) -> Content:
         headline=study_headline(study),
         facts=[],
         key_figures=[key for key in keys if key],
-        leading=chart_row(_by_profile(study.profiles, "busy", charts.busy_over_compute)),
+        leading=chart_row(_by_profile(study.profiles, "busy", charts.BUSY_OVER_COMPUTE)),
         topics=study_findings(study),
         sections=sections(
             (
@@ -149,15 +149,16 @@ def balance_figure(measure: IoMeasure, cache: Cache) -> KeyFigure | None:
     )
 
 
-def _by_cache(measure: IoMeasure, chart: str, draw: Draw) -> Iterable[tuple[str, Figure | None]]:
+def _by_cache(measure: IoMeasure, name: str, chart: Chart[charts.Loading]) -> Iterable[Drawn]:
     for cache in caches_of(measure.points):
-        yield CACHE_LABELS[cache], draw(measure, cache, f"{chart}-{cache}")
+        of = charts.Loading(measure=measure, cache=cache)
+        yield CACHE_LABELS[cache], chart(of, f"{name}-{cache}")
 
 
 def _by_profile(
-    profiles: Sequence[IoMeasure], chart: str, draw: Draw
-) -> Iterable[tuple[str, Figure | None]]:
+    profiles: Sequence[IoMeasure], name: str, chart: Chart[charts.Loading]
+) -> Iterable[Drawn]:
     for number, measure in enumerate(profiles, 1):
         # Names of elements and files are ours; labels come from records and may hold anything.
-        for label, drawn in _by_cache(measure, f"{chart}-{number}", draw):
+        for label, drawn in _by_cache(measure, f"{name}-{number}", chart):
             yield f"{measure.name}, {label}", drawn

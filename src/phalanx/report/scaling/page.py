@@ -47,19 +47,19 @@ class WorkloadData:
 
 
 CHARTS: dict[str, Callable[[WorkloadData, str], Figure | None]] = {
-    "speed-up": lambda m, name: scaling.speed_up(m.cells, name),
-    "efficiency": lambda m, name: scaling.efficiency(m.cells, name),
-    "epoch-time": lambda m, name: scaling.epoch_time(m.cells, name),
-    "step": lambda m, name: scaling.step_parts(m.cells, name),
-    "communication": lambda m, name: scaling.communication_share(m.cells, name),
-    "overlap": lambda m, name: scaling.hidden_and_exposed(m.runs, name),
-    "loss": lambda m, name: learning.validation_loss(m.runs, name),
-    "accuracy": lambda m, name: learning.validation_accuracy(m.runs, name),
-    "time-accuracy": lambda m, name: learning.time_and_accuracy(m.cells, name),
-    "batch-time": lambda m, name: scaling.batch_and_time(m.every_batch, name),
-    "batch-accuracy": lambda m, name: scaling.batch_and_accuracy(m.every_batch, name),
-    "rank-loss": lambda m, name: learning.rank_loss(m.runs, name),
-    "rank-accuracy": lambda m, name: learning.rank_accuracy(m.runs, name),
+    "speed-up": lambda m, name: scaling.SPEED_UP(m.cells, name),
+    "efficiency": lambda m, name: scaling.EFFICIENCY(m.cells, name),
+    "epoch-time": lambda m, name: scaling.EPOCH_TIME(m.cells, name),
+    "step": lambda m, name: scaling.STEP_PARTS(m.cells, name),
+    "communication": lambda m, name: scaling.COMMUNICATION_SHARE(m.cells, name),
+    "overlap": lambda m, name: scaling.HIDDEN_AND_EXPOSED(m.runs, name),
+    "loss": lambda m, name: learning.VALIDATION_LOSS(m.runs, name),
+    "accuracy": lambda m, name: learning.VALIDATION_ACCURACY(m.runs, name),
+    "time-accuracy": lambda m, name: learning.TIME_AND_ACCURACY(m.cells, name),
+    "batch-time": lambda m, name: scaling.BATCH_AND_TIME(m.every_batch, name),
+    "batch-accuracy": lambda m, name: scaling.BATCH_AND_ACCURACY(m.every_batch, name),
+    "rank-loss": lambda m, name: learning.RANK_LOSS(m.runs, name),
+    "rank-accuracy": lambda m, name: learning.RANK_ACCURACY(m.runs, name),
 }
 LEADING = ("speed-up", "accuracy")
 """The first of these that can be drawn is on the first screen."""
