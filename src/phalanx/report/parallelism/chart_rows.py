@@ -8,9 +8,9 @@ from phalanx.report.charts.figure import Row, Value
 from phalanx.report.format import amount, percent
 from phalanx.report.parallelism.rank_details import (
     FormulaCheck,
-    PipelineStep,
     RunDetail,
     losses,
+    pipeline_step,
     state,
 )
 from phalanx.report.parallelism.study_data import ParallelCell, waiting_share
@@ -149,8 +149,11 @@ def staleness_rows(cell: ParallelCell) -> list[Row]:
     ]
 
 
-def action_rows(step: PipelineStep) -> list[Row]:
-    """A row for each piece of a pipeline's step."""
+def action_rows(cell: ParallelCell) -> list[Row]:
+    """A row for each piece of a pipeline's step as it happened, a bar for each stage."""
+    step = pipeline_step(cell.detail)
+    if step is None:
+        return []
     span_s = step.ended_s - step.began_s
     return [
         {

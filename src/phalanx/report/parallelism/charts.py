@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import altair as alt
 
-from phalanx.report.charts.figure import AnyChart, Figure, Row, distinct, figure, numbers, table
+from phalanx.report.charts.figure import AnyChart, Chart, Row, distinct, numbers, table
 from phalanx.report.charts.scaling import EPOCH_SOURCE
-from phalanx.report.charts.shapes import AROUND_BARS_PIXELS, dashed, lines, names_axis
+from phalanx.report.charts.shapes import bars_height, dashed, lines, names_axis
 from phalanx.report.charts.theme import (
     counts_axis,
     faded_unless,
@@ -22,8 +22,9 @@ from phalanx.report.charts.theme import (
     time_axis,
     tooltips,
 )
+from phalanx.report.comparison import runs_of
 from phalanx.report.parallelism.chart_rows import loss_rows, scratch_rows, time_rows
-from phalanx.report.parallelism.study_data import ModelData, ParallelCell, names_of
+from phalanx.report.parallelism.study_data import ParallelCell, largest
 
 SCHEME_PIXELS = 24
 TALL_PIXELS = 300
@@ -40,30 +41,16 @@ TOOLTIP = tooltips(
 )
 
 
-def overview(model: ModelData, name: str) -> Figure | None:
-    """Every scheme, the fastest first; a mark for each number of ranks."""
-    rows = sorted(time_rows(model.cells), key=lambda row: float(str(row["epoch_s"])))
-    if len(rows) < 2:
-        return None
+def _draw_overview(rows: Sequence[Row]) -> AnyChart:
     times_s = numbers(rows, "epoch_s")
     x = time_axis(alt.X, "epoch_s", "time of an epoch", times_s, zero=True)
     x["axis"] = log_ticks(times_s) if is_wide(times_s) else alt.Axis()
     x["axis"]["grid"] = True
     layers: list[AnyChart] = [_dots(rows, x)]
-    if model.sequential:
+    if any(row["strategy"] == "sequential" for row in rows):
         alone = alt.Chart(table()).transform_filter("datum.strategy == 'sequential'")
         layers.insert(0, dashed(alone).encode(x=x))
-    return figure(
-        alt.layer(*layers),
-        rows,
-        name=name,
-        title="Time of an epoch, every scheme",
-        caption="The fastest first; shapes tell the number of ranks. The dashed line is the "
-        "sequential program: what is to its left is faster.",
-        source=EPOCH_SOURCE,
-        runs=names_of(model.cells),
-        height_pixels=len(distinct(rows, "strategy")) * SCHEME_PIXELS + AROUND_BARS_PIXELS,
-    )
+    return alt.layer(*layers)
 
 
 def _dots(rows: Sequence[Row], x: alt.X) -> alt.Chart:
@@ -88,11 +75,8 @@ def _dots(rows: Sequence[Row], x: alt.X) -> alt.Chart:
     return dots
 
 
-def speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    """A line a scheme, both axes logarithmic: schemes far below the ideal stay apart."""
-    rows = [row for row in time_rows(cells) if row["speed_up"] is not None]
-    if len(rows) < 2:
-        return None
+def _draw_speed_up(rows: Sequence[Row]) -> AnyChart:
+    """Both axes logarithmic: schemes far below the ideal stay apart."""
     x = counts_axis(rows, "ranks", "ranks")
     y = alt.Y(
         "speed_up:Q",
@@ -101,40 +85,11 @@ def speed_up(cells: Sequence[ParallelCell], name: str) -> Figure | None:
         axis=alt.Axis(values=[2.0**power for power in range(-8, 9)], format="~r"),
     )
     ideal = alt.Chart(table()).mark_line(color="var(--ideal)", strokeDash=[4, 4], strokeWidth=1.5)
-    return figure(
-        alt.layer(
-            ideal.encode(x=x, y=alt.Y("ranks:Q")), lines(x, y, strategy_series(rows), TOOLTIP)
-        ),
-        rows,
-        name=name,
-        title="Speed-up",
-        caption="How many times as fast as the sequential program; the dashed line is the ideal, "
-        "as many times as there are ranks.",
-        source=EPOCH_SOURCE,
-        runs=names_of(cells),
-        height_pixels=TALL_PIXELS,
-    )
+    drawn = lines(x, y, strategy_series(rows), TOOLTIP)
+    return alt.layer(ideal.encode(x=x, y=alt.Y("ranks:Q")), drawn)
 
 
-def loss_by_step(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    x = alt.X("step:Q", title="step", scale=alt.Scale(nice=False))
-    x["axis"] = alt.Axis(tickMinStep=1, format="d")
-    return _loss(cells, x, name=name, title="Loss against step", remark="")
-
-
-def loss_by_time(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    times_s = numbers(loss_rows(cells), "trained_s") or [0.0]
-    x = time_axis(alt.X, "trained_s", "training time", times_s, nice=False)
-    remark = ", one slower than the other"
-    return _loss(cells, x, name=name, title="Loss against time", remark=remark)
-
-
-def _loss(
-    cells: Sequence[ParallelCell], x: alt.X, *, name: str, title: str, remark: str
-) -> Figure | None:
-    rows = loss_rows(cells)
-    if not rows:
-        return None
+def _draw_loss(rows: Sequence[Row], x: alt.X) -> AnyChart:
     wide = is_wide(numbers(rows, "loss"))
     y = alt.Y(
         "loss:Q",
@@ -152,65 +107,97 @@ def _loss(
         opacity=faded_unless(picked),
         tooltip=tooltip,
     )
-    return figure(
-        drawn.add_params(picked),
-        rows,
-        name=name,
-        title=title,
-        caption="Over all ranks, before the update, neighbouring steps averaged; each scheme on "
-        "its largest number of ranks. Lines of schemes that make the same update lie on each "
-        f"other{remark}.",
-        source="step events of all ranks: loss_sum, samples, and the five times",
-        runs=names_of(cell for cell in cells if cell.detail.num_steps),
-    )
+    loss: AnyChart = drawn.add_params(picked)
+    return loss
 
 
-def epoch_by_workers(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    rows = scratch_rows(cells)
-    times_s = numbers(rows, "epoch_s")
-    if len(rows) < 2:
-        return None
-    return _by_workers(
-        cells,
-        rows,
-        time_axis(alt.Y, "epoch_s", "time of an epoch", times_s, zero=True),
-        name=name,
-        title="From scratch: time of an epoch by workers",
-        caption="A line for each width of the hidden layers; one worker is one process without "
-        "communication. Servers are not counted as workers.",
-        source=EPOCH_SOURCE,
-    )
+def _draw_loss_by_step(rows: Sequence[Row]) -> AnyChart:
+    x = alt.X("step:Q", title="step", scale=alt.Scale(nice=False))
+    x["axis"] = alt.Axis(tickMinStep=1, format="d")
+    return _draw_loss(rows, x)
 
 
-def loss_by_workers(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    rows = [row for row in scratch_rows(cells) if row["loss"] is not None]
-    if len(rows) < 2:
-        return None
-    losses = numbers(rows, "loss")
-    # Level lines are to look level: rounding in the tenth digit must not fill the axis.
-    around = max(max(losses) - min(losses), 0.05 * max(losses))
-    middle = (max(losses) + min(losses)) / 2
-    scale = alt.Scale(domain=[middle - around, middle + around], nice=False)
-    return _by_workers(
-        cells,
-        rows,
-        alt.Y("loss:Q", title="validation loss", scale=scale, axis=alt.Axis(format=".3f")),
-        name=name,
-        title="From scratch: loss by workers",
-        caption="After the last epoch. All schemes make the same update of the same global batch: "
-        "lines are level but for rounding.",
-        source="evaluation events: loss_sum, samples of all ranks",
-    )
+def _draw_loss_by_time(rows: Sequence[Row]) -> AnyChart:
+    times_s = numbers(rows, "trained_s")
+    return _draw_loss(rows, time_axis(alt.X, "trained_s", "training time", times_s, nice=False))
 
 
-def _by_workers(
-    cells: Sequence[ParallelCell], rows: Sequence[Row], y: alt.Y, **text: Any
-) -> Figure:
+def _by_workers(rows: Sequence[Row], y: alt.Y) -> AnyChart:
     hidden = numbered_series("hidden", distinct(rows, "hidden"), "hidden")
     tooltip = tooltips(
         *("scheme", "hidden", "workers:Q", "epoch_s|epoch (s)|,.4~f", "waiting||.1%"),
         *("loss||.4f", "accuracy||.2%"),
     )
-    x = counts_axis(rows, "workers", "workers")
-    drawn = lines(x, y, hidden, tooltip, dash=hidden.dash)
-    return figure(drawn, rows, runs=names_of(cells), **text)
+    return lines(counts_axis(rows, "workers", "workers"), y, hidden, tooltip, dash=hidden.dash)
+
+
+def _draw_loss_by_workers(rows: Sequence[Row]) -> AnyChart:
+    losses = numbers(rows, "loss")
+    # Level lines are to look level: rounding in the tenth digit must not fill the axis.
+    around = max(max(losses) - min(losses), 0.05 * max(losses))
+    middle = (max(losses) + min(losses)) / 2
+    scale = alt.Scale(domain=[middle - around, middle + around], nice=False)
+    y = alt.Y("loss:Q", title="validation loss", scale=scale, axis=alt.Axis(format=".3f"))
+    return _by_workers(rows, y)
+
+
+SchemeChart = Chart[Sequence[ParallelCell]]
+_chart = partial(SchemeChart, runs=runs_of)
+OVERVIEW = _chart(
+    title="Time of an epoch, every scheme",
+    caption="The fastest first; shapes tell the number of ranks. The dashed line is the "
+    "sequential program: what is to its left is faster.",
+    source=EPOCH_SOURCE,
+    rows=lambda cells: sorted(time_rows(cells), key=lambda row: float(str(row["epoch_s"]))),
+    least=2,
+    draw=_draw_overview,
+    height=lambda rows: bars_height(rows, "strategy", SCHEME_PIXELS),
+)
+SPEED_UP = _chart(
+    title="Speed-up",
+    caption="How many times as fast as the sequential program; the dashed line is the ideal, "
+    "as many times as there are ranks.",
+    source=EPOCH_SOURCE,
+    rows=time_rows,
+    field="speed_up",
+    least=2,
+    draw=_draw_speed_up,
+    height=TALL_PIXELS,
+)
+LOSS = (
+    "Over all ranks, before the update, neighbouring steps averaged; each scheme on its largest "
+    "number of ranks. Lines of schemes that make the same update lie on each other"
+)
+_loss = partial(
+    SchemeChart,
+    source="step events of all ranks: loss_sum, samples, and the five times",
+    rows=lambda cells: loss_rows(largest(cells)),
+    runs=lambda cells: runs_of([cell for cell in largest(cells) if cell.detail.num_steps]),
+)
+LOSS_BY_STEP = _loss(title="Loss against step", caption=f"{LOSS}.", draw=_draw_loss_by_step)
+LOSS_BY_TIME = _loss(
+    title="Loss against time",
+    caption=f"{LOSS}, one slower than the other.",
+    draw=_draw_loss_by_time,
+)
+EPOCH_BY_WORKERS = _chart(
+    title="From scratch: time of an epoch by workers",
+    caption="A line for each width of the hidden layers; one worker is one process without "
+    "communication. Servers are not counted as workers.",
+    source=EPOCH_SOURCE,
+    rows=scratch_rows,
+    least=2,
+    draw=lambda rows: _by_workers(
+        rows, time_axis(alt.Y, "epoch_s", "time of an epoch", numbers(rows, "epoch_s"), zero=True)
+    ),
+)
+LOSS_BY_WORKERS = _chart(
+    title="From scratch: loss by workers",
+    caption="After the last epoch. All schemes make the same update of the same global batch: "
+    "lines are level but for rounding.",
+    source="evaluation events: loss_sum, samples of all ranks",
+    rows=scratch_rows,
+    field="loss",
+    least=2,
+    draw=_draw_loss_by_workers,
+)

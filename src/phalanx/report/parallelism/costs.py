@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.figure import Figure, distinct, figure, table
+from phalanx.report.charts.figure import AnyChart, Chart, Row, distinct, table
 from phalanx.report.charts.shapes import (
     bars_height,
     bars_with_words,
@@ -19,6 +20,7 @@ from phalanx.report.charts.shapes import (
     words_scale,
 )
 from phalanx.report.charts.theme import tooltips
+from phalanx.report.comparison import runs_of
 from phalanx.report.parallelism.chart_rows import (
     action_rows,
     byte_rows,
@@ -26,8 +28,7 @@ from phalanx.report.parallelism.chart_rows import (
     staleness_rows,
     waiting_rows,
 )
-from phalanx.report.parallelism.rank_details import pipeline_step
-from phalanx.report.parallelism.study_data import ParallelCell, names_of
+from phalanx.report.parallelism.study_data import ParallelCell
 
 COST_PIXELS = 24
 STATES = {"parameters": "--forward", "gradients": "--backward", "optimizer": "--optimizer"}
@@ -40,40 +41,13 @@ ACTIONS = {
 NUMBER_FROM_SHARE = 0.022  # of the step; shorter actions get no number
 
 
-def sent(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    rows = byte_rows(cells)
-    if not rows:
-        return None
-    title = "MB that the busiest rank sends in a step"
-    tooltip = tooltips(
-        *("configuration", f"words|{title}", "formula_mb|formula (MB)|,.6~f", "formula")
-    )
-    return figure(
-        bars_with_words(
-            rows,
-            "sent_mb",
-            title,
-            by="bar",
-            tooltip=tooltip,
-            colour="--forward",
-            formula="formula_mb",
-            grid=True,
-        ),
-        rows,
-        name=name,
-        title="Bytes sent, counted and by formula",
-        caption="Bars are counted, the upright stroke is the formula; = says that both are the "
-        "same on every rank. Of the rank that sends the most; the number of ranks in brackets.",
-        source="epoch events: sent_bytes; started events: expected.sent_bytes",
-        runs=names_of(cells),
-        height_pixels=bars_height(rows, "bar", COST_PIXELS),
-    )
+def _bars(rows: Sequence[Row], field: str, title: str, *details: str, **more: Any) -> AnyChart:
+    """Bars with words at their ends."""
+    tooltip = tooltips("configuration", f"words|{title}", *details)
+    return bars_with_words(rows, field, title, by="bar", tooltip=tooltip, grid=True, **more)
 
 
-def memory(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    rows = memory_rows(cells)
-    if not rows:
-        return None
+def _draw_memory(rows: Sequence[Row]) -> AnyChart:
     scale = words_scale(rows, "all_mb", "formula_mb")
     parts = spans(
         rows,
@@ -91,54 +65,12 @@ def memory(cells: Sequence[ParallelCell], name: str) -> Figure | None:
     whole = alt.Chart(table()).transform_filter("datum.part == 'optimizer'")
     whole = whole.encode(y=names_axis(rows, "bar"))
     strokes = formula_strokes(whole, rows, "formula_mb", scale)
-    return figure(
-        alt.layer(parts, *strokes, words(whole, "all_mb", scale)),
-        rows,
-        name=name,
-        title="Memory for training, measured and by formula",
-        caption="Parameters, gradients and optimizer state of the rank that keeps the most; the "
-        "upright stroke is the formula. The number of ranks in brackets.",
-        source="memory events; started events: expected.state_bytes",
-        runs=names_of(cells),
-        height_pixels=bars_height(rows, "bar", COST_PIXELS),
-    )
+    return alt.layer(parts, *strokes, words(whole, "all_mb", scale))
 
 
-def waiting(cells: Sequence[ParallelCell], name: str) -> Figure | None:
-    rows = waiting_rows(cells)
-    if not rows:
-        return None
-    title = "share of the training time"
-    tooltip = tooltips("configuration", f"words|{title}")
-    return figure(
-        bars_with_words(
-            rows,
-            "waiting",
-            title,
-            by="bar",
-            tooltip=tooltip,
-            colour="--communication",
-            grid=True,
-            format="%",
-        ),
-        rows,
-        name=name,
-        title="Share of waiting",
-        caption="Communication that a step waited for \N{DIVISION SIGN} training time, mean over "
-        "the ranks that train. What sharded and split models exchange within their forward and "
-        "backward passes counts as computing. The number of ranks in brackets.",
-        source="step events: communication_s; epoch events: train_s",
-        runs=names_of(cells),
-        height_pixels=bars_height(rows, "bar", COST_PIXELS),
-    )
-
-
-def staleness(cell: ParallelCell, name: str) -> Figure | None:
-    rows = staleness_rows(cell)
-    if not rows:
-        return None
+def _draw_staleness(_: Sequence[Row]) -> AnyChart:
     chart = alt.Chart(table()).mark_bar(cornerRadiusEnd=2, color="var(--rank-3)")
-    chart = chart.encode(
+    drawn: AnyChart = chart.encode(
         x=alt.X(
             "staleness:O",
             title="updates of others between reading and writing",
@@ -147,58 +79,83 @@ def staleness(cell: ParallelCell, name: str) -> Figure | None:
         y=alt.Y("share:Q", title="share of updates", axis=alt.Axis(format="%")),
         tooltip=tooltips("staleness:O", "updates||,d", "share||.1%"),
     )
-    return figure(
-        chart,
-        rows,
-        name=name,
-        title="Staleness",
-        caption="How old the parameters were that an update was computed from; 0 is what a "
-        "synchronous scheme has.",
-        source="epoch events: staleness",
-        runs=names_of([cell]),
-    )
+    return drawn
 
 
-def pipeline(cell: ParallelCell, name: str) -> Figure | None:
-    """Draw one recorded step as it happened, a row for each stage."""
-    step = pipeline_step(cell.detail)
-    if step is None:
-        return None
-    rows = action_rows(step)
+def _draw_pipeline(rows: Sequence[Row]) -> AnyChart:
     kinds = {kind: ACTIONS[kind] for kind in ACTIONS if kind in distinct(rows, "kind")}
-    order = distinct(sorted(rows, key=lambda row: int(str(row["stage"]))), "row")
-    ends = ("begin_ms", "end_ms")
-    bars = spans(
-        rows,
-        "time of a step (ms)",
-        by="row",
-        ends=ends,
-        kinds=kinds,
-        kind="kind",
-        order=order,
-        picked=False,
-        tooltip=tooltips(
-            *("row|stage", "kind", "micro_batch:Q|micro-batch", "begin_ms|from (ms)|,.3f"),
-            "end_ms|to (ms)|,.3f",
-        ),
-    )
-    shown = f"datum.share >= {NUMBER_FROM_SHARE}"
-    inks: dict[str, Any] = {
+    pieces: dict[str, Any] = {
         "by": "row",
-        "ends": ends,
+        "ends": ("begin_ms", "end_ms"),
         "kinds": kinds,
         "kind": "kind",
-        "order": order,
+        "order": distinct(sorted(rows, key=lambda row: int(str(row["stage"]))), "row"),
     }
-    return figure(
-        alt.layer(bars, span_text(rows, text="micro_batch:Q", shown=shown, **inks)),
-        rows,
-        name=name,
-        title="Pipelines, as they ran",
-        caption="The shortest of the recorded steps; numbers are micro-batches. White is waiting: "
-        "for a neighbour, a message or, where ranks share cores, a core. The shares above each "
-        "chart are the idle part of the step, measured and by the formula of the schedule.",
-        source="action events: stage, micro_batch, kind, began_s, ended_s",
-        runs=names_of([cell]),
-        height_pixels=bars_height(rows, "row"),
+    tooltip = tooltips(
+        *("row|stage", "kind", "micro_batch:Q|micro-batch", "begin_ms|from (ms)|,.3f"),
+        "end_ms|to (ms)|,.3f",
     )
+    bars = spans(rows, "time of a step (ms)", picked=False, tooltip=tooltip, **pieces)
+    shown = f"datum.share >= {NUMBER_FROM_SHARE}"
+    return alt.layer(bars, span_text(rows, text="micro_batch:Q", shown=shown, **pieces))
+
+
+_bar_chart = partial(
+    Chart[Sequence[ParallelCell]],
+    runs=runs_of,
+    height=lambda rows: bars_height(rows, "bar", COST_PIXELS),
+)
+SENT = _bar_chart(
+    title="Bytes sent, counted and by formula",
+    caption="Bars are counted, the upright stroke is the formula; = says that both are the "
+    "same on every rank. Of the rank that sends the most; the number of ranks in brackets.",
+    source="epoch events: sent_bytes; started events: expected.sent_bytes",
+    rows=byte_rows,
+    draw=lambda rows: _bars(
+        rows,
+        "sent_mb",
+        "MB that the busiest rank sends in a step",
+        *("formula_mb|formula (MB)|,.6~f", "formula"),
+        colour="--forward",
+        formula="formula_mb",
+    ),
+)
+MEMORY = _bar_chart(
+    title="Memory for training, measured and by formula",
+    caption="Parameters, gradients and optimizer state of the rank that keeps the most; the "
+    "upright stroke is the formula. The number of ranks in brackets.",
+    source="memory events; started events: expected.state_bytes",
+    rows=memory_rows,
+    draw=_draw_memory,
+)
+WAITING = _bar_chart(
+    title="Share of waiting",
+    caption="Communication that a step waited for \N{DIVISION SIGN} training time, mean over "
+    "the ranks that train. What sharded and split models exchange within their forward and "
+    "backward passes counts as computing. The number of ranks in brackets.",
+    source="step events: communication_s; epoch events: train_s",
+    rows=waiting_rows,
+    draw=lambda rows: _bars(
+        rows, "waiting", "share of the training time", colour="--communication", format="%"
+    ),
+)
+STALENESS = Chart(
+    title="Staleness",
+    caption="How old the parameters were that an update was computed from; 0 is what a "
+    "synchronous scheme has.",
+    source="epoch events: staleness",
+    rows=staleness_rows,
+    runs=lambda cell: runs_of([cell]),
+    draw=_draw_staleness,
+)
+PIPELINE = Chart(
+    title="Pipelines, as they ran",
+    caption="The shortest of the recorded steps; numbers are micro-batches. White is waiting: "
+    "for a neighbour, a message or, where ranks share cores, a core. The shares above each "
+    "chart are the idle part of the step, measured and by the formula of the schedule.",
+    source="action events: stage, micro_batch, kind, began_s, ended_s",
+    rows=action_rows,
+    runs=lambda cell: runs_of([cell]),
+    draw=_draw_pipeline,
+    height=lambda rows: bars_height(rows, "row"),
+)

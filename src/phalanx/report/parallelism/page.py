@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 
-from phalanx.report.charts.figure import Figure
 from phalanx.report.collectives.charts import call_time
 from phalanx.report.collectives.tables import result_table
 from phalanx.report.content import (
@@ -23,8 +22,8 @@ from phalanx.report.parallelism import charts, costs
 from phalanx.report.parallelism.findings import faster_than, findings, headline
 from phalanx.report.parallelism.study_data import (
     ModelData,
-    ParallelCell,
     ParallelismStudyData,
+    largest,
     read_study_data,
     scratch_schemes,
     with_alone,
@@ -33,8 +32,6 @@ from phalanx.report.parallelism.tables import all_tables
 from phalanx.report.schemes import group_of, makes_the_same_update, scheme_phrase
 from phalanx.report.study_content import outcomes, study_content
 from phalanx.report.tables import executions
-
-DrawCells = Callable[[Sequence[ParallelCell], str], Figure | None]
 
 
 def parallelism_content(measures: StudyMeasures) -> Content:
@@ -53,7 +50,7 @@ def content_of(data: ParallelismStudyData) -> Content:
         facts=[f"{len(schemes)} schemes of {len(groups)} kinds"] if schemes else [],
         key_figures=[figure for model in data.models for figure in key_figures(model)],
         leading=chart_row(
-            (model.label, charts.overview(model, f"overview-{number}"))
+            (model.label, charts.OVERVIEW(model.cells, f"overview-{number}"))
             for number, model in enumerate(data.models, 1)
         ),
         topics=findings(data),
@@ -86,23 +83,21 @@ def key_figures(model: ModelData) -> list[KeyFigure]:
 
 def chart_sections(data: ParallelismStudyData) -> tuple[Section, ...]:
     """Return the sections with all charts that the records allow."""
-    by_step: DrawCells = lambda cells, name: charts.loss_by_step(_largest(cells), name)  # noqa: E731
-    by_time: DrawCells = lambda cells, name: charts.loss_by_time(_largest(cells), name)  # noqa: E731
+
+    def grouped(**drawn: charts.SchemeChart) -> list[Row | None]:
+        return [_grouped(data, name.replace("_", "-"), chart) for name, chart in drawn.items()]
+
     return sections(
-        (
-            "scaling",
-            "Time",
-            [_grouped(data, "speed-up", charts.speed_up), _grouped(data, "waiting", costs.waiting)],
-        ),
+        ("scaling", "Time", grouped(speed_up=charts.SPEED_UP, waiting=costs.WAITING)),
         (
             "learning",
             "Loss",
-            [_grouped(data, "loss-step", by_step), _grouped(data, "loss-time", by_time)],
+            grouped(loss_step=charts.LOSS_BY_STEP, loss_time=charts.LOSS_BY_TIME),
         ),
         (
             "bytes",
             "Bytes and memory, beside their formulas",
-            [_grouped(data, "sent", costs.sent), _grouped(data, "memory", costs.memory)],
+            grouped(sent=costs.SENT, memory=costs.MEMORY),
         ),
         ("staleness", "Staleness", [chart_row(_staleness(data))]),
         ("pipelines", "Pipelines", [chart_row(_pipelines(data))]),
@@ -110,8 +105,8 @@ def chart_sections(data: ParallelismStudyData) -> tuple[Section, ...]:
             "scratch",
             "A network from scratch, up to many workers",
             [
-                _scratch(data, "scratch-time", charts.epoch_by_workers),
-                _scratch(data, "scratch-loss", charts.loss_by_workers),
+                _scratch(data, "scratch-time", charts.EPOCH_BY_WORKERS),
+                _scratch(data, "scratch-loss", charts.LOSS_BY_WORKERS),
             ],
         ),
         (
@@ -127,7 +122,7 @@ def chart_sections(data: ParallelismStudyData) -> tuple[Section, ...]:
     )
 
 
-def _grouped(data: ParallelismStudyData, chart: str, draw: DrawCells) -> Row | None:
+def _grouped(data: ParallelismStudyData, chart: str, draw: charts.SchemeChart) -> Row | None:
     """A panel for each model and group of schemes, with the sequential program."""
     return chart_row(
         (
@@ -147,33 +142,24 @@ def _staleness(data: ParallelismStudyData) -> Iterable[Drawn]:
         for cell in model.cells:
             if not makes_the_same_update(cell.scheme):
                 name = f"staleness-{number}-{_word(cell.scheme)}-{cell.ranks}"
-                yield f"{model.label}: {cell.label}", costs.staleness(cell, name)
+                yield f"{model.label}: {cell.label}", costs.STALENESS(cell, name)
 
 
 def _pipelines(data: ParallelismStudyData) -> Iterable[Drawn]:
     """Each schedule on its largest number of ranks, with its bubble: bubble 31 %, formula 16 %."""
     for number, model in enumerate(data.models, 1):
-        for cell in _largest(model.cells):
-            drawn = costs.pipeline(cell, f"pipeline-{number}-{_word(cell.scheme)}")
+        for cell in largest(model.cells):
+            drawn = costs.PIPELINE(cell, f"pipeline-{number}-{_word(cell.scheme)}")
             shares = zip(("bubble", "formula"), cell.bubble, strict=True)
             words = ", ".join(f"{what} {percent(s, 0)}" for what, s in shares if s is not None)
             yield f"{model.label}: {cell.label}: {words}", drawn
 
 
-def _scratch(data: ParallelismStudyData, chart: str, draw: DrawCells) -> Row | None:
+def _scratch(data: ParallelismStudyData, chart: str, draw: charts.SchemeChart) -> Row | None:
     return chart_row(
         (scheme, draw(with_alone(data.scratch, scheme), f"{chart}-{number}"))
         for number, scheme in enumerate(scratch_schemes(data.scratch), 1)
     )
-
-
-def _largest(cells: Sequence[ParallelCell]) -> list[ParallelCell]:
-    """Return each scheme's cell with the most ranks."""
-    best: dict[str, ParallelCell] = {}
-    for cell in cells:
-        if cell.scheme not in best or cell.ranks > best[cell.scheme].ranks:
-            best[cell.scheme] = cell
-    return list(best.values())
 
 
 def _word(scheme: str) -> str:

@@ -12,7 +12,7 @@ from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.comparison import Cell, TrainingWorkload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
-from phalanx.report.measures import SCRATCH_MODEL
+from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.parallelism.rank_details import RunDetail, pipeline_step
 from phalanx.report.schemes import GROUPS, SchemeGroup, communicates_within, group_of
 
@@ -29,6 +29,10 @@ class ParallelCell:
     @property
     def detail(self) -> RunDetail:
         return RunDetail(ranks=tuple(self.cell.runs[0].ranks.values()))
+
+    @property
+    def runs(self) -> tuple[RunMeasure, ...]:
+        return self.cell.runs
 
     @property
     def scheme(self) -> str:
@@ -161,5 +165,10 @@ def waiting_share(cell: ParallelCell) -> float | None:
     return None if communicates_within(cell.scheme) else cell.cell.communication_share
 
 
-def names_of(cells: Iterable[ParallelCell]) -> list[str]:
-    return [run.name for cell in cells for run in cell.cell.runs]
+def largest(cells: Iterable[ParallelCell]) -> list[ParallelCell]:
+    """Return each scheme's cell with the most ranks."""
+    best: dict[str, ParallelCell] = {}
+    for cell in cells:
+        if cell.scheme not in best or cell.ranks > best[cell.scheme].ranks:
+            best[cell.scheme] = cell
+    return list(best.values())
