@@ -54,46 +54,24 @@ class Chart(Generic[T]):
         rows = [row for row in self.rows(data) if field is None or row[field] is not None]
         if len(rows) < self.least:
             return None
-        return figure(
-            self.draw(rows),
-            rows,
+        height = self.height if isinstance(self.height, int) else self.height(rows)
+        drawn = self.draw(rows).properties(
+            width="container",
+            height=height,
+            autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
+            description=f"{self.title}. {self.caption}",
+        )
+        spec = drawn.to_dict()
+        spec.pop("config", None)  # the page sets the theme of all charts
+        return Figure(
             name=name,
             title=self.title,
             caption=self.caption,
             source=self.source,
-            runs=self.runs(data),
-            height_pixels=self.height if isinstance(self.height, int) else self.height(rows),
+            runs=tuple(dict.fromkeys(self.runs(data))),
+            rows=tuple(rows),
+            spec=spec,
         )
-
-
-def figure(
-    chart: AnyChart,
-    rows: Sequence[Row],
-    *,
-    name: str,
-    title: str,
-    caption: str,
-    source: str,
-    runs: Sequence[str],
-    height_pixels: int = HEIGHT_PIXELS,
-) -> Figure:
-    """Complete `chart`, made over `table()`, so that its width follows the page."""
-    spec = chart.properties(
-        width="container",
-        height=height_pixels,
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        description=f"{title}. {caption}",
-    ).to_dict()
-    spec.pop("config", None)  # the page sets the theme of all charts
-    return Figure(
-        name=name,
-        title=title,
-        caption=caption,
-        source=source,
-        runs=tuple(dict.fromkeys(runs)),
-        rows=tuple(rows),
-        spec=spec,
-    )
 
 
 def numbers(rows: Iterable[Row], field: str) -> list[float]:

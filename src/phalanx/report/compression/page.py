@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phalanx.report.compression.charts import accuracy, sent, step_by_bandwidth, step_on
+from phalanx.report.compression.charts import ACCURACY, SENT, STEP_BY_BANDWIDTH, step_on
 from phalanx.report.compression.findings import best_compressor, findings, headline, nearest_gigabit
 from phalanx.report.compression.study_data import (
     MEMORY,
@@ -40,9 +40,9 @@ def content_of(data: CompressionStudyData) -> Content:
         key_figures=key_figures(data),
         leading=chart_row(
             [
-                ("bytes", sent(data, "sent")),
+                ("bytes", SENT(data, "sent")),
                 (f"time, {place}", step_on(data, place, "time")),
-                ("accuracy", accuracy(data, "accuracy")),
+                ("accuracy", ACCURACY(data, "accuracy")),
             ],
             title="Bytes, time and accuracy",
         ),
@@ -51,7 +51,7 @@ def content_of(data: CompressionStudyData) -> Content:
             (
                 "bandwidth",
                 "Where it begins to pay",
-                [chart_row([("imitated links", step_by_bandwidth(data, "by-bandwidth"))])],
+                [chart_row([("imitated links", STEP_BY_BANDWIDTH(data, "by-bandwidth"))])],
             ),
             (
                 "places",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -208,10 +208,6 @@ def bandwidth_of(place: str) -> float | None:
         if found:
             return float(found[1]) * _UNITS[found[2].lower()]
     return None
-
-
-def runs_of(cells: Iterable[CompressionCell]) -> list[str]:
-    return [run.name for cell in cells for run in cell.runs]
 
 
 def _sent_bytes(run: RunMeasure) -> float | None:

@@ -7,10 +7,10 @@ from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import percent
 from phalanx.report.large_batch.accuracy_comparison import MARGIN, largest_holding_by_remedy
 from phalanx.report.large_batch.charts import (
-    accuracy_by_batch,
-    gap_by_batch,
+    ACCURACY_BY_BATCH,
+    GAP_BY_BATCH,
+    TRAINING_LOSS,
     reached_by_batch,
-    training_loss,
 )
 from phalanx.report.large_batch.findings import findings, headline
 from phalanx.report.large_batch.study_data import LargeBatchStudyData, read_study_data
@@ -47,8 +47,8 @@ def content_of(data: LargeBatchStudyData) -> Content:
         key_figures=key_figures(data),
         leading=chart_row(
             [
-                ("accuracy", accuracy_by_batch(data, "accuracy")),
-                ("generalisation gap", gap_by_batch(data, "gap")),
+                ("accuracy", ACCURACY_BY_BATCH(data, "accuracy")),
+                ("generalisation gap", GAP_BY_BATCH(data, "gap")),
             ],
             title="Accuracy and generalisation gap against batch",
         ),
@@ -57,7 +57,11 @@ def content_of(data: LargeBatchStudyData) -> Content:
             (
                 "loss",
                 "Training loss, with and without warm-up",
-                [chart_row((f"batch {n:,}", training_loss(data, n, f"loss-{n}")) for n in largest)],
+                [
+                    chart_row(
+                        (f"batch {n:,}", TRAINING_LOSS(data.at(n), f"loss-{n}")) for n in largest
+                    )
+                ],
             ),
             (
                 "target",

@@ -36,12 +36,16 @@ class BatchCell:
         return f"{self.remedy}, batch {self.batch_size:,}"
 
     @property
+    def all_runs(self) -> tuple[RunMeasure, ...]:
+        return (*self.runs, *self.diverged)
+
+    @property
     def num_seeds(self) -> int:
-        return len(self.runs) + len(self.diverged)
+        return len(self.all_runs)
 
     @property
     def has_warm_up(self) -> bool:
-        return any(_warms_up(run.setting) for run in (*self.runs, *self.diverged) if run.setting)
+        return any(_warms_up(run.setting) for run in self.all_runs if run.setting)
 
     @property
     def accuracy(self) -> SeedSpread | None:
@@ -54,7 +58,7 @@ class BatchCell:
 
     @property
     def optimizer(self) -> str | None:
-        settings = [run.setting for run in (*self.runs, *self.diverged)]
+        settings = [run.setting for run in self.all_runs]
         return next((setting.optimizer for setting in settings if setting), None)
 
     @property
@@ -65,7 +69,7 @@ class BatchCell:
 
     @property
     def updates_per_epoch(self) -> int | None:
-        for run in (*self.runs, *self.diverged):
+        for run in self.all_runs:
             for rank in run.ranks.values():
                 for epoch in rank.epochs.values():
                     return epoch.steps
@@ -213,7 +217,7 @@ def _warms_up(setting: Setting) -> bool:
 
 
 def names_of(cells: Iterable[BatchCell]) -> list[str]:
-    return [run.name for cell in cells for run in (*cell.runs, *cell.diverged)]
+    return [run.name for cell in cells for run in cell.all_runs]
 
 
 def _gap(run: RunMeasure) -> float | None:
