@@ -24,10 +24,6 @@ class Overlap:
         return self.exposed_s + self.hidden_s
 
     @property
-    def hidden_share(self) -> float:
-        return self.hidden_s / self.communication_s if self.communication_s else 0.0
-
-    @property
     def hideable_s(self) -> float:
         """Communication of all but the last bucket, at most the backward time."""
         return min(max(0.0, self.communication_s - self.last_bucket_s), self.backward_s)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from phalanx.report.charts.figure import Row, Value
 from phalanx.report.format import amount, percent
 from phalanx.report.parallelism.rank_details import (
     FormulaCheck,
-    RunDetail,
     losses,
     pipeline_step,
     state,
@@ -29,6 +29,58 @@ def head(cell: ParallelCell) -> dict[str, Value]:
         "group": group.title if group else "sequential",
         "ranks": cell.ranks,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A bar or a row of a table: a cell, or the ranks of one role of it."""
+
+    cell: ParallelCell
+    role: str = ""
+    model: str = ""
+
+    @property
+    def bar(self) -> str:
+        """The scheme, its ranks, and where there are several roles which."""
+        name = f"{self.cell.scheme} ({self.cell.ranks})"
+        return f"{name}, {self.role}" if self.role and len(self.cell.detail.roles) > 1 else name
+
+    @property
+    def ranks(self) -> list[RankMeasure]:
+        detail = self.cell.detail
+        return detail.of_role(self.role) if self.role else list(detail.ranks)
+
+    @property
+    def sent(self) -> list[FormulaCheck]:
+        return [self.cell.detail.sent(rank) for rank in self.ranks]
+
+    @property
+    def received(self) -> list[FormulaCheck]:
+        return [self.cell.detail.received(rank) for rank in self.ranks]
+
+    @property
+    def most_sent(self) -> FormulaCheck | None:
+        """Bytes of the rank that sends the most; None where nobody counted."""
+        known = [pair for pair in self.sent if pair.found is not None]
+        return max(known, key=lambda pair: pair.found or 0.0, default=None)
+
+    @property
+    def fullest(self) -> RankMeasure | None:
+        """The rank that keeps the most for training; it stands for all."""
+        known = [rank for rank in self.ranks if rank.memory]
+        return max(known, key=lambda rank: state(rank).found or 0.0, default=None)
+
+    @property
+    def state(self) -> FormulaCheck | None:
+        return state(self.fullest) if self.fullest else None
+
+    def formula(self, name: str) -> str:
+        return str(next((f for rank in self.ranks if (f := getattr(rank.expected, name))), ""))
+
+
+def by_role(cells: Iterable[ParallelCell], model: str = "") -> list[Line]:
+    """Return a line for each role of each cell."""
+    return [Line(cell=cell, role=role, model=model) for cell in cells for role in cell.detail.roles]
 
 
 def time_rows(cells: Iterable[ParallelCell]) -> list[Row]:
@@ -68,61 +120,46 @@ def loss_rows(cells: Iterable[ParallelCell]) -> list[Row]:
 def byte_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     """Bytes that the busiest rank sends in a step, a row for each scheme, number of ranks and
     role."""
-    rows: list[Row] = []
-    for cell in cells:
-        for role in cell.detail.roles:
-            ranks = cell.detail.of_role(role)
-            busiest = busiest_sender(cell.detail, role)
-            if busiest is None or cell.scheme == "sequential":
-                continue
-            pair = cell.detail.sent(busiest)
-            found, formula = pair.found or 0.0, pair.formula
-            rows.append(
-                {
-                    **head(cell),
-                    "bar": _bar(cell, role),
-                    "sent_mb": found / MEBIBYTE,
-                    "formula_mb": None if formula is None else formula / MEBIBYTE,
-                    "words": f"{amount(found)} "
-                    f"{deviation_mark([cell.detail.sent(rank) for rank in ranks])}",
-                    "formula": _formula(ranks, "traffic_formula"),
-                }
-            )
-    return rows
+    return [
+        {
+            **head(line.cell),
+            "bar": line.bar,
+            "sent_mb": (sent.found or 0.0) / MEBIBYTE,
+            "formula_mb": None if sent.formula is None else sent.formula / MEBIBYTE,
+            "words": f"{amount(sent.found or 0.0)} {deviation_mark(line.sent)}",
+            "formula": line.formula("traffic_formula"),
+        }
+        for line in by_role(cells)
+        if line.cell.scheme != "sequential" and (sent := line.most_sent)
+    ]
 
 
 def memory_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     """Three rows for each scheme, number of ranks and role, laid end to end: of the rank that keeps
     the most."""
     rows: list[Row] = []
-    for cell in cells:
-        for role in cell.detail.roles:
-            rank = fullest(cell.detail, role)
-            if rank is None or rank.memory is None:
-                continue
-            pair, begin = state(rank), 0.0
-            parts = (
-                ("parameters", rank.memory.parameters_bytes),
-                ("gradients", rank.memory.gradients_bytes),
-                ("optimizer", rank.memory.optimizer_bytes),
+    for line in by_role(cells):
+        rank = line.fullest
+        if rank is None or rank.memory is None:
+            continue
+        pair, begin = state(rank), 0.0
+        for part in ("parameters", "gradients", "optimizer"):
+            part_mb = getattr(rank.memory, f"{part}_bytes") / MEBIBYTE
+            rows.append(
+                {
+                    **head(line.cell),
+                    "bar": line.bar,
+                    "part": part,
+                    "part_mb": part_mb,
+                    "begin_mb": begin,
+                    "end_mb": begin + part_mb,
+                    "all_mb": (pair.found or 0.0) / MEBIBYTE,
+                    "formula_mb": None if pair.formula is None else pair.formula / MEBIBYTE,
+                    "words": f"{amount(pair.found or 0.0)} {deviation_mark([pair])}",
+                    "formula": rank.expected.state_formula or "",
+                }
             )
-            for part, num_bytes in parts:
-                end = begin + num_bytes / MEBIBYTE
-                rows.append(
-                    {
-                        **head(cell),
-                        "bar": _bar(cell, role),
-                        "part": part,
-                        "part_mb": num_bytes / MEBIBYTE,
-                        "begin_mb": begin,
-                        "end_mb": end,
-                        "all_mb": (pair.found or 0.0) / MEBIBYTE,
-                        "formula_mb": None if pair.formula is None else pair.formula / MEBIBYTE,
-                        "words": f"{amount(pair.found or 0.0)} {deviation_mark([pair])}",
-                        "formula": rank.expected.state_formula or "",
-                    }
-                )
-                begin = end
+            begin += part_mb
     return rows
 
 
@@ -130,7 +167,7 @@ def waiting_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     return [
         {
             **head(cell),
-            "bar": _bar(cell),
+            "bar": Line(cell=cell).bar,
             "waiting": waiting_share(cell),
             "words": percent(share, 0),
         }
@@ -188,18 +225,6 @@ def scratch_rows(cells: Iterable[ParallelCell]) -> list[Row]:
     ]
 
 
-def busiest_sender(detail: RunDetail, role: str) -> RankMeasure | None:
-    """The rank of that role that sends the most; None where nobody counted."""
-    known = [rank for rank in detail.of_role(role) if detail.sent(rank).found is not None]
-    return max(known, key=lambda rank: detail.sent(rank).found or 0.0, default=None)
-
-
-def fullest(detail: RunDetail, role: str = "") -> RankMeasure | None:
-    """The rank, of that role where one is given, that keeps the most for training."""
-    known = [rank for rank in detail.ranks if rank.memory and role in ("", rank.role)]
-    return max(known, key=lambda rank: state(rank).found or 0.0, default=None)
-
-
 def deviation_mark(pairs: Sequence[FormulaCheck]) -> str:
     """Return `=` if every rank's value equals its formula, else the largest deviation."""
     known = [pair.difference for pair in pairs if pair.difference is not None]
@@ -211,13 +236,3 @@ def deviation_mark(pairs: Sequence[FormulaCheck]) -> str:
     if worst == float("inf"):
         return "\N{NOT EQUAL TO} 0"
     return f"\N{NOT EQUAL TO} ({worst * 100:+.3g} %)".replace("-", "\N{MINUS SIGN}")
-
-
-def _bar(cell: ParallelCell, role: str = "") -> str:
-    """The scheme, its ranks, and where there are several roles which."""
-    name = f"{cell.scheme} ({cell.ranks})"
-    return f"{name}, {role}" if role and len(cell.detail.roles) > 1 else name
-
-
-def _formula(ranks: Sequence[RankMeasure], name: str) -> str:
-    return str(next((f for rank in ranks if (f := getattr(rank.expected, name))), ""))

@@ -23,7 +23,7 @@ from phalanx.report.findings import (
     headline_text,
 )
 from phalanx.report.format import UNKNOWN, amount, percent, ratio, seconds, signed_percent
-from phalanx.report.parallelism.chart_rows import deviation_mark, fullest
+from phalanx.report.parallelism.chart_rows import Line, deviation_mark
 from phalanx.report.parallelism.rank_details import EQUAL_WITHIN, state
 from phalanx.report.parallelism.study_data import (
     ModelData,
@@ -159,8 +159,8 @@ def least_memory(model: ModelData) -> list[Finding]:
 
 
 def _state_bytes(cell: ParallelCell) -> float | None:
-    rank = fullest(cell.detail)
-    return state(rank).found if rank else None
+    kept = Line(cell=cell).state
+    return kept.found if kept else None
 
 
 def memory_and_theory(model: ModelData) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from phalanx.records.schema import MemoryEvent
 from phalanx.report.content import Column, Table, by_place, make_table, with_rows, words
@@ -17,9 +17,8 @@ from phalanx.report.format import (
     signed_percent,
     whole_percent,
 )
-from phalanx.report.parallelism.chart_rows import deviation_mark, fullest
+from phalanx.report.parallelism.chart_rows import Line, by_role, deviation_mark
 from phalanx.report.parallelism.rank_details import (
-    FormulaCheck,
     PipelineStep,
     pipeline_step,
     state,
@@ -33,46 +32,8 @@ from phalanx.report.parallelism.study_data import (
 from phalanx.report.rank_measures import RankMeasure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """A row of these tables: a cell, or the ranks of one role of it."""
-
-    model: str
-    cell: ParallelCell
-    role: str = ""
-
-    @property
-    def ranks(self) -> list[RankMeasure]:
-        detail = self.cell.detail
-        return detail.of_role(self.role) if self.role else list(detail.ranks)
-
-    @property
-    def sent(self) -> list[FormulaCheck]:
-        return [self.cell.detail.sent(rank) for rank in self.ranks]
-
-    @property
-    def received(self) -> list[FormulaCheck]:
-        return [self.cell.detail.received(rank) for rank in self.ranks]
-
-    @property
-    def fullest(self) -> RankMeasure | None:
-        """The rank that keeps the most stands for all."""
-        return fullest(self.cell.detail, self.role)
-
-    @property
-    def state(self) -> FormulaCheck | None:
-        return state(self.fullest) if self.fullest else None
-
-    def formula(self, name: str) -> str:
-        return str(next((f for rank in self.ranks if (f := getattr(rank.expected, name))), ""))
-
-
 def lines(models: Sequence[ModelData]) -> list[Line]:
     return [Line(model=model.label, cell=cell) for model in models for cell in model.cells]
-
-
-def lines_by_role(models: Sequence[ModelData]) -> list[Line]:
-    return [replace(o, role=role) for o in lines(models) for role in o.cell.detail.roles]
 
 
 SCHEME: Column[Line] = words("scheme", lambda line: line.cell.scheme, short="scheme")
@@ -106,7 +67,7 @@ COMPARISON: tuple[Column[Line], ...] = (
     EPOCH,
     Column("speed-up", lambda line: line.cell.cell.speed_up, "{:.2f}".format, short="gain"),
     Column("efficiency", lambda line: line.cell.cell.efficiency, whole_percent),
-    Column("sent", lambda line: _largest(line.sent), amount, short="sent"),
+    Column("sent", lambda line: line.most_sent and line.most_sent.found, amount, short="sent"),
     MARK,
     Column("kept", lambda line: line.state and line.state.found, amount, short="kept"),
     Column("of formula", lambda line: line.state and line.state.difference, signed_percent),
@@ -170,7 +131,7 @@ SCRATCH_IN_SHORT = [MARK_IN_SHORT if column is MARK else column for column in SC
 def all_tables(data: ParallelismStudyData) -> list[Table]:
     """Return the tables that have rows."""
     found = lines(data.models)
-    by_role = lines_by_role(data.models)
+    roles = [line for model in data.models for line in by_role(model.cells, model.label)]
     return with_rows(
         make_table(
             "Schemes",
@@ -186,18 +147,14 @@ def all_tables(data: ParallelismStudyData) -> list[Table]:
             "with the fewest to the one with the most. = is the same on every rank, else the worst "
             "rank. \N{GREEK CAPITAL LETTER PSI} is the number of parameters, p of ranks.",
             TRAFFIC,
-            [line for line in by_role if any(pair.found is not None for pair in line.sent)],
+            [line for line in roles if any(pair.found is not None for pair in line.sent)],
         ),
         make_table(
             "Memory of a rank",
             "Of the rank that keeps the most, between two steps; `process` is what the whole "
             "process has gained since before the model was made, with activations and buffers.",
             MEMORY,
-            [
-                (line, rank, rank.memory)
-                for line in by_role
-                if (rank := line.fullest) and rank.memory
-            ],
+            [(line, rank, rank.memory) for line in roles if (rank := line.fullest) and rank.memory],
         ),
         make_table(
             "Pipelines",
@@ -223,11 +180,7 @@ def all_tables(data: ParallelismStudyData) -> list[Table]:
 def scratch_lines(cells: Sequence[ParallelCell]) -> list[Line]:
     """The network from scratch, by scheme; the single process first."""
     ordered = sorted(cells, key=lambda cell: (cell.scheme != "alone", cell.scheme))
-    return [Line(model="", cell=cell) for cell in ordered]
-
-
-def _largest(pairs: Sequence[FormulaCheck]) -> float | None:
-    return max((pair.found for pair in pairs if pair.found is not None), default=None)
+    return [Line(cell=cell) for cell in ordered]
 
 
 def _range(values: Sequence[float | None]) -> str | None:
