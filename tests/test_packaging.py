@@ -99,7 +99,7 @@ def without_extras(program: str, *words: str, cwd: Path) -> subprocess.Completed
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_EXTRAS + program, *words],
         cwd=cwd,
-        env={**os.environ, "XDG_CACHE_HOME": str(cwd / "cache")},
+        env={**os.environ, "XDG_CACHE_HOME": str(cwd / "cache"), "PHALANX_DATA": str(cwd)},
         capture_output=True,
         text=True,
         timeout=110,

@@ -21,8 +21,8 @@ AS_ROOT = os.geteuid() == 0
 @pytest.fixture(scope="module")
 def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forked]:
     folder = tmp_path_factory.mktemp("edge")
-    for above in (folder, *folder.parents[:2]):
-        above.chmod(0o755)  # so that another user gets here
+    for path in (folder, *folder.parents[:3]):
+        path.chmod(path.stat().st_mode | 0o055)  # so that another user gets here
     with Forked(folder, {"PHALANX_DATA": str(folder), "HOME": str(folder)}) as commands:
         yield commands
 
