@@ -51,10 +51,16 @@ class Speed:
     facts: str = ""
     where: str = ""
     units: str = "epochs"
+    same_within: float = 0.0  # relative; less than this is no difference
 
     @property
     def verdict(self) -> Literal["higher", "lower", "cannot be told"]:
-        return "cannot be told" if self.interval is None else self.interval.verdict(1)
+        interval, bound = self.interval, 1 + self.same_within
+        if interval is not None and interval.verdict(bound) == "higher":
+            return "higher"
+        if interval is not None and interval.verdict(1 / bound) == "lower":
+            return "lower"
+        return "cannot be told"
 
 
 @dataclass(frozen=True, kw_only=True)

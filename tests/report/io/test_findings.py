@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from phalanx.records.schema import Outcome
+from phalanx.report.findings import Speed
 from phalanx.report.folder import read_folder
 from phalanx.report.io.findings import (
     against_torch,
@@ -18,6 +19,7 @@ from phalanx.report.io.findings import (
 )
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.study import IoStudy, read_io_study
+from phalanx.report.statistics import Interval
 from tests.report.io.made_io import make_io, make_io_study
 
 
@@ -88,3 +90,12 @@ def test_of_an_accelerator_that_is_too_fast(tmp_path: Path) -> None:
     text = choice(measure, "warm") or ""
     assert text.startswith("At 5.00 ms a step nothing reaches 90 %; the most is 57.7 %")
     assert text.endswith("with memory maps, 2 threads, 4 batches ahead.")
+
+
+def test_a_gain_within_five_percent_is_none() -> None:
+    rounds = {"subject": "a", "against": "b", "same_within": 0.05}
+    verdicts = [
+        Speed(interval=Interval(estimate=x, low=x, high=x), **rounds).verdict  # type: ignore[arg-type]
+        for x in (1.04, 1.06, 0.96, 0.94)
+    ]
+    assert verdicts == ["cannot be told", "higher", "cannot be told", "lower"]

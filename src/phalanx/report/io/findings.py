@@ -34,6 +34,7 @@ from phalanx.report.io.study import IoStudy
 from phalanx.report.statistics import not_told_apart
 from phalanx.report.study_content import NOTHING_COMPLETED
 
+SAME_WITHIN = 0.05  # ratios of rounds closer to 1 are called none
 NO_BREAK = "\N{NO-BREAK SPACE}"
 Question = Callable[[IoMeasure, Cache], Finding | None]
 
@@ -191,7 +192,9 @@ def fastest_format(measure: IoMeasure, cache: Cache) -> Fastest | None:
         return None
     others = [point for point in points if point is not best]
     least = min(others, key=lambda point: point.samples_per_s)
-    near = not_told_apart(others, lambda other: compare_loaders(best, other))
+    near = not_told_apart(
+        others, lambda other: compare_loaders(best, other), neutral=1 + SAME_WITHIN
+    )
     return Fastest(
         subject=PHRASES[best.cell.format],
         rivals=tuple(PHRASES[point.cell.format] for point in near),
@@ -215,6 +218,8 @@ def against_torch(measure: IoMeasure, cache: Cache) -> Speed | None:
                 facts=f"{_rate(point)} with {how(point.cell)} against {_rate(best)} with "
                 f"{how(best.cell)}",
                 where=f"from {PHRASES[point.cell.format]}",
+                units="rounds",
+                same_within=SAME_WITHIN,
             )
     return None
 
@@ -340,5 +345,6 @@ def cold_cache(measure: IoMeasure) -> str | None:
 
 FORMATS_RULE = (
     "Flat out: nothing is computed between batches. The best way of each format, where it is ahead "
-    "of every other in each round."
+    "of every other in each round, by more than "
+    f"{percent(SAME_WITHIN, 0)}."
 )
