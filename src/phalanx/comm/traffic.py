@@ -153,42 +153,36 @@ def reduce_traffic(count: int, itemsize: int, rank: int, size: int, root: int) -
 
 def reduce_scatter_traffic(parts: Sequence[int], rank: int) -> Traffic:
     """parts: bytes of each rank's part."""
-    others = _without(parts, rank)
-    return Traffic(sum(others), len(others) * parts[rank], _not_empty(others))
+    return all_to_all_traffic(parts, [parts[rank]] * len(parts), rank)
 
 
 def all_gather_traffic(parts: Sequence[int], rank: int) -> Traffic:
     """parts: bytes of each rank's part."""
-    others = _without(parts, rank)
-    return Traffic(len(others) * parts[rank], sum(others), len(others) if parts[rank] else 0)
+    return all_to_all_traffic([parts[rank]] * len(parts), parts, rank)
 
 
 def broadcast_traffic(num_bytes: int, rank: int, size: int, root: int) -> Traffic:
     """Return the traffic of a flat broadcast: all take it from the root (a tree forwards it)."""
-    if rank != root:
-        return Traffic(0, num_bytes, 0)
-    return Traffic((size - 1) * num_bytes, 0, size - 1 if num_bytes else 0)
+    return scatter_traffic([num_bytes] * size, rank, root)
 
 
 def all_to_all_traffic(sent: Sequence[int], received: Sequence[int], rank: int) -> Traffic:
     """Return the traffic of an all-to-all. sent, received: bytes to and from each rank."""
     others = _without(sent, rank)
-    return Traffic(sum(others), sum(_without(received, rank)), _not_empty(others))
+    return Traffic(sum(others), sum(_without(received, rank)), sum(map(bool, others)))
 
 
 def gather_traffic(parts: Sequence[int], rank: int, root: int) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
-    if rank == root:
-        return Traffic(0, sum(_without(parts, root)), 0)
-    return Traffic(parts[rank], 0, 1 if parts[rank] else 0)
+    sent, received, _ = scatter_traffic(parts, rank, root)  # the other way round
+    return Traffic(received, sent, int(received > 0))
 
 
 def scatter_traffic(parts: Sequence[int], rank: int, root: int) -> Traffic:
     """parts: bytes of each rank's part; only those that this rank sends or receives count."""
     if rank != root:
         return Traffic(0, parts[rank], 0)
-    others = _without(parts, root)
-    return Traffic(sum(others), 0, _not_empty(others))
+    return all_to_all_traffic(parts, [0] * len(parts), root)
 
 
 def sum_traffic(moves: Sequence[Traffic]) -> Traffic:
@@ -198,7 +192,3 @@ def sum_traffic(moves: Sequence[Traffic]) -> Traffic:
 
 def _without(parts: Sequence[int], rank: int) -> list[int]:
     return [part for peer, part in enumerate(parts) if peer != rank]
-
-
-def _not_empty(parts: Sequence[int]) -> int:
-    return sum(1 for part in parts if part)

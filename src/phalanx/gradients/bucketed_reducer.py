@@ -154,8 +154,7 @@ class BucketedGradReducer(GradReducer):
     def close(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        for parameter in self._parameters:
-            parameter.grad = None
+        super().close()
         self._tasks.close()
         if self._on_thread:
             self._group.close()

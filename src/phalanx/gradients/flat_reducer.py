@@ -61,9 +61,6 @@ class FlatGradReducer(GradReducer):
     def name(self) -> str:
         return self._vector.name
 
-    def begin(self) -> None:
-        """Do nothing: gradients stay where autograd puts them until the end."""
-
     def flush(self) -> None:
         began = time.perf_counter()
         gradients = [dense_gradient(parameter) for parameter in self._parameters]
@@ -82,8 +79,7 @@ class FlatGradReducer(GradReducer):
         return self._vector.traffic
 
     def close(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
+        super().close()
         self._views.clear()
         self._vector.close()
 
@@ -166,16 +162,9 @@ class LocalGradients(GradReducer):
     def name(self) -> str:
         return self._name
 
-    def begin(self) -> None:
-        """Do nothing: nobody waits for this rank."""
-
     def flush(self) -> None:
         for parameter in self._parameters:
             parameter.grad = dense_gradient(parameter)
 
     def expected_traffic(self) -> Traffic:
         return Traffic(0, 0, 0)
-
-    def close(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None

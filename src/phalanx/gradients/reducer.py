@@ -71,8 +71,7 @@ class GradReducer(ABC):
         else:
             self.fail(str(error) or type(error).__name__)
 
-    @abstractmethod
-    def begin(self) -> None:
+    def begin(self) -> None:  # noqa: B027  # gradients may stay where autograd puts them
         """Begin the backward pass whose gradients are summed."""
 
     def mark_ready(self, parameter: Tensor) -> None:  # noqa: B027  # a flat vector needs none
@@ -109,9 +108,10 @@ class GradReducer(ABC):
         fit. Collective."""
         return False
 
-    @abstractmethod
     def close(self) -> None:
         """Drop the gradients and the memory behind them. Collective."""
+        for parameter in self._parameters:
+            parameter.grad = None
 
 
 def dense_gradient(parameter: Tensor) -> Tensor:
