@@ -55,7 +55,12 @@ class OpeningFields(TypedDict):
 
 
 def opening_fields(command: Sequence[str], mpi: object | None) -> OpeningFields:
-    """Describe a job that begins now, in this process."""
+    """Describe a job that begins now, in this process.
+
+    Raises: UnicodeEncodeError for a word that is no text, of that word alone.
+    """
+    for word in command:
+        word.encode()
     return OpeningFields(
         command=shlex.join(command),
         environment=describe_environment(mpi),
