@@ -16,6 +16,7 @@ FLOORS = [
     ["report"],
     ["plan"],
     ["train"],
+    ["run"],
     ["parallel", "scratch"],
     ["data"],
     ["models"],

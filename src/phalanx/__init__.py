@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from phalanx.data.packed.writer import PackWriter
     from phalanx.errors import RunFailedError, UserError
     from phalanx.parallel.data_parallel import DataParallel
+    from phalanx.run.start import start
 
 __version__ = "0.1.0"
 
-__all__ = ["DataParallel", "Pack", "PackWriter", "RunFailedError", "UserError", "World"]
+__all__ = ["DataParallel", "Pack", "PackWriter", "RunFailedError", "UserError", "World", "start"]
 
 _MODULE_OF = {
     "DataParallel": "phalanx.parallel.data_parallel",
@@ -32,6 +33,7 @@ _MODULE_OF = {
     "RunFailedError": "phalanx.errors",
     "UserError": "phalanx.errors",
     "World": "phalanx.comm.world",
+    "start": "phalanx.run.start",
 }
 
 

@@ -114,6 +114,21 @@ def describe_nonfinite(
     return f"{start}: {who}{_first(ranks[bad[0]], names)}"
 
 
+def describe_nonfinite_sums(
+    step: int, losses: Sequence[float], summed: NonFiniteGradients, names: Sequence[str]
+) -> str:
+    """Describe sums over the ranks that are not finite, where a rank's own gradients are not known
+    any more. losses: of the ranks, in their order."""
+    bad = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
+    start = f"step {step}: {NOT_FINITE}"
+    who = ""
+    if bad:
+        ranks = f"rank{'s' * (len(bad) > 1)} {', '.join(map(str, bad))}"
+        who = f": the loss of {ranks} is {losses[bad[0]]}"
+    where = f"in the backward pass first {names[summed.parameter]}{_others(summed)}"
+    return f"{start}{who}; {where}" if summed.number else f"{start}{who}"
+
+
 def describe_rank_nonfinite(
     step: int, rank: int, found: NonFiniteGradients, names: Sequence[str]
 ) -> str:

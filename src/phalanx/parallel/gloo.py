@@ -11,11 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from phalanx.comm.clock import machine
-from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import ReduceTimes
 from phalanx.parallel.ddp import TimedReplica
 from phalanx.parallel.formulas import data_parallel_costs
-from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.parallel.strategy import Strategy
@@ -44,7 +43,7 @@ class Gloo(Strategy):
         super().__init__(group, step_options)
         self.coordinates = {"dp": rank}
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
         self.optimizer = torch_optimizer(rule, self._parameters)
         self._replica = TimedReplica(model, self._parameters)
@@ -93,6 +92,11 @@ class GlooGroup(RunGroup):
         rows = [torch.empty_like(mine) for _ in range(self.size)] if self.rank == 0 else None
         dist.gather(mine, rows)
         return None if rows is None else [row.tolist() for row in rows]
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        sums = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(sums)
+        return sums.tolist()
 
     def share(self, text: str) -> str:
         key = f"phalanx/shared/{self._num_shared}"

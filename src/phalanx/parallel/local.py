@@ -108,7 +108,7 @@ class Local(Strategy):
         """Return the weight of the rank's local mean; a padding sample's loss is 0 anyway."""
         return 1 / max(1, self._step_targets)
 
-    def clip_factor(self) -> float | None:
+    def clip_factor(self, scale: float = 1.0) -> float | None:
         return super().clip_factor() if self._step_targets else 1.0
 
     def update(self) -> bool:

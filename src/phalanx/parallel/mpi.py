@@ -15,10 +15,9 @@ from phalanx.errors import UserError
 from phalanx.gradients.compression.compressor import Compressor, Uncompressed
 from phalanx.gradients.make_reducer import Method, is_worth_hiding, make_reducer
 from phalanx.gradients.norms import square_of
-from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import GradReducer, RankLocalState, ReduceTimes
 from phalanx.parallel.formulas import all_reduce_formula, data_parallel_costs
-from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import StepOptions, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import WorldGroup, broadcast_tensors, broadcast_untrained
@@ -58,7 +57,7 @@ class MPI(Strategy):
         self.coordinates = {"dp": self.rank}
         self._reducer: GradReducer | None = None
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raise UserError when the ranks cannot sum in the way that is asked for."""
         super().prepare(model, rule)
         broadcast_tensors(self._world.group, self._parameters)

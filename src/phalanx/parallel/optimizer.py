@@ -10,15 +10,50 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.layerwise import LAMB, LARS, Squares, keep_squares
 
+OptimizerSource = OptimizerConfig | Optimizer
+"""Rule that a strategy makes its optimizer of, or the optimizer that a program has made."""
+
+
+def rule_of(source: OptimizerSource) -> OptimizerConfig | None:
+    """Return the rule of an optimizer of PyTorch; None of any other, and where parameter groups or
+    options go beyond a rule."""
+    if isinstance(source, OptimizerConfig):
+        return source
+    options = source.param_groups[0]
+    if len(source.param_groups) > 1 or any(map(options.get, ("maximize", "amsgrad"))):
+        return None
+    match source:
+        case SGD() if not options["dampening"] and not options["nesterov"]:
+            return OptimizerConfig(
+                name="sgd",
+                learning_rate=float(options["lr"]),
+                momentum=options["momentum"],
+                weight_decay=options["weight_decay"],
+            )
+        case Adam():
+            return OptimizerConfig(
+                name="adamw" if options.get("decoupled_weight_decay") else "adam",
+                learning_rate=float(options["lr"]),
+                weight_decay=options["weight_decay"],
+                betas=options["betas"],
+                epsilon=options["eps"],
+            )
+        case _:
+            return None
+
 
 def torch_optimizer(
-    rule: OptimizerConfig, parameters: Iterable[nn.Parameter], *, squares: Squares = keep_squares
+    rule: OptimizerSource, parameters: Iterable[nn.Parameter], *, squares: Squares = keep_squares
 ) -> Optimizer:
-    """Return PyTorch's optimizer where it has one, fused: one kernel over all parameters, two to
+    """Return the optimizer of a rule; one that a program has made is returned as it is.
+
+    PyTorch's where it has one, fused: one kernel over all parameters, two to
     three times faster than its default.
 
     squares: of `lars` and `lamb`, where ranks hold parts of parameters.
     """
+    if isinstance(rule, Optimizer):
+        return rule
     rate, decay = rule.learning_rate, rule.weight_decay
     match rule.name:
         case "sgd":

@@ -38,6 +38,10 @@ class RunGroup(ABC):
         """Return every rank's values, in the order of the ranks, on rank 0; None elsewhere."""
 
     @abstractmethod
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Return the sums of the values over all ranks."""
+
+    @abstractmethod
     def share(self, text: str) -> str:
         """Broadcast rank 0's `text`."""
 
@@ -97,6 +101,9 @@ class SingleProcessGroup(RunGroup):
 
     def gather(self, values: Sequence[float]) -> list[list[float]]:
         return [list(values)]
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        return list(values)
 
     def share(self, text: str) -> str:
         return text

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.formulas import data_parallel_costs
-from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
@@ -19,7 +18,7 @@ class Sequential(Strategy):
     def __init__(self, step_options: StepOptions | None = None) -> None:
         super().__init__(SingleProcessGroup(), step_options)
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
         self.optimizer = torch_optimizer(rule, self._parameters)
 

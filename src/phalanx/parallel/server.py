@@ -128,7 +128,7 @@ class Server(Strategy):
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
 
-    def clip_factor(self) -> float | None:
+    def clip_factor(self, scale: float = 1.0) -> float | None:
         """Return 1, or None if this rank's gradient is not finite."""
         return 1.0 if math.isfinite(square_of(self._gradient)) else None
 

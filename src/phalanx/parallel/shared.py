@@ -22,9 +22,10 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.fused import FusedOptimizerStep
 from phalanx.gradients.norms import find_nonfinite
-from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import dense_gradient
 from phalanx.parallel.formulas import all_reduce_formula
+from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.step import Batch, StateBytes, StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.vector import check_one_dtype
@@ -52,14 +53,19 @@ class Shared(Strategy):
         self._step: FusedOptimizerStep | None = None
         self.coordinates = {"dp": self.rank}
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
+        if self._known_rule is None:
+            raise UserError(
+                "--strategy shared updates by its own kernels: SGD, Adam or AdamW, with one group "
+                "of parameters and without nesterov, amsgrad or maximize; use --strategy mpi"
+            )
         broadcast_untrained(self._world.group, model)
         check_one_dtype(self._parameters)
         sizes = [parameter.numel() for parameter in self._parameters]
         dtype = self._parameters[0].detach().numpy().dtype
-        self._step = FusedOptimizerStep.join(self._world, rule, sizes, dtype)
+        self._step = FusedOptimizerStep.join(self._world, self._rule, sizes, dtype)
         if self._step is None:
             raise UserError(
                 "--strategy shared needs the compiled kernels and shared memory, and these ranks "
@@ -83,7 +89,7 @@ class Shared(Strategy):
         for view, parameter in zip(views, self._parameters, strict=True):
             parameter.data = view
 
-    def clip_factor(self) -> float:
+    def clip_factor(self, scale: float = 1.0) -> float:
         """Return 1: the fused step checks gradients itself, and clips none."""
         return 1.0
 

@@ -21,11 +21,13 @@ from phalanx.gradients.norms import (
     are_finite,
     clip_factor,
     describe_nonfinite,
+    describe_nonfinite_sums,
     find_nonfinite,
     square_of,
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
+from phalanx.parallel.optimizer import OptimizerSource, rule_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
     Batch,
@@ -87,17 +89,23 @@ class Strategy(ABC):
         self.data_rank, self.data_size = group.rank, group.size
         self.coordinates = {}
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Give every rank the weights of rank 0, and make `module` and `optimizer`.
 
         Overriding methods call this first.
         """
         self.model = self.module = model
-        self._rule = rule
+        self._known_rule = rule_of(rule)
         trained = trained_parameters(model)
         if not trained:
             raise UserError("the model has no parameter that requires a gradient")
         self._names, self._parameters = list(trained), list(trained.values())
+
+    @property
+    def _rule(self) -> OptimizerConfig:
+        """Rule of the optimizer, where it has a known one."""
+        assert self._known_rule is not None, "the optimizer is a program's own"
+        return self._known_rule
 
     # -- a step ------------------------------------------------------------------------------
 
@@ -110,12 +118,26 @@ class Strategy(ABC):
         """
         self.clear_gradients()
         result = self.compute_gradients(batch)  # forward, backward, reduce
+        return self.apply_gradients(batch, result)
+
+    def apply_gradients(
+        self, batch: Batch, result: StepResult, *, scale: float = 1.0, can_recompute: bool = True
+    ) -> StepResult:
+        """Check the gradients that the optimizer is about to apply, clip them, and update.
+
+        result: of `compute_gradients`. scale: by which the gradients are multiplied first.
+        can_recompute: the strategy computes the gradients of `batch` itself; where a program does,
+        the error on gradients that are not finite knows less.
+        Raises: UserError as `step`.
+        """
         computed_at = time.perf_counter()
-        factor = self.clip_factor()  # check
+        factor = self.clip_factor(scale)  # check
         if factor is not None:
             self._scale_gradients(factor)  # clip
         is_updated = factor is not None and self.update()
-        why_skipped = "" if is_updated else self.reject_gradients(batch, result.loss_sum)
+        why_skipped = ""
+        if not is_updated:
+            why_skipped = self.reject_gradients(batch, result.loss_sum, can_recompute=can_recompute)
         exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
         self.communicated_bytes += self._reduced_bytes
         if is_updated and not exchange_s:
@@ -193,14 +215,15 @@ class Strategy(ABC):
         backward(loss_sum, weight)
         return ReduceTimes(0.0)
 
-    def clip_factor(self) -> float | None:
-        """Return the clipping factor, or None if any gradient is not finite."""
+    def clip_factor(self, scale: float = 1.0) -> float | None:
+        """Return `scale`, or less where that is needed to clip the gradients; None if any gradient
+        is not finite."""
         if self.options.clip_norm is None:
-            return 1.0 if self.gradients_are_finite() else None
+            return scale if self.gradients_are_finite() else None
         square = self.gradient_square()
         if not math.isfinite(square):
             return None
-        return clip_factor(math.sqrt(square), self.options.clip_norm)
+        return scale * clip_factor(scale * math.sqrt(square), self.options.clip_norm)
 
     def gradients_are_finite(self) -> bool:
         """Return whether all gradients that the optimizer is about to apply are finite, on all
@@ -238,15 +261,27 @@ class Strategy(ABC):
 
     # -- gradients that are not finite ---------------------------------------------------------
 
-    def reject_gradients(self, batch: Batch, loss_sum: float) -> str:
+    def reject_gradients(self, batch: Batch, loss_sum: float, *, can_recompute: bool = True) -> str:
         """Return why a step is skipped: whose gradients are not finite.
 
         Raises: UserError, of the same words, where such steps are not skipped.
         """
-        why = self.describe_nonfinite_gradients(batch, loss_sum)
+        if can_recompute:
+            why = self.describe_nonfinite_gradients(batch, loss_sum)
+        else:
+            why = self._describe_nonfinite_sums(batch, loss_sum)
         if not self.options.skips_nonfinite:
             raise UserError(f"{why}; {REMEDIES}")
         return why
+
+    def _describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
+        """Describe non-finite sums of gradients by the losses of the ranks."""
+        rows = self.group.gather([loss])
+        if rows is None:
+            return self.group.share("")
+        summed = find_nonfinite([parameter.grad for parameter in self._parameters], 0.0)
+        losses = [row[0] for row in rows]
+        return self.group.share(describe_nonfinite_sums(batch.step, losses, summed, self._names))
 
     def describe_nonfinite_gradients(self, batch: Batch, loss_sum: float) -> str:  # noqa: ARG002
         """Describe non-finite gradients in a line that names rank and parameter.

@@ -56,6 +56,11 @@ class WorldGroup(RunGroup):
         rows = self.world.gather(np.array(values, dtype=np.float64))
         return None if rows is None else rows.tolist()
 
+    def sum(self, values: Sequence[float]) -> list[float]:
+        sums = np.array(values, dtype=np.float64)
+        self.world.all_reduce(sums)
+        return sums.tolist()
+
     def share(self, text: str) -> str:
         return self.world.share(text)
 

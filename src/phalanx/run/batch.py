@@ -1,0 +1,41 @@
+"""Micro-batches, as a program sees them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+
+class MicroBatch(NamedTuple):
+    """Samples that this rank computes together, as the data set puts them together.
+
+    For data of pairs `inputs` and `targets` are its two parts:
+
+        for batch in run:
+            loss = criterion(run.model(batch.inputs), batch.targets)
+            run.backward(loss)
+    """
+
+    data: Any
+    """A tensor, a tuple, or whatever the data's collation makes."""
+    num_samples: int
+    """0 of a padding micro-batch, whose gradient counts nothing."""
+    epoch: int
+    """From 0."""
+    step: int
+    """Number of the update in the run, from 0."""
+    number: int
+    """In its global batch, from 0."""
+    ends_step: bool
+    """The optimizer steps in the `backward` of this micro-batch."""
+    ends_epoch: bool
+    """The last one of this rank in an epoch; true once an epoch on every rank."""
+
+    @property
+    def inputs(self) -> Any:
+        """First part of a batch of several parts; all of it, where it has one."""
+        return self.data[0] if isinstance(self.data, (tuple, list)) else self.data
+
+    @property
+    def targets(self) -> Any:
+        """Second part of a batch of several parts."""
+        return self.data[1]

@@ -1,0 +1,57 @@
+"""Division of a global batch into micro-batches, and of these among the ranks. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from phalanx.comm.layout import share_of
+from phalanx.errors import UserError
+
+
+class MicroBatchSlice(NamedTuple):
+    """Samples of a global batch that are computed together."""
+
+    number: int
+    """In the global batch, from 0."""
+    start: int
+    stop: int
+    """Samples [start, stop) of the global batch."""
+    is_padding: bool = False
+    """Computed so that the rank takes part in the step, and counted nowhere."""
+
+
+def micro_batches_of_rank(
+    num_samples: int, *, number: int, rank: int, num_ranks: int
+) -> list[MicroBatchSlice]:
+    """Return the micro-batches of a global batch that `rank` computes, at least one.
+
+    Sizes differ by at most one sample, and do not depend on the number of ranks; each rank gets
+    consecutive ones, whose number differs by at most one. A rank that would get none, because the
+    last global batch of an epoch has fewer samples than micro-batches, gets a padding one.
+
+    num_samples: of the global batch, at least 1. number: of micro-batches in a full global batch.
+    """
+    numbers = share_of(rank, num_ranks, number)
+    shares = [(index, share_of(index, number, num_samples)) for index in numbers]
+    slices = [MicroBatchSlice(index, own.start, own.stop) for index, own in shares if own]
+    return slices or [MicroBatchSlice(numbers.start, 0, 1, is_padding=True)]
+
+
+def check_number(number: int | None, *, batch_size: int, num_ranks: int) -> int:
+    """Return the number of micro-batches in a global batch: one a rank where None was asked for.
+
+    Raises: UserError when ranks, or micro-batches, would be left without samples.
+    """
+    if number is None:
+        number = num_ranks
+        if batch_size < num_ranks:
+            raise UserError(
+                f"batch_size={batch_size} is the global batch, and there are {num_ranks} ranks: "
+                f"give at least {num_ranks}, or start fewer ranks"
+            )
+    if not num_ranks <= number <= batch_size:
+        raise UserError(
+            f"micro_batches={number} does not fit: with {num_ranks} ranks and batch_size="
+            f"{batch_size} it is from {num_ranks} to {batch_size}"
+        )
+    return number

@@ -1,0 +1,156 @@
+"""`phalanx.start`: a program's model, optimizer and data on all ranks that were started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from phalanx.comm.join_world import join_world, report_binding
+from phalanx.comm.world import World
+from phalanx.errors import UserError
+from phalanx.launch.binding import cores_of_rank
+from phalanx.launch.detect import Launched, detect
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.shared import Shared
+from phalanx.parallel.step import StepOptions
+from phalanx.parallel.strategy import Strategy
+from phalanx.run.micro_batches import check_number
+from phalanx.run.program import Run, RunOptions
+from phalanx.run.recording import Recorder
+from phalanx.run.samples import samples_of
+
+StrategyName = Literal["auto", "sequential", "mpi", "shared"]
+
+
+def start(
+    model: nn.Module,
+    optimizer: Optimizer,
+    data: object,
+    *,
+    batch_size: int,
+    epochs: int = 1,
+    steps: int | None = None,
+    micro_batches: int | None = None,
+    strategy: StrategyName = "auto",
+    clip_norm: float | None = None,
+    bad_gradients: Literal["stop", "skip"] = "stop",
+    seed: int = 0,
+    loading: dict[str, Any] | None = None,
+    run_dir: str | Path | None = None,
+    timeout_s: float = 300.0,
+) -> Run:
+    """Join the ranks that a launcher started, or be the only one, and return a run to iterate.
+
+        run = phalanx.start(model, optimizer, data, batch_size=256, epochs=10)
+        for batch in run:
+            loss = criterion(run.model(batch.inputs), batch.targets)
+            run.backward(loss)
+
+    Every rank gets rank 0's parameters and buffers. With a fixed `batch_size` every number of ranks
+    makes the same updates, up to rounding.
+
+    model: any module; frozen and unused parameters are fine. optimizer: any, of its parameters.
+    data: tensors, a tuple of tensors, or a map-style `Dataset`.
+    batch_size: samples of the global batch, over all ranks.
+    steps: updates after which the run ends, within the epochs.
+    micro_batches: into which every global batch is cut, whatever the number of ranks; each has
+        random numbers of its own, so that dropout agrees, too. None: one a rank.
+    strategy: auto: `mpi` on ranks that a launcher started, else `sequential`.
+    clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
+    loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
+    run_dir: new folder for records; None: none are written.
+    timeout_s: longest wait for a peer.
+
+    Raises: UserError for what the program or the user can mend.
+    """
+    launched = detect(os.environ)
+    num_ranks = launched.world_size if launched else 1
+    _check_counts(batch_size=batch_size, epochs=epochs, steps=steps)
+    _check_optimizer(model, optimizer)
+    samples = samples_of(data, loading or {})
+    if not len(samples):
+        raise UserError("data has no samples")
+    batch_size = min(batch_size, len(samples))
+    number = check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks)
+    step_options = StepOptions(clip_norm=clip_norm, skips_nonfinite=bad_gradients == "skip")
+    _set_threads(launched)
+    chosen = _make_strategy(strategy, launched, step_options, timeout_s)
+    chosen.prepare(model, optimizer)
+    recorder = Recorder(None if run_dir is None else Path(run_dir), chosen.rank)
+    recorder.start(
+        threads=torch.get_num_threads(),
+        local_rank=chosen.group.local_rank,
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        num_samples=len(samples),
+    )
+    options = RunOptions(
+        batch_size=batch_size, micro_batches=number, epochs=epochs, steps=steps, seed=seed
+    )
+    return Run(chosen, optimizer, samples, options, recorder, loading or {})
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, count in counts.items():
+        if count is not None and (type(count) is not int or count < 1):
+            raise UserError(f"{name}={count!r} is no whole number from 1")
+
+
+def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
+    """Raise UserError when the optimizer does not hold the model's parameters, or others."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    names = {id(p): name for name, p in model.named_parameters()}
+    trained = {id(p) for p in model.parameters() if p.requires_grad}
+    if foreign := len(held - names.keys()):
+        raise UserError(
+            f"the optimizer holds {foreign} tensors that are no parameters of the model: make it "
+            "of model.parameters(), after the model was moved or replaced"
+        )
+    if missing := trained - held:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(
+            f"the optimizer does not hold {names[next(iter(missing))]}{more}: give it all parameters "
+            "that require a gradient, or freeze the others by requires_grad_(False)"
+        )
+
+
+def _set_threads(launched: Launched | None) -> None:
+    """Share the cores of the node among its ranks, where nobody has set the threads."""
+    if launched is None or "OMP_NUM_THREADS" in os.environ:
+        return
+    torch.set_num_threads(cores_of_rank(launched.local_world_size or 1, os.environ))
+
+
+def _make_strategy(
+    name: StrategyName, launched: Launched | None, options: StepOptions, timeout_s: float
+) -> Strategy:
+    if name == "auto":
+        name = "sequential" if launched is None or launched.world_size == 1 else "mpi"
+    match name:
+        case "sequential":
+            if launched is not None and launched.world_size > 1:
+                raise UserError(
+                    f'strategy="sequential" is for one process, and {launched.launcher} started '
+                    f"{launched.world_size}"
+                )
+            return Sequential(options)
+        case "mpi":
+            return MPI(_join(launched, timeout_s), step_options=options)
+        case "shared":
+            return Shared(_join(launched, timeout_s), step_options=options)
+    raise UserError(f"strategy={name!r} is none of auto, sequential, mpi, shared")
+
+
+def _join(launched: Launched | None, timeout_s: float) -> World:
+    world = join_world(
+        timeout_s=timeout_s,
+        num_started=launched.world_size if launched else None,
+        launcher=launched.launcher if launched else "the launcher",
+    )
+    report_binding(world)
+    return world
