@@ -1,54 +1,152 @@
-"""Trains small models by `phalanx.start`; rank 0 writes their parameters to a file."""
+"""Programs on `phalanx.start`, on any number of ranks; rank 0 saves their parameters."""
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW
+from torch.utils.data import Dataset
 
 import phalanx
 
-
-def classifier() -> nn.Module:
-    """With dropout, which agrees only where random numbers belong to micro-batches."""
-    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3))
+SAMPLES, BATCH = 53, 16  # the last global batch has 5 samples
+STEPS = 50
 
 
-def train(strategy: str) -> list[torch.Tensor]:
-    torch.manual_seed(1)
-    torch.set_default_dtype(torch.float64)
-    inputs, targets = torch.randn(53, 6), torch.randint(3, (53,))  # the last batch has 5 samples
-    model = classifier()
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3
-    )
+def classification() -> tuple[Tensor, Tensor]:
+    return torch.randn(SAMPLES, 6), torch.randint(3, (SAMPLES,))
+
+
+def dropout() -> nn.Module:
+    """Random numbers belong to micro-batches, gradients are clipped, results are evaluated."""
+    data = classification()
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.3), nn.Linear(16, 3))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-3)
     run = phalanx.start(
         model,
         optimizer,
-        (inputs, targets),
-        batch_size=16,
+        data,
+        batch_size=BATCH,
         micro_batches=6,
         epochs=13,
-        steps=50,
+        steps=STEPS,
         clip_norm=0.5,
         seed=7,
-        strategy=strategy,
     )
-    seen = 0
+    seen, scores = 0, []
     for batch in run:
-        loss = F.cross_entropy(run.model(batch.inputs), batch.targets)
-        run.backward(loss)
+        run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
         seen += batch.num_samples
         if batch.ends_epoch:
-            loss = run.evaluate(
-                lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), (inputs, targets)
-            )
-            assert loss > 0
-            assert run.reduce(seen) == min(53 * (batch.epoch + 1), 53 * 12 + 32)
-    return [parameter.detach().clone() for parameter in model.parameters()]
+            scores.append(run.evaluate(error_and_size, data))
+            assert run.reduce(seen) == min(SAMPLES * (batch.epoch + 1), 12 * SAMPLES + 2 * BATCH)
+    assert all(score["size"] == scores[0]["size"] for score in scores)
+    model.register_buffer("scores", torch.tensor([score["error"] for score in scores]))
+    return model
+
+
+def error_and_size(model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    inputs, targets = batch
+    return {"error": F.cross_entropy(model(inputs), targets), "size": inputs.norm(dim=1).mean()}
+
+
+class Sentences(Dataset[tuple[Tensor, Tensor]]):
+    """Of uneven length, padded by 0: a loss is a mean over tokens."""
+
+    def __init__(self) -> None:
+        self._lengths = torch.randint(1, 9, (SAMPLES,)).tolist()
+        self._tokens = torch.randint(1, 11, (SAMPLES, 9))
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        tokens = self._tokens[number].clone()
+        tokens[self._lengths[number] + 1 :] = 0
+        return tokens[:-1], tokens[1:]
+
+
+class Language(nn.Module):
+    """With tied weights, a frozen layer, and a layer that no loss reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.frozen = nn.Linear(8, 8).requires_grad_(False)
+        self.unused = nn.Linear(8, 2)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.relu(self.frozen(self.embedding(tokens))))
+        return logits
+
+
+def weights() -> nn.Module:
+    """A micro-batch counts by its tokens; parameters have groups of their own."""
+    model = Language()
+    optimizer = AdamW(
+        [
+            {"params": model.embedding.parameters(), "lr": 0.01},
+            {"params": model.unused.parameters(), "weight_decay": 0.0},
+        ]
+    )
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
+    run = phalanx.start(model, optimizer, Sentences(), batch_size=BATCH, epochs=13, steps=STEPS)
+    for batch in run:
+        logits = run.model(batch.inputs)
+        num_tokens = int((batch.targets > 0).sum())
+        loss = F.cross_entropy(
+            logits.flatten(0, 1), batch.targets.flatten(), ignore_index=0, reduction="sum"
+        )
+        run.backward(loss / max(1, num_tokens), weight=num_tokens)
+        if batch.ends_step:
+            schedule.step()
+    return model
+
+
+def forces() -> nn.Module:
+    """Energies and their derivatives by positions: the loss differentiates twice."""
+    positions = torch.randn(SAMPLES, 5, 3)
+    energies = (1 / distances_of(positions)).sum((1, 2))
+    model = nn.Sequential(nn.Linear(25, 32), nn.SiLU(), nn.Linear(32, 1))
+    optimizer = Adam(model.parameters(), lr=1e-3)
+    run = phalanx.start(
+        model, optimizer, (positions, energies), batch_size=BATCH, epochs=13, steps=STEPS
+    )
+    for batch in run:
+        places = batch.inputs.clone().requires_grad_(True)
+        energy = run.model(distances_of(places).flatten(1)).squeeze(1)
+        (force,) = torch.autograd.grad(energy.sum(), places, create_graph=True)
+        run.backward(F.mse_loss(energy, batch.targets) + 0.1 * force.square().mean())
+    return model
+
+
+def distances_of(positions: Tensor) -> Tensor:
+    """Return the distances between points, (n, 5, 5), 1 of a point to itself."""
+    differences = positions.unsqueeze(1) - positions.unsqueeze(2)
+    return (differences.square().sum(3) + torch.eye(5)).sqrt()
+
+
+CASES: dict[str, Callable[[], nn.Module]] = {
+    "dropout": dropout, "weights": weights, "forces": forces,
+}  # fmt: skip
+
+
+def trained(name: str) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    torch.set_default_dtype(torch.float64)
+    try:
+        return {key: value.clone() for key, value in CASES[name]().state_dict().items()}
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 if __name__ == "__main__":
-    parameters = train(sys.argv[2])
-    if phalanx.World.__module__ and not torch.distributed.is_initialized():
-        torch.save(parameters, sys.argv[1])
+    folder = Path(sys.argv[1])
+    results = {name: trained(name) for name in CASES}
+    rank = phalanx.World.create().rank
+    torch.save(results, folder / f"{rank}.pt")

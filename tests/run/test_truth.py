@@ -1,0 +1,25 @@
+"""A program's parameters on several ranks are those of one process."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.conftest import Ranks, long
+from tests.run.programs.truth import CASES, trained
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("num_ranks", [2, 3, long(4)])
+def test_programs_agree_with_one_process(
+    num_ranks: int, ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    ranks.mpi(num_ranks, programs("truth.py"), str(tmp_path))
+    for name in CASES:
+        truth = trained(name)
+        for rank in range(num_ranks):
+            found = torch.load(tmp_path / f"{rank}.pt")[name]
+            for key, value in truth.items():
+                if key == "scores" or value.is_floating_point():
+                    assert (found[key] - value).abs().max() < 1e-10, (name, rank, key)
