@@ -16,10 +16,10 @@ from torch.optim import SGD
 from phalanx.comm.world import World
 from phalanx.gradients.make_reducer import make_reducer
 from phalanx.gradients.norms import describe_rank_nonfinite
-from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.formulas import data_parallel_state
-from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import (
     Batch,
     StateBytes,
@@ -77,7 +77,7 @@ class Local(Strategy):
         self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
         self._reducer: GradReducer | None = None
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._flat_parameters = flatten_parameters(self._parameters)
@@ -109,7 +109,7 @@ class Local(Strategy):
         return 1 / max(1, self._step_targets)
 
     def clip_factor(self, scale: float = 1.0) -> float | None:
-        return super().clip_factor() if self._step_targets else 1.0
+        return super().clip_factor(scale) if self._step_targets else scale
 
     def update(self) -> bool:
         return super().update() if self._step_targets else True

@@ -18,7 +18,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.traffic import Traffic, sum_traffic
 from phalanx.comm.world import World
 from phalanx.gradients.norms import are_finite, find_nonfinite, squares_of
-from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
 from phalanx.models.options import ModelName, ModelOptions
 from phalanx.parallel.costs import (
@@ -33,7 +33,7 @@ from phalanx.parallel.costs import (
 )
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
-from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.sharding import (
     reshard_parameters,
     shard_parameters,
@@ -88,7 +88,7 @@ class OnMesh(Strategy):
 
     # -- what each axis does to the model ----------------------------------------------------
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
         names = list(trained_parameters(model))  # of the full model
         shape = getattr(model, "shape", None)  # of the data, of models that can be split
@@ -100,7 +100,7 @@ class OnMesh(Strategy):
         self._find_shards()
         if self._sums_replicas:
             self._reduced_bytes = sum(shard.nbytes for shard in self._shards)
-        self.optimizer = torch_optimizer(rule, self._shards, squares=self._full_squares)
+        self.optimizer = torch_optimizer(self._rule, self._shards, squares=self._full_squares)
 
     def _divide(self, model: nn.Module) -> nn.Module:
         """Return this rank's part of the full model."""

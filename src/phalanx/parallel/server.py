@@ -23,7 +23,7 @@ from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite, square_of
 from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
-from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.serving.clocks import Clocks
 from phalanx.parallel.serving.protocol import (
     HEADER_BYTES,
@@ -99,7 +99,7 @@ class Server(Strategy):
         self._staleness: Counter[int] = Counter()
         self._peers: Group | None = None
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
         self._weights = flatten_parameters(self._parameters)
@@ -108,9 +108,9 @@ class Server(Strategy):
         self._shards = [
             share_of(server, self._servers, len(self._weights)) for server in range(self._servers)
         ]
-        self.optimizer = torch_optimizer(rule, self._parameters)
+        self.optimizer = torch_optimizer(self._rule, self._parameters)
         if self.role == "server":
-            self._prepare_server(rule)
+            self._prepare_server(self._rule)
         else:
             self._gradient = torch.zeros_like(self._weights)
             self._gradients = views_of(self._gradient, self._parameters)
@@ -128,7 +128,7 @@ class Server(Strategy):
         for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
             parameter.grad = gradient
 
-    def clip_factor(self, scale: float = 1.0) -> float | None:
+    def clip_factor(self, scale: float = 1.0) -> float | None:  # noqa: ARG002
         """Return 1, or None if this rank's gradient is not finite."""
         return 1.0 if math.isfinite(square_of(self._gradient)) else None
 

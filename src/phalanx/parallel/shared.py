@@ -56,11 +56,6 @@ class Shared(Strategy):
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raises: ValueError when parameters are not all of float32, or all of float64."""
         super().prepare(model, rule)
-        if self._known_rule is None:
-            raise UserError(
-                "--strategy shared updates by its own kernels: SGD, Adam or AdamW, with one group "
-                "of parameters and without nesterov, amsgrad or maximize; use --strategy mpi"
-            )
         broadcast_untrained(self._world.group, model)
         check_one_dtype(self._parameters)
         sizes = [parameter.numel() for parameter in self._parameters]
@@ -90,7 +85,14 @@ class Shared(Strategy):
             parameter.data = view
 
     def clip_factor(self, scale: float = 1.0) -> float:
-        """Return 1: the fused step checks gradients itself, and clips none."""
+        """Return 1: the fused step checks gradients itself, and clips none.
+
+        Raises: UserError for gradients that are to be scaled: no rank has their sums.
+        """
+        if scale != 1.0:
+            raise UserError(
+                'strategy="shared" takes no weight= of micro-batches: take strategy="mpi"'
+            )
         return 1.0
 
     def update(self) -> bool:

@@ -103,8 +103,13 @@ class Strategy(ABC):
 
     @property
     def _rule(self) -> OptimizerConfig:
-        """Rule of the optimizer, where it has a known one."""
-        assert self._known_rule is not None, "the optimizer is a program's own"
+        """Rule of the optimizer. Raises: UserError where it is a program's own, of none."""
+        if self._known_rule is None:
+            raise UserError(
+                f"{type(self).__name__} makes the optimizer anew, on every rank its part: give "
+                "SGD, Adam or AdamW, with one group of parameters and without dampening, nesterov, "
+                'amsgrad or maximize, or take strategy="mpi"'
+            )
         return self._known_rule
 
     # -- a step ------------------------------------------------------------------------------

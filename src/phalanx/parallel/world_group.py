@@ -59,7 +59,7 @@ class WorldGroup(RunGroup):
     def sum(self, values: Sequence[float]) -> list[float]:
         sums = np.array(values, dtype=np.float64)
         self.world.all_reduce(sums)
-        return sums.tolist()
+        return [float(value) for value in sums]
 
     def share(self, text: str) -> str:
         return self.world.share(text)

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from phalanx.comm.world import World
-from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
 from phalanx.parallel.costs import assign_owners, zero_one_traffic
 from phalanx.parallel.ddp import TimedReplica
-from phalanx.parallel.optimizer import torch_optimizer
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.step import Batch, StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.world_group import Backend, WorldGroup
@@ -41,18 +41,19 @@ class ZeroOne(Strategy):
         self.collective = f"torch.distributed on {backend}"
         self.coordinates = {"dp": world.rank}
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         super().prepare(model, rule)
+        own_rule = self._rule
         self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
         self._replica = TimedReplica(model, self._parameters)
         self.module = self._replica.module
 
         def make(parameters: Any, **_: Any) -> Any:
-            return torch_optimizer(rule, parameters)
+            return torch_optimizer(own_rule, parameters)
 
         make_class: Any = make  # whatever makes an optimizer serves
         self.optimizer = self._zero = ZeroRedundancyOptimizer(
-            self._parameters, optimizer_class=make_class, lr=rule.learning_rate
+            self._parameters, optimizer_class=make_class, lr=own_rule.learning_rate
         )
 
     def loss_weight(self, batch: Batch) -> float:

@@ -114,8 +114,8 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
     if missing := trained - held:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise UserError(
-            f"the optimizer does not hold {names[next(iter(missing))]}{more}: give it all parameters "
-            "that require a gradient, or freeze the others by requires_grad_(False)"
+            f"the optimizer does not hold {names[next(iter(missing))]}{more}: give it all "
+            "parameters that require a gradient, or freeze the others by requires_grad_(False)"
         )
 
 
@@ -142,6 +142,11 @@ def _make_strategy(
         case "mpi":
             return MPI(_join(launched, timeout_s), step_options=options)
         case "shared":
+            if options.clip_norm is not None:
+                raise UserError(
+                    'strategy="shared" sums and updates in one pass and cannot clip: leave out '
+                    'clip_norm, or take strategy="mpi"'
+                )
             return Shared(_join(launched, timeout_s), step_options=options)
     raise UserError(f"strategy={name!r} is none of auto, sequential, mpi, shared")
 

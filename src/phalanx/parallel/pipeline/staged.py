@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.gradients.optimizer_update import STATE_NAMES, OptimizerConfig
+from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.on_mesh import OnMesh
+from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
 from phalanx.parallel.pipeline.costing import shared_costs
@@ -126,7 +127,7 @@ class Staged(OnMesh):
         tokens, *others = end.shape
         return Boundary((tokens // self._mesh.tp, *others), end.dtype)
 
-    def prepare(self, model: nn.Module, rule: OptimizerConfig) -> None:
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         """Raise UserError for batch norm, whose statistics would be of one micro-batch's rank."""
         if running_statistics(model):
             raise UserError(
@@ -134,7 +135,7 @@ class Staged(OnMesh):
                 "them (LayerNorm, GroupNorm), or another strategy"
             )
         super().prepare(model, rule)
-        self._quantities = len(STATE_NAMES[rule.kind])
+        self._quantities = len(STATE_NAMES[self._rule.kind])
         self._pipeline.rehearse()
         self.clear_gradients()
 
