@@ -78,6 +78,7 @@ def test_every_room_has_its_floor() -> None:
             "torch",
             {
                 "train",
+                "run",
                 "parallel",
                 "gradients",
                 "data",

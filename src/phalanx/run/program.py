@@ -21,14 +21,14 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
 from phalanx.run.randomness import seed_micro_batch
-from phalanx.run.recording import Recorder
-from phalanx.run.samples import Samples, samples_of
+from phalanx.run.recording import RunRecorder
+from phalanx.run.samples import IndexedSamples, samples_of
 
 NOTHING = torch.empty(0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions:
+class LoopOptions:
     """Options of a run that decide its numbers, the same on every rank."""
 
     batch_size: int
@@ -40,7 +40,7 @@ class RunOptions:
     seed: int
 
 
-class Run:
+class ProgramRun:
     """A training that a program makes, on one rank or many.
 
     Iterating yields the micro-batches that this rank computes; `backward` takes each one's loss.
@@ -54,9 +54,9 @@ class Run:
         self,
         strategy: Strategy,
         optimizer: Optimizer,
-        samples: Samples,
-        options: RunOptions,
-        recorder: Recorder,
+        samples: IndexedSamples,
+        options: LoopOptions,
+        recorder: RunRecorder,
         loading: dict[str, Any],
     ) -> None:
         """strategy: prepared, with the program's model and optimizer."""
@@ -88,7 +88,7 @@ class Run:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0."""
+        """Return whether this is rank 0."""
         return self.rank == 0
 
     def __iter__(self) -> Iterator[MicroBatch]:

@@ -16,8 +16,8 @@ from phalanx.records.schema import EpochEvent, MetricsEvent, SkippedEvent, Start
 from phalanx.run.batch import MicroBatch
 
 
-class Recorder:
-    """What a rank counts of its run and, with a folder, writes there."""
+class RunRecorder:
+    """Counts of a rank and, with a folder, the lines that it writes there."""
 
     def __init__(self, folder: Path | None, rank: int) -> None:
         """folder: of the run; None: nothing is written."""

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from phalanx.errors import UserError
 
 
-class Samples(Protocol):
+class IndexedSamples(Protocol):
     """Data of known length, read by index."""
 
     def __len__(self) -> int: ...
@@ -60,7 +60,7 @@ class DatasetSamples:
         return iter(DataLoader(self._dataset, batch_sampler=chosen, **options))
 
 
-def samples_of(data: object, loading: dict[str, Any]) -> Samples:
+def samples_of(data: object, loading: dict[str, Any]) -> IndexedSamples:
     """Return the samples of what a program calls its data.
 
     loading: arguments of `DataLoader` for a `Dataset`: num_workers, collate_fn, ….

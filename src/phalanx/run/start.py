@@ -21,8 +21,8 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.micro_batches import check_number
-from phalanx.run.program import Run, RunOptions
-from phalanx.run.recording import Recorder
+from phalanx.run.program import LoopOptions, ProgramRun
+from phalanx.run.recording import RunRecorder
 from phalanx.run.samples import samples_of
 
 StrategyName = Literal["auto", "sequential", "mpi", "shared"]
@@ -44,7 +44,7 @@ def start(
     loading: dict[str, Any] | None = None,
     run_dir: str | Path | None = None,
     timeout_s: float = 300.0,
-) -> Run:
+) -> ProgramRun:
     """Join the ranks that a launcher started, or be the only one, and return a run to iterate.
 
         run = phalanx.start(model, optimizer, data, batch_size=256, epochs=10)
@@ -82,17 +82,17 @@ def start(
     _set_threads(launched)
     chosen = _make_strategy(strategy, launched, step_options, timeout_s)
     chosen.prepare(model, optimizer)
-    recorder = Recorder(None if run_dir is None else Path(run_dir), chosen.rank)
+    recorder = RunRecorder(None if run_dir is None else Path(run_dir), chosen.rank)
     recorder.start(
         threads=torch.get_num_threads(),
         local_rank=chosen.group.local_rank,
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
         num_samples=len(samples),
     )
-    options = RunOptions(
+    options = LoopOptions(
         batch_size=batch_size, micro_batches=number, epochs=epochs, steps=steps, seed=seed
     )
-    return Run(chosen, optimizer, samples, options, recorder, loading or {})
+    return ProgramRun(chosen, optimizer, samples, options, recorder, loading or {})
 
 
 def _check_counts(**counts: int | None) -> None:
