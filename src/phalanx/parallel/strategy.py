@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from phalanx.errors import UserError
 from phalanx.gradients.norms import (
     REMEDIES,
+    REMEDIES_IN_PROGRAM,
     NonFiniteGradients,
     are_finite,
     clip_factor,
@@ -276,7 +277,7 @@ class Strategy(ABC):
         else:
             why = self._describe_nonfinite_sums(batch, loss_sum)
         if not self.options.skips_nonfinite:
-            raise UserError(f"{why}; {REMEDIES}")
+            raise UserError(f"{why}; {REMEDIES if can_recompute else REMEDIES_IN_PROGRAM}")
         return why
 
     def _describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:

@@ -49,9 +49,10 @@ def check_number(number: int | None, *, batch_size: int, num_ranks: int) -> int:
                 f"batch_size={batch_size} is the global batch, and there are {num_ranks} ranks: "
                 f"give at least {num_ranks}, or start fewer ranks"
             )
+    ranks = f"{num_ranks} rank{'s' * (num_ranks > 1)}"
     if not num_ranks <= number <= batch_size:
         raise UserError(
-            f"micro_batches={number} does not fit: with {num_ranks} ranks and batch_size="
+            f"micro_batches={number} does not fit: with {ranks} and batch_size="
             f"{batch_size} it is from {num_ranks} to {batch_size}"
         )
     return number

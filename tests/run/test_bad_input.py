@@ -1,0 +1,116 @@
+"""Mistakes in a program get one or two lines that say what, which value, and what to do."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+
+import phalanx
+from phalanx.run.program import ProgramRun
+
+INPUTS, TARGETS = torch.randn(12, 4), torch.randn(12, 2)
+
+
+def run_of(model: nn.Module, **options: object) -> ProgramRun:
+    given = {"data": (INPUTS, TARGETS), "batch_size": 4, **options}
+    return phalanx.start(model, SGD(model.parameters(), lr=0.1), **given)  # type: ignore[arg-type]
+
+
+def loss_of(run: ProgramRun, batch: object) -> Tensor:
+    inputs, targets = batch.data  # type: ignore[attr-defined]
+    loss: Tensor = (run.model(inputs) - targets).square().mean()
+    return loss
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"batch_size": 0}, "batch_size=0 is no whole number from 1"),
+        ({"batch_size": 4.0}, "batch_size=4.0 is no whole number"),
+        ({"epochs": -1}, "epochs=-1 is no whole number from 1"),
+        ({"micro_batches": 9}, "micro_batches=9 does not fit: with 1 rank and batch_size=4"),
+        ({"strategy": "ring"}, "strategy='ring' is none of auto, sequential, mpi, shared"),
+        ({"data": []}, r"data has no samples"),
+        ({"data": 7}, "data is of type int: give tensors"),
+        ({"data": (INPUTS, TARGETS[:-1])}, "the tensors have different lengths: 12, 11"),
+        ({"data": DataLoader(TensorDataset(INPUTS))}, "data is a DataLoader: give its data set"),
+    ],
+)
+def test_options(options: dict[str, object], text: str) -> None:
+    with pytest.raises(phalanx.UserError, match=text):
+        run_of(nn.Linear(4, 2), **options)
+
+
+def test_an_optimizer_of_other_parameters() -> None:
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    data = (INPUTS, TARGETS)
+    with pytest.raises(phalanx.UserError, match="holds 2 tensors that are no parameters"):
+        phalanx.start(model, SGD(other.parameters(), lr=0.1), data, batch_size=4)
+    with pytest.raises(phalanx.UserError, match="does not hold bias: give it all"):
+        phalanx.start(model, SGD([model.weight], lr=0.1), data, batch_size=4)
+    model.bias.requires_grad_(False)
+    phalanx.start(model, SGD([model.weight], lr=0.1), data, batch_size=4).close()
+
+
+def no_scalar(run: ProgramRun, batch: object) -> Tensor:
+    return loss_of(run, batch).expand(2)
+
+
+def no_graph(run: ProgramRun, batch: object) -> Tensor:
+    return loss_of(run, batch).detach()
+
+
+@pytest.mark.parametrize(
+    ("loss", "text"),
+    [
+        (no_scalar, r"takes a scalar loss, and this has shape \(2,\): take its mean"),
+        (no_graph, "the loss has no graph"),
+    ],
+)
+def test_losses(loss: Callable[[ProgramRun, object], Tensor], text: str) -> None:
+    run = run_of(nn.Linear(4, 2))
+    with pytest.raises(phalanx.UserError, match=text):
+        for batch in run:
+            run.backward(loss(run, batch))
+
+
+def test_a_loss_that_is_not_finite_names_step_and_parameter() -> None:
+    run = run_of(nn.Linear(4, 2))
+    with pytest.raises(phalanx.UserError, match=r"step 1: .*the loss of rank 0 is nan; .* first"):
+        for batch in run:
+            run.backward(loss_of(run, batch) * (float("nan") if batch.step == 1 else 1.0))
+
+
+def test_steps_that_are_not_finite_are_left_out_where_that_was_asked_for() -> None:
+    model = nn.Linear(4, 2)
+    run = run_of(model, bad_gradients="skip")
+    parameters = []
+    for batch in run:
+        parameters.append(model.weight.detach().clone())
+        run.backward(loss_of(run, batch) * (float("nan") if batch.step == 1 else 1.0))
+    assert torch.equal(parameters[1], parameters[2])
+    assert not torch.equal(parameters[0], parameters[1])
+
+
+def test_backward_is_called_once_for_each_micro_batch() -> None:
+    run = run_of(nn.Linear(4, 2), micro_batches=2)
+    with pytest.raises(phalanx.UserError, match="not called for micro-batch 0 of step 0"):
+        for _ in run:
+            pass
+    run = run_of(nn.Linear(4, 2))
+    with pytest.raises(phalanx.UserError, match="once for each micro-batch"):
+        for batch in run:
+            loss = loss_of(run, batch)
+            run.backward(loss)
+            run.backward(loss)
+
+
+def test_weights_are_given_for_all_micro_batches_or_none() -> None:
+    run = run_of(nn.Linear(4, 2), micro_batches=2)
+    with pytest.raises(phalanx.UserError, match="for every micro-batch, or for none"):
+        for batch in run:
+            weight = 1.0 if batch.number == 0 else None
+            run.backward(loss_of(run, batch), weight=weight)
