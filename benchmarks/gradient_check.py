@@ -62,7 +62,7 @@ JOIN = FlatGradBuffer.join
 class Unchecked(Sequential):
     """Applies what comes."""
 
-    def clip_factor(self) -> float:
+    def clip_factor(self, scale: float = 1.0) -> float:  # noqa: ARG002
         return 1.0
 
 
