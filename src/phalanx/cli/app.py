@@ -19,6 +19,7 @@ app = App(
 # A sub-command's module is read only when it is called, so that `--help` answers at once.
 app.command("phalanx.cli.data:app", name="data", help="List, fetch, pack and verify data sets.")
 add_command(app, "train", "phalanx.cli.train:train", config=read_config)
+add_command(app, "launch", "phalanx.cli.launch:launch")
 add_command(app, "trace", "phalanx.cli.trace:trace")
 add_command(app, "scratch", "phalanx.cli.scratch:scratch")
 app.command("phalanx.cli.study:app", name="study", help=STUDY_HELP)

@@ -1,0 +1,66 @@
+"""`phalanx launch`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from phalanx.errors import UserError
+from phalanx.jobs.launch_program import launch_program, program_words, refuse_launcher
+from phalanx.jobs.record import default_folder
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import find_mpi
+
+
+def launch(
+    *words: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    ranks: Annotated[int | None, Parameter(name=["--ranks", "-n"])] = None,
+    threads: int | None = None,
+    log_dir: Path | None = None,
+) -> None:
+    """Run a program of yours on ranks of this machine, or of the allocation, by the MPI at hand.
+
+    Ranks share the cores: none is bound, and PyTorch computes in each by cores ÷ ranks threads. The
+    output of rank 0 is shown, that of each rank kept in a file, and the first failure is named.
+
+    Parameters
+    ----------
+    words
+        Program and its arguments: `program.py …`, `-m module …`, or a command.
+    ranks
+        How many; default: one a core.
+    threads
+        Compute threads of each rank; default: cores ÷ ranks.
+    log_dir
+        New folder for the output of the ranks; default: runs/launch/<time>-<program>.
+
+    For example:
+
+        phalanx launch -n 2 train.py --epochs 3
+
+        phalanx launch -n 4 --threads 1 -- -m my_package.train
+
+        phalanx launch --log-dir logs train.py
+    """
+    refuse_launcher(os.environ)
+    command = program_words(words)
+    cores = usable_cores()
+    ranks = cores if ranks is None else ranks
+    for name, number in (("--ranks", ranks), ("--threads", threads)):
+        if number is not None and number < 1:
+            raise UserError(f"{name} {number} must be at least 1")
+    folder = log_dir or default_folder("launch", Path(words[words[0] == "-m"]).stem)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"--log-dir {folder} is not empty: name another")
+    launch_program(
+        folder,
+        command,
+        ranks=ranks,
+        threads=threads or max(1, cores // ranks),
+        mpi=find_mpi(os.environ),
+        output=sys.stdout.buffer,
+    )

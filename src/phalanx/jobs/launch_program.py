@@ -1,0 +1,123 @@
+"""A program of the user's on new ranks: output of rank 0 live, a log a rank, the first failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO
+
+from phalanx.errors import RunFailedError, UserError
+from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
+from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS
+from phalanx.launch import rank_log
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.detect import detect
+from phalanx.launch.installation import MpiInstallation
+from phalanx.launch.job import Job
+from phalanx.launch.rank_log import RankFailure, log_file, read_failures
+
+SHOWN_LINES = 20
+"""Of the log of the rank that failed first."""
+
+
+def program_words(words: Sequence[str]) -> list[str]:
+    """Return the command line of a rank: this Python for `program.py` and `-m module`.
+
+    Raises: UserError for a program that does not exist.
+    """
+    if not words:
+        raise UserError("phalanx launch: name a program: phalanx launch -n 2 program.py")
+    first = words[0]
+    if first == "-m":
+        return [sys.executable, *words]
+    if first.endswith(".py"):
+        if not Path(first).is_file():
+            raise UserError(f"phalanx launch: there is no file {first}")
+        return [sys.executable, *words]
+    if shutil.which(first) is None:
+        raise UserError(f"phalanx launch: there is no program {first}")
+    return list(words)
+
+
+def refuse_launcher(environ: Mapping[str, str]) -> None:
+    """Raises: UserError in a process that a launcher has started."""
+    launched = detect(environ)
+    if launched is not None:
+        raise UserError(
+            f"phalanx launch starts ranks itself, and {launched.launcher} has started "
+            f"{launched.world_size}: start the program without phalanx launch"
+        )
+
+
+def launch_program(
+    folder: Path,
+    words: Sequence[str],
+    *,
+    ranks: int,
+    threads: int,
+    mpi: MpiInstallation,
+    output: BinaryIO,
+) -> None:
+    """Run `words` on new ranks, and copy the output of rank 0 while it grows.
+
+    folder: new or empty, for a log a rank. threads: of each rank, unless the user has set them.
+    Raises: RunFailedError, which names the rank that failed first and shows the end of its log.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    stub = [sys.executable, "-I", "-S", rank_log.__file__, str(folder.absolute())]
+    command = mpi_job(mpi, ranks, [*stub, *words], cores=usable_cores(), environ=os.environ)
+    wanted = {**dict.fromkeys(THREAD_POOLS, str(threads)), "PYTHONUNBUFFERED": "1"}
+    added = {name: value for name, value in wanted.items() if name not in os.environ}
+    command = replace(command, environment={**command.environment, **added})
+    shown = 0
+    with Job.start([command], folder / LAUNCHER_LOG) as job:
+        while (code := job.poll()) is None:
+            shown = _copy(log_file(folder, 0), shown, output)
+            time.sleep(POLL_INTERVAL_S)
+    _copy(log_file(folder, 0), shown, output)
+    if code:
+        raise RunFailedError(_why(folder, code))
+
+
+def _copy(source: Path, shown: int, output: BinaryIO) -> int:
+    """Copy what `source` has after its first `shown` bytes; return how many it has."""
+    if not source.exists():
+        return shown
+    with source.open("rb") as file:
+        file.seek(shown)
+        new = file.read()
+    output.write(new)
+    output.flush()
+    return shown + len(new)
+
+
+def _why(folder: Path, code: int) -> str:
+    """Return which rank failed first, and the end of what it said."""
+    failures = read_failures(folder)
+    if not failures:
+        said = last_lines(folder)
+        words = f": {said}" if said else ""
+        return f"no rank began, or all were killed (exit code {code}){words}\n  {_logs(folder)}"
+    first = failures[0]
+    with log_file(folder, first.rank).open(errors="replace") as file:
+        lines = deque(file, SHOWN_LINES) if first.rank else ()
+    shown = "".join(f"  | {line.rstrip()}\n" for line in lines)
+    return f"rank {first.rank} failed first ({_ended(first)})\n{shown}  {_logs(folder)}"
+
+
+def _ended(failure: RankFailure) -> str:
+    if failure.exit_code >= 0:
+        return f"exit code {failure.exit_code}"
+    return signal.Signals(-failure.exit_code).name
+
+
+def _logs(folder: Path) -> str:
+    return f"output of the ranks: {folder / 'rank-*.log'}, of the launcher: {folder / LAUNCHER_LOG}"

@@ -1,0 +1,79 @@
+"""Run a rank's program with its output in a file of its own, and note how it failed.
+
+Run as a program, `rank_log.py <folder> <word>...`: it runs without site-packages, so it imports the
+standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK")
+_EXIT_NOT_FOUND = 127
+
+
+class RankFailure(NamedTuple):
+    """Failure of a rank's process."""
+
+    rank: int
+    exit_code: int
+    """Negative for a signal."""
+    at_s: float
+    """Wall-clock time; of ranks on several nodes, by their own clocks."""
+
+
+def log_file(folder: Path, rank: int) -> Path:
+    """Return the file of a rank's output."""
+    return folder / f"rank-{rank}.log"
+
+
+def read_failures(folder: Path) -> list[RankFailure]:
+    """Return the failures of the ranks, the first first.
+
+    A rank that a launcher ended because another had failed comes after that one: by a signal.
+    """
+    failures = [
+        RankFailure(**json.loads(path.read_text())) for path in folder.glob("failed-*.json")
+    ]
+    return sorted(
+        failures, key=lambda failure: (failure.exit_code == -signal.SIGTERM, failure.at_s)
+    )
+
+
+def _run(folder: Path, words: list[str]) -> int:
+    rank = next((int(os.environ[name]) for name in _RANK_NAMES if name in os.environ), 0)
+    with log_file(folder, rank).open("ab") as output:
+        try:
+            process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
+        except OSError as error:
+            output.write(f"phalanx: cannot start {words[0]}: {error.strerror}\n".encode())
+            _note(folder, RankFailure(rank, _EXIT_NOT_FOUND, time.time()))
+            return _EXIT_NOT_FOUND
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, pass_on)
+    code = process.wait()
+    if code:
+        _note(folder, RankFailure(rank, code, time.time()))
+    return code if code >= 0 else 128 - code
+
+
+def _note(folder: Path, failure: RankFailure) -> None:
+    temporary = folder / f".failed-{failure.rank}"
+    temporary.write_text(json.dumps(failure._asdict()))
+    temporary.replace(folder / f"failed-{failure.rank}.json")
+
+
+if __name__ == "__main__":
+    sys.exit(_run(Path(sys.argv[1]), sys.argv[2:]))

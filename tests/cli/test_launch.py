@@ -1,0 +1,85 @@
+"""`phalanx launch` starts a program on ranks, keeps a log of each, and names the first failure."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import UserError
+from phalanx.launch.installation import find_mpi
+
+PROGRAM = Path(__file__).parent / "programs" / "launched.py"
+
+
+@pytest.fixture(autouse=True)
+def mpi() -> None:
+    try:
+        find_mpi(os.environ)
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+def launch(*words: object, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "phalanx", "launch", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+@pytest.mark.mpi
+def test_output_of_rank_0_is_shown_and_that_of_all_is_kept(tmp_path: Path) -> None:
+    done = launch("-n", 3, "--threads", 1, "--log-dir", tmp_path / "logs", PROGRAM, "--epochs", 3)
+    assert done.returncode == 0, done.stderr
+    line = "rank {} of 3: ['--epochs', '3'], 1 threads\n"
+    assert done.stdout == line.format(0)
+    for rank in range(3):
+        assert (tmp_path / f"logs/rank-{rank}.log").read_text() == line.format(rank)
+
+
+@pytest.mark.mpi
+def test_the_first_failure_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    done = launch("-n", 2, "--log-dir", tmp_path / "logs", PROGRAM, "--fail")
+    assert done.returncode == 1
+    assert "phalanx: rank 1 failed first (exit code 1)" in done.stderr
+    assert "  | rank 1 has had enough" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert str(tmp_path / "logs" / "rank-*.log") in done.stderr
+
+
+@pytest.mark.mpi
+@pytest.mark.alone
+def test_an_interrupt_leaves_no_rank(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    words = ["-n", "2", "--log-dir", str(logs), str(PROGRAM), "--wait"]
+    with subprocess.Popen([sys.executable, "-m", "phalanx", "launch", *words]) as process:
+        until = time.monotonic() + 60
+        while not all(
+            path.exists() and "waiting" in path.read_text()
+            for path in (logs / "rank-0.log", logs / "rank-1.log")
+        ):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    found = subprocess.run(["pgrep", "-f", str(PROGRAM)], capture_output=True, text=True)
+    assert found.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "name a program"),
+        (("nowhere.py",), "there is no file nowhere.py"),
+        (("no-such-command",), "there is no program no-such-command"),
+        (("-n", 0, PROGRAM), "--ranks 0 must be at least 1"),
+        (("--threads", 0, PROGRAM), "--threads 0 must be at least 1"),
+        (("--log-dir", Path(__file__).parent, PROGRAM), "is not empty: name another"),
+    ],
+)
+def test_bad_input(words: tuple[object, ...], text: str) -> None:
+    done = launch(*words)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert len(done.stderr.strip().splitlines()) <= 2
