@@ -24,6 +24,7 @@ from tests.forking.server import ROOM
 # A shell starts background jobs with both ignored, and the tests' processes would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored below nohup
 # Every process that a test starts would compile all modules anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -151,16 +151,23 @@ def take_over(request: dict[str, Any], files: list[int]) -> None:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN if ignored else default)
     os.setsid()
-    show_words([request["python"], *request["words"]])
+    show_in_proc([request["python"], *request["words"]], request["environment"])
     reopen_streams(unbuffered=request["unbuffered"])
 
 
-def show_words(words: list[str]) -> None:
-    """Have `ps` and /proc show these words: tests look for what is left of a job by them."""
+def show_in_proc(words: list[str], environment: Mapping[bytes, bytes]) -> None:
+    """Have `ps` and /proc show these words and variables: jobs and tests find what is left of a job
+    by them."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    begin, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, see proc(5)
-    shown = b"\0".join(map(os.fsencode, words))[: end - begin - 1]
-    ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
+    # From arg_start to arg_end, and from env_start to env_end, see proc(5).
+    variables = [name + b"=" + value for name, value in environment.items()]
+    variables.sort(key=lambda variable: not variable.startswith(b"PHALANX_"))  # if room is short
+    for (begin, end), texts in (
+        (map(int, fields[45:47]), [os.fsencode(word) for word in words]),
+        (map(int, fields[47:49]), variables),
+    ):
+        shown = b"\0".join(texts)[: end - begin - 1]
+        ctypes.memmove(begin, shown.ljust(end - begin, b"\0"), end - begin)
 
 
 def reopen_streams(*, unbuffered: bool) -> None:

@@ -27,6 +27,14 @@ def launch(
     Ranks share the cores: none is bound, and PyTorch computes in each by cores ÷ ranks threads. The
     output of rank 0 is shown, that of each rank kept in a file, and the first failure is named.
 
+    For example:
+
+        phalanx launch -n 2 train.py --epochs 3
+
+        phalanx launch -n 4 --threads 1 -- -m my_package.train
+
+        phalanx launch --log-dir logs train.py
+
     Parameters
     ----------
     words
@@ -36,15 +44,7 @@ def launch(
     threads
         Compute threads of each rank; default: cores ÷ ranks.
     log_dir
-        New folder for the output of the ranks; default: runs/launch/<time>-<program>.
-
-    For example:
-
-        phalanx launch -n 2 train.py --epochs 3
-
-        phalanx launch -n 4 --threads 1 -- -m my_package.train
-
-        phalanx launch --log-dir logs train.py
+        New folder for the output of the ranks; default: runs/launch/TIME-PROGRAM.
     """
     refuse_launcher(os.environ)
     command = program_words(words)

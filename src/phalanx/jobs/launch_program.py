@@ -16,7 +16,6 @@ from typing import BinaryIO
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
 from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS
-from phalanx.launch import rank_log
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import detect
@@ -72,7 +71,8 @@ def launch_program(
     Raises: RunFailedError, which names the rank that failed first and shows the end of its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    stub = [sys.executable, "-I", "-S", rank_log.__file__, str(folder.absolute())]
+    # Not from the folder at hand: a user's json.py there would be imported.
+    stub = [sys.executable, "-P", "-m", "phalanx.launch.rank_log", str(folder.absolute())]
     command = mpi_job(mpi, ranks, [*stub, *words], cores=usable_cores(), environ=os.environ)
     wanted = {**dict.fromkeys(THREAD_POOLS, str(threads)), "PYTHONUNBUFFERED": "1"}
     added = {name: value for name, value in wanted.items() if name not in os.environ}

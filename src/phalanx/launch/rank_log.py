@@ -1,7 +1,7 @@
 """Run a rank's program with its output in a file of its own, and note how it failed.
 
-Run as a program, `rank_log.py <folder> <word>...`: it runs without site-packages, so it imports the
-standard library only.
+Run as a program, `-m phalanx.launch.rank_log <folder> <word>...`. That of the rank finds RANK,
+WORLD_SIZE and the like, as under torchrun.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "RANK")
+from phalanx.launch.detect import detect
+from phalanx.launch.variables import set_variables
+
 _EXIT_NOT_FOUND = 127
 
 
@@ -49,7 +51,9 @@ def read_failures(folder: Path) -> list[RankFailure]:
 
 
 def _run(folder: Path, words: list[str]) -> int:
-    rank = next((int(os.environ[name]) for name in _RANK_NAMES if name in os.environ), 0)
+    launched = detect(os.environ)
+    rank = launched.rank if launched else 0
+    set_variables(os.environ)
     with log_file(folder, rank).open("ab") as output:
         try:
             process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
