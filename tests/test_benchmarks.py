@@ -35,6 +35,7 @@ SHORT = {
         "SIZES = [4, 4096]\nSHORT_CALLS = 2\nREPEATS = 2\nREPEATS_OF_LONG = 2",
     ),
     "overlap.py": ("--quick", ""),
+    "own_program.py": ("", 'STEPS = {"mlp": 10}\nROUNDS = 2'),
     "pipeline.py": ("", "OPTIONS = ModelOptions(width=16, layers=8, heads=4)\nROUNDS = 2"),
     "scratch.py": ("", "SAMPLES = 512\nROUNDS = 2"),
     "splits.py": (
