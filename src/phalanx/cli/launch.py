@@ -10,9 +10,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from phalanx.errors import UserError
-from phalanx.jobs.launch_program import launch_program, program_words, refuse_launcher
+from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.record import default_folder
 from phalanx.launch.cores import usable_cores
+from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
 
 
@@ -46,7 +47,7 @@ def launch(
     log_dir
         New folder for the output of the ranks; default: runs/launch/TIME-PROGRAM.
     """
-    refuse_launcher(os.environ)
+    refuse_launcher("launch", os.environ)
     command = program_words(words)
     cores = usable_cores()
     ranks = cores if ranks is None else ranks

@@ -9,8 +9,9 @@ from cyclopts import Parameter
 
 from phalanx.cli.console import interruption_noted, new_console
 from phalanx.jobs.record import this_command
+from phalanx.launch.detect import refuse_launcher
 from phalanx.scratch.config import ScratchConfig, choose_data, complete
-from phalanx.scratch.job import new_folder, refuse_launcher, run_scratch, title
+from phalanx.scratch.job import new_folder, run_scratch, title
 
 
 def scratch(
@@ -33,7 +34,7 @@ def scratch(
 
         phalanx scratch --scheme tensor --ranks 3 --dtype float64
     """
-    refuse_launcher(os.environ)
+    refuse_launcher("scratch", os.environ)
     console = new_console()
     reason = choose_data(config).reason
     config = complete(config)

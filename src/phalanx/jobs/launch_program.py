@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +18,6 @@ from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
 from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
-from phalanx.launch.detect import detect
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
 from phalanx.launch.rank_log import RankFailure, log_file, read_failures
@@ -44,16 +43,6 @@ def program_words(words: Sequence[str]) -> list[str]:
     if shutil.which(first) is None:
         raise UserError(f"phalanx launch: there is no program {first}")
     return list(words)
-
-
-def refuse_launcher(environ: Mapping[str, str]) -> None:
-    """Raises: UserError in a process that a launcher has started."""
-    launched = detect(environ)
-    if launched is not None:
-        raise UserError(
-            f"phalanx launch starts ranks itself, and {launched.launcher} has started "
-            f"{launched.world_size}: start the program without phalanx launch"
-        )
 
 
 def launch_program(

@@ -57,6 +57,17 @@ def detect(environ: Mapping[str, str]) -> Launched | None:
     return None
 
 
+def refuse_launcher(command: str, environ: Mapping[str, str]) -> None:
+    """Raises: UserError when a launcher has started this process: each of its ranks would start
+    ranks of its own. command: of phalanx, which starts ranks itself."""
+    launched = detect(environ)
+    if launched is not None:
+        raise UserError(
+            f"phalanx {command} starts its ranks itself, and {launched.launcher} has started "
+            f"{launched.world_size}: leave the launcher out, and say --ranks {launched.world_size}"
+        )
+
+
 def detect_mpi(environ: Mapping[str, str]) -> Launched | None:
     """Return the rank that an MPI launcher gave this process; None if none is innermost.
 

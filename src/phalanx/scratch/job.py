@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from phalanx.errors import UserError
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
 from phalanx.jobs.runtime import RankJob, run_ranks
 from phalanx.launch.allocation import check_ranks
-from phalanx.launch.detect import detect
 from phalanx.launch.installation import find_mpi
 from phalanx.launch.temporary import job_folder
 from phalanx.records.schema import Outcome, Run, Setting
@@ -72,17 +70,6 @@ def run_scratch(
             return run_ranks(job, lambda events: line.show(progress, events))
 
     run_recorded(folder, Run, train)
-
-
-def refuse_launcher(environ: Mapping[str, str]) -> None:
-    """Raises: UserError when a launcher has started this process: each of its ranks would start a
-    run of its own."""
-    launched = detect(environ)
-    if launched is not None:
-        raise UserError(
-            f"phalanx scratch starts its ranks itself, and {launched.launcher} has started "
-            f"{launched.world_size}: leave the launcher out, and say --ranks {launched.world_size}"
-        )
 
 
 def new_folder(config: ScratchConfig) -> Path:
