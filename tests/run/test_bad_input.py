@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD
+from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 import phalanx
+from phalanx.parallel.optimizer import rule_of
 from phalanx.run.program import ProgramRun
 
 INPUTS, TARGETS = torch.randn(12, 4), torch.randn(12, 2)
@@ -31,6 +32,9 @@ def loss_of(run: ProgramRun, batch: object) -> Tensor:
         ({"batch_size": 0}, "batch_size=0 is no whole number from 1"),
         ({"batch_size": 4.0}, "batch_size=4.0 is no whole number"),
         ({"epochs": -1}, "epochs=-1 is no whole number from 1"),
+        ({"micro_batches": 2.5}, "micro_batches=2.5 is no whole number from 1"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0 is no finite number above 0"),
+        ({"bad_gradients": "skpi"}, "bad_gradients='skpi' is neither stop nor skip"),
         ({"micro_batches": 9}, "micro_batches=9 does not fit: with 1 rank and batch_size=4"),
         ({"strategy": "ring"}, "strategy='ring' is none of auto, sequential, mpi, shared"),
         ({"data": []}, r"data has no samples"),
@@ -108,9 +112,50 @@ def test_backward_is_called_once_for_each_micro_batch() -> None:
             run.backward(loss)
 
 
-def test_weights_are_given_for_all_micro_batches_or_none() -> None:
+@pytest.mark.parametrize("weighted", [0, 1])
+def test_weights_are_given_for_all_micro_batches_or_none(weighted: int) -> None:
     run = run_of(nn.Linear(4, 2), micro_batches=2)
     with pytest.raises(phalanx.UserError, match="for every micro-batch, or for none"):
         for batch in run:
-            weight = 1.0 if batch.number == 0 else None
+            weight = 1.0 if batch.number == weighted else None
             run.backward(loss_of(run, batch), weight=weight)
+
+
+def test_a_run_is_iterated_once() -> None:
+    run = run_of(nn.Linear(4, 2))
+    for batch in run:
+        run.backward(loss_of(run, batch))
+    with pytest.raises(phalanx.UserError, match="iterated once"):
+        next(iter(run))
+
+
+def test_an_evaluation_leaves_the_modes_of_all_modules() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 2))
+    with run_of(model) as run:
+        run.evaluate(lambda model, _: float(model.training), INPUTS)
+    assert [module.training for module in model.modules()] == [True, True, False, True]
+    with run_of(model) as run, pytest.raises(phalanx.UserError, match="data has no samples"):
+        run.evaluate(lambda *_: 0.0, INPUTS[:0])
+
+
+class Signs(SGD):
+    """An optimizer that a program derives from one of PyTorch's."""
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "rule"),
+    [
+        (SGD([INPUTS], lr=0.1, momentum=0.5), ("sgd", 0.5)),
+        (SGD([INPUTS], lr=0.1, momentum=0.5, nesterov=True), None),
+        (Signs([INPUTS], lr=0.1), None),
+        (Adam([INPUTS], lr=0.1), ("adam", 0.0)),
+        (AdamW([INPUTS], lr=0.1), ("adamw", 0.0)),
+        (Adam([INPUTS], lr=0.1, amsgrad=True), None),
+        (SGD([{"params": [INPUTS]}, {"params": [TARGETS]}], lr=0.1), None),
+    ],
+)
+def test_only_what_kernels_do_is_taken_for_a_rule(
+    optimizer: Optimizer, rule: tuple[str, float] | None
+) -> None:
+    found = rule_of(optimizer)
+    assert (None if found is None else (found.name, found.momentum)) == rule

@@ -16,6 +16,18 @@ def test_programs_agree_with_one_process(
     num_ranks: int, ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
 ) -> None:
     ranks.mpi(num_ranks, programs("truth.py"), str(tmp_path))
+    compare(tmp_path, num_ranks)
+
+
+@pytest.mark.mpi
+def test_torchrun_starts_the_same_program(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    ranks.torchrun(2, programs("truth.py"), str(tmp_path))
+    compare(tmp_path, 2)
+
+
+def compare(tmp_path: Path, num_ranks: int) -> None:
     for name in CASES:
         truth = trained(name)
         for rank in range(num_ranks):

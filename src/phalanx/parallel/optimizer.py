@@ -22,7 +22,7 @@ def rule_of(source: OptimizerSource) -> OptimizerConfig | None:
     options = source.param_groups[0]
     if len(source.param_groups) > 1 or any(map(options.get, ("maximize", "amsgrad"))):
         return None
-    match source:
+    match source if type(source) in (SGD, Adam, AdamW) else None:  # not what a program derives
         case SGD() if not options["dampening"] and not options["nesterov"]:
             return OptimizerConfig(
                 name="sgd",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -16,12 +17,12 @@ from torch.optim import Optimizer
 
 from phalanx.data.sampler import epoch_order, evaluation_shard, num_batches
 from phalanx.errors import UserError
+from phalanx.parallel.optimizer import rule_of
 from phalanx.parallel.step import Batch, StepResult
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
 from phalanx.run.randomness import seed_micro_batch
-from phalanx.run.recording import RunRecorder
 from phalanx.run.samples import IndexedSamples, samples_of
 
 NOTHING = torch.empty(0)
@@ -56,20 +57,22 @@ class ProgramRun:
         optimizer: Optimizer,
         samples: IndexedSamples,
         options: LoopOptions,
-        recorder: RunRecorder,
         loading: dict[str, Any],
+        leave: Callable[[], None],
     ) -> None:
-        """strategy: prepared, with the program's model and optimizer."""
+        """strategy: prepared, with the program's model and optimizer. leave: called once it is
+        closed."""
         self._strategy, self._group = strategy, strategy.group
         self._own_optimizer, self._samples, self._options = optimizer, samples, options
-        self._recorder, self._loading = recorder, loading
+        self._rule = rule_of(optimizer)
+        self._loading, self._leave = loading, leave
         self._current: MicroBatch | None = None
         self._until_backward = ExitStack()
         self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
         self._weight = 0.0
-        self._has_own_weights = False
+        self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
         self._global_samples = 0
-        self._is_closed = False
+        self._is_begun = self._is_closed = False
 
     @property
     def model(self) -> nn.Module:
@@ -94,20 +97,22 @@ class ProgramRun:
     def __iter__(self) -> Iterator[MicroBatch]:
         """Yield this rank's micro-batches of every epoch, in order.
 
-        Raises: UserError when `backward` was not called for the one before.
+        Raises: UserError when `backward` was not called for the one before, and the second time.
         """
+        if self._is_begun:
+            raise UserError("a run is iterated once: start another for more epochs")
+        self._is_begun = True
         options, step = self._options, 0
         total = options.epochs * num_batches(len(self._samples), options.batch_size)
         total = min(total, options.steps or total)
         self._group.barrier()
         for epoch in range(options.epochs):
-            self._recorder.begin_epoch(epoch)
             for batch in self._epoch(epoch, step, total):
                 yield batch
                 self._check_backward(batch)
                 step = batch.step + batch.ends_step
             self._strategy.finish_epoch()
-            self._recorder.end_epoch()
+            self._strategy.synchronize_buffers()
             if step >= total:
                 break
         self.close()
@@ -123,7 +128,6 @@ class ProgramRun:
             for piece in self._slices(min(options.batch_size, len(order) - start))
         ]
         indices = [order[start + piece.start : start + piece.stop] for start, piece in slices]
-        began = time.perf_counter()
         batches = self._samples.batches(indices)
         for position, ((start, piece), data) in enumerate(zip(slices, batches, strict=True)):
             is_last = position + 1 == len(slices)
@@ -139,11 +143,10 @@ class ProgramRun:
             )
             if self._current is None:  # the first of its step
                 self._global_samples = min(options.batch_size, len(order) - start)
-                self._begin_step(began)
+                self._begin_step()
             self._begin(batch)
             yield batch
             step += ends_step
-            began = time.perf_counter()
 
     def _slices(self, num_samples: int) -> list[MicroBatchSlice]:
         return micro_batches_of_rank(
@@ -153,11 +156,10 @@ class ProgramRun:
             num_ranks=self.size,
         )
 
-    def _begin_step(self, began: float) -> None:
+    def _begin_step(self) -> None:
         self._strategy.clear_gradients()
         self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
-        self._weight, self._has_own_weights = 0.0, False
-        self._recorder.begin_step(began)
+        self._weight, self._has_own_weights = 0.0, None
 
     def _begin(self, batch: MicroBatch) -> None:
         self._current, self._is_computed = batch, False
@@ -207,12 +209,11 @@ class ProgramRun:
             self._end_step(batch)
 
     def _weight_of(self, batch: MicroBatch, weight: float | None) -> float:
-        if weight is not None:
-            if not (math.isfinite(weight) and weight >= 0):
-                raise UserError(f"run.backward: weight={weight} is no finite number from 0")
-            self._has_own_weights = True
-        elif self._has_own_weights:
+        if weight is not None and not (math.isfinite(weight) and weight >= 0):
+            raise UserError(f"run.backward: weight={weight} is no finite number from 0")
+        if self._has_own_weights not in (None, weight is not None):
             raise UserError("run.backward: give weight= for every micro-batch, or for none")
+        self._has_own_weights = weight is not None
         return float(batch.num_samples if weight is None or not batch.num_samples else weight)
 
     def _end_step(self, batch: MicroBatch) -> None:
@@ -220,18 +221,31 @@ class ProgramRun:
         if self._has_own_weights:
             total = self._group.sum([self._weight])[0]
             scale = 1 / total if total else 0.0
-        for ours, theirs in zip(
-            self._strategy.optimizer.param_groups, self._own_optimizer.param_groups, strict=False
-        ):
-            ours["lr"] = theirs["lr"]
-        result = self._strategy.apply_gradients(
+        self._follow_optimizer()
+        self._strategy.apply_gradients(
             self._batch(batch, self._global_samples),
             self._result,
             scale=scale,
             can_recompute=False,
         )
         self._current = None
-        self._recorder.end_step(batch, result, self._weight)
+
+    def _follow_optimizer(self) -> None:
+        """Take the learning rate of the program's optimizer where the strategy has one of its own.
+
+        Raises: UserError when a scheduler has changed anything else.
+        """
+        own, optimizer = self._own_optimizer, self._strategy.optimizer
+        if optimizer is own:
+            return
+        rate = own.param_groups[0]["lr"]
+        rule = rule_of(own)
+        if self._rule is None or rule != replace(self._rule, learning_rate=float(rate)):
+            raise UserError(
+                f"{type(self._strategy).__name__} follows the learning rate of the optimizer "
+                'alone, and its other options have changed: take strategy="mpi"'
+            )
+        optimizer.param_groups[0]["lr"] = rate
 
     def _batch(self, batch: MicroBatch, weight: int) -> Batch:
         """Return what strategies know of a batch whose samples they do not see."""
@@ -255,19 +269,23 @@ class ProgramRun:
         """Return the mean of `function` over all samples of `data`, each counted once on any number
         of ranks; for a function that returns a dictionary, a dictionary. Collective.
 
-        function: of the model, in evaluation mode and without gradients, and of a batch as the data
+        function: of the model, in evaluation mode and under no_grad, and of a batch as the data
             puts it together; returns means over the samples of the batch, or sums.
         batch_size: of a rank, at most; None: that of the run.
         reduction: mean: results count by the samples of their batch; sum: they are added up.
         """
         samples = samples_of(data, self._loading)
         size = batch_size or self._options.batch_size
-        own = evaluation_shard(len(samples), self.rank, self.size)
+        if not len(samples):
+            raise UserError("run.evaluate: data has no samples")
+        # From the last rank on: rank 0, which names the results, always has samples.
+        own = evaluation_shard(len(samples), self.size - 1 - self.rank, self.size)
         indices = [
             torch.arange(start, min(start + size, own.stop))
             for start in range(own.start, own.stop, size)
         ]
-        model, was_training = self._strategy.model, self._strategy.model.training
+        model = self._strategy.model
+        modes = [(module, module.training) for module in model.modules()]
         self._strategy.synchronize_buffers()
         sums: dict[str, float] = {}
         is_mapping = False
@@ -282,24 +300,21 @@ class ProgramRun:
                     for name, value in named.items():
                         sums[name] = sums.get(name, 0.0) + weight * float(value)
         finally:
-            model.train(was_training)
+            for module, is_training in modes:
+                module.training = is_training
         return self._evaluated(sums, len(samples) if reduction == "mean" else 1, is_mapping)
 
     def _evaluated(self, sums: dict[str, float], divisor: int, is_mapping: bool) -> Any:
         """Add up the sums of the ranks, of which some may have had no samples."""
-        names = self._group.share("\n".join(sums)).split("\n")
+        is_mapping, names = json.loads(self._group.share(json.dumps([is_mapping, list(sums)])))
         totals = self._group.sum([sums.get(name, 0.0) for name in names])
         values = {name: total / divisor for name, total in zip(names, totals, strict=True)}
-        return values if is_mapping or names != [""] else values[""]
+        return values if is_mapping else values[""]
 
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:
         """Return the sum, or the mean, of every rank's `value`. Collective."""
         total = self._group.sum([float(value)])[0]
         return total / self.size if mean else total
-
-    def log(self, **metrics: float | Tensor) -> None:
-        """Write metrics of this step into the records, on rank 0."""
-        self._recorder.log({name: float(value) for name, value in metrics.items()})
 
     def print(self, *values: object) -> None:
         """Print on rank 0 alone."""
@@ -311,11 +326,11 @@ class ProgramRun:
         self._group.barrier()
 
     def close(self) -> None:
-        """End the run: records are closed, and the ranks part. The model stays usable."""
+        """End the run: the ranks part. The model stays usable. Collective."""
         if not self._is_closed:
             self._is_closed = True
-            self._recorder.close(self._strategy.model)
             self._strategy.close()
+            self._leave()
 
     def __enter__(self) -> Self:
         return self

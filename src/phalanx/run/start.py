@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
-from pathlib import Path
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 
@@ -22,8 +25,14 @@ from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.micro_batches import check_number
 from phalanx.run.program import LoopOptions, ProgramRun
-from phalanx.run.recording import RunRecorder
 from phalanx.run.samples import samples_of
+from phalanx.torch_backend.rendezvous import (
+    Rendezvous,
+    connect_ranks,
+    disconnect_ranks,
+    fresh_store,
+    is_without_mpi,
+)
 
 StrategyName = Literal["auto", "sequential", "mpi", "shared"]
 
@@ -42,7 +51,6 @@ def start(
     bad_gradients: Literal["stop", "skip"] = "stop",
     seed: int = 0,
     loading: dict[str, Any] | None = None,
-    run_dir: str | Path | None = None,
     timeout_s: float = 300.0,
 ) -> ProgramRun:
     """Join the ranks that a launcher started, or be the only one, and return a run to iterate.
@@ -62,16 +70,18 @@ def start(
     micro_batches: into which every global batch is cut, whatever the number of ranks; each has
         random numbers of its own, so that dropout agrees, too. None: one a rank.
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`.
+    seed: of the order of samples and of PyTorch's generators, which are seeded anew for each
+        micro-batch.
     clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
     loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
-    run_dir: new folder for records; None: none are written.
     timeout_s: longest wait for a peer.
 
     Raises: UserError for what the program or the user can mend.
     """
     launched = detect(os.environ)
     num_ranks = launched.world_size if launched else 1
-    _check_counts(batch_size=batch_size, epochs=epochs, steps=steps)
+    _check_counts(batch_size=batch_size, epochs=epochs, steps=steps, micro_batches=micro_batches)
+    _check_gradient_options(clip_norm, bad_gradients)
     _check_optimizer(model, optimizer)
     samples = samples_of(data, loading or {})
     if not len(samples):
@@ -80,25 +90,30 @@ def start(
     number = check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks)
     step_options = StepOptions(clip_norm=clip_norm, skips_nonfinite=bad_gradients == "skip")
     _set_threads(launched)
-    chosen = _make_strategy(strategy, launched, step_options, timeout_s)
+    chosen, leave = _make_strategy(strategy, launched, step_options, timeout_s)
+    if isinstance(chosen, Shared) and optimizer.state:
+        raise UserError(
+            'strategy="shared" keeps the state of the optimizer itself, and this one has made '
+            'steps already: take strategy="mpi"'
+        )
     chosen.prepare(model, optimizer)
-    recorder = RunRecorder(None if run_dir is None else Path(run_dir), chosen.rank)
-    recorder.start(
-        threads=torch.get_num_threads(),
-        local_rank=chosen.group.local_rank,
-        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        num_samples=len(samples),
-    )
     options = LoopOptions(
         batch_size=batch_size, micro_batches=number, epochs=epochs, steps=steps, seed=seed
     )
-    return ProgramRun(chosen, optimizer, samples, options, recorder, loading or {})
+    return ProgramRun(chosen, optimizer, samples, options, loading or {}, leave)
 
 
 def _check_counts(**counts: int | None) -> None:
     for name, count in counts.items():
         if count is not None and (type(count) is not int or count < 1):
             raise UserError(f"{name}={count!r} is no whole number from 1")
+
+
+def _check_gradient_options(clip_norm: float | None, bad_gradients: str) -> None:
+    if clip_norm is not None and not 0 < clip_norm < math.inf:
+        raise UserError(f"clip_norm={clip_norm!r} is no finite number above 0")
+    if bad_gradients not in ("stop", "skip"):
+        raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
 
 
 def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
@@ -120,42 +135,49 @@ def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def _set_threads(launched: Launched | None) -> None:
-    """Share the cores of the node among its ranks, where nobody has set the threads."""
+    """Share the cores of the node among its ranks; fewer threads that a program has set stay."""
     if launched is None or "OMP_NUM_THREADS" in os.environ:
         return
-    torch.set_num_threads(cores_of_rank(launched.local_world_size or 1, os.environ))
+    cores = cores_of_rank(launched.local_world_size or 1, os.environ)
+    torch.set_num_threads(min(torch.get_num_threads(), cores))
 
 
 def _make_strategy(
     name: StrategyName, launched: Launched | None, options: StepOptions, timeout_s: float
-) -> Strategy:
+) -> tuple[Strategy, Callable[[], None]]:
+    """Return the strategy, and a function to call once it is closed."""
     if name == "auto":
         name = "sequential" if launched is None or launched.world_size == 1 else "mpi"
-    match name:
-        case "sequential":
-            if launched is not None and launched.world_size > 1:
-                raise UserError(
-                    f'strategy="sequential" is for one process, and {launched.launcher} started '
-                    f"{launched.world_size}"
-                )
-            return Sequential(options)
-        case "mpi":
-            return MPI(_join(launched, timeout_s), step_options=options)
-        case "shared":
-            if options.clip_norm is not None:
-                raise UserError(
-                    'strategy="shared" sums and updates in one pass and cannot clip: leave out '
-                    'clip_norm, or take strategy="mpi"'
-                )
-            return Shared(_join(launched, timeout_s), step_options=options)
-    raise UserError(f"strategy={name!r} is none of auto, sequential, mpi, shared")
+    if name == "sequential":
+        if launched is not None and launched.world_size > 1:
+            raise UserError(
+                f'strategy="sequential" is for one process, and {launched.launcher} started '
+                f"{launched.world_size}"
+            )
+        return Sequential(options), lambda: None
+    if name not in ("mpi", "shared"):
+        raise UserError(f"strategy={name!r} is none of auto, sequential, mpi, shared")
+    if name == "shared" and options.clip_norm is not None:
+        raise UserError(
+            'strategy="shared" sums and updates in one pass and cannot clip: leave out '
+            'clip_norm, or take strategy="mpi"'
+        )
+    world, leave = _join(launched, timeout_s)
+    kind = MPI if name == "mpi" else Shared
+    return kind(world, step_options=options), leave
 
 
-def _join(launched: Launched | None, timeout_s: float) -> World:
+def _join(launched: Launched | None, timeout_s: float) -> tuple[World, Callable[[], None]]:
+    """Return the world of all ranks, and a function to call once it is closed."""
+    if launched is not None and is_without_mpi(os.environ):
+        rank, size = launched.rank, launched.world_size
+        store, _, _ = next(dist.rendezvous("env://", rank, size))
+        meeting = Rendezvous(store=fresh_store(store, rank, os.environ), rank=rank, size=size)
+        return connect_ranks(meeting, timedelta(seconds=timeout_s)), disconnect_ranks
     world = join_world(
         timeout_s=timeout_s,
         num_started=launched.world_size if launched else None,
         launcher=launched.launcher if launched else "the launcher",
     )
     report_binding(world)
-    return world
+    return world, lambda: None

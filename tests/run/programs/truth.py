@@ -1,5 +1,6 @@
 """Programs on `phalanx.start`, on any number of ranks; rank 0 saves their parameters."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,31 @@ def weights() -> nn.Module:
     return model
 
 
+def shared() -> nn.Module:
+    """One copy of parameters and state a node, where there are ranks; the rate of a scheduler."""
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 20, 0.5)
+    data = classification()
+    run = phalanx.start(
+        model,
+        optimizer,
+        data,
+        batch_size=BATCH,
+        epochs=13,
+        steps=STEPS,
+        strategy="shared" if "WORLD_SIZE" in os.environ else "auto",
+    )
+    for batch in run:
+        run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+        if batch.ends_step:
+            schedule.step()
+        if batch.ends_epoch:  # fewer samples than ranks
+            score = run.evaluate(error_and_size, (data[0][:1], data[1][:1]))
+    model.register_buffer("scores", torch.tensor([score["error"]]))
+    return model
+
+
 def forces() -> nn.Module:
     """Energies and their derivatives by positions: the loss differentiates twice."""
     positions = torch.randn(SAMPLES, 5, 3)
@@ -132,7 +158,7 @@ def distances_of(positions: Tensor) -> Tensor:
 
 
 CASES: dict[str, Callable[[], nn.Module]] = {
-    "dropout": dropout, "weights": weights, "forces": forces,
+    "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
 }  # fmt: skip
 
 
@@ -148,5 +174,5 @@ def trained(name: str) -> dict[str, Tensor]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     results = {name: trained(name) for name in CASES}
-    rank = phalanx.World.create().rank
+    rank = os.environ["RANK"]
     torch.save(results, folder / f"{rank}.pt")
