@@ -80,6 +80,7 @@ class BareMPI(MPI):
     def bare_step(self, batch: Batch) -> Tensor:
         """A step that nobody times; the logits."""
         self.clear_gradients()
+        logits: Tensor
         logits, loss = self.forward(batch)
         with self.reducer:
             backward(loss, self.loss_weight(batch))
@@ -93,6 +94,7 @@ class BareShared(Shared):
     def bare_step(self, batch: Batch) -> Tensor:
         """A step that nobody times; the logits."""
         self.clear_gradients()
+        logits: Tensor
         logits, loss = self.forward(batch)
         backward(loss, self.loss_weight(batch))
         assert isinstance(self.optimizer, FusedOptimizer), "prepared"

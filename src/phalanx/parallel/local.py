@@ -25,7 +25,6 @@ from phalanx.parallel.step import (
     StateBytes,
     StepOptions,
     StepResult,
-    num_targets,
     storage_bytes,
 )
 from phalanx.parallel.strategy import Strategy
@@ -99,7 +98,7 @@ class Local(Strategy):
             self._outer.state[self._shared]["momentum_buffer"] = torch.zeros_like(self._shared)
 
     def step(self, batch: Batch) -> StepResult:
-        self._step_targets = num_targets(batch)
+        self._step_targets = self.loss.num_targets(batch)
         if self._steps_since == 0:
             self._shared.copy_(self._flat_parameters)  # also of a checkpoint
         return super().step(batch)

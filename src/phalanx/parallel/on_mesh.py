@@ -232,10 +232,10 @@ class OnMesh(Strategy):
         names = trained_parameters(self.model)
         return {n: self.optimizer.state[p] for n, p in zip(names, self._shards, strict=True)}
 
-    def predict(self, inputs: Tensor) -> Tensor | None:
-        logits: Tensor = self.model(inputs)
+    def predict(self, inputs: Tensor) -> Any:
+        outputs = self.model(inputs)
         reshard_parameters(self.model)
-        return logits
+        return outputs
 
     def close(self) -> None:
         super().close()

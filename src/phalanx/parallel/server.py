@@ -39,7 +39,6 @@ from phalanx.parallel.step import (
     StateBytes,
     StepOptions,
     StepResult,
-    num_targets,
     storage_bytes,
 )
 from phalanx.parallel.strategy import Strategy
@@ -139,7 +138,7 @@ class Server(Strategy):
     def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:
         """Send the gradient and receive fresh weights. A server that gets a share of NaN makes no
         update of the step; a share of 0 is an update by nothing."""
-        share = num_targets(batch) / batch.global_targets
+        share = self.loss.num_targets(batch) / batch.global_targets
         if not is_updated:
             share = math.nan if self._mode == "synchronous" else 0.0
         header = Header(batch.step, self.optimizer.param_groups[0]["lr"], share)

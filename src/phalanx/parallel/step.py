@@ -126,7 +126,13 @@ def split_micro_batches(batch: Batch, number: int) -> list[Batch]:
         return [batch]
     inputs, targets = batch.inputs.tensor_split(number), batch.targets.tensor_split(number)
     return [
-        Batch(part, part_targets, len(part), batch.global_targets, batch.step)
+        Batch(
+            part,
+            part_targets,
+            min(len(part), batch.num_samples),
+            batch.global_targets,
+            batch.step,
+        )
         for part, part_targets in zip(inputs, targets, strict=True)
         if len(part)
     ]

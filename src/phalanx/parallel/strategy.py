@@ -28,6 +28,7 @@ from phalanx.gradients.norms import (
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
+from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
 from phalanx.parallel.optimizer import OptimizerSource, rule_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.step import (
@@ -37,7 +38,6 @@ from phalanx.parallel.step import (
     StepResult,
     TimedAction,
     backward,
-    cross_entropy_sum,
     split_micro_batches,
     storage_bytes,
     trained_parameters,
@@ -77,6 +77,8 @@ class Strategy(ABC):
     """Set by `prepare`: the model as this rank holds it."""
     module: nn.Module
     """Module that the forward pass calls."""
+    loss: LossFunction
+    """Cross entropy by default; another one is set before `prepare`."""
     optimizer: Optimizer
     """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""
@@ -86,6 +88,7 @@ class Strategy(ABC):
     def __init__(self, group: RunGroup, options: StepOptions | None) -> None:
         """group: which the strategy closes. options: None for the defaults."""
         self.group, self.options = group, options or StepOptions()
+        self.loss = CrossEntropy(self.options.label_smoothing)
         self.rank, self.size = group.rank, group.size
         self.data_rank, self.data_size = group.rank, group.size
         self.coordinates = {}
@@ -155,7 +158,8 @@ class Strategy(ABC):
         """Accumulate the gradients of the micro-batches of `batch`, and sum them over the ranks in
         the backward pass of the last."""
         clock, weight = time.perf_counter, self.loss_weight(batch)
-        loss_sum, logits, forward_s, backward_s = 0.0, [], 0.0, 0.0
+        loss_sum, forward_s, backward_s = 0.0, 0.0, 0.0
+        logits: list[Tensor | None] = []
         *others, last = self.micro_batches(batch)
         for micro_batch in others:
             with self.no_sync():
@@ -164,7 +168,7 @@ class Strategy(ABC):
                 forwarded = clock()
                 backward(loss, weight)
                 loss_sum += loss.item()
-                logits.append(output.detach())
+                logits.append(self.loss.logits(output))
                 forward_s += forwarded - began
                 backward_s += clock() - forwarded
         began = clock()
@@ -172,10 +176,10 @@ class Strategy(ABC):
         forwarded = clock()
         times = self.backward_and_reduce(loss, weight)
         backward_s += clock() - forwarded - times.exposed_s
-        logits.append(output.detach())
+        logits.append(self.loss.logits(output))
         return StepResult(
             loss_sum + loss.item(),
-            logits[0] if len(logits) == 1 else torch.cat(logits),
+            join_logits(logits),
             forward_s + forwarded - began,
             backward_s,
             *times,
@@ -199,18 +203,18 @@ class Strategy(ABC):
         alone."""
         return nullcontext()
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the logits of a micro-batch, and the sum of its losses, 0-dim."""
-        options = self.options
-        logits = self.module(batch.inputs) if options.autocast is None else self._cast(batch.inputs)
-        return logits, cross_entropy_sum(logits, batch.targets, options.label_smoothing)
+    def forward(self, batch: Batch) -> tuple[Any, Tensor]:
+        """Return the outputs of a micro-batch, and the sum of its losses, 0-dim."""
+        inputs = batch.inputs
+        outputs = self.module(inputs) if self.options.autocast is None else self._cast(inputs)
+        return outputs, self.loss.sum_over(outputs, batch.targets, batch.num_samples)
 
-    def _cast(self, inputs: Tensor) -> Tensor:
-        """Return the logits, in float32, of a forward pass under autocast; the backward pass
-        follows it. Parameters and their gradients stay as they are."""
+    def _cast(self, inputs: Tensor) -> Any:
+        """Return the outputs, in float32 where they are a tensor, of a forward pass under autocast;
+        the backward pass follows it. Parameters and their gradients stay as they are."""
         with torch.autocast("cpu", dtype=self.options.autocast):
-            logits: Tensor = self.module(inputs)
-        return logits.float()
+            outputs = self.module(inputs)
+        return outputs.float() if isinstance(outputs, Tensor) else outputs
 
     def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
         """Run the backward pass of the last micro-batch, and complete the gradients over all
@@ -325,11 +329,10 @@ class Strategy(ABC):
 
     # -- around the steps --------------------------------------------------------------------
 
-    def predict(self, inputs: Tensor) -> Tensor | None:
-        """Return the logits of `inputs`, (n, …, classes), without gradients; None where this rank
-        does not see them. Ranks that share a model call it equally often."""
-        logits: Tensor = self.model(inputs)
-        return logits
+    def predict(self, inputs: Tensor) -> Any:
+        """Return the outputs for `inputs`, of logits (n, …, classes); None where this rank does not
+        see them. Ranks that share a model call it equally often."""
+        return self.model(inputs)
 
     def serve(self, num_steps: int) -> None:
         """Serve an epoch, until every worker has made `num_steps` steps."""

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 import torch
 
 from phalanx.data.sources.source import LoadedBatch, Source
-from phalanx.parallel.step import cross_entropy_sum
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import recorded_loss
 from phalanx.records.schema import EvaluationEvent, TrainingEvaluationEvent
@@ -71,10 +70,11 @@ def _counts(strategy: Strategy, batches: Iterable[LoadedBatch]) -> tuple[int, fl
     if strategy.role == "worker":
         strategy.model.eval()
         for batch in batches:
-            logits = strategy.predict(batch.inputs)
-            if strategy.counts_samples and logits is not None:
+            outputs, loss = strategy.predict(batch.inputs), strategy.loss
+            if strategy.counts_samples and outputs is not None:
                 samples += batch.num_samples
-                loss_sum += cross_entropy_sum(logits, batch.targets).item()
-                correct += num_correct(logits, batch.targets)
+                loss_sum += loss.evaluate(outputs, batch.targets, batch.num_samples)
+                if loss.counts_correct:
+                    correct += num_correct(outputs, batch.targets)
         strategy.model.train()
     return samples, loss_sum, correct

@@ -17,13 +17,14 @@ from torch.distributed.pipelining import (
 )
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
+from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
 from phalanx.parallel.pipeline.boundaries import Boundary
 from phalanx.parallel.pipeline.layout import PipelineLayout
 from phalanx.parallel.pipeline.padding import pad_batch
 from phalanx.parallel.pipeline.prediction import Predictor
 from phalanx.parallel.pipeline.stages import Recorder, TimedStage
 from phalanx.parallel.pipeline.traffic import step_traffic
-from phalanx.parallel.step import IGNORED, StepResult, TimedAction, cross_entropy_sum
+from phalanx.parallel.step import IGNORED, StepResult, TimedAction
 
 
 class Pipeline:
@@ -43,12 +44,12 @@ class Pipeline:
         micro_batch_size: int,
         group: dist.ProcessGroup,
         clock_offset_s: float = 0.0,
-        label_smoothing: float = 0.0,
+        loss: LossFunction | None = None,
     ) -> None:
         """modules: this rank's stages, by number; they may be split or sharded already.
         boundaries: what goes into each stage, and last the logits that leave the last one.
         micro_batch_size: samples; shapes between stages do not change.
-        clock_offset_s: from `comm.clock.estimate_offset`. label_smoothing: of the loss.
+        clock_offset_s: from `comm.clock.estimate_offset`. loss: None: cross entropy.
 
         Raises: ValueError when the group or the stages are not those of the layout.
         """
@@ -61,12 +62,12 @@ class Pipeline:
                 f"{tuple(modules)}"
             )
         self.layout, self.rank = layout, rank
-        self._label_smoothing = label_smoothing
+        self._loss_function = loss or CrossEntropy()
         self.micro_batch_size, self._boundaries = micro_batch_size, boundaries
         self.is_last = layout.last_rank == rank
         self._recorder = Recorder(clock_offset_s=clock_offset_s)
-        self._weight, self._loss_sum = 1.0, 0.0
-        self._logits: list[Tensor] = []
+        self._weight, self._loss_sum, self._samples_left = 1.0, 0.0, 0
+        self._logits: list[Tensor | None] = []
         stages = [
             TimedStage(
                 module,
@@ -88,20 +89,27 @@ class Pipeline:
         return self.layout.micro_batches * self.micro_batch_size
 
     def step(
-        self, inputs: Tensor, targets: Tensor, weight: float, *, number: int = 0
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        weight: float,
+        *,
+        num_samples: int | None = None,
+        number: int = 0,
     ) -> StepResult:
         """Run forward and backward of one batch: adds the gradients of weight · the sum of its
         losses.
 
         inputs: (n, …), targets: (n,) or (n, T), the same on every rank; n from 1 to `num_samples`.
         What is missing is filled up with borrowed samples that count for nothing.
-        number: of the step, for `actions`.
+        num_samples: that count; None: all. number: of the step, for `actions`.
         Returns: the loss and the logits on ranks with the last stage; as communication what the
                  step took beyond this rank's own work: waiting, sending, receiving.
         Raises: ValueError when the samples do not fit the stages.
         """
         given, wanted = pad_batch(inputs, targets, self.num_samples, self._boundaries[0])
         self._weight, self._loss_sum, self._logits = weight, 0.0, []
+        self._samples_left = len(inputs) if num_samples is None else num_samples
         self._recorder.begin(number)
         began = time.perf_counter()
         self._schedule.step(
@@ -110,8 +118,8 @@ class Pipeline:
         step_s = time.perf_counter() - began
         forward_s = self._recorder.seconds_of("forward")
         backward_s = self._recorder.seconds_of("backward", "input gradient", "weight gradient")
-        logits = torch.cat(self._logits)[: len(inputs)] if self.is_last else None
-        self._logits = []
+        logits = join_logits(self._logits)
+        logits, self._logits = None if logits is None else logits[: len(inputs)], []
         return StepResult(
             self._loss_sum, logits, forward_s, backward_s, max(0.0, step_s - forward_s - backward_s)
         )
@@ -121,7 +129,7 @@ class Pipeline:
         exchange that they know their shapes, and make their buffers."""
         inputs, logits = self._boundaries[0].of(1).zero_(), self._boundaries[-1].of(1)
         targets = torch.full(logits.shape[:-1], IGNORED, dtype=torch.int64)
-        self.step(inputs, targets, 1.0)
+        self.step(inputs, targets, 1.0, num_samples=0)
 
     def predict(self, inputs: Tensor) -> Tensor | None:
         """(n, …, classes): the logits of `inputs`, of any number of samples, without gradients;
@@ -145,12 +153,15 @@ class Pipeline:
         example = self._boundaries[boundary].of(self.micro_batch_size, "meta")
         return example.requires_grad_(boundary > 0)
 
-    def _loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+    def _loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the weighted loss of one micro-batch, called in their order; part of its forward
         pass."""
-        loss = cross_entropy_sum(logits, targets, self._label_smoothing)
+        number = min(len(outputs), self._samples_left)
+        self._samples_left -= number
+        counted = slice(0, number or 1)  # the others are padding
+        loss = self._loss_function.sum_over(outputs[counted], targets[counted], number)
         self._loss_sum += loss.item()
-        self._logits.append(logits.detach())
+        self._logits.append(self._loss_function.logits(outputs))
         weighted = loss * self._weight
         self._recorder.extend()
         return weighted

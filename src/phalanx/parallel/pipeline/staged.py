@@ -93,7 +93,7 @@ class Staged(OnMesh):
             micro_batch_size=self._micro_batch_size,
             group=self._devices["pp"].get_group(),
             clock_offset_s=self.group.clock().offset_ns / 1e9,
-            label_smoothing=self.options.label_smoothing,
+            loss=self.loss,
         )
         return join_stages(self._stages)
 
@@ -147,7 +147,13 @@ class Staged(OnMesh):
     def compute_gradients(self, batch: Batch) -> StepResult:
         self._steps_made += 1
         weight = self.loss_weight(batch)
-        result = self._pipeline.step(batch.inputs, batch.targets, weight, number=batch.step)
+        result = self._pipeline.step(
+            batch.inputs,
+            batch.targets,
+            weight,
+            num_samples=batch.num_samples,
+            number=batch.step,
+        )
         return result._replace(communication_s=result.communication_s + self._reduce())
 
     def predict(self, inputs: Tensor) -> Tensor | None:
