@@ -17,6 +17,7 @@ FLOORS = [
     ["plan"],
     ["train"],
     ["run"],
+    ["checkpoints"],
     ["parallel", "scratch"],
     ["data"],
     ["models"],
@@ -79,6 +80,7 @@ def test_every_room_has_its_floor() -> None:
             {
                 "train",
                 "run",
+                "checkpoints",
                 "parallel",
                 "gradients",
                 "data",

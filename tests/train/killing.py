@@ -23,11 +23,11 @@ from pathlib import Path
 
 import psutil
 
+from phalanx.checkpoints.find import find_checkpoint
+from phalanx.checkpoints.manifest import file_sha256
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
 from phalanx.records.schema import StartedEvent
-from phalanx.train.manifest import file_sha256
-from phalanx.train.resume import find_checkpoint
 from tests.conftest import ONE_THREAD
 
 EPOCHS = 3

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from phalanx.train.manifest import verify
-from phalanx.train.resume import find_checkpoint
+from phalanx.checkpoints.find import find_checkpoint
+from phalanx.checkpoints.manifest import verify
 from tests.conftest import Ranks
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]

@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from phalanx.checkpoints.find import find_checkpoint
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import read_events, read_run
 from phalanx.records.schema import StartedEvent
-from phalanx.train.resume import find_checkpoint
 from tests.conftest import ONE_THREAD
 
 pytestmark = [pytest.mark.mpi, pytest.mark.timeout(300)]

@@ -12,10 +12,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from phalanx.checkpoints.manifest import folder_name, verify
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
 from phalanx.records.schema import NoticeEvent
-from phalanx.train.manifest import folder_name, verify
 from tests.conftest import Ranks
 
 pytestmark = pytest.mark.mpi

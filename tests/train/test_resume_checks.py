@@ -4,27 +4,21 @@ import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import msgspec
 import pytest
 
+from phalanx.checkpoints.find import FoundCheckpoint, check_checkpoint_dir, find_checkpoint
+from phalanx.checkpoints.manifest import MANIFEST, MODEL_FILE, Manifest, folder_name
+from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
 from phalanx.parallel.sequential import Sequential
-from phalanx.train.checkpointing import CheckpointWriter, StartingPoint
 from phalanx.train.config import TrainConfig
-from phalanx.train.manifest import MANIFEST, MODEL_FILE, Manifest, folder_name
 from phalanx.train.recipe import recipe_of, restarts_schedule
-from phalanx.train.resume import (
-    FoundCheckpoint,
-    RunIsFinishedError,
-    check_checkpoint_dir,
-    check_resumable,
-    find_checkpoint,
-)
+from phalanx.train.resume import RunIsFinishedError, check_resumable
 from phalanx.train.run import complete
+from tests.checkpoints.test_manifest import manifest, save
 from tests.data.packs import make_pack
-from tests.train.test_manifest import save
 
 CONFIG = TrainConfig.from_options(dataset="digits", ranks=1)
 
@@ -87,16 +81,7 @@ def test_one_set_aside_counts_while_its_successor_is_missing(tmp_path: Path) -> 
 def test_the_checkpoint_just_written_stays_whatever_the_clock_says(tmp_path: Path) -> None:
     """Of those within epochs two stay: the newest, and of the others the one that was saved last.
     Those of whole epochs all do."""
-    saver = CheckpointWriter(
-        config=CONFIG,
-        folder=tmp_path,
-        strategy=Sequential(),
-        writer=Mock(),
-        began_at=0.0,
-        source=Mock(),
-        start=StartingPoint(run="a run"),
-        shapes={},
-    )
+    saver = CheckpointWriter(folder=tmp_path, strategy=Sequential(), manifest=manifest(), shapes={})
     save_at(tmp_path, 1, saved_at=50.0)
     (tmp_path / folder_name(0, 1_000)).mkdir()  # damaged
     for samples, saved_at in ((20_000, 10.0), (4_000, 30.0), (6_000, 20.0)):  # two batch sizes

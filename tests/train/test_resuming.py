@@ -12,13 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from phalanx.checkpoints.find import check_order, find_checkpoint
+from phalanx.checkpoints.manifest import folder_name, read_manifest
 from phalanx.data.sampler import epoch_order
 from phalanx.data.windowed_shuffle import windowed_order
 from phalanx.errors import UserError
 from phalanx.records.files import read_events
 from phalanx.records.schema import EpochEvent, NoticeEvent, StepEvent, SummaryEvent
-from phalanx.train.manifest import folder_name, read_manifest
-from phalanx.train.resume import check_order, find_checkpoint
 from tests.conftest import Ranks
 from tests.data.packs import alter, make_pack
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.data.sources.pack_description import describe
 from phalanx.train.config import TrainConfig
-from phalanx.train.manifest import Manifest, Value
 from phalanx.train.optimizer_options import OptimizerOptions
 from phalanx.train.option_groups import option
 

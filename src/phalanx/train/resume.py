@@ -1,27 +1,19 @@
-"""Choice and check of the checkpoint to resume from: the newest complete one, of the same recipe.
+"""Check of the checkpoint that a run resumes from: of the same recipe, with epochs left to do.
 
 No torch, no MPI: all of it is decided before anything is started.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from phalanx.checkpoints.find import FoundCheckpoint
+from phalanx.checkpoints.manifest import Manifest
 from phalanx.errors import UserError
 from phalanx.models.options import completed
-from phalanx.train.checkpoint_folder import readable_folders
 from phalanx.train.config import TrainConfig
-from phalanx.train.manifest import (
-    MANIFEST,
-    Manifest,
-    position_of,
-    read_manifest,
-    verify,
-)
 from phalanx.train.recipe import SCHEDULE, differences, restarts_schedule
 
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
@@ -34,63 +26,6 @@ class RunIsFinishedError(UserError):
     def __init__(self, message: str, checkpoint: Path) -> None:
         super().__init__(message)
         self.checkpoint = checkpoint
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundCheckpoint:
-    """A complete checkpoint."""
-
-    path: Path
-    manifest: Manifest
-    skipped: tuple[str, ...] = ()
-    """Newer ones that are not complete, and why: a line each."""
-
-
-def find_checkpoint(path: Path) -> FoundCheckpoint:
-    """Return `path` when it is a checkpoint, else the newest complete one in the folder `path`.
-
-    Newest: of the run that saved last, the one that has seen most samples. Cost: its files are
-    read.
-    Raises: UserError when there is none, or `path` is a checkpoint that is damaged.
-    """
-    if (path / MANIFEST).is_file():
-        return FoundCheckpoint(path=path, manifest=verify(path))
-    if not path.is_dir():
-        raise UserError(f"--resume {path}: there is no such folder")
-    manifests, problems = _read_manifests(path)
-    if not manifests and not problems:
-        raise UserError(f"--resume {path}: no checkpoint (epoch-*/{MANIFEST}) in this folder")
-    for checkpoint, manifest in _newest_first(manifests):
-        try:
-            verify(checkpoint)
-        except UserError as error:
-            problems[checkpoint] = str(error)
-            continue
-        newer = [p for p in problems if position_of(p.name) > manifest.position]
-        notices = tuple(f"passed over: {problems[p].split('; ')[0]}" for p in newer)
-        return FoundCheckpoint(path=checkpoint, manifest=manifest, skipped=notices)
-    newest = max(problems, key=lambda checkpoint: position_of(checkpoint.name))
-    raise UserError(f"--resume {path}: no complete checkpoint in it: {problems[newest]}")
-
-
-def _read_manifests(folder: Path) -> tuple[dict[Path, Manifest], dict[Path, str]]:
-    """Return the readable manifests, and the problem of each other checkpoint."""
-    manifests, problems = {}, {}
-    for checkpoint in readable_folders(folder):
-        try:
-            manifests[checkpoint] = read_manifest(checkpoint)
-        except UserError as error:
-            problems[checkpoint] = str(error)
-    return manifests, problems
-
-
-def _newest_first(manifests: Mapping[Path, Manifest]) -> list[tuple[Path, Manifest]]:
-    """Return the checkpoints of the run that saved last, newest first."""
-    if not manifests:
-        return []
-    run = max(manifests.values(), key=lambda manifest: manifest.saved_at).run
-    of_run = [(path, manifest) for path, manifest in manifests.items() if manifest.run == run]
-    return sorted(of_run, key=lambda one: (one[1].position, one[1].saved_at), reverse=True)
 
 
 def check_resumable(found: FoundCheckpoint, config: TrainConfig) -> bool:
@@ -167,35 +102,3 @@ def _raise_finished(found: FoundCheckpoint, config: TrainConfig, *, is_changed: 
         f"{done}, all that --epochs {config.epochs} asks for: the run is finished, nothing is left",
         found.path,
     )
-
-
-def check_checkpoint_dir(folder: Path, resumed: FoundCheckpoint | None) -> None:
-    """Raise UserError when `folder` holds checkpoints of another run than the one that resumes, or
-    cannot be written."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(f"--checkpoint-dir {folder}: {existing} is no folder that you may write to")
-    manifests, problems = _read_manifests(folder)
-    if not manifests and not problems:
-        return
-    newest = max((*manifests, *problems), key=lambda checkpoint: position_of(checkpoint.name))
-    if resumed is None:
-        raise UserError(
-            f"--checkpoint-dir {folder} holds the checkpoints of a run, up to {newest.name}: "
-            f"go on from them by --resume {folder}, or name another folder"
-        )
-    if manifests and all(m.run != resumed.manifest.run for m in manifests.values()):
-        raise UserError(
-            f"--checkpoint-dir {folder} holds the checkpoints of another run than {resumed.path}: "
-            "name another folder"
-        )
-
-
-def check_order(manifest: Manifest, checkpoint: Path, order: str) -> None:
-    """Raise UserError when the checkpoint is within an epoch of other samples, or of the same in
-    another order: which samples are left of it cannot be known."""
-    if manifest.samples_seen and manifest.order != order:
-        raise UserError(
-            f"checkpoint {checkpoint} is within an epoch of {manifest.order}, this run's epochs "
-            f"are of {order}: take the same options, or a checkpoint of a whole epoch"
-        )

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from phalanx.checkpoints.find import check_checkpoint_dir, find_checkpoint
+from phalanx.checkpoints.folder import readable_folders
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
@@ -17,9 +19,8 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records.schema import Run, Setting
-from phalanx.train.checkpoint_folder import readable_folders
 from phalanx.train.config import DEFAULTS, TrainConfig
-from phalanx.train.resume import check_checkpoint_dir, check_resumable, find_checkpoint
+from phalanx.train.resume import check_resumable
 from phalanx.train.strategy_options import LocalOptions, MeshOptions, ServerOptions
 from phalanx.train.validate import dataset_for, validate
 

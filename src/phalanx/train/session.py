@@ -11,6 +11,10 @@ from pathlib import Path
 
 import torch
 
+from phalanx.checkpoints.checkpoint import parameters_sha256
+from phalanx.checkpoints.find import check_order
+from phalanx.checkpoints.load import agreed_manifest, load
+from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.data.sources.source import Source
 from phalanx.errors import UserError
 from phalanx.jobs.record import end_record, this_command
@@ -23,14 +27,7 @@ from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.schema import FinishedEvent, NoticeEvent, Outcome, Run, StartedEvent
 from phalanx.records.totals import RankTotals, summarize
-from phalanx.train.checkpoint import parameters_sha256
-from phalanx.train.checkpointing import (
-    CheckpointWriter,
-    StartingPoint,
-    agreed_manifest,
-    load,
-    starting_point,
-)
+from phalanx.train.checkpointing import StartingPoint, manifest_of, starting_point
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_source import open_source
 from phalanx.train.evaluation import evaluate_on_training_data
@@ -40,7 +37,7 @@ from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.parallel_options import parse_slow_rank
-from phalanx.train.resume import RunIsFinishedError, check_order
+from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import begin_run, complete, new_folder, title
 from phalanx.train.schedule import schedule_of
 from phalanx.train.strategy_options import MESH_STRATEGIES
@@ -179,13 +176,11 @@ def _prepare(
     saver = None
     if config.checkpoint_dir:
         saver = CheckpointWriter(
-            config=config,
             folder=config.checkpoint_dir,
             strategy=strategy,
+            manifest=manifest_of(config, source, start, strategy.size),
             writer=writer,
             began_at=began_at,
-            source=source,
-            start=start,
             shapes=shapes,
         )
         saver.begin()

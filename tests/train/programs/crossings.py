@@ -19,6 +19,11 @@ import torch
 from on_mesh import ADAM, Case, compare
 from safetensors.torch import load_file
 
+from phalanx.checkpoints import gathering, sharded
+from phalanx.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from phalanx.checkpoints.gathering import full_tensors
+from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.sharded import load_sharded, save_sharded
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
@@ -31,11 +36,6 @@ from phalanx.parallel.pipeline.staged import Staged
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.strategy import Strategy
 from phalanx.parallel.zero import ZeroOne
-from phalanx.train import gathering, sharded
-from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
-from phalanx.train.gathering import full_tensors
-from phalanx.train.manifest import Manifest
-from phalanx.train.sharded import load_sharded, save_sharded
 
 GPT = Case(
     model="gpt",

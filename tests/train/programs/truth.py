@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from phalanx.checkpoints.checkpoint import load_checkpoint, save_checkpoint
+from phalanx.checkpoints.manifest import Manifest
 from phalanx.comm.traffic import COUNT
 from phalanx.data.datasets.dataset import Dataset
 from phalanx.data.sources.in_memory import InMemorySource
@@ -23,11 +25,9 @@ from phalanx.launch.detect import detect
 from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
 from phalanx.records.schema import EpochEvent, MemoryEvent, StepEvent
-from phalanx.train.checkpoint import load_checkpoint, save_checkpoint
 from phalanx.train.config import TrainConfig
 from phalanx.train.loop import TrainingContext, run_epoch
 from phalanx.train.make_strategy import RENDEZVOUS, make_strategy
-from phalanx.train.manifest import Manifest
 from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import LRSchedule
 

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.optim import SGD, Adam, Optimizer
 
+from phalanx.checkpoints.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
+from phalanx.checkpoints.manifest import Manifest, verify
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
-from phalanx.train.checkpoint import load_checkpoint, parameters_sha256, save_checkpoint
-from phalanx.train.manifest import Manifest, verify
 
 
 def manifest(epochs_done: int = 1) -> Manifest:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.checkpoints import folder as checkpoint_folder
+from phalanx.checkpoints.folder import LOCK, lock, readable_folders, remove, replacing
 from phalanx.errors import UserError
-from phalanx.train import checkpoint_folder
-from phalanx.train.checkpoint_folder import LOCK, lock, readable_folders, remove, replacing
 
 OLD, NEW = b"old", b"new"
 

@@ -16,12 +16,12 @@ import msgspec
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from phalanx.checkpoints.gathering import Box, GatherPlan, full_tensors, gather_objects
+from phalanx.checkpoints.manifest import Manifest, is_rank_state_file, rank_state_file
+from phalanx.checkpoints.tensor_file import Spec, in_file_order, write_stream
 from phalanx.comm.group import Group
 from phalanx.gradients.reducer import RankLocalState
 from phalanx.parallel.strategy import Strategy
-from phalanx.train.gathering import Box, GatherPlan, full_tensors, gather_objects
-from phalanx.train.manifest import Manifest, is_rank_state_file, rank_state_file
-from phalanx.train.tensor_file import Spec, in_file_order, write_stream
 
 Write = Callable[[Path], None]
 

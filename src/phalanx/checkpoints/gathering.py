@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from phalanx.checkpoints.tensor_file import Spec, in_file_order, raw
 from phalanx.comm.buffer import Buffer
 from phalanx.comm.group import Group
-from phalanx.train.tensor_file import Spec, in_file_order, raw
 
 
 class Box(msgspec.Struct, frozen=True):

@@ -7,9 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from phalanx.errors import UserError
-from phalanx.train.checkpoint_folder import replacing
-from phalanx.train.manifest import (
+from phalanx.checkpoints.folder import replacing
+from phalanx.checkpoints.manifest import (
     MANIFEST,
     MODEL_FILE,
     OPTIMIZER_FILE,
@@ -20,6 +19,7 @@ from phalanx.train.manifest import (
     verify,
     write_manifest,
 )
+from phalanx.errors import UserError
 
 
 def manifest(**others: object) -> Manifest:

@@ -10,9 +10,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from phalanx.errors import UserError
-from phalanx.train.checkpoint_folder import replacing
-from phalanx.train.manifest import (
+from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, replacing
+from phalanx.checkpoints.manifest import (
     MODEL_FILE,
     OPTIMIZER_FILE,
     Manifest,
@@ -20,7 +19,8 @@ from phalanx.train.manifest import (
     verify,
     write_manifest,
 )
-from phalanx.train.tensor_file import write_tensors
+from phalanx.checkpoints.tensor_file import write_tensors
+from phalanx.errors import UserError
 
 
 def save_checkpoint(
@@ -30,6 +30,7 @@ def save_checkpoint(
     manifest: Manifest,
     *,
     also: Callable[[Path], None] | None = None,
+    names: OptionNames = COMMAND_LINE,
 ) -> Path:
     """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; by one rank.
     It is published complete or not at all.
@@ -45,10 +46,15 @@ def save_checkpoint(
         if also:
             also(new)
 
-    return write_checkpoint(folder, manifest, fill)
+    return write_checkpoint(folder, manifest, fill, names)
 
 
-def write_checkpoint(folder: Path, manifest: Manifest, fill: Callable[[Path], None]) -> Path:
+def write_checkpoint(
+    folder: Path,
+    manifest: Manifest,
+    fill: Callable[[Path], None],
+    names: OptionNames = COMMAND_LINE,
+) -> Path:
     """Publish what `fill` writes into the folder that it is given, with its manifest.
 
     Raises: UserError when it cannot be written; what was there before is untouched.
@@ -62,7 +68,7 @@ def write_checkpoint(folder: Path, manifest: Manifest, fill: Callable[[Path], No
         raise UserError(
             f"checkpoint {target} could not be written: {error.strerror or error}; earlier "
             "checkpoints are as they were: mend that (a full disk: free some space), then go on "
-            "with --resume"
+            f"with {names.goes_on}"
         ) from error
     return target
 

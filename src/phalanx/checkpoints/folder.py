@@ -14,13 +14,26 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from phalanx.errors import UserError
 
 LOCK = ".lock"
 _HIDDEN = re.compile(r"\.(epoch-\d+(?:-[a-z]+-\d+)?)\.(.+)")
 _NEW, _ASIDE, _REMOVED = "new", "old", "removed"
+
+
+class OptionNames(NamedTuple):
+    """Options as the user writes them, for errors; a value follows."""
+
+    checkpoint_dir: str
+    resume: str
+    goes_on: str
+    """The option with which a run continues."""
+
+
+COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "--resume")
+IN_PROGRAM = OptionNames("checkpoint_dir=", "resume=", "resume=True")
 
 
 def readable_folders(folder: Path) -> list[Path]:
@@ -75,7 +88,7 @@ def remove(checkpoint: Path) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def lock(folder: Path) -> IO[bytes]:
+def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> IO[bytes]:
     """Make `folder` this process's to write checkpoints into, and sweep what killed runs left.
 
     The lock ends when the file is closed, or with the process. Where the file system has no locks
@@ -87,14 +100,14 @@ def lock(folder: Path) -> IO[bytes]:
         file = (folder / LOCK).open("ab")
     except OSError as error:
         raise UserError(
-            f"--checkpoint-dir {folder} cannot be written: {error.strerror or error}"
+            f"{names.checkpoint_dir}{folder} cannot be written: {error.strerror or error}"
         ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         raise UserError(
-            f"--checkpoint-dir {folder}: another run is writing its checkpoints there: "
+            f"{names.checkpoint_dir}{folder}: another run is writing its checkpoints there: "
             "wait for it, or name another folder"
         ) from None
     except OSError:  # a file system without locks

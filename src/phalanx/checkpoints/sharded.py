@@ -17,19 +17,24 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from phalanx.checkpoints.checkpoint import write_checkpoint
+from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames
+from phalanx.checkpoints.gathering import GatherPlan, LocalBox, full_tensors, make_gather_plan
+from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, folder_name, verify
+from phalanx.checkpoints.tensor_file import Spec, write_stream
 from phalanx.errors import UserError
 from phalanx.parallel.local_shards import local_shard, place_like
 from phalanx.parallel.strategy import Strategy
-from phalanx.train.checkpoint import write_checkpoint
-from phalanx.train.gathering import GatherPlan, LocalBox, full_tensors, make_gather_plan
-from phalanx.train.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, folder_name, verify
-from phalanx.train.tensor_file import Spec, write_stream
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def save_sharded(
-    folder: Path, strategy: Strategy, manifest: Manifest, shapes: Shapes | None = None
+    folder: Path,
+    strategy: Strategy,
+    manifest: Manifest,
+    shapes: Shapes | None = None,
+    names: OptionNames = COMMAND_LINE,
 ) -> Path:
     """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; collective.
     It is published complete or not at all.
@@ -57,7 +62,7 @@ def save_sharded(
         for name, stream in streams.items():
             write_stream(new / name, plans[name].specs, stream)
 
-    return write_checkpoint(folder, manifest, fill)
+    return write_checkpoint(folder, manifest, fill, names)
 
 
 def load_sharded(checkpoint: Path, strategy: Strategy) -> Manifest:
