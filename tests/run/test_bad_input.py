@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
 from torch.utils.data import DataLoader, TensorDataset
 
 import phalanx
@@ -57,6 +57,54 @@ def test_an_optimizer_of_other_parameters() -> None:
         phalanx.start(model, SGD([model.weight], lr=0.1), data, batch_size=4)
     model.bias.requires_grad_(False)
     phalanx.start(model, SGD([model.weight], lr=0.1), data, batch_size=4).close()
+
+
+def test_optimizers_hold_each_parameter_once() -> None:
+    model = nn.Linear(4, 2)
+    own = SGD(model.parameters(), lr=0.1)
+    data = (INPUTS, TARGETS)
+    for optimizer, text in [
+        ({}, "optimizer is an empty mapping"),
+        ({"a": own, "b": SGD([model.bias], lr=0.1)}, "'a' and 'b' both hold bias"),
+        ({"a": SGD([model.bias], lr=0.1)}, "does not hold weight"),
+        ({"a": "adam"}, "optimizer 'a' is of type str"),
+        (LBFGS(model.parameters()), "optimizer is LBFGS, which computes the loss several times"),
+    ]:
+        with pytest.raises(phalanx.UserError, match=text):
+            phalanx.start(model, optimizer, data, batch_size=4)  # type: ignore[arg-type]
+
+
+def test_a_micro_batch_has_one_loss_for_each_optimizer() -> None:
+    model = nn.Linear(4, 2)
+
+    def run_of_two() -> ProgramRun:
+        optimizers = {"w": SGD([model.weight], lr=0.1), "b": SGD([model.bias], lr=0.1)}
+        return phalanx.start(model, optimizers, (INPUTS, TARGETS), batch_size=4)
+
+    run = run_of_two()
+    for number, batch in enumerate(run):
+        if number == 0:  # one loss for both
+            run.backward(loss_of(run, batch))
+            continue
+        before = model.weight.clone()
+        run.backward(loss_of(run, batch), optimizer="w", weight=1)
+        assert torch.equal(model.weight, before), "all step together"
+        with pytest.raises(phalanx.UserError, match="without optimizer= it is for all of them"):
+            run.backward(loss_of(run, batch), weight=1)
+        with pytest.raises(phalanx.UserError, match=r"optimizer='c' is none of .*: 'w', 'b'"):
+            run.backward(loss_of(run, batch), optimizer="c")
+        with pytest.raises(phalanx.UserError, match="weight=2 after weight=1"):
+            run.backward(loss_of(run, batch), optimizer="b", weight=2)
+        run.backward(loss_of(run, batch), optimizer="b", weight=1)
+        assert not torch.equal(model.weight, before)
+    run = run_of_two()
+    with pytest.raises(phalanx.UserError, match=r"backward\(loss, optimizer='b'\) was not called"):
+        for batch in run:
+            run.backward(loss_of(run, batch), optimizer="w")
+    run = run_of(nn.Linear(4, 2))
+    with pytest.raises(phalanx.UserError, match="one optimizer without a name"):
+        for batch in run:
+            run.backward(loss_of(run, batch), optimizer="w")
 
 
 def no_scalar(run: ProgramRun, batch: object) -> Tensor:

@@ -26,10 +26,12 @@ class TimedReplica:
             parameter.register_post_accumulate_grad_hook(self._note_time)
         self.module = DistributedDataParallel(model)
 
-    def backward(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+    def backward(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
         """Run the backward pass, in which DDP sums the gradients over the ranks and divides them by
         the number of ranks."""
-        backward(loss_sum, weight)
+        backward(loss_sum, weight, inputs)
         return ReduceTimes(time.perf_counter() - self._computed_at)
 
     def _note_time(self, _: Tensor) -> None:

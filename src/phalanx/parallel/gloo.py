@@ -57,8 +57,10 @@ class Gloo(Strategy):
     def no_sync(self) -> AbstractContextManager[None]:
         return self._replica.module.no_sync()
 
-    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
-        return self._replica.backward(loss_sum, weight)
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
+        return self._replica.backward(loss_sum, weight, inputs)
 
     def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
         """Return the theory of Gloo's ring. Nobody counts what it really sends."""

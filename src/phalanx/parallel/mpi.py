@@ -6,6 +6,7 @@ summed, after the backward pass or while it runs, and every rank makes the same 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from torch import Tensor, nn
@@ -83,10 +84,12 @@ class MPI(Strategy):
         assert self._reducer is not None, "prepare() comes first"
         return self._reducer
 
-    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
         reducer = self.reducer
         with reducer:
-            backward(loss_sum, weight)
+            backward(loss_sum, weight, inputs)
         return reducer.times
 
     def gradients_are_finite(self) -> bool:

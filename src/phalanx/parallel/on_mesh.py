@@ -150,8 +150,10 @@ class OnMesh(Strategy):
             )
         return micro_batches
 
-    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
-        backward(loss_sum, weight)
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
+        backward(loss_sum, weight, inputs)
         return ReduceTimes(self._reduce())
 
     def _reduce(self) -> float:

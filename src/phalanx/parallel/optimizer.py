@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from phalanx.gradients.optimizer_update import OptimizerConfig
@@ -14,11 +15,42 @@ OptimizerSource = OptimizerConfig | Optimizer
 """Rule that a strategy makes its optimizer of, or the optimizer that a program has made."""
 
 
+class JointOptimizer(Optimizer):
+    """Several optimizers of different parameters that step together."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        # Not the base's: it would make groups of its own, with defaults.
+        self.optimizers = list(optimizers)
+        self.defaults: dict[str, Any] = {}
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Groups of all of them, which take changes."""
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def state(self) -> dict[Tensor, Any]:  # type: ignore[override]
+        """State of all of them by parameter: entries take changes, their dictionary does not."""
+        return {
+            parameter: optimizer.state[parameter]
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        assert closure is None, "gradients are computed before"
+        for optimizer in self.optimizers:
+            optimizer.step()
+
+
 def rule_of(source: OptimizerSource) -> OptimizerConfig | None:
     """Return the rule of an optimizer of PyTorch; None of any other, and where parameter groups or
     options go beyond a rule."""
     if isinstance(source, OptimizerConfig):
         return source
+    if isinstance(source, JointOptimizer):
+        return None
     options = source.param_groups[0]
     if len(source.param_groups) > 1 or any(map(options.get, ("maximize", "amsgrad"))):
         return None

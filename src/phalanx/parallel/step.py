@@ -115,9 +115,20 @@ def cross_entropy_sum(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -
     )
 
 
-def backward(loss_sum: Tensor, weight: float) -> None:
-    """Add the gradient of `weight` times the loss to each parameter's `grad`."""
-    loss_sum.backward(torch.tensor(weight, dtype=loss_sum.dtype))
+def backward(
+    loss_sum: Tensor,
+    weight: float,
+    inputs: Sequence[nn.Parameter] | None = None,
+    *,
+    keeps_graph: bool = False,
+) -> None:
+    """Add the gradient of `weight` times the loss to each parameter's `grad`, or to those of
+    `inputs` alone.
+
+    keeps_graph: another loss that shares nodes with this one is differentiated later.
+    """
+    factor = torch.full_like(loss_sum, weight)
+    torch.autograd.backward(loss_sum, factor, retain_graph=keeps_graph, inputs=inputs)
 
 
 def split_micro_batches(batch: Batch, number: int) -> list[Batch]:

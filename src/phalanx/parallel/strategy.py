@@ -216,13 +216,16 @@ class Strategy(ABC):
             outputs = self.module(inputs)
         return outputs.float() if isinstance(outputs, Tensor) else outputs
 
-    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
         """Run the backward pass of the last micro-batch, and complete the gradients over all
         ranks.
 
-        loss_sum: 0-dim, the sum over the micro-batch's targets.
+        loss_sum: 0-dim, the sum over the micro-batch's targets. inputs: parameters whose gradients
+        it adds to; those of all parameters are completed.
         """
-        backward(loss_sum, weight)
+        backward(loss_sum, weight, inputs)
         return ReduceTimes(0.0)
 
     def clip_factor(self, scale: float = 1.0) -> float | None:

@@ -7,6 +7,7 @@ Source: Rajbhandari et al. 2020, "ZeRO", arXiv:1910.02054: stage 1.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -63,8 +64,10 @@ class ZeroOne(Strategy):
     def no_sync(self) -> AbstractContextManager[None]:
         return self._replica.module.no_sync()
 
-    def backward_and_reduce(self, loss_sum: Tensor, weight: float) -> ReduceTimes:
-        return self._replica.backward(loss_sum, weight)
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
+        return self._replica.backward(loss_sum, weight, inputs)
 
     def optimizer_state(self) -> dict[str, dict[str, Any]]:
         """Return the state of the parameters that this rank owns."""

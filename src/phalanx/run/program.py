@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -17,15 +14,13 @@ from torch.optim import Optimizer
 
 from phalanx.data.sampler import epoch_order, evaluation_shard, num_batches
 from phalanx.errors import UserError
-from phalanx.parallel.optimizer import rule_of
-from phalanx.parallel.step import Batch, StepResult
+from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
+from phalanx.run.gradients import StepGradients
 from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.samples import IndexedSamples, samples_of
-
-NOTHING = torch.empty(0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,24 +49,20 @@ class ProgramRun:
     def __init__(
         self,
         strategy: Strategy,
-        optimizer: Optimizer,
+        optimizers: Mapping[str, Optimizer],
         samples: IndexedSamples,
         options: LoopOptions,
         loading: dict[str, Any],
         leave: Callable[[], None],
     ) -> None:
-        """strategy: prepared, with the program's model and optimizer. leave: called once it is
-        closed."""
+        """strategy: prepared, with the program's model and optimizers. optimizers: by name, ""
+        for the only one. leave: called once it is closed."""
         self._strategy, self._group = strategy, strategy.group
-        self._own_optimizer, self._samples, self._options = optimizer, samples, options
-        self._rule = rule_of(optimizer)
+        self._optimizers, self._samples, self._options = optimizers, samples, options
+        self._rule = rule_of(next(iter(optimizers.values())))
+        self._gradients = StepGradients(strategy, optimizers)
         self._loading, self._leave = loading, leave
         self._current: MicroBatch | None = None
-        self._until_backward = ExitStack()
-        self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
-        self._weight = 0.0
-        self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
-        self._global_samples = 0
         self._is_begun = self._is_closed = False
 
     @property
@@ -142,8 +133,7 @@ class ProgramRun:
                 is_last,
             )
             if self._current is None:  # the first of its step
-                self._global_samples = min(options.batch_size, len(order) - start)
-                self._begin_step()
+                self._gradients.begin_step(min(options.batch_size, len(order) - start))
             self._begin(batch)
             yield batch
             step += ends_step
@@ -156,87 +146,43 @@ class ProgramRun:
             num_ranks=self.size,
         )
 
-    def _begin_step(self) -> None:
-        self._strategy.clear_gradients()
-        self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
-        self._weight, self._has_own_weights = 0.0, None
-
     def _begin(self, batch: MicroBatch) -> None:
-        self._current, self._is_computed = batch, False
-        if not batch.ends_step:
-            self._until_backward.enter_context(self._strategy.no_sync())
+        self._current = batch
+        self._gradients.begin(batch)
         seed_micro_batch(self._options.seed, batch.step, batch.number)
-        self._began = time.perf_counter()
 
-    def backward(self, loss: Tensor, *, weight: float | None = None) -> None:
+    def backward(
+        self, loss: Tensor, *, weight: float | None = None, optimizer: str | None = None
+    ) -> None:
         """Add the gradient of `loss` to those of the global batch; with the last micro-batch, sum
-        them over the ranks and make the optimizer's step. Collective then.
+        them over the ranks and step the optimizers. Collective for that one.
 
         loss: 0-dim, the mean over the micro-batch; its gradient counts by the number of samples.
         weight: by which it counts instead, e.g. tokens or atoms; given for every micro-batch or
             for none. The gradient is that of Σ weight · loss ÷ Σ weight over the global batch.
+        optimizer: name of the one whose parameters alone get the gradient, where
+            `phalanx.start` was given several; a micro-batch is done when each has had a loss, and
+            all step together. None: all of them.
 
         Raises: UserError for a loss that is no scalar or has no graph, and when gradients are not
                 finite, naming the step, the ranks and a parameter.
         """
-        batch, called_at = self._current, time.perf_counter()
-        if batch is None or self._is_computed:
+        batch = self._current
+        if batch is None:
             raise UserError("run.backward is called once for each micro-batch of the run's loop")
-        _check_loss(loss)
-        own = self._weight_of(batch, weight)
-        global_weight = 1 if weight is not None else self._global_samples
-        factor = own * self._strategy.loss_weight(self._batch(batch, global_weight))
-        result, value = self._result, loss.item()
-        hidden_s, last_bucket_s, exposed_s = None, None, 0.0
-        if batch.ends_step:
-            exposed_s, hidden_s, last_bucket_s = self._strategy.backward_and_reduce(loss, factor)
-        else:
-            loss.backward(torch.tensor(factor, dtype=loss.dtype))
-            self._until_backward.close()
-        ended = time.perf_counter()
-        self._result = StepResult(
-            result.loss_sum + own * value,
-            None,
-            result.forward_s + called_at - self._began,
-            result.backward_s + ended - called_at - exposed_s,
-            exposed_s,
-            hidden_s,
-            last_bucket_s,
-        )
-        self._weight += own
-        self._is_computed = True
-        if batch.ends_step:
-            self._end_step(batch)
-
-    def _weight_of(self, batch: MicroBatch, weight: float | None) -> float:
-        if weight is not None and not (math.isfinite(weight) and weight >= 0):
-            raise UserError(f"run.backward: weight={weight} is no finite number from 0")
-        if self._has_own_weights not in (None, weight is not None):
-            raise UserError("run.backward: give weight= for every micro-batch, or for none")
-        self._has_own_weights = weight is not None
-        return float(batch.num_samples if weight is None or not batch.num_samples else weight)
-
-    def _end_step(self, batch: MicroBatch) -> None:
-        scale = 1.0
-        if self._has_own_weights:
-            total = self._group.sum([self._weight])[0]
-            scale = 1 / total if total else 0.0
-        self._follow_optimizer()
-        self._strategy.apply_gradients(
-            self._batch(batch, self._global_samples),
-            self._result,
-            scale=scale,
-            can_recompute=False,
-        )
-        self._current = None
+        self._gradients.add(batch, loss, weight, optimizer)
+        if batch.ends_step and self._gradients.is_computed:
+            self._follow_optimizer()
+            self._gradients.apply(batch)
+            self._current = None
 
     def _follow_optimizer(self) -> None:
         """Take the learning rate of the program's optimizer where the strategy has one of its own.
 
         Raises: UserError when a scheduler has changed anything else.
         """
-        own, optimizer = self._own_optimizer, self._strategy.optimizer
-        if optimizer is own:
+        own, optimizer = next(iter(self._optimizers.values())), self._strategy.optimizer
+        if optimizer is own or isinstance(optimizer, JointOptimizer):
             return
         rate = own.param_groups[0]["lr"]
         rule = rule_of(own)
@@ -247,15 +193,11 @@ class ProgramRun:
             )
         optimizer.param_groups[0]["lr"] = rate
 
-    def _batch(self, batch: MicroBatch, weight: int) -> Batch:
-        """Return what strategies know of a batch whose samples they do not see."""
-        return Batch(NOTHING, NOTHING, batch.num_samples, weight, batch.step)
-
     def _check_backward(self, batch: MicroBatch) -> None:
-        if not self._is_computed:
+        if not self._gradients.is_computed:
             raise UserError(
-                f"run.backward was not called for micro-batch {batch.number} of step {batch.step}: "
-                "call it once for each micro-batch of the loop"
+                f"{self._gradients.describe_missing()} not called for micro-batch {batch.number} "
+                f"of step {batch.step}: call it once for each micro-batch of the loop"
             )
 
     def evaluate(
@@ -340,18 +282,3 @@ class ProgramRun:
     ) -> None:
         if error is None:
             self.close()
-
-
-def _check_loss(loss: object) -> None:
-    if not isinstance(loss, Tensor):
-        raise UserError(f"run.backward takes the loss as a tensor, not a {type(loss).__name__}")
-    if loss.numel() != 1:
-        raise UserError(
-            f"run.backward takes a scalar loss, and this has shape {tuple(loss.shape)}: "
-            "take its mean over the micro-batch"
-        )
-    if not loss.requires_grad:
-        raise UserError(
-            "the loss has no graph: it does not depend on a parameter that requires a gradient, or "
-            "was computed under no_grad"
-        )

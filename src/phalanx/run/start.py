@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -19,11 +19,13 @@ from phalanx.errors import UserError
 from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.detect import Launched, detect
 from phalanx.parallel.mpi import MPI
+from phalanx.parallel.optimizer import JointOptimizer
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.micro_batches import check_number
+from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import LoopOptions, ProgramRun
 from phalanx.run.samples import samples_of
 from phalanx.torch_backend.rendezvous import (
@@ -39,7 +41,7 @@ StrategyName = Literal["auto", "sequential", "mpi", "shared"]
 
 def start(
     model: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Mapping[str, Optimizer],
     data: object,
     *,
     batch_size: int,
@@ -63,7 +65,9 @@ def start(
     Every rank gets rank 0's parameters and buffers. With a fixed `batch_size` every number of ranks
     makes the same updates, up to rounding.
 
-    model: any module; frozen and unused parameters are fine. optimizer: any, of its parameters.
+    model: any module; frozen and unused parameters are fine.
+    optimizer: any, of its parameters; or several by name, each of parameters of its own
+        (`run.backward(loss, optimizer=name)`), all of which step at the end of a global batch.
     data: tensors, a tuple of tensors, or a map-style `Dataset`.
     batch_size: samples of the global batch, over all ranks.
     steps: updates after which the run ends, within the epochs.
@@ -82,7 +86,8 @@ def start(
     num_ranks = launched.world_size if launched else 1
     _check_counts(batch_size=batch_size, epochs=epochs, steps=steps, micro_batches=micro_batches)
     _check_gradient_options(clip_norm, bad_gradients)
-    _check_optimizer(model, optimizer)
+    optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
+    check_optimizers(model, optimizers)
     samples = samples_of(data, loading or {})
     if not len(samples):
         raise UserError("data has no samples")
@@ -91,16 +96,17 @@ def start(
     step_options = StepOptions(clip_norm=clip_norm, skips_nonfinite=bad_gradients == "skip")
     _set_threads(launched)
     chosen, leave = _make_strategy(strategy, launched, step_options, timeout_s)
-    if isinstance(chosen, Shared) and optimizer.state:
+    if isinstance(chosen, Shared) and any(own.state for own in optimizers.values()):
         raise UserError(
             'strategy="shared" keeps the state of the optimizer itself, and this one has made '
             'steps already: take strategy="mpi"'
         )
-    chosen.prepare(model, optimizer)
+    own = list(optimizers.values())
+    chosen.prepare(model, own[0] if len(own) == 1 else JointOptimizer(own))
     options = LoopOptions(
         batch_size=batch_size, micro_batches=number, epochs=epochs, steps=steps, seed=seed
     )
-    return ProgramRun(chosen, optimizer, samples, options, loading or {}, leave)
+    return ProgramRun(chosen, optimizers, samples, options, loading or {}, leave)
 
 
 def _check_counts(**counts: int | None) -> None:
@@ -114,24 +120,6 @@ def _check_gradient_options(clip_norm: float | None, bad_gradients: str) -> None
         raise UserError(f"clip_norm={clip_norm!r} is no finite number above 0")
     if bad_gradients not in ("stop", "skip"):
         raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
-
-
-def _check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
-    """Raise UserError when the optimizer does not hold the model's parameters, or others."""
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    names = {id(p): name for name, p in model.named_parameters()}
-    trained = {id(p) for p in model.parameters() if p.requires_grad}
-    if foreign := len(held - names.keys()):
-        raise UserError(
-            f"the optimizer holds {foreign} tensors that are no parameters of the model: make it "
-            "of model.parameters(), after the model was moved or replaced"
-        )
-    if missing := trained - held:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise UserError(
-            f"the optimizer does not hold {names[next(iter(missing))]}{more}: give it all "
-            "parameters that require a gradient, or freeze the others by requires_grad_(False)"
-        )
 
 
 def _set_threads(launched: Launched | None) -> None:

@@ -151,6 +151,41 @@ def forces() -> nn.Module:
     return model
 
 
+class Adversaries(nn.Module):
+    """Two networks, each with an optimizer of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 6))
+        self.critic = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+
+
+def adversaries() -> nn.Module:
+    """Each loss reaches both networks, and is differentiated by one; both step together."""
+    data = torch.randn(SAMPLES, 6)
+    model = Adversaries()
+    optimizers = {
+        "generator": SGD(model.generator.parameters(), lr=0.05, momentum=0.9),
+        "critic": Adam(model.critic.parameters(), lr=0.01),
+    }
+    run = phalanx.start(
+        model,
+        optimizers,
+        data,
+        batch_size=BATCH,
+        micro_batches=7,
+        epochs=13,
+        steps=STEPS,
+        clip_norm=0.3,
+    )
+    for batch in run:
+        made = model.generator(torch.randn(len(batch.data), 4))
+        real, fake = model.critic(batch.data), model.critic(made)
+        run.backward(F.softplus(fake).mean() + F.softplus(-real).mean(), optimizer="critic")
+        run.backward(F.softplus(-fake).mean(), optimizer="generator")
+    return model
+
+
 def distances_of(positions: Tensor) -> Tensor:
     """Return the distances between points, (n, 5, 5), 1 of a point to itself."""
     differences = positions.unsqueeze(1) - positions.unsqueeze(2)
@@ -159,6 +194,7 @@ def distances_of(positions: Tensor) -> Tensor:
 
 CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
+    "adversaries": adversaries,
 }  # fmt: skip
 
 

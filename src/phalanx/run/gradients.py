@@ -1,0 +1,179 @@
+"""Gradients of a global batch: losses of micro-batches in, a step of the optimizers out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from phalanx.errors import UserError
+from phalanx.parallel.step import Batch, StepResult, backward
+from phalanx.parallel.strategy import Strategy
+from phalanx.run.batch import MicroBatch
+
+NOTHING = torch.empty(0)
+
+
+class StepGradients:
+    """Gradients of the micro-batches that this rank computes of a global batch.
+
+    They are added up weighted, summed over the ranks by the last backward pass of the last
+    micro-batch, and divided by the sum of the weights.
+    """
+
+    def __init__(self, strategy: Strategy, optimizers: Mapping[str, Optimizer]) -> None:
+        """strategy: prepared. optimizers: by the names by which a loss asks for one."""
+        self._strategy = strategy
+        self._parameters = {
+            name: _trained_parameters(optimizer) for name, optimizer in optimizers.items()
+        }
+        self._until_backward = ExitStack()
+        self._missing: set[str] = set()
+        self._batch_weight: float | None = None
+        self.begin_step(0)
+
+    def begin_step(self, global_samples: int) -> None:
+        """Clear the gradients. global_samples: of the global batch, over all ranks."""
+        self._strategy.clear_gradients()
+        self._global_samples = global_samples
+        self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
+        self._weight = 0.0
+        self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
+
+    def begin(self, batch: MicroBatch) -> None:
+        """Begin a micro-batch, before its forward pass."""
+        self._missing, self._batch_weight = set(self._parameters), None
+        if not batch.ends_step:
+            self._until_backward.enter_context(self._strategy.no_sync())
+        self._began = time.perf_counter()
+
+    @property
+    def is_computed(self) -> bool:
+        """Return whether the micro-batch has had every backward pass."""
+        return not self._missing
+
+    def describe_missing(self) -> str:
+        """Return the call of `run.backward` that the micro-batch has not had."""
+        if len(self._missing) == len(self._parameters):
+            return "run.backward was"
+        return f"run.backward(loss, optimizer={min(self._missing)!r}) was"
+
+    def add(
+        self, batch: MicroBatch, loss: Tensor, weight: float | None, optimizer: str | None
+    ) -> None:
+        """Differentiate the loss of a micro-batch. Collective where it is the step's last.
+
+        weight, optimizer: as `ProgramRun.backward` has them.
+        Raises: UserError for a loss or a call that does not fit.
+        """
+        called_at = time.perf_counter()
+        check_loss(loss)
+        names = self._names_for(optimizer)
+        own = self._weight_of(batch, weight)
+        global_weight = 1 if weight is not None else self._global_samples
+        factor = own * self._strategy.loss_weight(describe(batch, global_weight))
+        inputs = None if optimizer is None else self._parameters[optimizer]
+        value = loss.item()
+        self._missing -= names
+        hidden_s, last_bucket_s, exposed_s = None, None, 0.0
+        if batch.ends_step and not self._missing:
+            times = self._strategy.backward_and_reduce(loss, factor, inputs)
+            exposed_s, hidden_s, last_bucket_s = times
+        else:
+            backward(loss, factor, inputs, keeps_graph=bool(self._missing))
+            if not self._missing:
+                self._until_backward.close()
+        ended, result = time.perf_counter(), self._result
+        self._result = StepResult(
+            result.loss_sum + own * value,
+            None,
+            result.forward_s + called_at - self._began,
+            result.backward_s + ended - called_at - exposed_s,
+            result.communication_s + exposed_s,
+            hidden_s,
+            last_bucket_s,
+        )
+        self._began = ended
+
+    def apply(self, batch: MicroBatch) -> StepResult:
+        """Check the sums, clip them, and update the parameters. Collective.
+
+        Raises: UserError when gradients are not finite, naming the step, the ranks and a parameter.
+        """
+        scale = 1.0
+        if self._has_own_weights:
+            total = self._strategy.group.sum([self._weight])[0]
+            scale = 1 / total if total else 0.0
+        return self._strategy.apply_gradients(
+            describe(batch, self._global_samples), self._result, scale=scale, can_recompute=False
+        )
+
+    def _names_for(self, optimizer: str | None) -> set[str]:
+        """Return the optimizers whose gradients a loss is for."""
+        given = ", ".join(map(repr, self._parameters))
+        if optimizer is not None and optimizer not in self._parameters:
+            raise UserError(
+                f"run.backward: optimizer={optimizer!r} is none of those of phalanx.start: {given}"
+                if "" not in self._parameters
+                else f"run.backward: optimizer={optimizer!r}, and phalanx.start was given one "
+                "optimizer without a name: leave it out, or give a mapping of names to optimizers"
+            )
+        names = set(self._parameters) if optimizer is None else {optimizer}
+        if not names <= self._missing:
+            raise UserError(
+                "run.backward is called once for each micro-batch of the run's loop"
+                if "" in self._parameters
+                else "run.backward is called once for each micro-batch and optimizer: without "
+                f"optimizer= it is for all of them ({given})"
+            )
+        return names
+
+    def _weight_of(self, batch: MicroBatch, weight: float | None) -> float:
+        """Return by how much the micro-batch counts, the same for each of its losses."""
+        if weight is not None and not (math.isfinite(weight) and weight >= 0):
+            raise UserError(f"run.backward: weight={weight} is no finite number from 0")
+        if self._has_own_weights not in (None, weight is not None):
+            raise UserError("run.backward: give weight= for every micro-batch, or for none")
+        is_first = len(self._missing) == len(self._parameters)
+        if not is_first and weight != self._batch_weight:
+            raise UserError(
+                f"run.backward: weight={weight} after weight={self._batch_weight} for the same "
+                "micro-batch: its losses count alike for all optimizers"
+            )
+        self._has_own_weights = weight is not None
+        own = float(batch.num_samples if weight is None or not batch.num_samples else weight)
+        if is_first:
+            self._weight += own
+        self._batch_weight = weight
+        return own
+
+
+def describe(batch: MicroBatch, global_weight: int) -> Batch:
+    """Return what strategies know of a micro-batch whose samples they do not see."""
+    return Batch(NOTHING, NOTHING, batch.num_samples, global_weight, batch.step)
+
+
+def check_loss(loss: object) -> None:
+    """Raises: UserError for what has no gradient."""
+    if not isinstance(loss, Tensor):
+        raise UserError(f"run.backward takes the loss as a tensor, not a {type(loss).__name__}")
+    if loss.numel() != 1:
+        raise UserError(
+            f"run.backward takes a scalar loss, and this has shape {tuple(loss.shape)}: "
+            "take its mean over the micro-batch"
+        )
+    if not loss.requires_grad:
+        raise UserError(
+            "the loss has no graph: it does not depend on a parameter that requires a gradient, or "
+            "was computed under no_grad"
+        )
+
+
+def _trained_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return [parameter for parameter in parameters if parameter.requires_grad]

@@ -1,0 +1,59 @@
+"""Checks of the optimizers that a program made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import nn
+from torch.optim import LBFGS, Optimizer
+
+from phalanx.errors import UserError
+
+
+def check_optimizers(model: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:
+    """Raise UserError when the optimizers do not hold each trained parameter of the model once, or
+    hold others.
+
+    optimizers: by name, "" for the only one.
+    """
+    if not optimizers:
+        raise UserError("optimizer is an empty mapping: give at least one optimizer")
+    for name, optimizer in optimizers.items():
+        _check_kind(name, optimizer)
+    names = {id(p): name for name, p in model.named_parameters()}
+    held: dict[int, str] = {}
+    for name, optimizer in optimizers.items():
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if foreign := len(own - names.keys()):
+            raise UserError(
+                f"the optimizer holds {foreign} tensors that are no parameters of the model: make "
+                "it of model.parameters(), after the model was moved or replaced"
+            )
+        if twice := [number for number in names if number in own and number in held]:
+            raise UserError(
+                f"the optimizers {held[twice[0]]!r} and {name!r} both hold {names[twice[0]]}: give "
+                "each parameter to one"
+            )
+        held |= dict.fromkeys(own, name)
+    trained = {name: id(p) for name, p in model.named_parameters() if p.requires_grad}
+    missing = [name for name, number in trained.items() if number not in held]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UserError(
+            f"the optimizer does not hold {missing[0]}{more}: give it all "
+            "parameters that require a gradient, or freeze the others by requires_grad_(False)"
+        )
+
+
+def _check_kind(name: str, optimizer: object) -> None:
+    which = f"optimizer {name!r}" if name else "optimizer"
+    if not isinstance(optimizer, Optimizer):
+        raise UserError(
+            f"{which} is of type {type(optimizer).__name__}: give an optimizer of torch.optim, or "
+            "a mapping of names to them"
+        )
+    if isinstance(optimizer, LBFGS):
+        raise UserError(
+            f"{which} is LBFGS, which computes the loss several times a step by a closure: a run "
+            "computes it once; take an optimizer whose step() needs none"
+        )
