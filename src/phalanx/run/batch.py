@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 
-class MicroBatch(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
     """Samples that this rank computes together, as the data set puts them together.
 
     For data of pairs `inputs` and `targets` are its two parts:
@@ -13,6 +16,8 @@ class MicroBatch(NamedTuple):
         for batch in run:
             loss = criterion(run.model(batch.inputs), batch.targets)
             run.backward(loss)
+
+    Its parts are those of the data, as a `DataLoader` gives them: `for inputs, targets in run:`.
     """
 
     data: Any
@@ -39,3 +44,7 @@ class MicroBatch(NamedTuple):
     def targets(self) -> Any:
         """Second part of a batch of several parts."""
         return self.data[1]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the parts of the data; where they have one, over that."""
+        return iter(self.data if isinstance(self.data, (tuple, list)) else (self.data,))
