@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import phalanx
 from phalanx.parallel.optimizer import rule_of
 from phalanx.run.program import ProgramRun
 
 INPUTS, TARGETS = torch.randn(12, 4), torch.randn(12, 2)
+SAMPLES = TensorDataset(INPUTS, TARGETS)
 
 
 def run_of(model: nn.Module, **options: object) -> ProgramRun:
@@ -40,7 +41,18 @@ def loss_of(run: ProgramRun, batch: object) -> Tensor:
         ({"data": []}, r"data has no samples"),
         ({"data": 7}, "data is of type int: give tensors"),
         ({"data": (INPUTS, TARGETS[:-1])}, "the tensors have different lengths: 12, 11"),
-        ({"data": DataLoader(TensorDataset(INPUTS))}, "data is a DataLoader: give its data set"),
+        ({"batch_size": None}, "batch_size is missing"),
+        ({"data": DataLoader(SAMPLES)}, "a DataLoader with shuffle=False"),
+        (
+            {"data": DataLoader(SAMPLES, 5, shuffle=True)},
+            "batch_size=4, and that .* is 5",
+        ),
+        ({"data": DataLoader(SAMPLES, 4, True, drop_last=True)}, "DataLoader with drop_last=True"),
+        ({"data": DataLoader(SAMPLES, batch_size=None)}, "a DataLoader without a batch_size"),
+        (
+            {"data": DataLoader(SAMPLES, 4, sampler=WeightedRandomSampler([0.5] * 12, 9))},
+            "a sampler of its own, WeightedRandomSampler",
+        ),
     ],
 )
 def test_options(options: dict[str, object], text: str) -> None:

@@ -28,3 +28,25 @@ def test_data_of_one_tensor_are_one_part() -> None:
         for (inputs,) in run:
             assert inputs.shape == (6, 4)
             run.backward(run.model(inputs).square().mean())
+
+
+def halves(samples: list[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    inputs, targets = zip(*samples, strict=True)
+    return torch.stack(inputs) / 2, torch.stack(targets)
+
+
+def test_a_loader_brings_its_batch_size_and_reading_and_the_run_its_order() -> None:
+    updated = []
+    data = TensorDataset(INPUTS / 2, TARGETS)
+    loader = DataLoader(TensorDataset(INPUTS, TARGETS), 4, shuffle=True, collate_fn=halves)
+    for given, options in ((data, {"batch_size": 4}), (loader, {})):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        run = phalanx.start(model, SGD(model.parameters(), lr=0.1), given, epochs=2, **options)
+        for inputs, targets in run:
+            run.backward((run.model(inputs) - targets).square().mean())
+            if len(inputs) == 2:
+                error = run.evaluate(lambda _, batch: batch[0].sum(), given, reduction="sum")
+                assert abs(error - INPUTS.sum() / 2) < 1e-5
+        updated.append(model.weight)
+    torch.testing.assert_close(*updated)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from phalanx.errors import UserError
+from phalanx.run.data_loader import reading_options
 
 
 class IndexedSamples(Protocol):
@@ -69,15 +70,12 @@ def samples_of(data: object, loading: dict[str, Any]) -> IndexedSamples:
     match data:
         case Tensor():
             return TensorSamples([data], is_single=True)
-        case TensorDataset(tensors=tensors):
+        case TensorDataset(tensors=tensors) if "collate_fn" not in loading:
             return TensorSamples(tensors)
         case tuple() | list() if data and all(isinstance(part, Tensor) for part in data):
             return TensorSamples(data)
         case DataLoader():
-            raise UserError(
-                "data is a DataLoader: give its data set, and batch_size= and loading= to "
-                "phalanx.start: the run cuts global batches itself, the same on any number of ranks"
-            )
+            return samples_of(data.dataset, {**reading_options(data), **loading})
         case IterableDataset():
             raise UserError("data is an IterableDataset, whose samples have no number: not yet")
         case _ if hasattr(data, "__getitem__") and hasattr(data, "__len__"):

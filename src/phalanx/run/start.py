@@ -24,6 +24,7 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import LoopOptions, ProgramRun
@@ -44,7 +45,7 @@ def start(
     optimizer: Optimizer | Mapping[str, Optimizer],
     data: object,
     *,
-    batch_size: int,
+    batch_size: int | None = None,
     epochs: int = 1,
     steps: int | None = None,
     micro_batches: int | None = None,
@@ -68,7 +69,8 @@ def start(
     model: any module; frozen and unused parameters are fine.
     optimizer: any, of its parameters; or several by name, each of parameters of its own
         (`run.backward(loss, optimizer=name)`), all of which step at the end of a global batch.
-    data: tensors, a tuple of tensors, or a map-style `Dataset`.
+    data: tensors, a tuple of tensors, a map-style `Dataset`, or a `DataLoader` of one, which brings
+        its batch size and reading with it.
     batch_size: samples of the global batch, over all ranks.
     steps: updates after which the run ends, within the epochs.
     micro_batches: into which every global batch is cut, whatever the number of ranks; each has
@@ -82,13 +84,14 @@ def start(
 
     Raises: UserError for what the program or the user can mend.
     """
+    data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     launched = detect(os.environ)
     num_ranks = launched.world_size if launched else 1
     _check_counts(batch_size=batch_size, epochs=epochs, steps=steps, micro_batches=micro_batches)
     _check_gradient_options(clip_norm, bad_gradients)
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_optimizers(model, optimizers)
-    samples = samples_of(data, loading or {})
+    samples = samples_of(data, loading)
     if not len(samples):
         raise UserError("data has no samples")
     batch_size = min(batch_size, len(samples))
@@ -106,7 +109,7 @@ def start(
     options = LoopOptions(
         batch_size=batch_size, micro_batches=number, epochs=epochs, steps=steps, seed=seed
     )
-    return ProgramRun(chosen, optimizers, samples, options, loading or {}, leave)
+    return ProgramRun(chosen, optimizers, samples, options, loading, leave)
 
 
 def _check_counts(**counts: int | None) -> None:
