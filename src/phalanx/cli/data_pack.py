@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 from cyclopts import Parameter
 from rich.console import Console
 from rich.markup import escape
@@ -62,7 +63,8 @@ def pack_data(
     ----------
     source
         A folder with a folder of images for each class, or of IDX, tar or Parquet files; a CSV,
-        Parquet, HDF5 or tar file; or digits, mnist, fashion, cifar10, text.
+        Parquet, HDF5 or tar file; FILE.py:NAME, a function that yields samples; or digits, mnist,
+        fashion, cifar10, text.
     folder
         What is made: a folder with a folder for each split.
     kind
@@ -90,8 +92,18 @@ def pack_data(
     finally:
         origin.close()
     _show(indices, origin)
-    if len(indices) == 2 and all(field.shape is not None for field in indices["train"].fields):
-        print(f"\nnext: phalanx train --data {folder}")
+    if hint := _next_step(indices, folder):
+        print(f"\nnext: {hint}")
+
+
+def _next_step(indices: Mapping[str, PackIndex], folder: Path) -> str:
+    fields = indices["train"].fields
+    if any(field.shape is None for field in fields):
+        return ""
+    kinds = {field.name: np.dtype(field.dtype).kind for field in fields}
+    if len(indices) == 2 and kinds.keys() == {"inputs", "targets"} and kinds["targets"] in "iu":
+        return f"phalanx train --data {folder}"
+    return f'phalanx.start(model, optimizer, "{folder}", batch_size=…) in a program of yours'
 
 
 def _packed(origin: Origin, folder: Path, options: PackingOptions) -> Mapping[str, PackIndex]:

@@ -21,7 +21,7 @@ class MicroBatch:
     """
 
     data: Any
-    """A tensor, a tuple, or whatever the data's collation makes."""
+    """A tensor, a tuple, a dictionary, or whatever the data's collation makes."""
     num_samples: int
     """0 of a padding micro-batch, whose gradient counts nothing."""
     epoch: int
@@ -37,13 +37,17 @@ class MicroBatch:
 
     @property
     def inputs(self) -> Any:
-        """First part of a batch of several parts; all of it, where it has one."""
+        """First part of a batch of several parts; all of it, where it has one. Of a dictionary its
+        `inputs`, or all but its `targets`."""
+        if isinstance(self.data, dict):
+            rest = {name: part for name, part in self.data.items() if name != "targets"}
+            return rest.get("inputs", rest)
         return self.data[0] if isinstance(self.data, (tuple, list)) else self.data
 
     @property
     def targets(self) -> Any:
-        """Second part of a batch of several parts."""
-        return self.data[1]
+        """Second part of a batch of several parts; of a dictionary its `targets`."""
+        return self.data["targets" if isinstance(self.data, dict) else 1]
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the parts of the data; where they have one, over that."""

@@ -216,7 +216,7 @@ class ProgramRun:
         batch_size: of a rank, at most; None: that of the run.
         reduction: mean: results count by the samples of their batch; sum: they are added up.
         """
-        samples = samples_of(data, self._loading)
+        samples = samples_of(data, self._loading, split="validation")
         size = batch_size or self._options.batch_size
         if not len(samples):
             raise UserError("run.evaluate: data has no samples")

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from phalanx.errors import UserError
 from phalanx.run.data_loader import reading_options
+from phalanx.run.pack_samples import (
+    NamedTensorSamples,
+    as_tensor,
+    is_table,
+    pack_samples,
+    table_samples,
+)
 
 
 class IndexedSamples(Protocol):
@@ -61,10 +71,11 @@ class DatasetSamples:
         return iter(DataLoader(self._dataset, batch_sampler=chosen, **options))
 
 
-def samples_of(data: object, loading: dict[str, Any]) -> IndexedSamples:
+def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> IndexedSamples:
     """Return the samples of what a program calls its data.
 
-    loading: arguments of `DataLoader` for a `Dataset`: num_workers, collate_fn, ….
+    loading: arguments of `DataLoader` for a `Dataset` or a pack: num_workers, collate_fn, ….
+    split: of a pack that has several.
     Raises: UserError when it is of no known kind.
     """
     match data:
@@ -72,8 +83,18 @@ def samples_of(data: object, loading: dict[str, Any]) -> IndexedSamples:
             return TensorSamples([data], is_single=True)
         case TensorDataset(tensors=tensors) if "collate_fn" not in loading:
             return TensorSamples(tensors)
-        case tuple() | list() if data and all(isinstance(part, Tensor) for part in data):
-            return TensorSamples(data)
+        case np.ndarray():
+            return TensorSamples([as_tensor(data)], is_single=True)
+        case tuple() | list() if data and all(isinstance(p, Tensor | np.ndarray) for p in data):
+            return TensorSamples([p if isinstance(p, Tensor) else as_tensor(p) for p in data])
+        case dict() if data and all(isinstance(p, Tensor | np.ndarray) for p in data.values()):
+            return NamedTensorSamples(
+                {n: p if isinstance(p, Tensor) else as_tensor(p, n) for n, p in data.items()}
+            )
+        case str() | PathLike():
+            return pack_samples(Path(data), loading, split)
+        case _ if is_table(data):
+            return table_samples(data)
         case DataLoader():
             return samples_of(data.dataset, {**reading_options(data), **loading})
         case IterableDataset():
@@ -81,8 +102,8 @@ def samples_of(data: object, loading: dict[str, Any]) -> IndexedSamples:
         case _ if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             return DatasetSamples(data, loading)  # type: ignore[arg-type]
     raise UserError(
-        f"data is of type {type(data).__name__}: give tensors, a tuple of tensors, or a data set "
-        "with __len__ and __getitem__"
+        f"data is of type {type(data).__name__}: give tensors or arrays, a tuple of them, a folder "
+        "of `phalanx data pack`, or a data set with __len__ and __getitem__"
     )
 
 

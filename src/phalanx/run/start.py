@@ -69,8 +69,9 @@ def start(
     model: any module; frozen and unused parameters are fine.
     optimizer: any, of its parameters; or several by name, each of parameters of its own
         (`run.backward(loss, optimizer=name)`), all of which step at the end of a global batch.
-    data: tensors, a tuple of tensors, a map-style `Dataset`, or a `DataLoader` of one, which brings
-        its batch size and reading with it.
+    data: tensors or NumPy arrays, a tuple or dictionary of them, an Arrow table, a folder of
+        `phalanx data pack`, a map-style `Dataset`, or a `DataLoader`
+        of one, which brings its batch size and reading with it.
     batch_size: samples of the global batch, over all ranks.
     steps: updates after which the run ends, within the epochs.
     micro_batches: into which every global batch is cut, whatever the number of ranks; each has

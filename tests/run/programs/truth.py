@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,8 @@ from torch.optim import SGD, Adam, AdamW
 from torch.utils.data import Dataset
 
 import phalanx
+from phalanx.data.packed.index import Field
+from phalanx.data.packed.writer import PackWriter
 
 SAMPLES, BATCH = 53, 16  # the last global batch has 5 samples
 STEPS = 50
@@ -192,9 +195,39 @@ def distances_of(positions: Tensor) -> Tensor:
     return (differences.square().sum(3) + torch.eye(5)).sqrt()
 
 
+def packed() -> nn.Module:
+    """Two inputs and a quantity from a pack, read ahead by a thread."""
+    fields = [Field(name=name, dtype="float64", shape=shape) for name, shape in PARTS.items()]
+    rows = {name: torch.randn(SAMPLES, *shape).numpy() for name, shape in PARTS.items()}
+    model = nn.Linear(6, 1)
+    optimizer = SGD(model.parameters(), lr=0.05)
+    with TemporaryDirectory() as folder:
+        for split in ("train", "validation"):
+            with PackWriter(Path(folder, split), layout="npy", fields=fields) as writer:
+                writer.add_rows(rows)
+        run = phalanx.start(
+            model, optimizer, folder, batch_size=BATCH, epochs=13, steps=STEPS,
+            loading={"num_workers": 1},
+        )  # fmt: skip
+        for batch in run:
+            run.backward(squared_error(run.model, batch.data))
+            if batch.ends_epoch:
+                score = run.evaluate(squared_error, folder)
+    model.register_buffer("scores", torch.tensor([score]))
+    return model
+
+
+PARTS = {"places": [2, 2], "charges": [2], "targets": []}
+
+
+def squared_error(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
+    features = torch.cat([batch["places"].flatten(1), batch["charges"]], 1)
+    return F.mse_loss(model(features).squeeze(1), batch["targets"])
+
+
 CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
-    "adversaries": adversaries,
+    "adversaries": adversaries, "packed": packed,
 }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from phalanx.data.packing.array_origins import NAMES, idx_files, read_idx_folder, read_known
 from phalanx.data.packing.csv_file import read_csv
+from phalanx.data.packing.function import FunctionSamples, is_function
 from phalanx.data.packing.hdf5_file import Hdf5File
 from phalanx.data.packing.image_folder import ImageFolder, has_images
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItems, reported
@@ -21,7 +22,7 @@ _KIND_OF_ENDING: dict[str, Kind] = {
     ".tar": "tar",
 }
 
-WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar")
+WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar", "function")
 WITH_PARTS: tuple[Kind, ...] = ("csv", "parquet", "hdf5", "tar")
 
 
@@ -31,6 +32,9 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
     Raises: UserError when there is nothing, it is of no kind that is known, or is damaged.
     """
     path = Path(source)
+    if options.kind == "function" or (options.kind is None and is_function(source)):
+        _refuse_unused("function", options)
+        return FunctionSamples(source, options)
     if source in NAMES and options.kind is None and not path.exists():
         _refuse_unused(source, options)
         return read_known(source)
@@ -56,6 +60,8 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
             return Hdf5File(_file(path, kind), options)
         case "tar":
             return _named_rest(path, kind, TarFiles(_files(path, kind), options))
+        case "function":
+            raise AssertionError("opened above")
 
 
 def _refuse_unused(kind: str, options: OriginOptions) -> None:
@@ -64,7 +70,8 @@ def _refuse_unused(kind: str, options: OriginOptions) -> None:
         option = "--size" if options.size else "--decode"
         raise UserError(f"{option} is of images in folders, Parquet and tar, not of {kind}")
     if kind not in (*WITH_PARTS, "idx") and options.classes is not None:
-        raise UserError(f"--classes {options.classes}: the classes of {kind} are known")
+        why = "are known" if kind != "function" else "are what its targets say"
+        raise UserError(f"--classes {options.classes}: the classes of {kind} {why}")
     if kind not in WITH_PARTS and (options.inputs or options.target):
         option = f"--inputs {options.inputs[0]}" if options.inputs else f"--target {options.target}"
         raise UserError(f"{option}: {kind} has no columns or parts to choose from")

@@ -17,7 +17,7 @@ from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.records.configuration import check_at_least
 
 Numbers = NDArray[np.int64]
-Kind = Literal["images", "idx", "csv", "parquet", "hdf5", "tar"]
+Kind = Literal["images", "idx", "csv", "parquet", "hdf5", "tar", "function"]
 
 
 class Origin(ABC):

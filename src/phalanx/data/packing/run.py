@@ -131,7 +131,7 @@ def _pack_split(
     with PackWriter(
         folder,
         **msgspec.structs.asdict(request.arguments),
-        measure=["inputs"] if folder.name == "train" else [],
+        measure=_measured(request.arguments.fields) if folder.name == "train" else [],
     ) as writer:
         on_progress(folder.name, writer.num_samples, len(numbers))
         for part in _pieces(numbers[writer.num_samples :], request.arguments.fields):
@@ -144,6 +144,10 @@ def _pack_split(
                 writer.add_rows(samples)
             on_progress(folder.name, writer.num_samples, len(numbers))
     return read_index(folder)
+
+
+def _measured(fields: list[Field]) -> list[str]:
+    return [field.name for field in fields if field.name != "targets"]
 
 
 def _pieces(numbers: Numbers, fields: list[Field]) -> Iterator[Numbers]:
@@ -264,22 +268,24 @@ def _shuffled(chunks: Sequence[range], random: np.random.Generator) -> Numbers:
 def check_finite(samples: Rows | list[Sample], numbers: Numbers, source: str) -> None:
     """numbers: of the samples in their source, for the message.
 
-    Raises: UserError naming the first sample whose inputs hold NaN or infinity.
+    Raises: UserError naming the first sample with a field that holds NaN or infinity.
     """
-    if isinstance(samples, list):
-        is_finite = [_is_finite(sample["inputs"]) for sample in samples]
-        row = next((i for i, finite in enumerate(is_finite) if not finite), None)
-    else:
-        row = _first_row(samples["inputs"])
-    if row is not None:
-        raise UserError(
-            f"{source}: the inputs of sample {numbers[row]}, counted from 0, are not all finite "
-            "numbers\nmend that sample, or leave it out"
-        )
+    names = samples[0] if isinstance(samples, list) else samples
+    for name in names:
+        if isinstance(samples, list):
+            is_finite = [_is_finite(sample[name]) for sample in samples]
+            row = next((i for i, finite in enumerate(is_finite) if not finite), None)
+        else:
+            row = _first_row(samples[name])
+        if row is not None:
+            raise UserError(
+                f"{source}: the {name} of sample {numbers[row]}, counted from 0, are not all "
+                "finite numbers\nmend that sample, or leave it out"
+            )
 
 
 def _is_finite(part: NDArray[Any] | bytes) -> bool:
-    if isinstance(part, bytes) or part.dtype.kind != "f":
+    if isinstance(part, bytes) or part.dtype.kind not in "fc":
         return True
     return bool(np.isfinite(part).all())
 

@@ -1,0 +1,183 @@
+"""Samples of packs, of NumPy arrays and of Arrow tables, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from phalanx.data.packed.index_file import has_index, splits_of
+from phalanx.data.packed.pack import Pack
+from phalanx.data.reading.prefetch import prefetched
+from phalanx.errors import UserError
+
+Parts = Mapping[str, Any]
+
+INPUTS, TARGETS = "inputs", "targets"
+
+
+def as_batch(parts: Parts) -> Any:
+    """Return parts by name as a batch: (inputs, targets) where these are its names, the only part,
+    or a dictionary."""
+    if parts.keys() == {INPUTS, TARGETS}:
+        return parts[INPUTS], parts[TARGETS]
+    return next(iter(parts.values())) if len(parts) == 1 else dict(parts)
+
+
+class NamedTensorSamples:
+    """Rows of tensors that have names. A batch is as `as_batch` says."""
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        lengths = {name: len(tensor) for name, tensor in tensors.items()}
+        if len({*lengths.values()}) != 1:
+            listed = ", ".join(f"{name} {length}" for name, length in lengths.items())
+            raise UserError(f"data: the parts have different lengths: {listed or 'there are none'}")
+        self._tensors = dict(tensors)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._tensors.values())))
+
+    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+        """Yield the samples of each of `indices`."""
+        for chosen in indices:
+            yield as_batch({n: part.index_select(0, chosen) for n, part in self._tensors.items()})
+
+
+LOADING = ("num_workers", "prefetch_factor", "collate_fn")
+
+
+class PackSamples:
+    """Samples of one split of a pack, checked as they are read, in the dtypes of its fields.
+
+    Images that were packed as files are decoded, uint8 of (channels, height, width).
+    """
+
+    def __init__(self, folder: Path, loading: Mapping[str, Any]) -> None:
+        """loading: num_workers, threads that read ahead (0: none); prefetch_factor, batches that
+        each reads ahead (2); collate_fn, a function of a list of samples, each as `as_batch` says,
+        for samples that differ in shape.
+
+        Raises: UserError when the pack is none, is damaged, or its samples make no batch.
+        """
+        if unknown := [name for name in loading if name not in LOADING]:
+            raise UserError(
+                f"loading={{{unknown[0]!r}: …}}: a pack is read by {', '.join(LOADING)} alone"
+            )
+        self._pack, self._collate = Pack(folder), loading.get("collate_fn")
+        self._num_workers = loading.get("num_workers") or 0
+        self._depth = self._num_workers * (loading.get("prefetch_factor") or 2)
+        for field in self._pack.index.fields:
+            if field.shape is None and self._collate is None:
+                raise UserError(
+                    f"{folder}: the samples differ in the shape of {field.name}, and make no "
+                    'batch: pack images with --size, or give loading={"collate_fn": …}, a '
+                    "function of a list of samples"
+                )
+
+    def __len__(self) -> int:
+        return self._pack.num_samples
+
+    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+        """Yield the samples of each of `indices`.
+
+        Raises: DamagedError, a UserError, for samples that are not what was packed.
+        """
+        rows = (chosen.numpy() for chosen in indices)
+        return prefetched(self._read, rows, readers=self._num_workers, depth=max(1, self._depth))
+
+    def _read(self, indices: NDArray[np.int64]) -> Any:
+        if self._collate is None:
+            return read_batch(self._pack, indices)
+        return self._collate(read_list(self._pack, indices))
+
+
+def read_batch(pack: Pack, indices: NDArray[np.int64]) -> Any:
+    """Return samples of a pack as a batch. indices: (n,)."""
+    return as_batch({name: torch.from_numpy(pack.read(name, indices)) for name in pack.fields})
+
+
+def read_list(pack: Pack, indices: NDArray[np.int64]) -> list[Any]:
+    """Return samples of a pack one by one. indices: (n,)."""
+    parts = {name: pack.read_each(name, indices) for name in pack.fields}
+    return [
+        as_batch({name: torch.as_tensor(values[row]) for name, values in parts.items()})
+        for row in range(len(indices))
+    ]
+
+
+def pack_samples(path: Path, loading: Mapping[str, Any], split: str) -> PackSamples:
+    """Return the samples of a pack, or of the split of one that `path` is.
+
+    split: the one that is taken of a pack.
+    Raises: UserError when there is no such pack or split.
+    """
+    if not path.is_dir():
+        raise UserError(
+            f"data={str(path)!r}: there is no such folder; `phalanx data pack` makes one"
+        )
+    splits = splits_of(path)
+    if has_index(path) or not splits:
+        return PackSamples(path, loading)
+    if split not in splits:
+        raise UserError(f"{path} has no samples for {split}, only for {', '.join(splits)}")
+    return PackSamples(path / split, loading)
+
+
+def as_tensor(array: NDArray[Any], name: str = "") -> Tensor:
+    """Return a NumPy array as a tensor, of the same memory where that can be.
+
+    Raises: UserError when PyTorch has no dtype for it.
+    """
+    what = f"data: {name or 'an array'}"
+    if not array.ndim:
+        raise UserError(f"{what} is a single number: its rows are the samples")
+    try:
+        native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+        return torch.from_numpy(native if native.flags.writeable else native.copy())
+    except TypeError as error:
+        raise UserError(f"{what} is of {array.dtype}, which no tensor holds") from error
+
+
+def is_table(data: object) -> bool:
+    """Return whether `data` is a table of Arrow; pyarrow is not loaded for it."""
+    kind = type(data)
+    return kind.__module__.startswith("pyarrow") and kind.__name__ in ("Table", "RecordBatch")
+
+
+def table_samples(table: Any) -> NamedTensorSamples:
+    """Return the rows of an Arrow table, each column a part: numbers, or lists of equal length.
+
+    Raises: UserError naming the column that is no tensor.
+    """
+    return NamedTensorSamples(
+        {name: _column(table.column(name), name) for name in table.column_names}
+    )
+
+
+def _column(column: Any, name: str) -> Tensor:
+    import pyarrow as pa
+    from pyarrow import compute
+
+    what = f"column {name!r} of the table"
+    chunk = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(chunk.type, pa.FixedShapeTensorType):
+        return as_tensor(chunk.to_numpy_ndarray(), what)
+    shape = [len(chunk)]
+    while pa.types.is_nested(chunk.type) and hasattr(chunk, "value_lengths"):
+        lengths = {*compute.list_value_length(chunk).to_pylist()}
+        if len(lengths) > 1 or None in lengths:
+            raise UserError(f"data: {what} has lists of differing lengths: {_some(lengths)}")
+        shape.append(lengths.pop() if lengths else 0)
+        chunk = chunk.flatten()
+    if chunk.null_count:
+        raise UserError(f"data: {what} has {chunk.null_count} places without a value")
+    return as_tensor(chunk.to_numpy(zero_copy_only=False).reshape(shape), what)
+
+
+def _some(lengths: set[int | None]) -> str:
+    return ", ".join(str(length or 0) for length in list(lengths)[:4])

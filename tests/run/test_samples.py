@@ -1,0 +1,133 @@
+"""Samples of arrays, tables and packs, as batches of tensors."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+
+import phalanx
+from phalanx.data.packed.index import Field
+from phalanx.data.packed.writer import PackWriter
+from phalanx.errors import UserError
+from phalanx.run.batch import MicroBatch
+from phalanx.run.samples import samples_of
+from tests.data.packs import alter, make_pack, number_of, rows
+
+INPUTS, TARGETS = np.arange(24.0).reshape(6, 4), np.arange(6)
+CHOSEN = torch.tensor([4, 0, 5])
+
+
+def first_batch(data: object, **loading: Any) -> Any:
+    (batch,) = samples_of(data, loading).batches([CHOSEN])
+    return batch
+
+
+def test_numpy_arrays() -> None:
+    assert torch.equal(first_batch(INPUTS), torch.from_numpy(INPUTS)[CHOSEN])
+    inputs, targets = first_batch((INPUTS.astype(">f4"), torch.from_numpy(TARGETS)))
+    assert (inputs.dtype, targets.tolist()) == (torch.float32, [4, 0, 5])
+    batch = first_batch({"x": INPUTS, "y": TARGETS[::-1]})
+    assert (batch["x"].shape, batch["y"].tolist()) == ((3, 4), [1, 5, 0])
+    inputs, targets = first_batch({"targets": TARGETS, "inputs": INPUTS})
+    assert (inputs.shape, targets.shape) == ((3, 4), (3,))
+    with pytest.raises(UserError, match="different lengths: x 6, y 5"):
+        samples_of({"x": INPUTS, "y": TARGETS[1:]}, {})
+    with pytest.raises(UserError, match="data: names is of <U1, which no tensor holds"):
+        samples_of({"names": np.array(["a", "b"])}, {})
+    with pytest.raises(UserError, match="is a single number"):
+        samples_of(np.array(3.0), {})
+
+
+def test_arrow_tables() -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"x": INPUTS.tolist(), "y": TARGETS, "z": TARGETS % 2 == 0, "n": ["a"] * 6})
+    batch = first_batch(table.select(["x", "y", "z"]))
+    assert torch.equal(batch["x"], torch.from_numpy(INPUTS)[CHOSEN])
+    assert (batch["y"].tolist(), batch["z"].tolist()) == ([4, 0, 5], [True, True, False])
+    assert first_batch(table.select(["y"]).to_batches()[0]).tolist() == [4, 0, 5]
+    inputs, _ = first_batch(table.select(["x", "y"]).rename_columns(["inputs", "targets"]))
+    assert inputs.shape == (3, 4)
+    assert len(samples_of(table.select(["x"]).slice(2, 3), {})) == 3
+    with pytest.raises(UserError, match="column 'n' of the table is of object"):
+        samples_of(table, {})
+    with pytest.raises(UserError, match="'x' of the table has lists of differing lengths: 1, 2"):
+        samples_of(pa.table({"x": [[1], [2, 3]]}), {})
+    with pytest.raises(UserError, match="'x' of the table has 1 places without a value"):
+        samples_of(pa.table({"x": [1, None]}), {})
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_packs(tmp_path: Path, workers: int) -> None:
+    folder = make_pack(tmp_path / "p")
+    samples = samples_of(str(folder), {"num_workers": workers})
+    order = torch.randperm(77, generator=torch.Generator().manual_seed(0)).split(10)
+    batches = list(samples.batches(order))
+    assert [number_of(inputs) for inputs, _ in batches] == [chosen.tolist() for chosen in order]
+    expected = torch.from_numpy(rows(77)[1])
+    assert all(torch.equal(t, expected[c]) for c, (_, t) in zip(order, batches, strict=True))
+    assert len(samples_of(folder, {}, "validation")) == 20
+    assert len(samples_of(folder / "validation", {})) == 20
+
+
+def test_packs_that_are_refused(tmp_path: Path) -> None:
+    folder = make_pack(tmp_path / "p")
+    with pytest.raises(UserError, match="there is no such folder; `phalanx data pack` makes one"):
+        samples_of("nowhere", {})
+    with pytest.raises(UserError, match=r"is no pack: it has no index\.json"):
+        samples_of(tmp_path, {})
+    with pytest.raises(
+        UserError, match=r"loading=.'pin_memory': …}: a pack is read by num_workers"
+    ):
+        samples_of(folder, {"pin_memory": True})
+    alter(folder, 13)
+    with pytest.raises(UserError, match=r"shard-00001\.inputs\.npy.*is not what was packed"):
+        list(samples_of(folder, {}).batches([torch.arange(20)]))
+    (folder / "validation" / "index.json").unlink()
+    with pytest.raises(UserError, match="has no samples for validation, only for train"):
+        samples_of(folder, {}, "validation")
+
+
+def test_samples_that_differ_in_shape_are_collated_by_the_program(tmp_path: Path) -> None:
+    fields = [
+        Field(name="places", dtype="float32", shape=None),
+        Field(name="targets", dtype="float32", shape=[]),
+    ]
+    with PackWriter(tmp_path / "p", layout="tar", fields=fields) as writer:
+        for number in range(6):
+            places = np.full((number + 1, 3), number, np.float32)
+            writer.add({"places": places, "targets": np.float32(number)[...]})
+    with pytest.raises(UserError, match="differ in the shape of places, and make no batch"):
+        samples_of(tmp_path / "p", {})
+    places, targets = first_batch(tmp_path / "p", collate_fn=padded)
+    assert (places.shape, targets.tolist()) == ((3, 6, 3), [4, 0, 5])
+
+
+def padded(samples: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
+    places = nn.utils.rnn.pad_sequence([s["places"] for s in samples], batch_first=True)
+    return places, torch.stack([s["targets"] for s in samples])
+
+
+def test_parts_of_a_dictionary() -> None:
+    def batch(data: object) -> MicroBatch:
+        return MicroBatch(data, 3, 0, 0, 0, True, True)
+
+    named = batch({"x": 1, "z": 2, "targets": 3})
+    assert (named.inputs, named.targets) == ({"x": 1, "z": 2}, 3)
+    assert batch({"inputs": 1, "mask": 2, "targets": 3}).inputs == 1
+
+
+def test_a_run_from_a_pack(tmp_path: Path) -> None:
+    folder = make_pack(tmp_path / "p", dtype="float32")
+    model = nn.Linear(16, 3)
+    seen: list[int] = []
+    with phalanx.start(model, SGD(model.parameters(), lr=0.1), folder, batch_size=32) as run:
+        for batch in run:
+            logits = run.model(batch.inputs.flatten(1))
+            run.backward(nn.functional.cross_entropy(logits, batch.targets))
+            seen += number_of(batch.inputs)
+        assert run.evaluate(lambda _, batch: float(len(batch[0])), folder, reduction="sum") == 20
+    assert sorted(seen) == list(range(77))
