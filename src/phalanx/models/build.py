@@ -10,29 +10,40 @@ from torch import nn
 from phalanx.models.cnn import CNN
 from phalanx.models.gpt import GPT
 from phalanx.models.mlp import MLP
-from phalanx.models.options import MNIST_SHAPE, DataShape, ModelName, ModelOptions, completed
+from phalanx.models.options import (
+    MNIST_SHAPE,
+    DataShape,
+    ModelOptions,
+    completed,
+    is_own_model,
+)
+from phalanx.models.own_model import build_own_model
 from phalanx.models.resnet import ResNet
 from phalanx.models.rnn import RNN
 
 
 def build_model(
-    name: ModelName,
+    name: str,
     *,
     seed: int,
     dtype: torch.dtype = torch.float32,
     options: ModelOptions | None = None,
     shape: DataShape = MNIST_SHAPE,
 ) -> nn.Module:
-    """A new model whose initial weights depend on `seed` and each parameter's name alone.
+    """A new model whose initial weights depend on `seed` and each parameter's name alone; of the
+    user's own, on `seed` and what the function that `name` names does.
 
-    Raises: UserError when `options` do not fit the model.
+    Raises: UserError when `options` do not fit the model, or that function fails.
     """
+    if is_own_model(name):
+        known = options or ModelOptions()
+        return build_own_model(name, seed=seed, dtype=dtype, options=known, shape=shape)
     model = _make(name, completed(name, options or ModelOptions()), shape).to(dtype)
     initialize(model, seed)
     return model
 
 
-def _make(name: ModelName, options: ModelOptions, shape: DataShape) -> nn.Module:
+def _make(name: str, options: ModelOptions, shape: DataShape) -> nn.Module:
     match name:
         case "mlp":
             assert options.width is not None, "completed"
@@ -50,6 +61,8 @@ def _make(name: ModelName, options: ModelOptions, shape: DataShape) -> nn.Module
             assert options.width is not None, "completed"
             assert options.layers is not None, "completed"
             return ResNet(width=options.width, layers=options.layers, shape=shape)
+        case _:
+            raise KeyError(name)
 
 
 def initialize(model: nn.Module, seed: int) -> None:

@@ -7,8 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from phalanx.errors import UserError
+from phalanx.models.user_function import FunctionName
 
 ModelName = Literal["mlp", "cnn", "rnn", "gpt", "resnet"]
+"""The built-in models; any other is `file.py:function`, a function of the user's that makes it."""
+
+
+def is_own_model(name: str) -> bool:
+    """Return whether `name` is that of a function of the user's."""
+    return ":" in name
+
+
+def model_label(name: str) -> str:
+    """Return the name of a model in records and checkpoints, without folders."""
+    return FunctionName.parse("--model", name).label if is_own_model(name) else name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +45,15 @@ class DataShape:
 
 MNIST_SHAPE = DataShape()
 
+
+@dataclass(frozen=True, kw_only=True)
+class OwnModel:
+    """Facts of a user's model, found before ranks start."""
+
+    tensors: Mapping[str, tuple[int, ...]]
+    """Shapes of parameters and buffers by name."""
+
+
 RESNET_STAGES = 3
 
 
@@ -51,7 +72,7 @@ class ModelOptions:
     """Attention heads of the GPT."""
 
 
-_DEFAULTS: Mapping[ModelName, ModelOptions] = {
+_DEFAULTS: Mapping[str, ModelOptions] = {
     "mlp": ModelOptions(width=256),
     "cnn": ModelOptions(),
     "rnn": ModelOptions(),
@@ -60,11 +81,21 @@ _DEFAULTS: Mapping[ModelName, ModelOptions] = {
 }
 
 
-def completed(name: ModelName, options: ModelOptions) -> ModelOptions:
-    """`options` with the model's defaults filled in.
+def completed(name: str, options: ModelOptions) -> ModelOptions:
+    """`options` with the model's defaults filled in; those of the user's own have none.
 
-    Raises: UserError when the model has no such option, or sizes do not fit each other.
+    Raises: UserError when there is no such model, it has no such option, or sizes do not fit each
+            other.
     """
+    if is_own_model(name):
+        FunctionName.parse("--model", name)
+        return options
+    if name not in _DEFAULTS:
+        known = ", ".join(f'"{known}"' for known in get_args(ModelName))
+        raise UserError(
+            f'Invalid value "{name}" for --model. Choose from: {known}, or name a function that '
+            "makes yours: file.py:function."
+        )
     defaults = _DEFAULTS[name]
     for option in ("width", "layers", "heads"):
         value, default = getattr(options, option), getattr(defaults, option)
@@ -81,8 +112,10 @@ def completed(name: ModelName, options: ModelOptions) -> ModelOptions:
     return chosen
 
 
-def check_data(name: ModelName, shape: DataShape) -> None:
-    """Raise UserError when the model cannot read this kind of data."""
+def check_data(name: str, shape: DataShape) -> None:
+    """Raise UserError when the model cannot read this kind of data; not known of the user's own."""
+    if is_own_model(name):
+        return
     if (name == "gpt") != shape.is_text:
         fitting = [n for n in get_args(ModelName) if (n == "gpt") == shape.is_text]
         kind = "text" if shape.is_text else "images"
@@ -103,7 +136,7 @@ def check_data(name: ModelName, shape: DataShape) -> None:
         )
 
 
-def stage_layers(name: ModelName, options: ModelOptions) -> tuple[str, ...]:
+def stage_layers(name: str, options: ModelOptions) -> tuple[str, ...]:
     """The layers between which a pipeline may cut, in the order of the forward pass: names of the
     model's children that hold parameters. Empty where the model is not a chain of layers.
 
@@ -121,7 +154,7 @@ def stage_layers(name: ModelName, options: ModelOptions) -> tuple[str, ...]:
     return ()
 
 
-def tensor_splits(name: ModelName, options: ModelOptions) -> Mapping[str, int]:
+def tensor_splits(name: str, options: ModelOptions) -> Mapping[str, int]:
     """Return the sizes that tensor parallelism divides among its ranks, by option; empty where the
     model has no tensor parallelism.
 

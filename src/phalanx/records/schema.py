@@ -180,7 +180,7 @@ class EpochEvent(Event, frozen=True, kw_only=True, tag="epoch"):
     train_s: float
     samples: int
     loss_sum: float
-    correct: int
+    correct: int | None  # None where the loss asks for no classes
     communicated_bytes: int  # gradient bytes passed to all-reduce by this rank
     sent_bytes: int | None = None  # counted; None where not counted
     received_bytes: int | None = None
@@ -211,7 +211,7 @@ class EvaluationEvent(Event, frozen=True, kw_only=True, tag="evaluation"):
     evaluation_s: float
     samples: int
     loss_sum: float
-    correct: int
+    correct: int | None  # None where the loss asks for no classes
 
 
 class TrainingEvaluationEvent(Event, frozen=True, kw_only=True, tag="training evaluation"):
@@ -221,7 +221,7 @@ class TrainingEvaluationEvent(Event, frozen=True, kw_only=True, tag="training ev
     evaluation_s: float
     samples: int
     loss_sum: float
-    correct: int
+    correct: int | None  # None where the loss asks for no classes
 
 
 class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
@@ -233,9 +233,9 @@ class SummaryEvent(Event, frozen=True, kw_only=True, tag="summary"):
     images_per_s: float
     communication_share: float  # exposed communication ÷ training time, mean over ranks
     train_loss: float
-    train_accuracy: float
+    train_accuracy: float | None
     validation_loss: float
-    validation_accuracy: float
+    validation_accuracy: float | None
     damaged: int = 0  # training samples left out
     skipped: int = 0  # steps, of the rank that skipped most
 

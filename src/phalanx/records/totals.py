@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
@@ -18,6 +19,7 @@ class RankTotals:
     samples: float
     loss_sum: float
     correct: float
+    """NaN where the loss asks for no classes; `validation_correct` too."""
     targets: float
     validation_targets: float
     validation_loss_sum: float
@@ -54,11 +56,22 @@ def summarize(
         images_per_s=samples / epoch_s,
         communication_share=sum(shares) / len(shares),
         train_loss=mean_loss(sum(rank.loss_sum for rank in ranks), targets),
-        train_accuracy=sum(rank.correct for rank in ranks) / max(1, targets),
+        train_accuracy=_known(sum(rank.correct for rank in ranks) / max(1, targets)),
         validation_loss=mean_loss(
             sum(rank.validation_loss_sum for rank in ranks), validation_targets
         ),
-        validation_accuracy=sum(rank.validation_correct for rank in ranks) / validation_targets,
+        validation_accuracy=_known(
+            sum(rank.validation_correct for rank in ranks) / validation_targets
+        ),
         damaged=round(sum(rank.damaged for rank in ranks)),
         skipped=round(max(rank.skipped for rank in ranks)),
     )
+
+
+def counted(correct: int | None) -> float:
+    """Return correct predictions as a value of `RankTotals`."""
+    return math.nan if correct is None else correct
+
+
+def _known(ratio: float) -> float | None:
+    return None if math.isnan(ratio) else ratio

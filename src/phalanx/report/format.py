@@ -94,6 +94,11 @@ def sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
 
 
+def capitals(label: str) -> str:
+    """Return the label of a model in capitals; `file.py:function` stays as it is."""
+    return label if ":" in label else label.upper()
+
+
 def microseconds(value_s: float) -> str:
     """A time for a column of microseconds, with three digits or more: 0.87, 10.6, 1,204."""
     value = value_s * 1e6

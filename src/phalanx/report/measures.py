@@ -242,7 +242,10 @@ def _mean_loss(
 
 
 def _accuracy(events: Sequence[CountingEvent], targets_per_sample: int) -> float | None:
-    return ratio_or_none(sum(e.correct for e in events), _targets(events, targets_per_sample))
+    correct = [event.correct for event in events if event.correct is not None]
+    if len(correct) < len(events):
+        return None
+    return ratio_or_none(sum(correct), _targets(events, targets_per_sample))
 
 
 def _targets(events: Sequence[CountingEvent], targets_per_sample: int) -> int:

@@ -42,6 +42,8 @@ class RankEpoch:
 
     @property
     def train_accuracy(self) -> float | None:
+        if self.event.correct is None:
+            return None
         return ratio_or_none(self.event.correct, self.event.samples * self.targets_per_sample)
 
 

@@ -12,7 +12,7 @@ from phalanx.comm.traffic import TrafficCounter
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
 from phalanx.records.schema import EpochEvent, EvaluationEvent, StepEvent
-from phalanx.records.totals import RankTotals
+from phalanx.records.totals import RankTotals, counted
 from phalanx.scratch.batches import batches, epoch_order, num_batches
 from phalanx.scratch.images import Samples
 from phalanx.scratch.schemes.scheme import Scheme
@@ -114,7 +114,7 @@ def run_epoch(context: LoopContext, epoch: int) -> RankTotals:
         targets=counts.samples,
         validation_targets=evaluation.samples,
         validation_loss_sum=evaluation.loss_sum,
-        validation_correct=evaluation.correct,
+        validation_correct=counted(evaluation.correct),
     )
 
 

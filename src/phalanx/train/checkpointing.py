@@ -9,7 +9,7 @@ from phalanx import __version__
 from phalanx.checkpoints.load import agreed_manifest
 from phalanx.checkpoints.manifest import Manifest
 from phalanx.data.sources.source import Source
-from phalanx.models.options import completed
+from phalanx.models.options import completed, model_label
 from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import differences, recipe_of, restarts_schedule
@@ -52,7 +52,7 @@ def manifest_of(config: TrainConfig, source: Source, start: StartingPoint, size:
     options = completed(config.model, config.model_options)
     return Manifest(
         phalanx=__version__,
-        model=config.model,
+        model=model_label(config.model),
         dtype=config.dtype,
         optimizer=config.optimizer,
         dataset=source.name,

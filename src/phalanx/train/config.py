@@ -14,6 +14,7 @@ from typing import Any
 
 from phalanx.errors import UserError
 from phalanx.models.options import completed
+from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
@@ -113,6 +114,13 @@ class TrainConfig(
 
     def __post_init__(self) -> None:
         completed(self.model, self.model_options)
+        if self.loss is not None:
+            FunctionName.parse("--loss", self.loss)
+            if self.label_smoothing:
+                raise UserError(
+                    f"--label-smoothing {self.label_smoothing:g} is for the built-in cross "
+                    f"entropy, not for --loss {self.loss}: leave one of them out"
+                )
         if self.autocast != "none" and self.dtype != "float32":
             raise UserError(
                 f"--autocast {self.autocast} takes the place of float32 where that is safe, and "

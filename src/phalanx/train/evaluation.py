@@ -64,8 +64,9 @@ def evaluate_on_training_data(
 
 
 @torch.no_grad()
-def _counts(strategy: Strategy, batches: Iterable[LoadedBatch]) -> tuple[int, float, int]:
-    """Return samples, sum of the losses and correct predictions that this rank counts."""
+def _counts(strategy: Strategy, batches: Iterable[LoadedBatch]) -> tuple[int, float, int | None]:
+    """Return samples, sum of the losses and correct predictions that this rank counts; None where
+    the loss asks for no classes."""
     samples, loss_sum, correct = 0, 0.0, 0
     if strategy.role == "worker":
         strategy.model.eval()
@@ -77,4 +78,4 @@ def _counts(strategy: Strategy, batches: Iterable[LoadedBatch]) -> tuple[int, fl
                 if loss.counts_correct:
                     correct += num_correct(outputs, batch.targets)
         strategy.model.train()
-    return samples, loss_sum, correct
+    return samples, loss_sum, correct if strategy.loss.counts_correct else None

@@ -14,7 +14,7 @@ from phalanx.records.divergence import recorded_loss
 from phalanx.records.files import EventWriter
 from phalanx.records.processor_time import ProcessorTime
 from phalanx.records.schema import ActionEvent, EpochEvent, MemoryEvent, NoticeEvent, SkippedEvent
-from phalanx.records.totals import RankTotals
+from phalanx.records.totals import RankTotals, counted
 from phalanx.train.accuracy import CorrectCounter
 from phalanx.train.evaluation import evaluate
 from phalanx.train.memory import resident_bytes
@@ -86,7 +86,7 @@ def run_epoch(context: TrainingContext, epoch: int) -> RankTotals:
             train_s=ended - began,
             samples=counts.samples,
             loss_sum=counts.loss_sum,
-            correct=counts.correct.total(),
+            correct=counts.correct.total() if strategy.loss.counts_correct else None,
             communicated_bytes=strategy.communicated_bytes - communicated_before,
             sent_bytes=sent,
             received_bytes=received,
@@ -104,11 +104,11 @@ def run_epoch(context: TrainingContext, epoch: int) -> RankTotals:
         communication_s=counts.communication_s,
         samples=counts.samples,
         loss_sum=counts.loss_sum,
-        correct=counts.correct.total(),
+        correct=counted(counts.correct.total() if strategy.loss.counts_correct else None),
         targets=counts.samples * context.source.shape.targets_per_sample,
         validation_targets=evaluation.samples * context.source.shape.targets_per_sample,
         validation_loss_sum=evaluation.loss_sum,
-        validation_correct=evaluation.correct,
+        validation_correct=counted(evaluation.correct),
         steps=counts.steps,
         damaged=counts.damaged,
         skipped=counts.skipped,

@@ -14,7 +14,7 @@ def epoch_line(summary: SummaryEvent, config: TrainConfig) -> str:
         f"epoch {summary.epoch + 1}/{config.epochs}"
         f"  loss {loss_text(summary.train_loss)}"
         f"  validation {loss_text(summary.validation_loss)}"
-        f"  {accuracy_words(config)} {summary.validation_accuracy:.2%}"
+        f"{accuracy_text(summary.validation_accuracy, config)}"
         f"  {summary.images_per_s:,.0f} {samples_word(config)}/s"
         f"{communication_words(config, summary.communication_share)}"
         f"  {summary.epoch_s:.2f} s"
@@ -45,6 +45,11 @@ def _skipped(summary: SummaryEvent) -> str:
 def samples_word(config: TrainConfig) -> str:
     """Return the word for samples: images, or samples (of text, windows of characters)."""
     return "samples" if config.dataset == "text" or config.data else "images"
+
+
+def accuracy_text(accuracy: float | None, config: TrainConfig) -> str:
+    """Return the accuracy with its word; nothing where the loss asks for no classes."""
+    return "" if accuracy is None else f"  {accuracy_words(config)} {accuracy:.2%}"
 
 
 def accuracy_words(config: TrainConfig) -> str:

@@ -15,7 +15,7 @@ from phalanx.records.schema import (
     SummaryEvent,
 )
 from phalanx.train.config import TrainConfig
-from phalanx.train.metrics import accuracy_words, communication_words, epoch_line, samples_word
+from phalanx.train.metrics import accuracy_text, communication_words, epoch_line, samples_word
 
 
 class TrainingProgress:
@@ -64,7 +64,7 @@ class TrainingProgress:
         communication_s = sum(step.communication_s for step in self._steps)
         return (
             f"epoch {self._steps[-1].epoch + 1}/{self._config.epochs} {bar(samples / all_samples)}"
-            f"{self._loss(self._started)}{self._last_accuracy()}"
+            f"{self._loss(self._started)}{accuracy_text(self._accuracy, self._config)}"
             f"  {samples / seconds:,.0f} {samples_word(self._config)}/s"
             f"{communication_words(self._config, communication_s / seconds)}"
         )
@@ -74,11 +74,6 @@ class TrainingProgress:
         if not targets:
             return ""
         return f"  loss {loss_text(mean_loss(sum(s.loss_sum for s in self._steps), targets))}"
-
-    def _last_accuracy(self) -> str:
-        if self._accuracy is None:
-            return ""
-        return f"  {accuracy_words(self._config)} {self._accuracy:.2%}"
 
 
 def step_s(step: StepEvent) -> float:

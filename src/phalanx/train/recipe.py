@@ -10,6 +10,8 @@ from dataclasses import fields
 
 from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.data.sources.pack_description import describe
+from phalanx.models.options import model_label
+from phalanx.models.user_function import FunctionName
 from phalanx.train.config import TrainConfig
 from phalanx.train.optimizer_options import OptimizerOptions
 from phalanx.train.option_groups import option
@@ -29,7 +31,9 @@ def recipe_of(config: TrainConfig) -> dict[str, Value]:
     fingerprint = describe(config.data).fingerprint if config.data is not None else ""
     learning = [field.name for field in fields(OptimizerOptions) if field.name != "optimizer"]
     names = (*learning, *_OF_THE_DATA, *_OTHERS)
-    return {name: _plain(getattr(config, name)) for name in names} | {"data": fingerprint}
+    loss = None if config.loss is None else FunctionName.parse("--loss", config.loss).label
+    recipe = {name: _plain(getattr(config, name)) for name in names}
+    return recipe | {"data": fingerprint, "loss": loss}
 
 
 def differences(manifest: Manifest, config: TrainConfig) -> dict[str, str]:
@@ -40,6 +44,7 @@ def differences(manifest: Manifest, config: TrainConfig) -> dict[str, str]:
     assert config.ranks is not None, "complete() comes first"
     recipe = recipe_of(config)
     pairs: dict[str, tuple[Value, Value]] = {
+        "model": (manifest.model, model_label(config.model)),
         "dataset": (manifest.dataset, config.data_name),
         "seed": (manifest.seed, config.seed),
         "global_batch_size": (

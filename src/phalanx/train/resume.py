@@ -9,15 +9,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from safetensors import safe_open
+
 from phalanx.checkpoints.find import FoundCheckpoint
-from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.manifest import MODEL_FILE, Manifest
 from phalanx.errors import UserError
-from phalanx.models.options import completed
+from phalanx.models.options import completed, is_own_model
 from phalanx.train.config import TrainConfig
 from phalanx.train.recipe import SCHEDULE, differences, restarts_schedule
 
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
 """What decides which samples are left of an epoch."""
+
+MAX_TENSORS = 3
+"""Differing tensors that an error names."""
+
+Shape = tuple[int, ...]
 
 
 class RunIsFinishedError(UserError):
@@ -28,14 +35,18 @@ class RunIsFinishedError(UserError):
         self.checkpoint = checkpoint
 
 
-def check_resumable(found: FoundCheckpoint, config: TrainConfig) -> bool:
+def check_resumable(
+    found: FoundCheckpoint, config: TrainConfig, tensors: Mapping[str, Shape] | None = None
+) -> bool:
     """Return whether the run resumes by the very recipe of the checkpoint.
 
-    config: complete.
+    config: complete. tensors: shapes of a model of the user's, by name.
     Raises: UserError when the checkpoint is of another model, or of other data or another recipe
             and the options do not allow it; RunIsFinishedError when no epoch is left to do.
     """
     manifest, path = found.manifest, found.path
+    if tensors is not None:
+        _check_tensors(path, tensors)
     _check_model(manifest, path, config)
     differing = differences(manifest, config)
     if manifest.samples_seen:
@@ -55,14 +66,39 @@ def check_resumable(found: FoundCheckpoint, config: TrainConfig) -> bool:
     return not differing and not restarts
 
 
+def _check_tensors(path: Path, tensors: Mapping[str, Shape]) -> None:
+    """Raise UserError where the checkpoint's parameters and buffers are not those of the user's
+    model, with the first that differ."""
+    with safe_open(path / MODEL_FILE, framework="numpy") as file:
+        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    names = [*tensors, *(name for name in found if name not in tensors)]
+    differing = [name for name in names if found.get(name) != tensors.get(name)]
+    if differing:
+        named = "; ".join(
+            f"{name} {_sizes(found.get(name))} there, {_sizes(tensors.get(name))} here"
+            for name in differing[:MAX_TENSORS]
+        )
+        more = len(differing) - MAX_TENSORS
+        raise UserError(
+            f"checkpoint {path} is of another model: {named}"
+            + (f"; and {more} more" if more > 0 else "")
+            + "\nmake the model that it is of, or resume from another checkpoint"
+        )
+
+
+def _sizes(shape: Shape | None) -> str:
+    return "none" if shape is None else " × ".join(map(str, shape)) or "one number"
+
+
 def _check_model(manifest: Manifest, path: Path, config: TrainConfig) -> None:
     options = vars(completed(config.model, config.model_options))
     pairs: dict[str, tuple[object, object]] = {
-        "model": (manifest.model, config.model),
         "dtype": (manifest.dtype, config.dtype),
         "optimizer": (manifest.optimizer, config.optimizer),
         **{name: (value, options.get(name)) for name, value in manifest.options.items()},
     }
+    if not (is_own_model(config.model) and is_own_model(manifest.model)):
+        pairs = {"model": (manifest.model, config.model), **pairs}
     for name, (has, wanted) in pairs.items():
         if has != wanted:
             raise UserError(

@@ -17,6 +17,7 @@ from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_no
 from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
+from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
 from phalanx.parallel.mesh import AXES, parse_mesh
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
@@ -55,15 +56,28 @@ def complete(
         threads=config.threads or _threads(ranks, launched, nodes),
     )
     validate(config, choice.shape)
+    own = _examine(config, choice.shape)
     _check_writable("--stage", config.stage)
-    config, messages = _resumed(config)
+    config, messages = _resumed(config, own)
     if notices is not None:
         notices += messages
     return config, choice
 
 
-def _resumed(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
-    """Replace `--resume` by the checkpoint itself, and return lines for the user on it."""
+def _examine(config: TrainConfig, shape: DataShape) -> OwnModel | None:
+    """Try what is the user's own, in this process, before ranks are started."""
+    if not (is_own_model(config.model) or config.loss):
+        return None
+    from phalanx.train.own_model import examine  # imports torch
+
+    return examine(config, shape)
+
+
+def _resumed(config: TrainConfig, own: OwnModel | None) -> tuple[TrainConfig, list[str]]:
+    """Replace `--resume` by the checkpoint itself, and return lines for the user on it.
+
+    own: the user's model.
+    """
     messages: list[str] = []
     folder = config.resume
     if folder and folder == config.checkpoint_dir and not readable_folders(folder):
@@ -71,7 +85,8 @@ def _resumed(config: TrainConfig) -> tuple[TrainConfig, list[str]]:
         config = replace(config, resume=None, restart_schedule=False, allow_changes=False)
     found = find_checkpoint(config.resume) if config.resume else None
     if found is not None:
-        changed = "" if check_resumable(found, config) else ", with changed options"
+        tensors = own.tensors if own is not None and is_own_model(config.model) else None
+        changed = "" if check_resumable(found, config, tensors) else ", with changed options"
         messages = [*found.skipped, f"resuming from {found.path}{changed}"]
         config = replace(config, resume=found.path)
     if config.checkpoint_dir:
@@ -146,7 +161,7 @@ def setting_of(config: TrainConfig) -> Setting:
     assert config.threads is not None, "complete() comes first"
     global_batch_size = config.global_batch_size(config.ranks)
     return Setting(
-        model=config.model,
+        model=model_label(config.model),
         dataset=config.data_name,
         strategy=config.strategy,
         ranks=config.ranks,
@@ -188,7 +203,8 @@ def _text(value: object) -> str:
 def new_folder(config: TrainConfig) -> Path:
     """Return a folder name for a run that was given none; it is not made yet."""
     ranks = "" if config.strategy == "sequential" else f"-{config.ranks}"
-    return default_folder("train", f"{config.model}-{config.strategy}{ranks}")
+    model = model_label(config.model).replace(".py:", "-").replace(":", "-")
+    return default_folder("train", f"{model}-{config.strategy}{ranks}")
 
 
 def begin_run(

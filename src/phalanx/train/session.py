@@ -36,6 +36,7 @@ from phalanx.train.make_strategy import make_strategy
 from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
+from phalanx.train.own_model import check_same_model, make_loss
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import begin_run, complete, new_folder, title
@@ -170,6 +171,8 @@ def _prepare(
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     sizes = {"global_batch_size": global_batch_size, "num_train": source.num_train}
     schedule = schedule_of(config, **sizes, start=start.schedule_start)
+    strategy.loss = make_loss(config, model, source.shape)
+    check_same_model(config, model, strategy.group)
     strategy.prepare(model, update_rule(config, schedule.peak))
     if config.resume:
         _resume(config.resume, strategy, source, writer, began_at)

@@ -25,9 +25,14 @@ with 128 a run has too few steps to learn much."""
 class TrainingOptions:
     """Options of the model and of the length of training."""
 
-    model: ModelName = "mlp"
+    model: ModelName | str = "mlp"
     """The network: `mlp` 784-256-128-10, `cnn` two convolutions, `rnn` an LSTM over 28 rows,
-    `resnet` residual blocks, `gpt` a transformer for text."""
+    `resnet` residual blocks, `gpt` a transformer for text; or your own, made by the function that
+    file.py:function names."""
+
+    loss: str | None = None
+    """Your own loss, file.py:function: (outputs, targets) to its mean over the micro-batch.
+    Default: cross entropy."""
 
     width: int | None = None
     """Hidden units of the `mlp` (256), channels of the `resnet` (16), width of the `gpt` (128)."""

@@ -138,5 +138,6 @@ RANK_LOSS = _by_rank(
 )
 RANK_ACCURACY = _by_rank(
     title="Training accuracy, rank by rank",
+    field="train_accuracy",
     draw=lambda rows: _chosen_run(rows, accuracy_axis("train_accuracy", "training accuracy")),
 )

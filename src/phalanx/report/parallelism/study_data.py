@@ -12,6 +12,7 @@ from phalanx.report.collectives.folder import holds_benches, read_benches
 from phalanx.report.collectives.measures import BenchMeasure
 from phalanx.report.comparison import Cell, TrainingWorkload, workload_labels
 from phalanx.report.folder import StudyMeasures, read_folder
+from phalanx.report.format import capitals
 from phalanx.report.measures import SCRATCH_MODEL, RunMeasure
 from phalanx.report.parallelism.rank_details import RunDetail, pipeline_step
 from phalanx.report.schemes import GROUPS, SchemeGroup, communicates_within, group_of
@@ -120,7 +121,7 @@ def make_study_data(
         measures=measures,
         models=tuple(
             ModelData(
-                label=labels[workload].upper(),
+                label=capitals(labels[workload]),
                 cells=tuple(cell for cell in trained if cell.cell.workload == workload),
             )
             for workload in dict.fromkeys(cell.cell.workload for cell in trained)

@@ -31,7 +31,7 @@ from phalanx.report.findings import (
     headline_text,
 )
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.format import joined, percent, ratio, seconds, sentence
+from phalanx.report.format import capitals, joined, percent, ratio, seconds, sentence
 from phalanx.report.schemes import scheme_phrase
 from phalanx.report.statistics import in_pairs, mean_interval
 from phalanx.report.study_content import NOTHING_COMPLETED, topics_of_runs
@@ -44,7 +44,7 @@ def findings(measures: StudyMeasures) -> tuple[Topic, ...]:
     """The topics that the records have something to say about."""
     by_workload = scaling_cells(measures.cells)
     names = workload_labels(by_workload)
-    labelled = [(names[workload].upper(), cells) for workload, cells in by_workload.items()]
+    labelled = [(capitals(names[workload]), cells) for workload, cells in by_workload.items()]
     return told(
         make_topic(
             "Best configuration",
@@ -98,14 +98,14 @@ def headline(measures: StudyMeasures) -> str:
                 faster.append((interval, cell))
     if faster:
         interval, cell = max(faster, key=lambda pair: pair[0].estimate)
-        label = labels[cell.workload].upper()
+        label = capitals(labels[cell.workload])
         text = f"{cell.layout.phrase} trains the {label} {ratio(interval)} as fast as one "
         text += "sequential thread"
     elif known:
         text = "nothing tried here is seen to beat the sequential program with one thread"
     else:
         cell = min(cells, key=lambda cell: cell.epoch_s)
-        label = labels[cell.workload].upper()
+        label = capitals(labels[cell.workload])
         text = f"an epoch of the {label} takes {seconds(cell.epoch_s)}, {cell.layout.phrase}"
     return with_disturbance(headline_text(text), measures.runs)
 

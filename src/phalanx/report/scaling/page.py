@@ -26,7 +26,7 @@ from phalanx.report.content import (
     with_rows,
 )
 from phalanx.report.folder import StudyMeasures
-from phalanx.report.format import percent, seconds
+from phalanx.report.format import capitals, percent, seconds
 from phalanx.report.measures import RunMeasure
 from phalanx.report.published.beside import beside_published
 from phalanx.report.scaling.findings import findings, headline, scaling_cells
@@ -131,7 +131,9 @@ def workload_data(measures: StudyMeasures) -> tuple[WorkloadData, ...]:
         if measure.run and measure.trained:
             runs.setdefault(workload_of(measure.run), []).append(measure)
     labels = workload_labels(runs)
-    return tuple(_workload_data(labels[s].upper(), s, group, measures) for s, group in runs.items())
+    return tuple(
+        _workload_data(capitals(labels[s]), s, group, measures) for s, group in runs.items()
+    )
 
 
 def _workload_data(

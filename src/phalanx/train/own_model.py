@@ -1,0 +1,95 @@
+"""A model or a loss of the user's: tried once before the first step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from phalanx.errors import UserError
+from phalanx.models.build import build_model
+from phalanx.models.options import DataShape, OwnModel, is_own_model
+from phalanx.models.own_model import example_inputs, fits_classes, run_once
+from phalanx.models.user_function import FunctionName, load, users_code
+from phalanx.parallel.loss import CrossEntropy, LossFunction, MeanLoss
+from phalanx.parallel.run_group import RunGroup
+from phalanx.train.config import TrainConfig
+
+EXAMPLES = 3
+"""Samples of zeros with which model and loss are tried."""
+
+
+def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
+    """Make model and loss, and try them.
+
+    Cost: memory and time of building the model, and two samples' forward passes.
+    Raises: UserError for what the user's code raises, with its file and line, or where it does not
+            fit the data.
+    """
+    dtype = getattr(torch, config.dtype)
+    model = build_model(
+        config.model, seed=config.seed, dtype=dtype, options=config.model_options, shape=shape
+    )
+    make_loss(config, model, shape)
+    return OwnModel(tensors=tensor_shapes(model))
+
+
+def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of parameters and buffers by name."""
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> LossFunction:
+    """Return the loss of the options. Where model or loss are the user's, they are tried first.
+
+    Raises: UserError as `examine`.
+    """
+    if not (is_own_model(config.model) or config.loss):
+        return CrossEntropy(config.label_smoothing)
+    inputs = example_inputs(shape, getattr(torch, config.dtype), EXAMPLES)
+    with users_code(f"--model {config.model}, given inputs of {_sizes(inputs)}"):
+        outputs = run_once(model, inputs)
+    fits = fits_classes(outputs, shape)
+    if config.loss is None:
+        if not fits:
+            raise _no_logits(config, shape, inputs, outputs)
+        return CrossEntropy(config.label_smoothing)
+    name = FunctionName.parse("--loss", config.loss)
+    loss = MeanLoss(load(name), targets_per_sample=shape.targets_per_sample, counts_correct=fits)
+    targets = torch.zeros(inputs.shape if shape.is_text else EXAMPLES, dtype=torch.int64)
+    with torch.no_grad(), users_code(f"{name}, given outputs of {_sizes(outputs)}"):
+        loss.evaluate(outputs, targets, EXAMPLES)
+    return loss
+
+
+def check_same_model(config: TrainConfig, model: nn.Module, group: RunGroup) -> None:
+    """Raise UserError, on every rank, where the user's function has made a model with other
+    parameters than on rank 0. Collective."""
+    if not is_own_model(config.model):
+        return
+    mine = "\n".join(f"{name} of {list(shape)}" for name, shape in tensor_shapes(model).items())
+    theirs = group.share(mine)
+    rows = group.gather([float(mine != theirs)])
+    different = [] if rows is None else [rank for rank, row in enumerate(rows) if row[0]]
+    first = group.share(str(different[0]) if different else "")
+    if first:
+        raise UserError(
+            f"--model {config.model} has made another model on rank {first} than on rank 0: other "
+            "parameters or shapes; it must not depend on the rank or on random numbers of its own"
+        )
+
+
+def _no_logits(config: TrainConfig, shape: DataShape, inputs: Any, outputs: Any) -> UserError:
+    wanted = (*inputs.shape, shape.num_classes) if shape.is_text else (EXAMPLES, shape.num_classes)
+    return UserError(
+        f"--model {config.model} returned {_sizes(outputs)} for inputs of {_sizes(inputs)}: the "
+        f"cross entropy of {shape.num_classes} classes needs {_sizes(torch.empty(wanted))}\n"
+        "return that, or give the loss of such outputs by --loss file.py:function"
+    )
+
+
+def _sizes(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return " × ".join(map(str, value.shape)) or "one number"
+    return f"a {type(value).__name__}"
