@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from phalanx.checkpoints.differences import differing_tensors
 from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, replacing
 from phalanx.checkpoints.manifest import (
     MODEL_FILE,
@@ -19,7 +19,7 @@ from phalanx.checkpoints.manifest import (
     verify,
     write_manifest,
 )
-from phalanx.checkpoints.tensor_file import write_tensors
+from phalanx.checkpoints.tensor_file import Spec, read_tensors, write_tensors
 from phalanx.errors import UserError
 
 
@@ -29,22 +29,22 @@ def save_checkpoint(
     optimizer: Optimizer,
     manifest: Manifest,
     *,
-    also: Callable[[Path], None] | None = None,
+    also: Sequence[Callable[[Path], None]] = (),
     names: OptionNames = COMMAND_LINE,
 ) -> Path:
     """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; by one rank.
     It is published complete or not at all.
 
-    manifest: without its `files`, which are filled in here. also: writes further files into the
-    folder that it is given.
+    manifest: without its `files`, which are filled in here. also: each writes further files into
+    the folder that it is given.
     Raises: UserError when it cannot be written (a full disk); what was there before is untouched.
     """
 
     def fill(new: Path) -> None:
         write_tensors(new / MODEL_FILE, model_tensors(model))
         write_tensors(new / OPTIMIZER_FILE, optimizer_tensors(model, optimizer))
-        if also:
-            also(new)
+        for write in also:
+            write(new)
 
     return write_checkpoint(folder, manifest, fill, names)
 
@@ -82,25 +82,43 @@ def load_checkpoint(
     Raises: UserError when a file is damaged or the tensors are not those of the model.
     """
     manifest = verify(checkpoint, rank=rank)
-    tensors = load_file(checkpoint / MODEL_FILE)
-    try:
-        model.load_state_dict(tensors, strict=True)
-    except RuntimeError as error:
-        raise UserError(f"checkpoint {checkpoint} does not fit the model: {error}") from error
-    _load_optimizer(load_file(checkpoint / OPTIMIZER_FILE), model, optimizer)
+    tensors = read_tensors(checkpoint / MODEL_FILE)
+    check_tensors(checkpoint, _specs(tensors), _specs(model_tensors(model)))
+    names = {stored_name(name): name for name in model.state_dict()}
+    model.load_state_dict({names[key]: value for key, value in tensors.items()}, strict=False)
+    _load_optimizer(read_tensors(checkpoint / OPTIMIZER_FILE), model, optimizer)
     return manifest
 
 
+def check_tensors(checkpoint: Path, there: Mapping[str, Spec], here: Mapping[str, Spec]) -> None:
+    """Raise UserError where the tensors of a checkpoint are not those of the model."""
+    if differing := differing_tensors(there, here):
+        raise UserError(f"checkpoint {checkpoint} does not fit the model: {differing}")
+
+
+def _specs(tensors: Mapping[str, Tensor]) -> dict[str, Spec]:
+    return {name: Spec.of(tensor) for name, tensor in tensors.items()}
+
+
+def stored_name(name: str) -> str:
+    """Return the name of a tensor in a checkpoint: the same for a compiled module as for the module
+    itself."""
+    return name.replace("_orig_mod.", "")
+
+
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    return dict(model.state_dict())
+    """Return parameters and persistent buffers by their names in a checkpoint."""
+    state = model.state_dict()
+    return {stored_name(name): t for name, t in state.items() if isinstance(t, Tensor)}
 
 
 def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's state by parameter name: `<parameter>:<quantity>`."""
+    states = optimizer.state
     return {
-        f"{name}:{quantity}": value
+        f"{stored_name(name)}:{quantity}": value
         for name, parameter in model.named_parameters()
-        for quantity, value in optimizer.state.get(parameter, {}).items()
+        for quantity, value in states.get(parameter, {}).items()
         if isinstance(value, Tensor)
     }
 
@@ -108,14 +126,27 @@ def optimizer_tensors(model: nn.Module, optimizer: Optimizer) -> dict[str, Tenso
 def _load_optimizer(tensors: dict[str, Tensor], model: nn.Module, optimizer: Optimizer) -> None:
     """Load in place where the optimizer has made its state already: ranks may share that memory,
     into which each of them then writes the same values."""
-    parameters = dict(model.named_parameters())
+    parameters = {stored_name(name): p for name, p in model.named_parameters()}
+    on_host = _with_steps_on_host(optimizer)
     for key, value in tensors.items():
         name, quantity = key.rsplit(":", 1)
-        state = optimizer.state[parameters[name]]
-        if quantity in state:
+        parameter = parameters[name]
+        state = optimizer.state[parameter]
+        if isinstance(state.get(quantity), Tensor):
             state[quantity].copy_(value)
         else:
-            state[quantity] = value.clone()
+            is_step = quantity == "step" and parameter in on_host
+            state[quantity] = value.clone() if is_step else value.to(parameter.device, copy=True)
+
+
+def _with_steps_on_host(optimizer: Optimizer) -> set[Tensor]:
+    """Return the parameters whose count of steps PyTorch keeps in the host's memory."""
+    return {
+        parameter
+        for group in optimizer.param_groups
+        if not group.get("fused") and not group.get("capturable")
+        for parameter in group["params"]
+    }
 
 
 def parameters_sha256(model: nn.Module) -> str:

@@ -8,7 +8,7 @@ itself the parts that it holds, from a folder that it must see.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from phalanx.checkpoints.checkpoint import write_checkpoint
+from phalanx.checkpoints.checkpoint import model_tensors, stored_name, write_checkpoint
 from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames
 from phalanx.checkpoints.gathering import GatherPlan, LocalBox, full_tensors, make_gather_plan
 from phalanx.checkpoints.manifest import MODEL_FILE, OPTIMIZER_FILE, Manifest, folder_name, verify
-from phalanx.checkpoints.tensor_file import Spec, write_stream
+from phalanx.checkpoints.tensor_file import Spec, read_specs, write_stream
 from phalanx.errors import UserError
 from phalanx.parallel.local_shards import local_shard, place_like
 from phalanx.parallel.strategy import Strategy
@@ -34,13 +34,15 @@ def save_sharded(
     strategy: Strategy,
     manifest: Manifest,
     shapes: Shapes | None = None,
+    *,
+    also: Callable[[Path], None] | None = None,
     names: OptionNames = COMMAND_LINE,
 ) -> Path:
     """Write `folder/epoch-<n>`, or within an epoch `epoch-<n>-samples-<m>`; collective.
     It is published complete or not at all.
 
     manifest: without its `files`, which are filled in here. shapes: of the full model's tensors, to
-    which the parts are held.
+    which the parts are held. also: writes further files into the folder that it is given.
     Raises: UserError when it cannot be written; what was there before is untouched.
     """
     files = {MODEL_FILE: model_parts(strategy), OPTIMIZER_FILE: optimizer_parts(strategy)}
@@ -61,6 +63,8 @@ def save_sharded(
     def fill(new: Path) -> None:
         for name, stream in streams.items():
             write_stream(new / name, plans[name].specs, stream)
+        if also:
+            also(new)
 
     return write_checkpoint(folder, manifest, fill, names)
 
@@ -72,29 +76,30 @@ def load_sharded(checkpoint: Path, strategy: Strategy) -> Manifest:
     Raises: UserError when a file is damaged or the tensors are not those of the model.
     """
     manifest = verify(checkpoint)
-    model, found = model_parts(strategy), _shapes(checkpoint / MODEL_FILE)
+    model, found = model_parts(strategy), read_specs(checkpoint / MODEL_FILE)
     for name, tensor in model.items():
-        if found.get(name) != tuple(tensor.shape):
+        if name not in found or found[name].shape != tuple(tensor.shape):
+            there = found[name].shape if name in found else "none"
             raise UserError(
                 f"checkpoint {checkpoint} does not fit the model: {name} is of shape "
-                f"{found.get(name, 'none')} there, and of {tuple(tensor.shape)} here"
+                f"{there} there, and of {tuple(tensor.shape)} here"
             )
     _read(checkpoint / MODEL_FILE, model)
-    state = _empty_state(_shapes(checkpoint / OPTIMIZER_FILE), strategy)
+    state = _empty_state(read_specs(checkpoint / OPTIMIZER_FILE), strategy)
     _read(checkpoint / OPTIMIZER_FILE, state)
     return manifest
 
 
 def model_parts(strategy: Strategy) -> dict[str, Tensor]:
     """Return what this rank holds of the parameters and buffers, by name."""
-    return {name: tensor.detach() for name, tensor in strategy.model.state_dict().items()}
+    return {name: tensor.detach() for name, tensor in model_tensors(strategy.model).items()}
 
 
 def optimizer_parts(strategy: Strategy) -> dict[str, Tensor]:
     """Return what this rank keeps of the optimizer's state, by `<parameter>:<quantity>`."""
     parameters = dict(strategy.model.named_parameters())
     return {
-        f"{name}:{quantity}": place_like(value, parameters[name])
+        f"{stored_name(name)}:{quantity}": place_like(value, parameters[name])
         for name, state in strategy.optimizer_state().items()
         for quantity, value in state.items()
         if isinstance(value, Tensor)
@@ -143,26 +148,22 @@ def _read(file: Path, into: Mapping[str, Tensor]) -> None:
                 continue
             place = tuple(slice(o, o + n) for o, n in zip(offsets, sizes, strict=True))
             values = tensors.get_slice(name)[place] if place else tensors.get_tensor(name)
+            if tensor.is_complex():
+                values = torch.view_as_complex(values)
             local_shard(tensor).copy_(values)
 
 
-def _empty_state(shapes: Shapes, strategy: Strategy) -> dict[str, Tensor]:
+def _empty_state(specs: Mapping[str, Spec], strategy: Strategy) -> dict[str, Tensor]:
     """Make room for the state of the file, and put it into the optimizer."""
-    parameters = dict(strategy.model.named_parameters())
-    states = strategy.optimizer_state()
+    parameters = {stored_name(name): p for name, p in strategy.model.named_parameters()}
+    states = {stored_name(name): state for name, state in strategy.optimizer_state().items()}
     wanted = {}
-    for key, shape in shapes.items():
+    for key, spec in specs.items():
         name, quantity = key.rsplit(":", 1)
         if name not in states:
             continue  # another rank's
         part = local_shard(parameters[name])
-        value = torch.zeros_like(part) if shape else torch.zeros((), dtype=torch.float32)
+        value = torch.zeros_like(part) if spec.shape else torch.zeros((), dtype=torch.float32)
         states[name][quantity] = value
         wanted[key] = place_like(value, parameters[name])
     return wanted
-
-
-def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    with safe_open(file, framework="pt") as tensors:
-        names: Iterable[str] = tensors.keys()
-        return {name: tuple(tensors.get_slice(name).get_shape()) for name in names}

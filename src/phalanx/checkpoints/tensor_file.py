@@ -1,8 +1,9 @@
-"""Writer of safetensors, one tensor at a time, so that no rank needs memory for all of them.
+"""Files of safetensors, written one tensor at a time: no rank needs memory for all of them.
 
 The order of the tensors depends on their types and names alone: equal tensors make equal files,
 whoever holds them. Format: an 8-byte length, a JSON header, the tensors' bytes one after the other
-(https://huggingface.co/docs/safetensors).
+(https://huggingface.co/docs/safetensors). A complex tensor, for which not every reader has a type,
+is stored as its real view, (…, 2), and named in the header's metadata.
 """
 
 from __future__ import annotations
@@ -10,17 +11,25 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
+
+from phalanx.errors import UserError
 
 CODES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint8: "U8", torch.bool: "BOOL",
+    torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8",
+    torch.bool: "BOOL", torch.complex128: "C128", torch.complex64: "C64",
 }  # fmt: skip
 DTYPES = {code: dtype for dtype, code in CODES.items()}
+_REAL = {"C128": "F64", "C64": "F32"}
+_COMPLEX = "complex"
+"""Key of the metadata: names of complex tensors, as a JSON list."""
 
 
 class Spec(NamedTuple):
@@ -32,6 +41,9 @@ class Spec(NamedTuple):
 
     @classmethod
     def of(cls, tensor: Tensor) -> Spec:
+        """Raises: UserError for a type that has no code."""
+        if tensor.dtype not in CODES:
+            raise UserError(f"a checkpoint cannot hold tensors of {tensor.dtype}")
         return cls(CODES[tensor.dtype], tuple(tensor.shape))
 
     @property
@@ -68,13 +80,16 @@ def write_stream(
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """tensors: of `specs`, in the order of `in_file_order`; each is asked for when it is due."""
-    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+    words = dict(metadata or {})
+    if complex_names := sorted(name for name, spec in specs.items() if spec.code in _REAL):
+        words[_COMPLEX] = json.dumps(complex_names)
+    header: dict[str, object] = {"__metadata__": words} if words else {}
     end = 0
     for name in in_file_order(specs):
         start, end = end, end + specs[name].num_bytes
         header[name] = {
-            "dtype": specs[name].code,
-            "shape": specs[name].shape,
+            "dtype": _REAL.get(specs[name].code, specs[name].code),
+            "shape": (*specs[name].shape, *((2,) if specs[name].code in _REAL else ())),
             "data_offsets": [start, end],
         }
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -82,7 +97,35 @@ def write_stream(
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
-            file.write(raw(tensor.detach().contiguous()).numpy().data)
+            plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+            file.write(raw(plain).numpy().data)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return all tensors of a file."""
+    tensors: dict[str, Tensor] = load_file(path)
+    with safe_open(path, framework="pt") as file:
+        names = _complex_names(file)
+    return {n: torch.view_as_complex(t) if n in names else t for n, t in tensors.items()}
+
+
+def read_specs(path: Path) -> dict[str, Spec]:
+    """Return the types and shapes of a file's tensors. Cost: its header is read."""
+    specs = {}
+    with safe_open(path, framework="pt") as file:
+        names = _complex_names(file)
+        keys: Iterable[str] = file.keys()
+        for name in keys:
+            part = file.get_slice(name)
+            code, shape = part.get_dtype(), tuple(part.get_shape())
+            if name in names:
+                code, shape = {real: c for c, real in _REAL.items()}[code], shape[:-1]
+            specs[name] = Spec(code, shape)
+    return specs
+
+
+def _complex_names(file: Any) -> set[str]:
+    return set(json.loads((file.metadata() or {}).get(_COMPLEX, "[]")))
 
 
 def raw(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import msgspec
 from phalanx.checkpoints.checkpoint import save_checkpoint
 from phalanx.checkpoints.folder import COMMAND_LINE, OptionNames, lock, remove
 from phalanx.checkpoints.manifest import Manifest, read_manifest
-from phalanx.checkpoints.rank_state import gather_rank_state
+from phalanx.checkpoints.rank_state import Write, gather_rank_state
 from phalanx.errors import UserError
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter
@@ -39,6 +39,8 @@ class CheckpointWriter:
     began_at: float = 0.0
     """`time.perf_counter()` that events count from."""
     names: OptionNames = COMMAND_LINE
+    also: Write | None = None
+    """Writes further files of rank 0 into the folder of a checkpoint."""
     _lock: IO[bytes] | None = None
 
     def begin(self) -> None:
@@ -94,12 +96,16 @@ class CheckpointWriter:
             # It imports DTensor, which takes seconds.
             from phalanx.checkpoints.sharded import save_sharded
 
-            path = save_sharded(self.folder, strategy, manifest, self.shapes, names=self.names)
+            path = save_sharded(
+                self.folder, strategy, manifest, self.shapes, also=self.also, names=self.names
+            )
         else:
-            kept = gather_rank_state(strategy)
+            further = [write for write in (gather_rank_state(strategy), self.also) if write]
             if strategy.rank == 0:
                 parts = (strategy.model, strategy.optimizer)
-                path = save_checkpoint(self.folder, *parts, manifest, also=kept, names=self.names)
+                path = save_checkpoint(
+                    self.folder, *parts, manifest, also=further, names=self.names
+                )
         if strategy.rank > 0:
             return None
         self._record(epoch, path, time.perf_counter() - began)

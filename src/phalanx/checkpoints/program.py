@@ -1,0 +1,213 @@
+"""A program's run in a checkpoint: all of it but the tensors of its model and optimizers.
+
+`program.json` has the options of the optimizers' parameter groups, the state of the schedulers and
+the program's own state; tensors in these are in `program.safetensors`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from phalanx.checkpoints.checkpoint import model_tensors, stored_name
+from phalanx.checkpoints.load import load
+from phalanx.checkpoints.nested import PLAIN, NestedEncoder, check_storable, decode
+from phalanx.checkpoints.tensor_file import read_tensors, write_tensors
+from phalanx.errors import UserError
+from phalanx.parallel.strategy import Strategy
+
+PROGRAM_FILE = "program.json"
+PROGRAM_TENSORS = "program.safetensors"
+
+NOT_SAVED = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
+"""Options of a parameter group that decide how a step is computed: they stay the program's."""
+
+
+@dataclass(kw_only=True)
+class ProgramState:
+    """The objects of a program's run that a checkpoint is made of, and fills again."""
+
+    strategy: Strategy
+    """Prepared."""
+    optimizers: Mapping[str, Optimizer]
+    """The program's own, by name; "" is the name of the only one."""
+    schedulers: Sequence[LRScheduler]
+    step: int = 0
+    """Updates made."""
+    values: dict[str, Any] = field(default_factory=dict)
+    """`run.state`."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Model as this rank holds it."""
+        return self.strategy.model
+
+    def check(self) -> None:
+        """Raise UserError for what a checkpoint could not hold."""
+        for name, tensor in model_tensors(self.model).items():
+            check_storable(tensor, f"the model's {name}")
+        self._encode()
+
+    def write(self, folder: Path) -> None:
+        """Write the program's files into the folder of a new checkpoint; by one rank."""
+        document, tensors = self._encode()
+        (folder / PROGRAM_FILE).write_text(json.dumps(document, indent=2))
+        write_tensors(folder / PROGRAM_TENSORS, tensors)
+
+    def _encode(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        if type(self.values) is not dict:
+            raise UserError(f"run.state is a dictionary, not a {type(self.values).__name__}")
+        encoder = NestedEncoder()
+        document = {
+            "step": self.step,
+            "optimizers": {
+                name: _encode_optimizer(encoder, self.model, name, optimizer)
+                for name, optimizer in self.optimizers.items()
+            },
+            "optimizer_values": self._optimizer_values(),
+            "schedulers": [
+                {
+                    "class": type(scheduler).__name__,
+                    "state": encoder.encode(
+                        scheduler.state_dict(), f"scheduler[{number}].state_dict()"
+                    ),
+                }
+                for number, scheduler in enumerate(self.schedulers)
+            ],
+            "extra_state": {
+                name: encoder.encode(value, f"model.state_dict()[{name!r}]")
+                for name, value in self.model.state_dict().items()
+                if not isinstance(value, Tensor)
+            },
+            "state": encoder.encode(self.values, "run.state"),
+        }
+        return document, encoder.tensors
+
+    def _optimizer_values(self) -> dict[str, Any]:
+        """Return the numbers in the optimizers' state, by `<parameter>:<quantity>`."""
+        values = {}
+        for name, quantity, value in self._optimizer_state():
+            where = f"optimizer.state of {name}, {quantity!r},"
+            if isinstance(value, Tensor):
+                check_storable(value, where)
+            elif type(value) in PLAIN:
+                values[f"{stored_name(name)}:{quantity}"] = value
+            else:
+                raise UserError(
+                    f"{where} is of type {type(value).__name__}, and a checkpoint holds tensors "
+                    "and numbers of an optimizer alone: leave out checkpoint_dir, or take another"
+                )
+        return values
+
+    def _optimizer_state(self) -> Iterator[tuple[str, str, Any]]:
+        """Yield parameter, quantity and value, where this rank has all of them."""
+        if self.strategy.is_sharded:  # an optimizer of PyTorch's, which has tensors alone
+            return
+        names: dict[Tensor, str] = {p: name for name, p in self.model.named_parameters()}
+        for parameter, state in self.strategy.optimizer.state.items():
+            if parameter not in names:
+                raise UserError(
+                    f"the optimizer keeps state for {parameter!r:.40}, which is no parameter of "
+                    "the model: a checkpoint cannot hold it"
+                )
+            for quantity, value in state.items():
+                yield names[parameter], quantity, value
+
+    def load(self, checkpoint: Path) -> list[str]:
+        """Fill all objects from the checkpoint, and return lines for the user on what did not fit.
+        Collective.
+
+        Raises: UserError when a file is damaged, or optimizers or schedulers are others.
+        """
+        document = json.loads((checkpoint / PROGRAM_FILE).read_text())
+        self._check_classes(checkpoint, document)
+        _, messages = load(checkpoint, self.strategy)
+        tensors = read_tensors(checkpoint / PROGRAM_TENSORS)
+        self.step = document["step"]
+        for name, stored in document["optimizers"].items():
+            groups = self.optimizers[name].param_groups
+            for group, options in zip(groups, stored["groups"], strict=True):
+                _fill(group, decode(options["options"], tensors))
+        if not self.strategy.is_sharded:
+            self._fill_values(document["optimizer_values"])
+        for scheduler, stored in zip(self.schedulers, document["schedulers"], strict=True):
+            scheduler.load_state_dict(decode(stored["state"], tensors))
+        extra = {name: decode(value, tensors) for name, value in document["extra_state"].items()}
+        if extra:
+            self.model.load_state_dict(extra, strict=False)
+        self.values.clear()
+        self.values.update(decode(document["state"], tensors))
+        return messages
+
+    def _fill_values(self, values: Mapping[str, Any]) -> None:
+        parameters = {stored_name(name): p for name, p in self.model.named_parameters()}
+        state = self.strategy.optimizer.state
+        for key, value in values.items():
+            name, quantity = key.rsplit(":", 1)
+            state[parameters[name]][quantity] = value
+
+    def _check_classes(self, checkpoint: Path, document: dict[str, Any]) -> None:
+        """Raise UserError where optimizers, their parameter groups or schedulers are others."""
+        there = {
+            f"optimizer {name}".strip(): _description(stored["class"], stored["groups"])
+            for name, stored in document["optimizers"].items()
+        }
+        here = {
+            f"optimizer {name}".strip(): _description(
+                type(optimizer).__name__, _groups(self.model, optimizer)
+            )
+            for name, optimizer in self.optimizers.items()
+        }
+        there["scheduler"] = ", ".join(stored["class"] for stored in document["schedulers"])
+        here["scheduler"] = ", ".join(type(scheduler).__name__ for scheduler in self.schedulers)
+        for name in {**here, **there}:
+            if there.get(name) != here.get(name):
+                raise UserError(
+                    f"checkpoint {checkpoint} is of another {name}: {there.get(name) or 'none'} "
+                    f"there, {here.get(name) or 'none'} here"
+                )
+
+
+def _encode_optimizer(
+    encoder: NestedEncoder, model: nn.Module, name: str, optimizer: Optimizer
+) -> dict[str, Any]:
+    own = f"optimizer[{name!r}]" if name else "optimizer"
+    groups = _groups(model, optimizer)
+    for number, (group, stored) in enumerate(zip(optimizer.param_groups, groups, strict=True)):
+        options = {option: value for option, value in group.items() if option not in NOT_SAVED}
+        stored["options"] = encoder.encode(options, f"{own}.param_groups[{number}]")
+    return {"class": type(optimizer).__name__, "groups": groups}
+
+
+def _groups(model: nn.Module, optimizer: Optimizer) -> list[dict[str, Any]]:
+    """Return the names of the parameters of each group."""
+    names = {parameter: stored_name(name) for name, parameter in model.named_parameters()}
+    return [
+        {"parameters": [names[parameter] for parameter in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+
+
+def _description(kind: str, groups: Sequence[Mapping[str, Any]]) -> str:
+    """Describe an optimizer by its class and parameters, which are too many to be listed."""
+    held = [group["parameters"] for group in groups]
+    shown = " + ".join(
+        ", ".join(names if len(names) < 4 else [*names[:2], "…", names[-1]]) for names in held
+    )
+    return f"{kind} of {sum(map(len, held))} parameters ({shown})"
+
+
+def _fill(group: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Put options into a parameter group; a rate that is a tensor keeps its memory."""
+    for name, value in options.items():
+        if isinstance(value, Tensor) and isinstance(group.get(name), Tensor):
+            group[name].copy_(value)
+        else:
+            group[name] = value

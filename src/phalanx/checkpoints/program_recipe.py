@@ -1,0 +1,136 @@
+"""The recipe of a program's run: every option that decides its numbers, as plain values."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from phalanx import __version__
+from phalanx.checkpoints.checkpoint import model_tensors
+from phalanx.checkpoints.differences import differing_tensors, differing_values
+from phalanx.checkpoints.find import FoundCheckpoint
+from phalanx.checkpoints.manifest import MODEL_FILE, Manifest, Value
+from phalanx.checkpoints.nested import NestedEncoder
+from phalanx.checkpoints.program import NOT_SAVED, PROGRAM_FILE
+from phalanx.checkpoints.tensor_file import Spec, read_specs
+from phalanx.errors import UserError
+
+
+def program_manifest(
+    model: nn.Module,
+    optimizers: Mapping[str, Optimizer],
+    schedulers: Sequence[LRScheduler],
+    *,
+    data: object,
+    num_samples: int,
+    batch_size: int,
+    seed: int,
+    options: Mapping[str, Value],
+) -> Manifest:
+    """Return the manifest of a program's run at its first step, before anything is resumed.
+
+    data: of the program. num_samples: of an epoch; 0: unknown. batch_size: of the global batch.
+    options: of the run that decide its numbers, besides these.
+    """
+    tensors = model_tensors(model)
+    return Manifest(
+        phalanx=__version__,
+        model=type(getattr(model, "_orig_mod", model)).__name__,
+        dtype=", ".join(sorted({str(p.dtype)[6:] for p in model.parameters()})),
+        optimizer=", ".join(
+            f"{name}: {type(own).__name__}" if name else type(own).__name__
+            for name, own in optimizers.items()
+        ),
+        dataset=type(data).__name__,
+        seed=seed,
+        global_batch_size=batch_size,
+        epochs_done=0,
+        train_samples=num_samples,
+        options={"tensors": len(tensors), "elements": sum(t.numel() for t in tensors.values())},
+        recipe={**options, **_starting_options(optimizers), **_starting_schedule(schedulers)},
+    )
+
+
+def check_program(found: FoundCheckpoint, wanted: Manifest, model: nn.Module) -> None:
+    """Raise UserError where a checkpoint is no program's, or of another model or recipe.
+
+    wanted: of the run that resumes. Cost: the header of the model's file is read.
+    """
+    manifest, path = found.manifest, found.path
+    if PROGRAM_FILE not in manifest.files:
+        raise UserError(
+            f"checkpoint {path} was written by phalanx train, for its model {manifest.model}: "
+            "a program resumes from checkpoints of its own"
+        )
+    check_model(path, manifest.model, wanted.model, model)
+    there, here = _values_of(manifest), _values_of(wanted)
+    if differing := differing_values(there, here):
+        raise UserError(
+            f"checkpoint {path} is of another recipe: {'; '.join(differing)}\n"
+            "give what it had; what is to change from here on, change after phalanx.start"
+        )
+
+
+def check_model(checkpoint: Path, there: str, here: str, model: nn.Module) -> None:
+    """Raise UserError where the checkpoint's tensors are not those of the model.
+
+    there, here: names of the models' classes.
+    """
+    specs = {name: Spec.of(tensor) for name, tensor in model_tensors(model).items()}
+    if differing := differing_tensors(read_specs(checkpoint / MODEL_FILE), specs):
+        classes = f" ({there} there, {here} here)" if there != here else ""
+        raise UserError(f"checkpoint {checkpoint} is of another model{classes}: {differing}")
+
+
+def _values_of(manifest: Manifest) -> dict[str, Value]:
+    return {
+        "batch_size": manifest.global_batch_size,
+        "seed": manifest.seed,
+        "length of data": manifest.train_samples,
+        "order of data": manifest.order,
+        **manifest.recipe,
+    }
+
+
+def _starting_options(optimizers: Mapping[str, Optimizer]) -> dict[str, Value]:
+    """Return the options of all parameter groups, by names that tell these apart."""
+    values = {}
+    for name, optimizer in optimizers.items():
+        groups = optimizer.param_groups
+        for number, group in enumerate(groups):
+            owner = f"optimizer[{name!r}]" if name else "optimizer"
+            place = f"{owner}.param_groups[{number}]" if len(groups) > 1 or name else "optimizer"
+            for option, value in group.items():
+                if option not in NOT_SAVED:
+                    values[f"{place} {option}"] = _plain(value)
+    return values
+
+
+def _starting_schedule(schedulers: Sequence[LRScheduler]) -> dict[str, Value]:
+    values = {}
+    for number, scheduler in enumerate(schedulers):
+        place = f"scheduler[{number}]" if len(schedulers) > 1 else "scheduler"
+        for name, value in scheduler.state_dict().items():
+            values[f"{place} {name}"] = _plain(value)
+    return values
+
+
+def _plain(value: Any) -> Value:
+    """Return a value that a manifest's JSON gives back as it is."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, str | int | float | None):
+        return value
+    try:
+        return json.dumps(NestedEncoder().encode(value, ""))
+    except UserError:
+        return type(value).__name__
