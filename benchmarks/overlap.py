@@ -46,7 +46,7 @@ from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.mpi import MPI, Overlap
 from phalanx.parallel.step import Batch, StepResult
 from phalanx.records.files import write_atomically
-from phalanx.train.memory import keep_freed_memory
+from phalanx.run.memory import keep_freed_memory
 
 RANKS, LATENCY_S, SHARE_OF_BACKWARD = 2, 1e-3, 0.5
 SHAPE = DataShape(inputs=(64,), num_classes=256)

@@ -50,7 +50,7 @@ from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, l
 from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.step import cross_entropy_sum
 from phalanx.records.files import write_atomically
-from phalanx.train.memory import keep_freed_memory
+from phalanx.run.memory import keep_freed_memory
 
 RANKS, MICRO_BATCHES, MICRO_BATCH_SIZE = 2, 8, 16
 OPTIONS = ModelOptions(width=256, layers=8, heads=4)

@@ -60,9 +60,11 @@ from phalanx.parallel.step import Batch, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventWriter, rank_file, write_atomically
 from phalanx.records.spans import SpanRecorder
+from phalanx.run.batch import MicroBatch
+from phalanx.run.memory import keep_freed_memory
+from phalanx.train.accuracy import CorrectCounter
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import EpochCounts, TrainingContext, batch_of, make_steps, set_learning_rate
-from phalanx.train.memory import keep_freed_memory
+from phalanx.train.loop import Training, TrainingContext, batch_of
 from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import LRSchedule
 
@@ -140,6 +142,13 @@ def work_of(strategy: Strategy, folder: Path) -> TrainingContext:
     )
 
 
+def set_learning_rate(work: TrainingContext, step: int) -> None:
+    """Set the learning rate of update number `step`, as the training loop does."""
+    rate = work.schedule.at(step)
+    for group in work.strategy.optimizer.param_groups:
+        group["lr"] = rate
+
+
 class Block(NamedTuple):
     """A mean step of some in a row."""
 
@@ -151,10 +160,15 @@ class Block(NamedTuple):
 class Bench:
     """Blocks of steps of one strategy, in any mode."""
 
+    num_samples: int | None = None
+    num_damaged = 0
+
     def __init__(self, strategy: BareMPI | BareShared, folder: Path) -> None:
         self.work = work_of(strategy, folder)
-        self._strategy, self._spans, self._trained = strategy, SpanRecorder(), EpochCounts()
+        self._strategy, self._spans, self._hits = strategy, SpanRecorder(), CorrectCounter()
         self._all_batches = self._batches()
+        self._blocks: Iterator[LoadedBatch] = iter(())
+        self._training = Training(self.work, self)
         self._began, self._used_s, self._within_s = 0.0, 0.0, 0.0
         self._run = {
             "plain": self._plain,
@@ -180,9 +194,7 @@ class Bench:
         """One more step comes first, whose caches another mode has filled."""
         self._strategy.group.trace(self._spans if mode == "traced" else None)
         self._run[mode](self._of_a_block())
-        ended, used_s = time.perf_counter(), time.thread_time()
-        beside_s = used_s - self._used_s - self._within_s
-        return Block((ended - self._began) / STEPS, beside_s / STEPS)
+        return self._block
 
     def _of_a_block(self) -> Iterator[LoadedBatch]:
         yield next(self._all_batches)
@@ -190,16 +202,41 @@ class Bench:
         self._began = time.perf_counter()
         for _ in range(STEPS):
             yield next(self._all_batches)
+        ended, used_s = time.perf_counter(), time.thread_time()
+        beside_s = used_s - self._used_s - self._within_s
+        self._block = Block((ended - self._began) / STEPS, beside_s / STEPS)
+
+    def micro_batches(
+        self,
+        epoch: int,
+        *,
+        seen: int,  # noqa: ARG002
+        step: int,
+        max_steps: int,  # noqa: ARG002
+    ) -> Iterator[MicroBatch]:
+        """Yield the batches of a block, as a feed of the training loop."""
+        for number, loaded in enumerate(self._blocks, step):
+            batch = batch_of(self.work, loaded, number)
+            yield MicroBatch(
+                batch,
+                BATCH,
+                epoch,
+                number,
+                0,
+                ends_step=True,
+                ends_epoch=False,
+                global_samples=BATCH,
+            )
 
     def _plain(self, batches: Iterator[LoadedBatch]) -> None:
-        work, strategy, hits = self.work, self._strategy, self._trained.correct
+        work, strategy, hits = self.work, self._strategy, self._hits
         for step, loaded in enumerate(batches):
             batch = batch_of(work, loaded, step)
             set_learning_rate(work, step)
             hits.add(strategy.bare_step(batch), loaded.targets)
 
     def _timed(self, batches: Iterator[LoadedBatch]) -> None:
-        work, strategy, hits = self.work, self._strategy, self._trained.correct
+        work, strategy, hits = self.work, self._strategy, self._hits
         clock = time.perf_counter
         for step, loaded in enumerate(batches):
             batch = batch_of(work, loaded, step)
@@ -211,8 +248,8 @@ class Bench:
             hits.add(result.logits, loaded.targets)
 
     def _recorded(self, batches: Iterator[LoadedBatch]) -> None:
-        first = self.work.measured_step + 1  # memory is not measured again and again
-        make_steps(self.work, batches, 0, range(first, first + STEPS + 1), self._trained)
+        self._blocks = batches
+        self._training.train_epoch()
 
     def _batches(self) -> Iterator[LoadedBatch]:
         """Whole ones, without end."""

@@ -61,9 +61,9 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.files import EventTail, EventWriter, rank_file, write_atomically
 from phalanx.records.schema import StepEvent
+from phalanx.run.memory import keep_freed_memory
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import TrainingContext, train_epoch
-from phalanx.train.memory import keep_freed_memory
+from phalanx.train.loop import Training, TrainingContext
 from phalanx.train.optimizer import update_rule
 from phalanx.train.progress import step_s
 from phalanx.train.schedule import LRSchedule
@@ -119,8 +119,10 @@ def phalanx_loop(name: ModelName, data: Dataset, strategy: Strategy, folder: Pat
         began_at=time.perf_counter(),
     )
 
+    training = Training(work)
+
     def epoch() -> list[float]:
-        train_epoch(work, 0)
+        training.train_epoch()
         writer.flush()
         return [step_s(event) for event in tail.read_new() if isinstance(event, StepEvent)]
 

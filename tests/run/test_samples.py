@@ -113,7 +113,7 @@ def padded(samples: list[dict[str, Tensor]]) -> tuple[Tensor, Tensor]:
 
 def test_parts_of_a_dictionary() -> None:
     def batch(data: object) -> MicroBatch:
-        return MicroBatch(data, 3, 0, 0, 0, True, True)
+        return MicroBatch(data, 3, 0, 0, 0, True, True, 3)
 
     named = batch({"x": 1, "z": 2, "targets": 3})
     assert (named.inputs, named.targets) == ({"x": 1, "z": 2}, 3)

@@ -51,15 +51,18 @@ class LiveLine:
         for line in view.take(events):
             if self._label is None:
                 self._console.print(line, markup=False)
+        self.draw(view.text())
+
+    def draw(self, text: str) -> None:
+        """Draw the line anew, on a terminal."""
         if self._console.is_terminal:
-            self._live.update(self._line(view.text()), refresh=True)
+            self._live.update(self._line(text), refresh=True)
 
     def show_phase(self, phase: str, doing: str, done: float) -> None:
         """Show that `done` (0 to 1) of a phase of the work is over, and what is done now."""
         text = f"{bar(done)}  {time.monotonic() - self._began:3.0f} s  {doing}"
-        if self._console.is_terminal:
-            self._live.update(self._line(text), refresh=True)
-        elif self._printed != (step := (phase, int(10 * done))):
+        self.draw(text)
+        if not self._console.is_terminal and self._printed != (step := (phase, int(10 * done))):
             self._printed = step
             self._console.print(text, markup=False)
 

@@ -106,6 +106,11 @@ class Strategy(ABC):
         self._names, self._parameters = list(trained), list(trained.values())
 
     @property
+    def knows_rule(self) -> bool:
+        """Return whether the optimizer's costs are known by its rule; after `prepare`."""
+        return self._known_rule is not None
+
+    @property
     def _rule(self) -> OptimizerConfig:
         """Rule of the optimizer. Raises: UserError where it is a program's own, of none."""
         if self._known_rule is None:

@@ -23,10 +23,15 @@ EXIT_UNWRITABLE = 74
 
 
 def failure_of(error: BaseException, rank: int) -> Failure:
-    """Describe `error`; call it where the error is being handled, for its traceback."""
+    """Describe `error`, with its traceback."""
     mendable = isinstance(error, UserError)
     message = str(error) if mendable else f"{type(error).__name__}: {error}"
-    return Failure(rank=rank, mendable=mendable, message=message, traceback=traceback.format_exc())
+    return Failure(
+        rank=rank,
+        mendable=mendable,
+        message=message,
+        traceback="".join(traceback.format_exception(error)),
+    )
 
 
 def report_failure(folder: Path | None, failure: Failure) -> tuple[int, bool]:

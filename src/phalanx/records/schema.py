@@ -262,6 +262,14 @@ class NoticeEvent(Event, frozen=True, kw_only=True, tag="notice"):
     text: str
 
 
+class MetricsEvent(Event, frozen=True, kw_only=True, tag="metrics"):
+    """A program's own metrics after a step, written by rank 0."""
+
+    epoch: int
+    step: int
+    metrics: dict[str, float]
+
+
 class FinishedEvent(Event, frozen=True, kw_only=True, tag="finished"):
     """The last line of a rank that came to the end."""
 

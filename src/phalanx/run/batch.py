@@ -34,6 +34,8 @@ class MicroBatch:
     """The optimizer steps in the `backward` of this micro-batch."""
     ends_epoch: bool
     """The last one of this rank in an epoch; true once an epoch on every rank."""
+    global_samples: int
+    """Of its global batch, over all ranks."""
 
     @property
     def inputs(self) -> Any:

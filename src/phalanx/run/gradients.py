@@ -15,6 +15,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.step import Batch, StepResult, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
+from phalanx.run.randomness import seed_micro_batch
 
 NOTHING = torch.empty(0)
 
@@ -26,23 +27,28 @@ class StepGradients:
     micro-batch, and divided by the sum of the weights.
     """
 
-    def __init__(self, strategy: Strategy, optimizers: Mapping[str, Optimizer]) -> None:
-        """strategy: prepared. optimizers: by the names by which a loss asks for one."""
-        self._strategy = strategy
+    num_samples: int
+    """Of this rank, so far in the step."""
+
+    def __init__(
+        self, strategy: Strategy, optimizers: Mapping[str, Optimizer], *, seed: int
+    ) -> None:
+        """strategy: prepared. optimizers: by the names by which a loss asks for one. seed: of the
+        random numbers of micro-batches."""
+        self._strategy, self._seed = strategy, seed
         self._parameters = {
             name: _trained_parameters(optimizer) for name, optimizer in optimizers.items()
         }
         self._until_backward = ExitStack()
         self._missing: set[str] = set()
         self._batch_weight: float | None = None
-        self.begin_step(0)
 
-    def begin_step(self, global_samples: int) -> None:
-        """Clear the gradients. global_samples: of the global batch, over all ranks."""
+    def begin_step(self, batch: MicroBatch) -> None:
+        """Clear the gradients. batch: the first micro-batch."""
         self._strategy.clear_gradients()
-        self._global_samples = global_samples
+        self._global_samples = batch.global_samples
         self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
-        self._weight = 0.0
+        self._weight, self.num_samples = 0.0, 0
         self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
 
     def begin(self, batch: MicroBatch) -> None:
@@ -50,6 +56,7 @@ class StepGradients:
         self._missing, self._batch_weight = set(self._parameters), None
         if not batch.ends_step:
             self._until_backward.enter_context(self._strategy.no_sync())
+        seed_micro_batch(self._seed, batch.step, batch.number)
         self._began = time.perf_counter()
 
     @property
@@ -57,11 +64,16 @@ class StepGradients:
         """Return whether the micro-batch has had every backward pass."""
         return not self._missing
 
-    def describe_missing(self) -> str:
-        """Return the call of `run.backward` that the micro-batch has not had."""
-        if len(self._missing) == len(self._parameters):
-            return "run.backward was"
-        return f"run.backward(loss, optimizer={min(self._missing)!r}) was"
+    def check(self, batch: MicroBatch) -> None:
+        """Raises: UserError when the micro-batch has not had every backward pass."""
+        if self._missing:
+            call = "run.backward"
+            if len(self._missing) < len(self._parameters):
+                call += f"(loss, optimizer={min(self._missing)!r})"
+            raise UserError(
+                f"{call} was not called for micro-batch {batch.number} of step {batch.step}: call "
+                "it once for each micro-batch of the loop"
+            )
 
     def add(
         self, batch: MicroBatch, loss: Tensor, weight: float | None, optimizer: str | None
@@ -105,12 +117,14 @@ class StepGradients:
 
         Raises: UserError when gradients are not finite, naming the step, the ranks and a parameter.
         """
-        scale = 1.0
+        scale, result = 1.0, self._result
         if self._has_own_weights:
             total = self._strategy.group.sum([self._weight])[0]
             scale = 1 / total if total else 0.0
+            # So that the sum over the ranks, divided by the samples, is the weighted mean.
+            result = result._replace(loss_sum=result.loss_sum * scale * self._global_samples)
         return self._strategy.apply_gradients(
-            describe(batch, self._global_samples), self._result, scale=scale, can_recompute=False
+            describe(batch, self._global_samples), result, scale=scale, can_recompute=False
         )
 
     def _names_for(self, optimizer: str | None) -> set[str]:
@@ -149,6 +163,7 @@ class StepGradients:
         own = float(batch.num_samples if weight is None or not batch.num_samples else weight)
         if is_first:
             self._weight += own
+            self.num_samples += batch.num_samples
         self._batch_weight = weight
         return own
 

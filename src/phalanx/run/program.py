@@ -1,39 +1,37 @@
-"""The loop of a program that trains: micro-batches out, gradients in."""
+"""The run of a program that trains: micro-batches out, gradients in."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
-from phalanx.data.sampler import epoch_order, evaluation_shard, num_batches
 from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
+from phalanx.run.evaluation import Evaluated, Reduction, evaluate
+from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
-from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
-from phalanx.run.randomness import seed_micro_batch
-from phalanx.run.samples import IndexedSamples, samples_of
+from phalanx.run.loop import LoopOptions, TrainingLoop
+from phalanx.run.records import ProgramRecords
+from phalanx.run.samples import samples_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopOptions:
-    """Options of a run that decide its numbers, the same on every rank."""
+class ProgramOptions:
+    """Options of a program's run beside those of its loop."""
 
-    batch_size: int
-    micro_batches: int
-    """Of a full global batch."""
-    epochs: int
-    steps: int | None
-    """Updates after which the run ends, within the epochs; None: their number."""
     seed: int
+    schedulers: Sequence[LRScheduler]
+    """Each makes a step after every update."""
+    loading: dict[str, Any]
+    """Arguments of PyTorch's `DataLoader`."""
 
 
 class ProgramRun:
@@ -50,19 +48,19 @@ class ProgramRun:
         self,
         strategy: Strategy,
         optimizers: Mapping[str, Optimizer],
-        samples: IndexedSamples,
-        options: LoopOptions,
-        loading: dict[str, Any],
+        feed: Feed,
+        records: ProgramRecords,
+        loop_options: LoopOptions,
+        options: ProgramOptions,
         leave: Callable[[], None],
     ) -> None:
         """strategy: prepared, with the program's model and optimizers. optimizers: by name, ""
         for the only one. leave: called once it is closed."""
+        self._gradients = StepGradients(strategy, optimizers, seed=options.seed)
+        self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
         self._strategy, self._group = strategy, strategy.group
-        self._optimizers, self._samples, self._options = optimizers, samples, options
-        self._rule = rule_of(next(iter(optimizers.values())))
-        self._gradients = StepGradients(strategy, optimizers)
-        self._loading, self._leave = loading, leave
-        self._current: MicroBatch | None = None
+        self._records, self._options, self._leave = records, options, leave
+        self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_begun = self._is_closed = False
 
     @property
@@ -90,66 +88,24 @@ class ProgramRun:
 
         Raises: UserError when `backward` was not called for the one before, and the second time.
         """
+        for epoch in self.epochs():
+            yield from epoch
+
+    def epochs(self) -> Iterator[Iterator[MicroBatch]]:
+        """Yield the epochs that are left, each an iterator of this rank's micro-batches:
+
+            for epoch in run.epochs():
+                for batch in epoch:
+                    run.backward(criterion(run.model(batch.inputs), batch.targets))
+                run.print(run.evaluate(accuracy, validation_data))
+
+        A checkpoint follows each epoch. Raises: UserError as iterating the run.
+        """
         if self._is_begun:
             raise UserError("a run is iterated once: start another for more epochs")
         self._is_begun = True
-        options, step = self._options, 0
-        total = options.epochs * num_batches(len(self._samples), options.batch_size)
-        total = min(total, options.steps or total)
-        self._group.barrier()
-        for epoch in range(options.epochs):
-            for batch in self._epoch(epoch, step, total):
-                yield batch
-                self._check_backward(batch)
-                step = batch.step + batch.ends_step
-            self._strategy.finish_epoch()
-            self._strategy.synchronize_buffers()
-            if step >= total:
-                break
+        yield from self._loop.epochs()
         self.close()
-
-    def _epoch(self, epoch: int, step: int, total: int) -> Iterator[MicroBatch]:
-        """Yield the micro-batches of an epoch, up to update number `total`."""
-        options = self._options
-        order = epoch_order(len(self._samples), options.seed, epoch)
-        starts = range(0, len(order), options.batch_size)[: total - step]
-        slices = [
-            (start, piece)
-            for start in starts
-            for piece in self._slices(min(options.batch_size, len(order) - start))
-        ]
-        indices = [order[start + piece.start : start + piece.stop] for start, piece in slices]
-        batches = self._samples.batches(indices)
-        for position, ((start, piece), data) in enumerate(zip(slices, batches, strict=True)):
-            is_last = position + 1 == len(slices)
-            ends_step = is_last or slices[position + 1][0] != start
-            batch = MicroBatch(
-                data,
-                0 if piece.is_padding else piece.stop - piece.start,
-                epoch,
-                step,
-                piece.number,
-                ends_step,
-                is_last,
-            )
-            if self._current is None:  # the first of its step
-                self._gradients.begin_step(min(options.batch_size, len(order) - start))
-            self._begin(batch)
-            yield batch
-            step += ends_step
-
-    def _slices(self, num_samples: int) -> list[MicroBatchSlice]:
-        return micro_batches_of_rank(
-            num_samples,
-            number=self._options.micro_batches,
-            rank=self.rank,
-            num_ranks=self.size,
-        )
-
-    def _begin(self, batch: MicroBatch) -> None:
-        self._current = batch
-        self._gradients.begin(batch)
-        seed_micro_batch(self._options.seed, batch.step, batch.number)
 
     def backward(
         self, loss: Tensor, *, weight: float | None = None, optimizer: str | None = None
@@ -167,14 +123,18 @@ class ProgramRun:
         Raises: UserError for a loss that is no scalar or has no graph, and when gradients are not
                 finite, naming the step, the ranks and a parameter.
         """
-        batch = self._current
+        loop = self._loop
+        batch = loop.current
         if batch is None:
             raise UserError("run.backward is called once for each micro-batch of the run's loop")
         self._gradients.add(batch, loss, weight, optimizer)
         if batch.ends_step and self._gradients.is_computed:
             self._follow_optimizer()
-            self._gradients.apply(batch)
-            self._current = None
+            result = self._gradients.apply(batch)
+            for scheduler in self._options.schedulers:
+                scheduler.step()
+            loop.end_step(result, self._gradients.num_samples)
+            self._records.show(loop.position)
 
     def _follow_optimizer(self) -> None:
         """Take the learning rate of the program's optimizer where the strategy has one of its own.
@@ -193,20 +153,13 @@ class ProgramRun:
             )
         optimizer.param_groups[0]["lr"] = rate
 
-    def _check_backward(self, batch: MicroBatch) -> None:
-        if not self._gradients.is_computed:
-            raise UserError(
-                f"{self._gradients.describe_missing()} not called for micro-batch {batch.number} "
-                f"of step {batch.step}: call it once for each micro-batch of the loop"
-            )
-
     def evaluate(
         self,
-        function: Callable[[nn.Module, Any], Tensor | float | Mapping[str, Tensor | float]],
+        function: Callable[[nn.Module, Any], Evaluated],
         data: object,
         *,
         batch_size: int | None = None,
-        reduction: Literal["mean", "sum"] = "mean",
+        reduction: Reduction = "mean",
     ) -> Any:
         """Return the mean of `function` over all samples of `data`, each counted once on any number
         of ranks; for a function that returns a dictionary, a dictionary. Collective.
@@ -216,47 +169,28 @@ class ProgramRun:
         batch_size: of a rank, at most; None: that of the run.
         reduction: mean: results count by the samples of their batch; sum: they are added up.
         """
-        samples = samples_of(data, self._loading, split="validation")
-        size = batch_size or self._options.batch_size
-        if not len(samples):
-            raise UserError("run.evaluate: data has no samples")
-        # From the last rank on: rank 0, which names the results, always has samples.
-        own = evaluation_shard(len(samples), self.size - 1 - self.rank, self.size)
-        indices = [
-            torch.arange(start, min(start + size, own.stop))
-            for start in range(own.start, own.stop, size)
-        ]
-        model = self._strategy.model
-        modes = [(module, module.training) for module in model.modules()]
-        self._strategy.synchronize_buffers()
-        sums: dict[str, float] = {}
-        is_mapping = False
-        model.eval()
-        try:
-            with torch.no_grad():
-                for chosen, batch in zip(indices, samples.batches(indices), strict=True):
-                    values = function(model, batch)
-                    is_mapping = isinstance(values, Mapping)
-                    weight = len(chosen) if reduction == "mean" else 1
-                    named = values if isinstance(values, Mapping) else {"": values}
-                    for name, value in named.items():
-                        sums[name] = sums.get(name, 0.0) + weight * float(value)
-        finally:
-            for module, is_training in modes:
-                module.training = is_training
-        return self._evaluated(sums, len(samples) if reduction == "mean" else 1, is_mapping)
-
-    def _evaluated(self, sums: dict[str, float], divisor: int, is_mapping: bool) -> Any:
-        """Add up the sums of the ranks, of which some may have had no samples."""
-        is_mapping, names = json.loads(self._group.share(json.dumps([is_mapping, list(sums)])))
-        totals = self._group.sum([sums.get(name, 0.0) for name in names])
-        values = {name: total / divisor for name, total in zip(names, totals, strict=True)}
-        return values if is_mapping else values[""]
+        return evaluate(
+            self._strategy,
+            function,
+            samples_of(data, self._options.loading, split="validation"),
+            batch_size=batch_size or self._loop.options.batch_size,
+            reduction=reduction,
+        )
 
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:
         """Return the sum, or the mean, of every rank's `value`. Collective."""
         total = self._group.sum([float(value)])[0]
         return total / self.size if mean else total
+
+    def log(self, **metrics: float | Tensor) -> None:
+        """Record metrics of the program after the last step, those of rank 0; `run.reduce` gives
+        one number for all ranks. The report draws them over the steps.
+
+            run.log(validation_loss=run.evaluate(loss, validation_data))
+
+        Raises: UserError for a value that is no number.
+        """
+        self._records.log(self._loop.position, metrics)
 
     def print(self, *values: object) -> None:
         """Print on rank 0 alone."""
@@ -271,6 +205,7 @@ class ProgramRun:
         """End the run: the ranks part. The model stays usable. Collective."""
         if not self._is_closed:
             self._is_closed = True
+            self._records.finish(self._strategy)
             self._strategy.close()
             self._leave()
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.comm.join_world import join_world, report_binding
 from phalanx.comm.world import World
@@ -25,10 +27,15 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.data_loader import unwrap_loader
+from phalanx.run.failure import report_failures, watch
+from phalanx.run.feed import IndexedFeed
+from phalanx.run.loop import LoopOptions
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
-from phalanx.run.program import LoopOptions, ProgramRun
+from phalanx.run.program import ProgramOptions, ProgramRun
+from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.samples import samples_of
+from phalanx.run.setting import describe_setting
 from phalanx.torch_backend.rendezvous import (
     Rendezvous,
     connect_ranks,
@@ -49,9 +56,12 @@ def start(
     epochs: int = 1,
     steps: int | None = None,
     micro_batches: int | None = None,
+    scheduler: LRScheduler | Sequence[LRScheduler] = (),
     strategy: StrategyName = "auto",
     clip_norm: float | None = None,
     bad_gradients: Literal["stop", "skip"] = "stop",
+    run_dir: Path | str | None = None,
+    on_metrics: Metrics | None = None,
     seed: int = 0,
     loading: dict[str, Any] | None = None,
     timeout_s: float = 300.0,
@@ -76,15 +86,20 @@ def start(
     steps: updates after which the run ends, within the epochs.
     micro_batches: into which every global batch is cut, whatever the number of ranks; each has
         random numbers of its own, so that dropout agrees, too. None: one a rank.
+    scheduler: of the learning rate, or several; each makes a step after every update.
     strategy: auto: `mpi` on ranks that a launcher started, else `sequential`.
     seed: of the order of samples and of PyTorch's generators, which are seeded anew for each
         micro-batch.
     clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
+    run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
+        PHALANX_RUN_DIR, or none are written.
+    on_metrics: called on rank 0 with the number of the update and what `run.log` is given.
     loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
     timeout_s: longest wait for a peer.
 
     Raises: UserError for what the program or the user can mend.
     """
+    report_failures()
     data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     launched = detect(os.environ)
     num_ranks = launched.world_size if launched else 1
@@ -107,10 +122,45 @@ def start(
         )
     own = list(optimizers.values())
     chosen.prepare(model, own[0] if len(own) == 1 else JointOptimizer(own))
-    options = LoopOptions(
-        batch_size=batch_size, micro_batches=number, epochs=epochs, steps=steps, seed=seed
+    loop_options = LoopOptions(batch_size=batch_size, epochs=epochs, steps=steps)
+    setting = describe_setting(
+        model,
+        optimizers,
+        data,
+        chosen,
+        name=type(chosen).__name__.lower(),
+        threads=torch.get_num_threads(),
+        loop=loop_options,
+        step=step_options,
+        micro_batches=micro_batches,
+        seed=seed,
     )
-    return ProgramRun(chosen, optimizers, samples, options, loading, leave)
+    records = ProgramRecords.begin(
+        chosen,
+        run_dir,
+        setting,
+        on_metrics=on_metrics,
+        options=loop_options,
+        num_samples=len(samples),
+    )
+    records.recorder.start(
+        num_parameters=sum(parameter.numel() for parameter in model.parameters()),
+        train_samples=len(samples),
+        expected=chosen.expected(batch_size) if chosen.knows_rule else None,
+    )
+    feed = IndexedFeed(
+        samples,
+        batch_size=batch_size,
+        micro_batches=number,
+        seed=seed,
+        rank=chosen.rank,
+        num_ranks=chosen.size,
+    )
+    schedulers = [scheduler] if isinstance(scheduler, LRScheduler) else list(scheduler)
+    options = ProgramOptions(seed=seed, schedulers=schedulers, loading=loading)
+    run = ProgramRun(chosen, optimizers, feed, records, loop_options, options, leave)
+    watch(records)
+    return run
 
 
 def _check_counts(**counts: int | None) -> None:

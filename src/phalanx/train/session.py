@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import socket
 import time
 from dataclasses import dataclass
@@ -25,15 +23,16 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import FinishedEvent, NoticeEvent, Outcome, Run, StartedEvent
+from phalanx.records.schema import NoticeEvent, Outcome, Run
 from phalanx.records.totals import RankTotals, summarize
+from phalanx.run.memory import keep_freed_memory, resident_bytes
+from phalanx.run.trace import Tracing, dump_into
 from phalanx.train.checkpointing import StartingPoint, manifest_of, starting_point
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_source import open_source
 from phalanx.train.evaluation import evaluate_on_training_data
-from phalanx.train.loop import TrainingContext, log_notices, run_epoch
+from phalanx.train.loop import Training, TrainingContext, log_notices
 from phalanx.train.make_strategy import make_strategy
-from phalanx.train.memory import keep_freed_memory, resident_bytes
 from phalanx.train.metrics import epoch_line
 from phalanx.train.optimizer import update_rule
 from phalanx.train.own_model import check_same_model, make_loss
@@ -42,7 +41,6 @@ from phalanx.train.resume import RunIsFinishedError
 from phalanx.train.run import begin_run, complete, new_folder, title
 from phalanx.train.schedule import schedule_of
 from phalanx.train.strategy_options import MESH_STRATEGIES
-from phalanx.train.trace import Tracing, dump_into
 
 
 @dataclass
@@ -100,20 +98,16 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     output.writer = EventWriter(rank_file(output.folder, group.rank))
     if config.trace:
         output.tracing = Tracing(group, output.folder, began_at)
-    context, saver = _prepare(config, strategy, start, output.writer, began_at)
-    _epochs(config, context, saver)
+    context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
+    training = Training(context)
+    _start(training, context, num_parameters)
+    _epochs(config, context, training, saver)
     if saver:
         saver.close()
     context.source.close()
     if output.tracing:
         output.tracing.compare_clocks()
-    output.writer.add(
-        FinishedEvent(
-            at_s=time.perf_counter() - began_at,
-            parameters_sha256=parameters_sha256(strategy.model),
-            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        )
-    )
+    training.loop.recorder.finish(parameters_sha256(strategy.model))
     output.close()
     group.barrier()
     if output.keeps_run and group.rank == 0:
@@ -153,9 +147,9 @@ def _prepare(
     start: StartingPoint,
     writer: EventWriter,
     began_at: float,
-) -> tuple[TrainingContext, CheckpointWriter | None]:
+) -> tuple[TrainingContext, CheckpointWriter | None, int]:
     """Make data, model, optimizer and, when resuming, load their state; also the checkpoint writer,
-    where one is wanted."""
+    where one is wanted, and count the parameters of the whole model."""
     dtype = getattr(torch, config.dtype)
     source = open_source(config, strategy.group, dtype)
     resident_before = resident_bytes()
@@ -203,9 +197,7 @@ def _prepare(
         writer=writer,
         began_at=began_at,
     )
-    writer.add(_started(config, context, num_parameters))
-    writer.flush()
-    return context, saver
+    return context, saver, num_parameters
 
 
 def _resume(
@@ -221,36 +213,30 @@ def _resume(
     strategy.group.barrier()  # `begin` may rename the folder that slower ranks still read
 
 
-def _started(config: TrainConfig, context: TrainingContext, num_parameters: int) -> StartedEvent:
-    """num_parameters: of the whole model, of which this rank may hold a part."""
-    assert config.threads is not None, "the run's record holds a complete configuration"
-    strategy, source = context.strategy, context.source
-    at_s = time.perf_counter() - context.began_at
-    return StartedEvent(
-        at_s=at_s,
-        rank=strategy.rank,
-        hostname=socket.gethostname(),
-        process_id=os.getpid(),
-        local_rank=strategy.group.local_rank,
-        threads=config.threads,
-        startup_s=at_s,
-        parameters=num_parameters,
+def _start(training: Training, context: TrainingContext, num_parameters: int) -> None:
+    """Write this rank's first line. num_parameters: of the whole model, of which it may hold a
+    part."""
+    source = context.source
+    training.loop.recorder.start(
+        num_parameters=num_parameters,
         train_samples=source.num_train,
+        expected=context.strategy.expected(context.global_batch_size),
         validation_samples=source.num_validation,
         targets_per_sample=source.shape.targets_per_sample,
-        collective=strategy.collective,
-        role=strategy.role,
-        coordinates=strategy.coordinates,
-        expected=strategy.expected(context.global_batch_size),
     )
 
 
-def _epochs(config: TrainConfig, context: TrainingContext, saver: CheckpointWriter | None) -> None:
+def _epochs(
+    config: TrainConfig,
+    context: TrainingContext,
+    training: Training,
+    saver: CheckpointWriter | None,
+) -> None:
     """Train the epochs that are left; after each, rank 0 writes the summary and a checkpoint
     follows."""
     trained_s = 0.0
     for epoch in range(context.first_epoch, config.epochs):
-        rows = context.strategy.group.gather(run_epoch(context, epoch).values())
+        rows = context.strategy.group.gather(training.run_epoch().values())
         log_notices(context)
         if rows is not None:
             summary = summarize(

@@ -19,7 +19,7 @@ from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file
 from phalanx.records.totals import RankTotals
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import TrainingContext, run_epoch
+from phalanx.train.loop import Training, TrainingContext
 from phalanx.train.make_strategy import make_strategy
 from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import LRSchedule
@@ -78,7 +78,7 @@ def run(model: Any, kind: Any, folder: Path) -> None:
         writer=writer,
         began_at=time.perf_counter(),
     )
-    rows = strategy.group.gather(run_epoch(work, 0).values())
+    rows = strategy.group.gather(Training(work).run_epoch().values())
     writer.close()
     tensors = {k: v.detach().clone() for k, v in network.named_parameters()}
     if rows is not None:

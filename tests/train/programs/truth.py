@@ -26,7 +26,7 @@ from phalanx.models.build import build_model
 from phalanx.records.files import EventWriter, rank_file, read_events
 from phalanx.records.schema import EpochEvent, MemoryEvent, StepEvent
 from phalanx.train.config import TrainConfig
-from phalanx.train.loop import TrainingContext, run_epoch
+from phalanx.train.loop import Training, TrainingContext
 from phalanx.train.make_strategy import RENDEZVOUS, make_strategy
 from phalanx.train.optimizer import update_rule
 from phalanx.train.schedule import LRSchedule
@@ -83,7 +83,7 @@ def run(name: str, config: TrainConfig, folder: Path, steps: int) -> None:
         began_at=time.perf_counter(),
         first_epoch=epoch,
     )
-    totals = strategy.group.gather(run_epoch(work, epoch).values())
+    totals = strategy.group.gather(Training(work).run_epoch().values())
     writer.close()
     if config.checkpoint_dir is not None and strategy.rank == 0:
         seal = manifest(config, epoch + 1)

@@ -1,0 +1,72 @@
+"""Evaluation of a program's model: every sample once, on any number of ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from phalanx.data.sampler import evaluation_shard
+from phalanx.errors import UserError
+from phalanx.parallel.run_group import RunGroup
+from phalanx.parallel.strategy import Strategy
+from phalanx.run.samples import IndexedSamples
+
+Reduction = Literal["mean", "sum"]
+Evaluated = Tensor | float | Mapping[str, Tensor | float]
+
+
+def evaluate(
+    strategy: Strategy,
+    function: Callable[[nn.Module, Any], Evaluated],
+    samples: IndexedSamples,
+    *,
+    batch_size: int,
+    reduction: Reduction,
+) -> Any:
+    """Return the mean, or the sum, of `function` over all samples; a dictionary where it returns
+    one. Collective.
+
+    function: of the model, in evaluation mode and under no_grad, and of a batch of samples.
+    batch_size: of a rank, at most.
+    Raises: UserError when there are no samples.
+    """
+    if not len(samples):
+        raise UserError("run.evaluate: data has no samples")
+    # From the last rank on: rank 0, which names the results, always has samples.
+    own = evaluation_shard(len(samples), strategy.size - 1 - strategy.rank, strategy.size)
+    indices = [
+        torch.arange(start, min(start + batch_size, own.stop))
+        for start in range(own.start, own.stop, batch_size)
+    ]
+    model = strategy.model
+    modes = [(module, module.training) for module in model.modules()]
+    strategy.synchronize_buffers()
+    sums: dict[str, float] = {}
+    is_mapping = False
+    model.eval()
+    try:
+        with torch.no_grad():
+            for chosen, batch in zip(indices, samples.batches(indices), strict=True):
+                values = function(model, batch)
+                is_mapping = isinstance(values, Mapping)
+                weight = len(chosen) if reduction == "mean" else 1
+                named = values if isinstance(values, Mapping) else {"": values}
+                for name, value in named.items():
+                    sums[name] = sums.get(name, 0.0) + weight * float(value)
+    finally:
+        for module, is_training in modes:
+            module.training = is_training
+    divisor = len(samples) if reduction == "mean" else 1
+    return _over_ranks(strategy.group, sums, divisor, is_mapping=is_mapping)
+
+
+def _over_ranks(group: RunGroup, sums: dict[str, float], divisor: int, *, is_mapping: bool) -> Any:
+    """Add up the sums of the ranks, of which some may have had no samples."""
+    is_mapping, names = json.loads(group.share(json.dumps([is_mapping, list(sums)])))
+    totals = group.sum([sums.get(name, 0.0) for name in names])
+    values = {name: total / divisor for name, total in zip(names, totals, strict=True)}
+    return values if is_mapping else values[""]

@@ -1,0 +1,64 @@
+"""End of a program's rank that fails: once, with its reason, and not alone.
+
+Its peers wait for it in a collective, and would learn of it by a timeout only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+import weakref
+from functools import cache
+from types import TracebackType
+from typing import Any
+
+from phalanx.comm.world import abort
+from phalanx.errors import UserError
+from phalanx.launch.detect import detect
+from phalanx.records.failures import EXIT_BAD_INPUT, EXIT_FAILED
+from phalanx.run.records import ProgramRecords
+
+ECHO_DELAY_S = 2.0
+"""Time that rank 0 has to end the others, before they say the same."""
+
+_OPEN: weakref.WeakSet[ProgramRecords] = weakref.WeakSet()
+_before: Any = sys.excepthook
+
+
+def report_failures() -> None:
+    """From now on an uncaught exception ends all ranks; a `UserError` is a line without a
+    traceback, and exit code 2. An interactive session is left as it is."""
+    if not hasattr(sys, "ps1"):
+        _install()
+
+
+def watch(records: ProgramRecords) -> None:
+    """Write into `records` how the program ended, should it fail or leave its loop."""
+    _OPEN.add(records)
+    atexit.register(records.leave)
+
+
+@cache
+def _install() -> None:
+    global _before
+    _before, sys.excepthook = sys.excepthook, _end
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    is_mendable, launched = isinstance(error, UserError), detect(os.environ)
+    if is_mendable and launched and launched.rank:
+        time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it
+    for records in list(_OPEN):
+        records.fail(error)
+    if is_mendable:
+        print(f"phalanx: {error}", file=sys.stderr, flush=True)
+    else:
+        _before(kind, error, trace)
+    sys.stdout.flush()
+    if launched and launched.world_size > 1:
+        abort(EXIT_BAD_INPUT if is_mendable else EXIT_FAILED)
+    if is_mendable:  # else Python ends as it always does
+        atexit._run_exitfuncs()
+        os._exit(EXIT_BAD_INPUT)

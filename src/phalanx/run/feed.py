@@ -1,0 +1,71 @@
+"""Micro-batches of a rank, epoch by epoch, from samples by index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from phalanx.data.sampler import epoch_order
+from phalanx.run.batch import MicroBatch
+from phalanx.run.micro_batches import micro_batches_of_rank
+from phalanx.run.samples import IndexedSamples
+
+
+class Feed(Protocol):
+    """One rank's micro-batches. How a global batch is cut depends on options alone, never on the
+    number of ranks."""
+
+    num_samples: int | None
+    """Of an epoch, over all ranks; None: known when it ends."""
+    num_damaged: int
+    """Samples of this rank that were left out so far because they are damaged."""
+
+    def micro_batches(
+        self, epoch: int, *, seen: int, step: int, max_steps: int
+    ) -> Iterator[MicroBatch]:
+        """Yield the micro-batches that are left of an epoch.
+
+        seen: samples of it, over all ranks, that were computed before. step: number in the run of
+        the first update. max_steps: updates after which the epoch ends, whatever is left.
+        """
+
+
+class IndexedFeed:
+    """Global batches of a shuffled order, which depends on (seed, epoch) alone."""
+
+    num_damaged = 0
+
+    def __init__(
+        self,
+        samples: IndexedSamples,
+        *,
+        batch_size: int,
+        micro_batches: int,
+        seed: int,
+        rank: int,
+        num_ranks: int,
+    ) -> None:
+        """batch_size: of the global batch. micro_batches: of a full one."""
+        self.num_samples: int | None = len(samples)
+        self._samples, self._batch_size, self._seed = samples, batch_size, seed
+        self._place = {"number": micro_batches, "rank": rank, "num_ranks": num_ranks}
+
+    def micro_batches(
+        self, epoch: int, *, seen: int, step: int, max_steps: int
+    ) -> Iterator[MicroBatch]:
+        order = epoch_order(len(self._samples), self._seed, epoch)[seen:]
+        starts = range(0, len(order), self._batch_size)[:max_steps]
+        sizes = [min(self._batch_size, len(order) - start) for start in starts]
+        slices = [
+            (start, size, piece)
+            for start, size in zip(starts, sizes, strict=True)
+            for piece in micro_batches_of_rank(size, **self._place)
+        ]
+        indices = [order[start + piece.start : start + piece.stop] for start, _, piece in slices]
+        batches = self._samples.batches(indices)
+        for position, ((start, size, piece), data) in enumerate(zip(slices, batches, strict=True)):
+            is_last = position + 1 == len(slices)
+            ends_step = is_last or slices[position + 1][0] != start
+            num_samples = 0 if piece.is_padding else piece.stop - piece.start
+            yield MicroBatch(data, num_samples, epoch, step, piece.number, ends_step, is_last, size)
+            step += ends_step

@@ -1,0 +1,199 @@
+"""The loop of a rank, common to all strategies and programs: data in, records out.
+
+Whoever iterates it computes: `phalanx train` lets the strategy make whole steps, a program of the
+user's calls its model and `backward`.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from phalanx.data.sampler import num_batches
+from phalanx.errors import UserError
+from phalanx.parallel.step import StepResult
+from phalanx.parallel.strategy import Strategy
+from phalanx.run.batch import MicroBatch
+from phalanx.run.feed import Feed
+from phalanx.run.recording import RunRecorder
+
+MEASURED_STEP = 2
+"""The step of a run after which memory is measured: by then every buffer has been made."""
+
+
+class Position(NamedTuple):
+    """Where a run stands between two steps, whatever its number of ranks."""
+
+    epoch: int = 0
+    seen: int = 0
+    """Samples of that epoch that all ranks have computed."""
+    step: int = 0
+    """Number of the next update."""
+
+
+BEGINNING = Position()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """Length of a run, and its checkpoints."""
+
+    batch_size: int
+    """Of the global batch."""
+    epochs: int = sys.maxsize
+    steps: int | None = None
+    """Updates after which the run ends, within the epochs; None: their number."""
+    start: Position = BEGINNING
+    checkpoint_steps: int | None = None
+    """Steps of an epoch after which `save` is called, again and again; None: never."""
+    save: Callable[[Position], None] | None = None
+    """Writes a checkpoint within an epoch. Collective."""
+    save_epoch: Callable[[Position], None] | None = None
+    """Writes a checkpoint between two epochs. Collective."""
+
+
+class Computation(Protocol):
+    """Whatever computes micro-batches one by one."""
+
+    def begin_step(self, batch: MicroBatch) -> None:
+        """Prepare the step whose first micro-batch is `batch`."""
+
+    def begin(self, batch: MicroBatch) -> None:
+        """Prepare the computation of `batch`."""
+
+    def check(self, batch: MicroBatch) -> None:
+        """Raise UserError when `batch` was not computed."""
+
+
+class TrainingLoop:
+    """Epochs and steps of one rank. All ranks iterate to the end."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        feed: Feed,
+        recorder: RunRecorder,
+        options: LoopOptions,
+        computation: Computation | None = None,
+    ) -> None:
+        """computation: that is told of every micro-batch."""
+        self.strategy, self.recorder = strategy, recorder
+        self._feed, self._computation, self.options = feed, computation, options
+        self._num_ended = 0  # epochs
+        self.position = options.start
+        """After the last step."""
+        self.current: MicroBatch | None = None
+        """Micro-batch of an unfinished step that is computed now."""
+        self._began = self._waited_s = 0.0
+
+    def epochs(self) -> Iterator[Iterator[MicroBatch]]:
+        """Yield the epochs that are left, each an iterator of this rank's micro-batches; a
+        checkpoint follows each.
+
+        Raises: UserError when an epoch was not iterated to its end.
+        """
+        options = self.options
+        while self.position.epoch < options.epochs and self._steps_left():
+            epoch, ended = self.position.epoch, self._num_ended
+            yield self.epoch()
+            if self._num_ended == ended:
+                raise UserError(
+                    f"epoch {epoch} was left before its end; every rank iterates each of "
+                    "run.epochs() to its end: give steps= for a shorter run"
+                )
+            if options.save_epoch is not None:
+                options.save_epoch(self.position)
+
+    def _steps_left(self) -> int:
+        return (self.options.steps or sys.maxsize) - self.position.step
+
+    def epoch(self) -> Iterator[MicroBatch]:
+        """Yield the micro-batches that are left of the next epoch. Collective; the ranks start and
+        end together."""
+        strategy, recorder, first = self.strategy, self.recorder, self.position
+        strategy.group.barrier()
+        recorder.begin_epoch()
+        if strategy.role == "server":
+            self._serve()
+        else:
+            yield from self._micro_batches()
+        strategy.finish_epoch()
+        strategy.synchronize_buffers()
+        strategy.group.barrier()
+        recorder.end_epoch(first.epoch, first_sample=first.seen)
+        self._num_ended += 1
+        if self._steps_left() or self.position.seen == self._feed.num_samples:
+            self.position = Position(epoch=first.epoch + 1, step=self.position.step)
+
+    def _micro_batches(self) -> Iterator[MicroBatch]:
+        """Yield the micro-batches of an epoch; between them the position moves on, and checkpoints
+        are written."""
+        first, clock = self.position, time.perf_counter
+        due, is_in_step, computation = self._next_save(first), False, self._computation
+        batches = self._feed.micro_batches(
+            first.epoch, seen=first.seen, step=first.step, max_steps=self._steps_left()
+        )
+        asked_at = clock()
+        for batch in batches:
+            self.current = batch
+            if not is_in_step:
+                self._began, self._waited_s = asked_at, 0.0
+                if computation is not None:
+                    computation.begin_step(batch)
+            self._waited_s += clock() - asked_at
+            if computation is not None:
+                computation.begin(batch)
+            yield batch
+            if computation is not None:
+                computation.check(batch)
+            is_in_step = not batch.ends_step
+            if self.position.step == due and not is_in_step and not batch.ends_epoch:
+                self._save_within()
+                due = self._next_save(self.position)
+            asked_at = clock()
+
+    def end_step(self, result: StepResult, samples: int) -> None:
+        """Record the step that was just made, and move on. samples: of this rank."""
+        batch, ended, recorder = self.current, time.perf_counter(), self.recorder
+        assert batch is not None, "within a step"
+        self.current = None
+        epoch, seen, step = self.position
+        self.position = Position(epoch, seen + batch.global_samples, step + 1)
+        recorder.counts.damaged = self._feed.num_damaged if self.strategy.counts_samples else 0
+        times = (self._began, self._began + self._waited_s, ended)
+        recorder.end_step(epoch, step, result, times, samples)
+        if step == self.options.start.step + MEASURED_STEP:
+            recorder.add_memory()
+
+    def _next_save(self, position: Position) -> int | None:
+        """Return the number of steps made at which the next checkpoint within the epoch is due."""
+        options, period = self.options, self.options.checkpoint_steps
+        if options.save is None or period is None:
+            return None
+        made = num_batches(position.seen, options.batch_size)
+        return position.step + period - made % period
+
+    def _save_within(self) -> None:
+        self.strategy.finish_epoch()
+        self.strategy.synchronize_buffers()
+        assert self.options.save is not None, "what makes it due"
+        self.options.save(self.position)
+
+    def _serve(self) -> None:
+        """Serve the workers, in segments between two checkpoints."""
+        assert self._feed.num_samples is not None, "servers know the length of an epoch"
+        first, size = self.position, self.options.batch_size
+        end = first.step + num_batches(self._feed.num_samples - first.seen, size)
+        step = first.step
+        while step < end:
+            stop = min(end, self._next_save(self.position) or end)
+            self.strategy.serve(stop - step)
+            if step <= self.options.start.step + MEASURED_STEP < stop:
+                self.recorder.add_memory()
+            seen = first.seen + (stop - first.step) * size
+            step, self.position = stop, Position(epoch=first.epoch, seen=seen, step=stop)
+            if step < end:
+                self._save_within()

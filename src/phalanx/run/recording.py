@@ -1,0 +1,236 @@
+"""One rank's records of a run: a line a step and an epoch, sums over its own samples."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from dataclasses import dataclass
+
+import torch
+
+from phalanx.parallel.step import StepResult
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.divergence import recorded_loss
+from phalanx.records.files import EventWriter
+from phalanx.records.processor_time import ProcessorTime
+from phalanx.records.schema import (
+    ActionEvent,
+    EpochEvent,
+    ExpectedCosts,
+    FinishedEvent,
+    MemoryEvent,
+    MetricsEvent,
+    SkippedEvent,
+    StartedEvent,
+)
+from phalanx.run.memory import resident_bytes
+from phalanx.run.step_record import step_record
+
+
+@dataclass
+class EpochCounts:
+    """One rank's epoch so far."""
+
+    samples: int = 0
+    loss_sum: float = 0.0
+    correct: int | None = None
+    """Right predictions; None where nobody counts them."""
+    communication_s: float = 0.0
+    steps: int = 0
+    damaged: int = 0
+    skipped: int = 0
+    train_s: float = 0.0
+    """From barrier to barrier; known at its end."""
+
+
+class RunRecorder:
+    """Counts of a rank and, with a writer, the lines that it writes."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        writer: EventWriter | None,
+        *,
+        began_at: float,
+        resident_before: int | None = None,
+        counts_correct: bool = False,
+    ) -> None:
+        """writer: None writes nothing. began_at: `time.perf_counter()` that events count from.
+        resident_before: bytes of the process before the model was made. counts_correct: whether
+        right predictions are counted."""
+        self.writer, self.began_at = writer, began_at
+        self.counts = EpochCounts()
+        self._strategy, self._resident_before = strategy, resident_before
+        self._counts_samples = strategy.counts_samples
+        self._first_correct = 0 if counts_correct else None
+        self._epoch_began = began_at
+
+    def start(
+        self,
+        *,
+        num_parameters: int,
+        train_samples: int,
+        expected: ExpectedCosts | None,
+        validation_samples: int = 0,
+        targets_per_sample: int = 1,
+    ) -> None:
+        """Write the first line. num_parameters: of the whole model, of which this rank may hold a
+        part. expected: of the strategy, where it knows the optimizer's rule."""
+        if self.writer is None:
+            return
+        strategy = self._strategy
+        self.writer.add(
+            StartedEvent(
+                at_s=self.at_s(),
+                rank=strategy.rank,
+                hostname=socket.gethostname(),
+                process_id=os.getpid(),
+                local_rank=strategy.group.local_rank,
+                threads=torch.get_num_threads(),
+                startup_s=self.at_s(),
+                parameters=num_parameters,
+                train_samples=train_samples,
+                validation_samples=validation_samples,
+                targets_per_sample=targets_per_sample,
+                collective=strategy.collective,
+                role=strategy.role,
+                coordinates=strategy.coordinates,
+                expected=expected,
+            )
+        )
+        self.writer.flush()
+
+    def begin_epoch(self) -> None:
+        """Begin to count an epoch; after the barrier with which it begins."""
+        strategy = self._strategy
+        self.counts = EpochCounts(correct=self._first_correct)
+        self._bytes_before, self._traffic_before = (
+            strategy.communicated_bytes,
+            strategy.group.traffic(),
+        )
+        self._staleness_before = strategy.staleness()
+        self._epoch_began, self._used_before = time.perf_counter(), ProcessorTime.now()
+
+    def end_step(
+        self,
+        epoch: int,
+        step: int,
+        result: StepResult,
+        times: tuple[float, float, float],
+        samples: int,
+    ) -> None:
+        """Count and record a step, between two of which nothing is asked twice: the caches are
+        those of the model.
+
+        times: when it was begun, when its data were there, when it had ended. samples: of this
+        rank.
+        """
+        counts, loss_sum = self.counts, 0.0
+        counts.steps += 1
+        counts.communication_s += result.communication_s
+        if result.is_skipped:
+            counts.skipped += 1
+            samples = 0
+        elif self._counts_samples:
+            loss_sum = recorded_loss(result.loss_sum)
+            counts.samples += samples
+            counts.loss_sum += loss_sum
+        else:
+            samples = 0
+        writer = self.writer
+        if writer is None:
+            return
+        at_s = times[2] - self.began_at
+        if result.is_skipped:
+            reason = result.why_skipped
+            writer.note(SkippedEvent(at_s=at_s, epoch=epoch, step=step, reason=reason))
+        # Made when it is written, and without the logits, which would stay in memory until then.
+        writer.note(
+            (step_record, self.began_at, epoch, step, samples, loss_sum, *times, *result[2:])
+        )
+        for action in self._strategy.actions():
+            writer.note(ActionEvent(at_s=at_s, **action._asdict()))
+        if times[2] >= writer.due_at:
+            writer.flush()
+
+    def end_epoch(self, epoch: int, *, first_sample: int) -> None:
+        """Record the epoch; after the barrier with which it ends. first_sample: samples of it,
+        over all ranks, of an earlier run."""
+        ended, used = time.perf_counter(), ProcessorTime.now().since(self._used_before)
+        counts, strategy = self.counts, self._strategy
+        counts.train_s = ended - self._epoch_began
+        if self.writer is None:
+            return
+        sent, received = _difference(strategy.group.traffic(), self._traffic_before)
+        self.writer.add(
+            EpochEvent(
+                at_s=ended - self.began_at,
+                epoch=epoch,
+                train_s=counts.train_s,
+                samples=counts.samples,
+                loss_sum=counts.loss_sum,
+                correct=counts.correct,
+                communicated_bytes=strategy.communicated_bytes - self._bytes_before,
+                sent_bytes=sent,
+                received_bytes=received,
+                staleness=dict(strategy.staleness() - self._staleness_before),
+                first_sample=first_sample,
+                damaged=counts.damaged,
+                user_s=used.user_s,
+                system_s=used.system_s,
+            )
+        )
+
+    def add_memory(self) -> None:
+        """Record the bytes of the state between two steps."""
+        if self.writer is None:
+            return
+        state = self._strategy.state_bytes()
+        now, before = resident_bytes(), self._resident_before
+        self.writer.add(
+            MemoryEvent(
+                at_s=self.at_s(),
+                parameters_bytes=state.parameters,
+                gradients_bytes=state.gradients,
+                optimizer_bytes=state.optimizer,
+                resident_bytes=None if now is None or before is None else now - before,
+            )
+        )
+
+    def add_metrics(self, epoch: int, step: int, metrics: dict[str, float]) -> None:
+        """Record a program's own metrics."""
+        if self.writer is not None:
+            event = MetricsEvent(at_s=self.at_s(), epoch=epoch, step=step, metrics=metrics)
+            self.writer.add(event)
+
+    def finish(self, parameters_sha256: str) -> None:
+        """Write the last line of a rank that came to the end."""
+        if self.writer is None:
+            return
+        self.writer.add(
+            FinishedEvent(
+                at_s=self.at_s(),
+                parameters_sha256=parameters_sha256,
+                peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            )
+        )
+        self.writer.close()
+
+    def epoch_s(self) -> float:
+        """Seconds since the epoch began."""
+        return time.perf_counter() - self._epoch_began
+
+    def at_s(self) -> float:
+        """Seconds since the rank began."""
+        return time.perf_counter() - self.began_at
+
+
+def _difference(
+    after: tuple[int, int] | None, before: tuple[int, int] | None
+) -> tuple[int | None, int | None]:
+    if after is None:
+        return None, None
+    sent, received = before or (0, 0)
+    return after[0] - sent, after[1] - received

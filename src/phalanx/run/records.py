@@ -1,0 +1,172 @@
+"""Records of a program's run: its folder, its live line, and how it ended."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from torch import Tensor
+
+from phalanx.checkpoints.checkpoint import parameters_sha256
+from phalanx.errors import UserError
+from phalanx.jobs.live_line import LiveLine, bar
+from phalanx.jobs.record import begin_record, end_record, opening_fields, this_command
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.divergence import loss_text, mean_loss
+from phalanx.records.environment import process_age_s
+from phalanx.records.failures import failure_of
+from phalanx.records.files import EventWriter, rank_file, write_failure
+from phalanx.records.schema import Outcome, Run, Setting
+from phalanx.run.loop import LoopOptions, Position
+from phalanx.run.recording import RunRecorder
+from phalanx.run.trace import dump_into
+
+RUN_DIR = "PHALANX_RUN_DIR"
+"""Folder of the records, where the program names none: `phalanx launch` and studies set it."""
+
+LIVE_INTERVAL_S = 0.5
+
+Metrics = Callable[[int, dict[str, float]], None]
+
+
+class ProgramRecords:
+    """Records and live line of one rank of a program's run."""
+
+    recorder: RunRecorder
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        folder: Path | None,
+        *,
+        on_metrics: Metrics | None,
+        options: LoopOptions,
+        num_samples: int | None,
+    ) -> None:
+        """folder: None writes nothing. on_metrics: called on rank 0 with the number of the update
+        and the metrics that the program logs. num_samples: of an epoch."""
+        self.folder, self._rank = folder, strategy.rank
+        self._on_metrics, self._options, self._num_samples = on_metrics, options, num_samples
+        self._is_ended = False
+        began_at = time.perf_counter() - process_age_s()
+        writer = None if folder is None else EventWriter(rank_file(folder, strategy.rank))
+        self.recorder = RunRecorder(strategy, writer, began_at=began_at)
+        self._line: LiveLine | None = None
+        self._shown_at = time.perf_counter()
+        if strategy.rank == 0 and sys.stderr.isatty():
+            self._line = LiveLine(Console(highlight=False, stderr=True)).__enter__()
+            atexit.register(self._line.__exit__)
+
+    @classmethod
+    def begin(
+        cls,
+        strategy: Strategy,
+        run_dir: Path | str | None,
+        setting: Setting,
+        *,
+        on_metrics: Metrics | None,
+        options: LoopOptions,
+        num_samples: int | None,
+    ) -> ProgramRecords:
+        """Make the folder on rank 0, and open this rank's file. Collective.
+
+        run_dir: None: that of `PHALANX_RUN_DIR`, if it is set.
+        Raises: UserError on rank 0 when it holds another run's records or cannot be written.
+        """
+        named = run_dir or os.environ.get(RUN_DIR)
+        folder = Path(named) if named else None
+        if folder is not None:
+            if strategy.rank == 0:
+                run = Run(
+                    study="program",
+                    run=folder.name,
+                    config=msgspec.to_builtins(setting),
+                    setting=setting,
+                    **opening_fields(this_command(), strategy.group.library),
+                )
+                begin_record(folder, run)
+            strategy.group.barrier()
+            dump_into(folder)
+        return cls(
+            strategy, folder, on_metrics=on_metrics, options=options, num_samples=num_samples
+        )
+
+    def log(self, position: Position, metrics: Mapping[str, float | Tensor]) -> None:
+        """Record metrics of the program after the last step, on rank 0.
+
+        Raises: UserError for one that is no number.
+        """
+        values = {name: _number(name, value) for name, value in metrics.items()}
+        if self._rank == 0:
+            step = max(0, position.step - 1)
+            self.recorder.add_metrics(position.epoch, step, values)
+            if self._on_metrics is not None:
+                self._on_metrics(step, values)
+
+    def show(self, position: Position) -> None:
+        """Draw the live line, at most twice a second."""
+        now = time.perf_counter()
+        if self._line is None or now < self._shown_at + LIVE_INTERVAL_S:
+            return
+        self._shown_at = now
+        counts, seconds = self.recorder.counts, self.recorder.epoch_s()
+        done = "" if self._num_samples is None else f" {bar(position.seen / self._num_samples)}"
+        whole = f"/{self._options.epochs}" if self._options.epochs > 1 else ""
+        self._line.draw(
+            f"epoch {position.epoch + 1}{whole}{done}"
+            f"  loss {loss_text(mean_loss(counts.loss_sum, counts.samples))}"
+            f"  {position.seen / seconds:,.0f} samples/s"
+            f"  communication {counts.communication_s / seconds:.1%}"
+        )
+
+    def finish(self, strategy: Strategy) -> None:
+        """Write the last lines of a run that came to its end. Collective."""
+        self._hide()
+        if self.folder is None or self._is_ended:
+            return
+        self._is_ended = True
+        self.recorder.finish(parameters_sha256(strategy.model))
+        strategy.group.barrier()
+        if self._rank == 0:
+            end_record(self.folder, Run, Outcome(status="completed"))
+
+    def fail(self, error: BaseException) -> None:
+        """Write how the run ended, as far as the disk still takes it. Not collective."""
+        self._hide()
+        if self.folder is None or self._is_ended:
+            return
+        self._is_ended = True
+        with contextlib.suppress(Exception):
+            if self.recorder.writer is not None:
+                self.recorder.writer.close()
+            if isinstance(error, KeyboardInterrupt):
+                if self._rank == 0:
+                    end_record(self.folder, Run, Outcome(status="interrupted"))
+                return
+            failure = failure_of(error, self._rank)
+            if write_failure(self.folder, failure):
+                outcome = Outcome(status="failed", error=failure.message, rank=self._rank)
+                end_record(self.folder, Run, outcome)
+
+    def leave(self) -> None:
+        """Write that the program ended without its run's end."""
+        self.fail(KeyboardInterrupt())
+
+    def _hide(self) -> None:
+        line, self._line = self._line, None
+        if line is not None:
+            line.__exit__()
+
+
+def _number(name: str, value: float | Tensor) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"run.log: {name}={value!r} is no number") from error
