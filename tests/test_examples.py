@@ -14,7 +14,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 IN_NUMPY = ("02_server", "03_library", "04_ring", "05_tensor")
 WITH_PYTORCH = (
     *("06_torch_mpi", "07_data_parallel", "08_fsdp", "09_tensor_parallel", "10_pipeline"),
-    "11_own_program",
+    *("11_own_program", "12_horovod"),
 )
 
 pytestmark = pytest.mark.mpi

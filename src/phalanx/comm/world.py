@@ -103,10 +103,16 @@ class World:
 
     @classmethod
     def create(
-        cls, *, timeout_s: float = 300.0, link: Link | None = None, check: bool | None = None
+        cls,
+        *,
+        timeout_s: float = 300.0,
+        link: Link | None = None,
+        check: bool | None = None,
+        communicator: Any = None,
     ) -> World:
         """Initialise MPI, if nobody has yet, and join the ranks that its launcher started.
 
+        communicator: mpi4py's, of the ranks to join; None: all.
         link, check, raises: as `World`; LauncherMismatchError when MPI sees other ranks than the
         launcher started, each of which would work alone.
         """
@@ -121,7 +127,8 @@ class World:
         if not is_stand_in():
             _check_thread_level(library)
             _check_launched(library)
-        return cls(library.COMM_WORLD, timeout_s=timeout_s, link=link, check=check)
+        communicator = communicator or library.COMM_WORLD
+        return cls(communicator, timeout_s=timeout_s, link=link, check=check)
 
     @property
     def is_gpu_aware(self) -> bool:

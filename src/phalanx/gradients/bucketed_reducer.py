@@ -48,6 +48,7 @@ class BucketedGradReducer(GradReducer):
         last_bytes: int | None,
         overlaps: bool,
         on_thread: bool,
+        has_hooks: bool = True,
     ) -> None:
         """group: used by nobody else while a block is open, and closed by this where there is a
         thread; backend: the same, for the compressor.
@@ -55,6 +56,8 @@ class BucketedGradReducer(GradReducer):
         largest_bytes, last_bytes: of buckets, as `plan_buckets` has it.
         overlaps: a bucket is summed as soon as it is complete; else that happens at the end.
         on_thread: by a thread, while this rank computes.
+        has_hooks: gradients become ready when autograd has made them; else when `mark_ready` is
+            called.
         """
         super().__init__(parameters)
         self._group, self._compressor, self._backend = group, compressor, backend
@@ -67,7 +70,9 @@ class BucketedGradReducer(GradReducer):
         self._buckets: GradientBuckets | None = None
         self._tasks = (CommThread if on_thread else SameThread)(self._reduce)
         self._hooks = [
-            p.register_post_accumulate_grad_hook(self.mark_ready) for p in self._parameters
+            p.register_post_accumulate_grad_hook(self.mark_ready)
+            for p in self._parameters
+            if has_hooks
         ]
 
     @property

@@ -84,6 +84,7 @@ def make_bucketed_reducer(
     overlaps: bool,
     on_thread: bool | None = None,
     divisor: float = 1.0,
+    has_hooks: bool = True,
 ) -> BucketedGradReducer:
     """Return a reducer of buckets. Collective.
 
@@ -91,7 +92,7 @@ def make_bucketed_reducer(
     overlaps the backward pass, else one bucket.
     overlaps: a bucket is summed as soon as it is complete; else that happens at the end.
     on_thread: by a thread with a group of its own; None: where it overlaps.
-    divisor: of uncompressed sums.
+    divisor: of uncompressed sums. has_hooks: as `BucketedGradReducer`.
     """
     on_thread = overlaps if on_thread is None else on_thread
     whole = sum(parameter.nbytes for parameter in parameters)
@@ -114,6 +115,7 @@ def make_bucketed_reducer(
         last_bytes=largest_bytes // LAST_BUCKET_DIVISOR if on_thread else None,
         overlaps=overlaps,
         on_thread=on_thread,
+        has_hooks=has_hooks,
     )
 
 

@@ -133,7 +133,9 @@ class WorldGroup(RunGroup):
 def _init_torch(world: World, backend: Backend) -> None:
     timeout = timedelta(seconds=world.timeout_s)
     if backend == "mpi":
+        threads = torch.get_num_threads()
         dist.init_process_group("mpi", timeout=timeout)
+        torch.set_num_threads(threads)  # those of the run
         return
     store = open_store(world, timeout)
     dist.init_process_group(

@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
@@ -18,7 +17,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from phalanx.comm.join_world import join_world, report_binding
 from phalanx.comm.world import World
 from phalanx.errors import UserError
-from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.detect import Launched, detect
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.optimizer import JointOptimizer
@@ -43,6 +41,7 @@ from phalanx.torch_backend.rendezvous import (
     fresh_store,
     is_without_mpi,
 )
+from phalanx.torch_backend.threads import share_cores
 
 StrategyName = Literal["auto", "sequential", "mpi", "shared"]
 
@@ -113,7 +112,8 @@ def start(
     batch_size = min(batch_size, len(samples))
     number = check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks)
     step_options = StepOptions(clip_norm=clip_norm, skips_nonfinite=bad_gradients == "skip")
-    _set_threads(launched)
+    if launched is not None:
+        share_cores(launched.local_world_size or 1)
     chosen, leave = _make_strategy(strategy, launched, step_options, timeout_s)
     if isinstance(chosen, Shared) and any(own.state for own in optimizers.values()):
         raise UserError(
@@ -174,14 +174,6 @@ def _check_gradient_options(clip_norm: float | None, bad_gradients: str) -> None
         raise UserError(f"clip_norm={clip_norm!r} is no finite number above 0")
     if bad_gradients not in ("stop", "skip"):
         raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
-
-
-def _set_threads(launched: Launched | None) -> None:
-    """Share the cores of the node among its ranks; fewer threads that a program has set stay."""
-    if launched is None or "OMP_NUM_THREADS" in os.environ:
-        return
-    cores = cores_of_rank(launched.local_world_size or 1, os.environ)
-    torch.set_num_threads(min(torch.get_num_threads(), cores))
 
 
 def _make_strategy(

@@ -35,6 +35,7 @@ from phalanx.torch_backend.rendezvous import (
 )
 from phalanx.torch_backend.session import Session
 from phalanx.torch_backend.store import LazyStore, open_store
+from phalanx.torch_backend.threads import share_cores
 from phalanx.torch_backend.torch_patches import patch_for_groups
 
 
@@ -167,11 +168,22 @@ def _get_or_create_session(
             f"the first group of backend mpi must hold all {c10d._get_default_group().size()} "
             f"ranks, not {ranks}: make one of all ranks first, or use mpi as the default backend"
         )
+    return open_session(timeout, rdzv)
+
+
+def open_session(
+    timeout: timedelta, rdzv: Rendezvous | None = None, communicator: Any = None
+) -> Session:
+    """Join all ranks, and install what reports a failure of this one to its peers. Collective.
+
+    rdzv: of ranks without MPI; None: MPI knows them. communicator: mpi4py's; None: all ranks.
+    """
     if rdzv is not None:
         session = Session(connect_ranks(rdzv, timeout, check=_debug_checks()), end=disconnect_ranks)
     else:
-        session = Session(_create_world(timeout))
+        session = Session(_create_world(timeout, communicator))
         report_binding(session.world)
+    share_cores(session.world.local_size)
     _report_kernels(session.world)
     session.world.recorder.label = "backend mpi"
     install_exit_hooks(session)
@@ -179,9 +191,11 @@ def _get_or_create_session(
     return session
 
 
-def _create_world(timeout: timedelta) -> World:
+def _create_world(timeout: timedelta, communicator: Any = None) -> World:
     try:
-        world = World.create(timeout_s=timeout.total_seconds(), check=_debug_checks())
+        world = World.create(
+            timeout_s=timeout.total_seconds(), check=_debug_checks(), communicator=communicator
+        )
     except Exception as error:
         if "mpi4py.MPI" in sys.modules:
             raise

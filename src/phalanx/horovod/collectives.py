@@ -1,0 +1,290 @@
+"""Horovod's collectives: of tensors on any device, with gradients, blocking or by handles."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import ReduceOp, Work
+
+from phalanx.errors import UserError
+from phalanx.horovod.ranks import joined
+
+Average, Sum, Min, Max, Product = (
+    ReduceOp.AVG,
+    ReduceOp.SUM,
+    ReduceOp.MIN,
+    ReduceOp.MAX,
+    ReduceOp.PRODUCT,
+)
+
+
+class Handle:
+    """A collective under way, for `synchronize` and `poll`."""
+
+    def __init__(self, work: Work, finish: Callable[[], Tensor]) -> None:
+        """finish: makes the result once the work is complete."""
+        self.work, self.finish = work, finish
+
+
+class NoneCompressor:
+    """Tensors are sent as they are."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """Return the tensor to send, and what `decompress` needs to know."""
+        return tensor, tensor.dtype
+
+    @staticmethod
+    def decompress(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the received tensor in its first type."""
+        return tensor if tensor.dtype == dtype else tensor.to(dtype)
+
+
+class FP16Compressor(NoneCompressor):
+    """Floating point tensors are sent in 16 bits."""
+
+    @staticmethod
+    def compress(tensor: Tensor) -> tuple[Tensor, torch.dtype]:
+        """Return the tensor in float16, and its type."""
+        return tensor.half() if tensor.is_floating_point() else tensor, tensor.dtype
+
+
+class Compression:
+    """Compression of what is sent."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+
+
+def synchronize(handle: Handle) -> Tensor:
+    """Wait for a collective and return its result."""
+    handle.work.wait()
+    return handle.finish()
+
+
+def poll(handle: Handle) -> bool:
+    """Return whether a collective is complete, so that `synchronize` will not wait."""
+    return bool(handle.work.is_completed())
+
+
+def choose_op(op: Any, average: bool | None) -> Any:
+    """Return the operation that `op`, or the older `average`, asks for: Average by default."""
+    if op is not None and average is not None:
+        raise UserError("hvd: op= takes the place of average=; give one of them")
+    if average is not None:
+        warnings.warn("hvd: average= is Horovod's old name; give op=", FutureWarning, stacklevel=3)
+        return Average if average else Sum
+    return Average if op is None else op
+
+
+def refuse_process_set(process_set: object) -> None:
+    """Raise UserError for any set but all ranks."""
+    if process_set is not None:
+        raise UserError(
+            "hvd: process_set= is not there: leave it out for all ranks, or use groups of "
+            "torch.distributed on backend mpi (new_group)"
+        )
+
+
+def _options(kind: Callable[[], Any], **values: Any) -> Any:
+    options = kind()
+    for name, value in {"asyncOp": True, **values}.items():
+        setattr(options, name, value)
+    return options
+
+
+def _detached_copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+# -- allreduce -------------------------------------------------------------------------------------
+
+
+def allreduce_async_(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,  # noqa: ARG001
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+) -> Handle:
+    """Begin `allreduce_`; the tensor must not be touched before `synchronize`."""
+    refuse_process_set(process_set)
+    op, group, target = choose_op(op, average), joined().group, tensor.detach()
+    if prescale_factor != 1.0:
+        target.mul_(prescale_factor)
+    work = group.allreduce([target], _options(c10d.AllreduceOptions, reduceOp=op))
+
+    def finish() -> Tensor:
+        if postscale_factor != 1.0:
+            target.mul_(postscale_factor)
+        return tensor
+
+    return Handle(work, finish)
+
+
+def allreduce_async(tensor: Tensor, *args: Any, **kwargs: Any) -> Handle:
+    """Begin `allreduce`, without its gradient; arguments as `allreduce_async_`."""
+    return allreduce_async_(_detached_copy(tensor), *args, **kwargs)
+
+
+def allreduce_(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Reduce `tensor` over all ranks in place, and return it; arguments as `allreduce_async_`."""
+    return synchronize(allreduce_async_(tensor, *args, **kwargs))
+
+
+class _AllReduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, arguments: dict[str, Any]) -> Tensor:
+        ctx.arguments = arguments
+        return synchronize(allreduce_async(tensor, **arguments))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return synchronize(allreduce_async(gradients[0], **ctx.arguments)), None
+
+
+def allreduce(
+    tensor: Tensor,
+    average: bool | None = None,
+    name: str | None = None,  # noqa: ARG001
+    compression: type[NoneCompressor] = Compression.none,
+    op: Any = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: object = None,
+) -> Tensor:
+    """Return the reduction of `tensor` over all ranks, which has a gradient. Collective.
+
+    tensor: of the same shape and type on every rank. op: Average (default), Sum, Min, Max, Product.
+    prescale_factor, postscale_factor: multiply before and after.
+    """
+    compressed, dtype = compression.compress(tensor)
+    arguments = {
+        "op": choose_op(op, average),
+        "prescale_factor": prescale_factor,
+        "postscale_factor": postscale_factor,
+        "process_set": process_set,
+    }
+    return compression.decompress(_apply(_AllReduce, compressed, arguments), dtype)
+
+
+def grouped_allreduce(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
+    """Return `allreduce` of each tensor; arguments as there."""
+    return [allreduce(tensor, *args, **kwargs) for tensor in tensors]
+
+
+# -- allgather and broadcast -----------------------------------------------------------------------
+
+
+def _row_counts(tensor: Tensor) -> list[int]:
+    """Return the length of every rank's tensor. Collective."""
+    world, group = joined()
+    counts = [torch.zeros(1, dtype=torch.int64) for _ in range(world.size)]
+    group.allgather([counts], [torch.tensor([len(tensor)])]).wait()
+    return [int(count) for count in counts]
+
+
+def allgather_async(
+    tensor: Tensor,
+    name: str | None = None,  # noqa: ARG001
+    process_set: object = None,
+) -> Handle:
+    """Begin `allgather`, without its gradient; the ranks' lengths are exchanged at once."""
+    refuse_process_set(process_set)
+    if tensor.dim() == 0:
+        raise UserError("hvd.allgather joins tensors along their first dimension: give (1,)")
+    parts = [tensor.new_empty((count, *tensor.shape[1:])) for count in _row_counts(tensor)]
+    work = joined().group.allgather(
+        [parts], [tensor.detach().contiguous()], _options(c10d.AllgatherOptions)
+    )
+    return Handle(work, lambda: torch.cat(parts))
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        ctx.length = len(tensor)
+        return synchronize(allgather_async(tensor))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        counts = _row_counts(gradients[0][: ctx.length])
+        start = sum(counts[: joined().world.rank])
+        return allreduce(gradients[0])[start : start + ctx.length]
+
+
+def allgather(
+    tensor: Tensor,
+    name: str | None = None,  # noqa: ARG001
+    process_set: object = None,
+) -> Tensor:
+    """Return the tensors of all ranks joined along the first dimension, in their order. Collective.
+
+    tensor: of the same shape and type on every rank but for the first dimension.
+    """
+    refuse_process_set(process_set)
+    return _apply(_AllGather, tensor)
+
+
+def broadcast_async_(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,  # noqa: ARG001
+    process_set: object = None,
+) -> Handle:
+    """Begin `broadcast_`; the tensor must not be touched before `synchronize`."""
+    refuse_process_set(process_set)
+    options = _options(c10d.BroadcastOptions, rootRank=root_rank)
+    return Handle(joined().group.broadcast([tensor.detach()], options), lambda: tensor)
+
+
+def broadcast_async(tensor: Tensor, root_rank: int, *args: Any, **kwargs: Any) -> Handle:
+    """Begin `broadcast`, without its gradient."""
+    return broadcast_async_(_detached_copy(tensor), root_rank, *args, **kwargs)
+
+
+def broadcast_(tensor: Tensor, root_rank: int, *args: Any, **kwargs: Any) -> Tensor:
+    """Fill `tensor` on every rank with that of `root_rank`, and return it. Collective."""
+    return synchronize(broadcast_async_(tensor, root_rank, *args, **kwargs))
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, root_rank: int) -> Tensor:
+        ctx.root_rank = root_rank
+        return synchronize(broadcast_async(tensor, root_rank))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        mean = allreduce(gradients[0])
+        return mean if joined().world.rank == ctx.root_rank else torch.zeros_like(mean), None
+
+
+def broadcast(
+    tensor: Tensor,
+    root_rank: int,
+    name: str | None = None,  # noqa: ARG001
+    process_set: object = None,
+) -> Tensor:
+    """Return the tensor of `root_rank`; of the same shape and type on every rank. Collective."""
+    refuse_process_set(process_set)
+    return _apply(_Broadcast, tensor, root_rank)
+
+
+def _apply(function: type[torch.autograd.Function], *arguments: Any) -> Tensor:
+    apply: Any = function.apply
+    result: Tensor = apply(*arguments)
+    return result
+
+
+def barrier(process_set: object = None) -> None:
+    """Return when every rank has arrived."""
+    refuse_process_set(process_set)
+    joined().group.barrier().wait()

@@ -1,0 +1,67 @@
+"""The same parameters, optimizer state and objects on every rank."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from phalanx.errors import UserError
+from phalanx.horovod.collectives import allgather, broadcast_async_, synchronize
+from phalanx.horovod.ranks import joined
+
+
+def broadcast_parameters(
+    params: Mapping[str, Tensor] | Iterable[Tensor | tuple[str, Tensor]], root_rank: int
+) -> None:
+    """Give every rank the tensors of `root_rank`, in place. Collective.
+
+    params: `model.state_dict()`, `model.named_parameters()`, or tensors; the same on every rank.
+    """
+    items = params.items() if isinstance(params, Mapping) else params
+    tensors = [item[1] if isinstance(item, tuple) else item for item in items]
+    for tensor in tensors:
+        if not isinstance(tensor, Tensor):
+            raise UserError(
+                f"hvd.broadcast_parameters takes tensors, not {type(tensor).__name__}: "
+                "hvd.broadcast_object is for other objects"
+            )
+    for handle in [broadcast_async_(tensor, root_rank) for tensor in tensors]:
+        synchronize(handle)
+
+
+def broadcast_optimizer_state(
+    optimizer: Optimizer,
+    root_rank: int,
+    model: object = None,  # noqa: ARG001
+) -> None:
+    """Give every rank the state and the options (learning rate, …) of the optimizer of `root_rank`.
+    Collective. Pickled: the state is in memory twice meanwhile.
+
+    model: Horovod's name; nothing depends on it.
+    """
+    state = broadcast_object(optimizer.state_dict(), root_rank)
+    if joined().world.rank != root_rank:
+        optimizer.load_state_dict(state)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,  # noqa: ARG001
+) -> Any:
+    """Return the object of `root_rank`, pickled on the way. Collective."""
+    ranks = joined()
+    shared = ranks.world.group.share(obj, root=root_rank)
+    return obj if ranks.world.rank == root_rank else shared
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ARG001
+    """Return the objects of all ranks in their order, pickled on the way. Collective."""
+    own = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    lengths = allgather(torch.tensor([len(own)])).tolist()
+    return [pickle.loads(part.numpy().tobytes()) for part in allgather(own).split(lengths)]
