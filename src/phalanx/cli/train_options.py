@@ -8,14 +8,13 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions
 from phalanx.train.strategy_options import (
     BackendOptions,
-    LocalOptions,
-    MpiOptions,
     PipelineOptions,
     ServerOptions,
     ShardOptions,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from typing import Any
 
 from phalanx.comm.errors import LauncherMismatchError
 from phalanx.comm.link import Link
-from phalanx.comm.world import World
+from phalanx.comm.mpi import mpi
+from phalanx.comm.world import World, check_thread_level
 from phalanx.errors import UserError
 from phalanx.launch.allocation import describe_unread_host_file
 from phalanx.launch.binding import bound_cores, describe_binding, launcher_cores
@@ -42,6 +44,29 @@ def join_world(
         )
     check_hosts(world)
     return world
+
+
+def join_communicator(communicator: Any, *, timeout_s: float) -> World:
+    """Create the world of the ranks of a program's own communicator, which stays the program's.
+    Collective over these ranks.
+
+    communicator: of mpi4py. Raises: UserError when it has no ranks to work with.
+    """
+    try:
+        library = mpi()
+    except (ImportError, RuntimeError) as error:
+        raise UserError(_not_loaded(error)) from error
+    if not isinstance(communicator, library.Intracomm):
+        raise UserError(
+            f"comm is of type {type(communicator).__name__}: give an intracommunicator of mpi4py, "
+            "such as MPI.COMM_WORLD.Split(color)"
+        )
+    if communicator == library.COMM_NULL:
+        raise UserError(
+            "comm is MPI.COMM_NULL: this rank is not a member: call phalanx.start on members only"
+        )
+    check_thread_level(library)
+    return World(communicator, timeout_s=timeout_s)
 
 
 def check_hosts(world: World) -> None:

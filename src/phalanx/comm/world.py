@@ -9,6 +9,7 @@ import atexit
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn, TypeVar
 
@@ -70,6 +71,7 @@ class World:
         self.rank: int = communicator.Get_rank()
         self.size: int = communicator.Get_size()
         self._still_open = OpenCommunicators()
+        self._end: Callable[[], None] | None = None
         self._comm = self._duplicate(communicator)
         detector = self._make_detector(self._comm)
         set_up = SetupCommunicator(self._comm, detector)
@@ -125,7 +127,7 @@ class World:
             library.Init_thread()  # mpi4py.rc.initialize is False
             atexit.register(_finalize, library)
         if not is_stand_in():
-            _check_thread_level(library)
+            check_thread_level(library)
             _check_launched(library)
         communicator = communicator or library.COMM_WORLD
         return cls(communicator, timeout_s=timeout_s, link=link, check=check)
@@ -179,6 +181,17 @@ class World:
         shared: Object = self.group.share(value, root=root)
         return shared
 
+    def duplicate(self, *, check: bool | None = None) -> World:
+        """Return a world of the same ranks on communicators of its own. Collective.
+
+        check: as `World`.
+        """
+        return World(self._comm, timeout_s=self.timeout_s, link=self.link, check=check)
+
+    def call_when_closed(self, end: Callable[[], None]) -> None:
+        """Call `end` after the world has been closed."""
+        self._end = end
+
     def close(self) -> None:
         """Free the communicators. Collective."""
         self.group.close()
@@ -187,6 +200,8 @@ class World:
             self._link_emulator.close()
         self.node.Free()
         self._comm.Free()
+        if self._end is not None:
+            self._end()
 
     def _duplicate(self, communicator: Any) -> Any:
         """The first time that all ranks meet: who never comes is named."""
@@ -245,7 +260,7 @@ class World:
         return tuple(numbers[leader] for leader in leaders)
 
 
-def _check_thread_level(mpi: Any) -> None:
+def check_thread_level(mpi: Any) -> None:
     """Raises: UserError where MPI forbids calls from several threads at the same time, which
     groups make: it would crash, or hang."""
     level = mpi.Query_thread()

@@ -6,6 +6,7 @@ between two meetings the ranks drift apart, which is what it costs in accuracy.
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Literal
 
@@ -15,7 +16,7 @@ from torch.optim import SGD
 
 from phalanx.comm.world import World
 from phalanx.gradients.make_reducer import make_reducer
-from phalanx.gradients.norms import describe_rank_nonfinite
+from phalanx.gradients.norms import describe_rank_nonfinite, find_nonfinite
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import GradReducer, RankLocalState
 from phalanx.parallel.formulas import data_parallel_state
@@ -56,6 +57,8 @@ class Local(Strategy):
             Douillard et al. 2023, "DiLoCo", arXiv:2311.08105, for the outer step.
     """
 
+    sums_gradients = False
+
     def __init__(
         self,
         world: World,
@@ -73,7 +76,7 @@ class Local(Strategy):
         is_average = outer_optimizer == "average"
         self._outer_lr = 1.0 if is_average else outer_lr
         self._outer_momentum = 0.0 if is_average else outer_momentum
-        self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
+        self._steps_since, self._own_weight, self._all_weight = 0, 0.0, 0.0
         self._reducer: GradReducer | None = None
 
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
@@ -98,26 +101,36 @@ class Local(Strategy):
             self._outer.state[self._shared]["momentum_buffer"] = torch.zeros_like(self._shared)
 
     def step(self, batch: Batch) -> StepResult:
-        self._step_targets = self.loss.num_targets(batch)
+        self._step_weight = float(self.loss.num_targets(batch))
+        return super().step(batch)
+
+    def clear_gradients(self) -> None:
         if self._steps_since == 0:
             self._shared.copy_(self._flat_parameters)  # also of a checkpoint
-        return super().step(batch)
+        super().clear_gradients()
+
+    def apply_gradients(
+        self, batch: Batch, result: StepResult, *, scale: float = 1, own_weight: float | None = None
+    ) -> StepResult:
+        if own_weight is not None:
+            self._step_weight = own_weight
+        return super().apply_gradients(batch, result, scale=scale, own_weight=own_weight)
 
     def loss_weight(self, batch: Batch) -> float:  # noqa: ARG002
         """Return the weight of the rank's local mean; a padding sample's loss is 0 anyway."""
-        return 1 / max(1, self._step_targets)
+        return 1 / max(1, self._step_weight)
 
     def clip_factor(self, scale: float = 1.0) -> float | None:
-        return super().clip_factor(scale) if self._step_targets else scale
+        return super().clip_factor(scale) if self._step_weight else scale
 
     def update(self) -> bool:
-        return super().update() if self._step_targets else True
+        return super().update() if self._step_weight else True
 
     def exchange(self, batch: Batch, computed_at: float, *, is_updated: bool) -> float:  # noqa: ARG002
         """Count the step, and synchronize where it is due."""
         self._steps_since += 1
-        self._own_targets += self._step_targets
-        self._all_targets += batch.global_targets
+        self._own_weight += self._step_weight
+        self._all_weight += batch.global_targets or math.nan  # nan: peers know their own alone
         began = time.perf_counter()
         if self._steps_since == self._period:
             self._synchronize()
@@ -128,6 +141,11 @@ class Local(Strategy):
         own = self._recompute_gradients(batch)
         return describe_rank_nonfinite(batch.step, self.rank, own, self._names)
 
+    def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
+        """Describe this rank's gradients alone. Not collective."""
+        own = find_nonfinite([parameter.grad for parameter in self._parameters], loss)
+        return describe_rank_nonfinite(batch.step, self.rank, own, self._names)
+
     def finish_epoch(self) -> None:
         if self._steps_since:
             self._synchronize()
@@ -135,7 +153,10 @@ class Local(Strategy):
     @torch.no_grad()
     def _synchronize(self) -> None:
         """Synchronize: all ranks end with the same parameters, and continue from there."""
-        share = self._own_targets / self._all_targets
+        weight = self._all_weight
+        if math.isnan(weight):
+            weight = self.group.sum([self._own_weight])[0] or 1.0
+        share = self._own_weight / weight
         self._shared.grad = self._flat_parameters.sub_(self._shared).mul_(-share)
         if self._reducer is not None:
             self._reducer.flush()
@@ -143,11 +164,12 @@ class Local(Strategy):
         self._outer.step()
         self._shared.grad = None
         self._flat_parameters.copy_(self._shared)
-        self._steps_since, self._own_targets, self._all_targets = 0, 0, 0
+        self._steps_since, self._own_weight, self._all_weight = 0, 0.0, 0.0
 
     def rank_local_state(self) -> RankLocalState | None:
         """Return this rank's optimizer state, and the outer momentum."""
-        if not (STATE_NAMES[self._rule.kind] or self._outer_momentum):
+        rule = self._known_rule
+        if rule is not None and not (STATE_NAMES[rule.kind] or self._outer_momentum):
             return None
         tensors = {
             f"inner:{name}:{quantity}": value

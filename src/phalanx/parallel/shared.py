@@ -39,6 +39,7 @@ class Shared(Strategy):
     Gradients are each rank's own, and stay those of its part of the batch after the update.
     """
 
+    makes_optimizer = True
     optimizer: FusedOptimizer
 
     def __init__(self, world: World, *, step_options: StepOptions | None = None) -> None:

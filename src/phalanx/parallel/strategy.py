@@ -71,6 +71,10 @@ class Strategy(ABC):
     """What carries the gradients, for the records."""
     communicated_bytes: int = 0
     """Gradient bytes that this rank has reduced."""
+    sums_gradients: bool = True
+    """Over the ranks; else gradients are those of this rank's samples."""
+    makes_optimizer: bool = False
+    """Of its own, whatever a program gives."""
     is_sharded: bool = False
     """Whether a checkpoint needs every rank: no rank holds the whole model and state."""
     model: nn.Module
@@ -135,13 +139,13 @@ class Strategy(ABC):
         return self.apply_gradients(batch, result)
 
     def apply_gradients(
-        self, batch: Batch, result: StepResult, *, scale: float = 1.0, can_recompute: bool = True
+        self, batch: Batch, result: StepResult, *, scale: float = 1, own_weight: float | None = None
     ) -> StepResult:
         """Check the gradients that the optimizer is about to apply, clip them, and update.
 
         result: of `compute_gradients`. scale: by which the gradients are multiplied first.
-        can_recompute: the strategy computes the gradients of `batch` itself; where a program does,
-        the error on gradients that are not finite knows less.
+        own_weight: by which this rank's samples count, where a program computed the gradients: the
+        error on those that are not finite then knows less. None: the strategy computed them.
         Raises: UserError as `step`.
         """
         computed_at = time.perf_counter()
@@ -151,7 +155,8 @@ class Strategy(ABC):
         is_updated = factor is not None and self.update()
         why_skipped = ""
         if not is_updated:
-            why_skipped = self.reject_gradients(batch, result.loss_sum, can_recompute=can_recompute)
+            is_own = own_weight is None
+            why_skipped = self.reject_gradients(batch, result.loss_sum, can_recompute=is_own)
         exchange_s = self.exchange(batch, computed_at, is_updated=is_updated)
         self.communicated_bytes += self._reduced_bytes
         if is_updated and not exchange_s:
@@ -224,11 +229,10 @@ class Strategy(ABC):
     def backward_and_reduce(
         self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
     ) -> ReduceTimes:
-        """Run the backward pass of the last micro-batch, and complete the gradients over all
-        ranks.
+        """Run the last backward pass of a step, and complete all gradients over the ranks.
 
         loss_sum: 0-dim, the sum over the micro-batch's targets. inputs: parameters whose gradients
-        it adds to; those of all parameters are completed.
+        it adds to; None: all.
         """
         backward(loss_sum, weight, inputs)
         return ReduceTimes(0.0)
@@ -287,12 +291,12 @@ class Strategy(ABC):
         if can_recompute:
             why = self.describe_nonfinite_gradients(batch, loss_sum)
         else:
-            why = self._describe_nonfinite_sums(batch, loss_sum)
+            why = self.describe_nonfinite_sums(batch, loss_sum)
         if not self.options.skips_nonfinite:
             raise UserError(f"{why}; {REMEDIES if can_recompute else REMEDIES_IN_PROGRAM}")
         return why
 
-    def _describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
+    def describe_nonfinite_sums(self, batch: Batch, loss: float) -> str:
         """Describe non-finite sums of gradients by the losses of the ranks."""
         rows = self.group.gather([loss])
         if rows is None:

@@ -18,6 +18,7 @@ from phalanx.comm.traffic import TrafficCounter
 from phalanx.comm.world import World
 from phalanx.parallel.run_group import RunGroup
 from phalanx.records.spans import ClockReading
+from phalanx.torch_backend.group_creation import init_on_world
 from phalanx.torch_backend.store import open_store
 from phalanx.torch_backend.tensors import buffer_of
 
@@ -131,12 +132,10 @@ class WorldGroup(RunGroup):
 
 
 def _init_torch(world: World, backend: Backend) -> None:
-    timeout = timedelta(seconds=world.timeout_s)
     if backend == "mpi":
-        threads = torch.get_num_threads()
-        dist.init_process_group("mpi", timeout=timeout)
-        torch.set_num_threads(threads)  # those of the run
+        init_on_world(world)
         return
+    timeout = timedelta(seconds=world.timeout_s)
     store = open_store(world, timeout)
     dist.init_process_group(
         "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timeout

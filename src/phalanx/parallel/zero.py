@@ -34,6 +34,7 @@ class ZeroOne(Strategy):
     """
 
     is_sharded = True
+    makes_optimizer = True
 
     def __init__(
         self, world: World, *, backend: Backend = "mpi", step_options: StepOptions | None = None

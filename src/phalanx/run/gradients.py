@@ -87,8 +87,10 @@ class StepGradients:
         check_loss(loss)
         names = self._names_for(optimizer)
         own = self._weight_of(batch, weight)
-        global_weight = 1 if weight is not None else self._global_samples
-        factor = own * self._strategy.loss_weight(describe(batch, global_weight))
+        factor = own
+        if self._strategy.sums_gradients:
+            global_weight = 1 if weight is not None else self._global_samples
+            factor *= self._strategy.loss_weight(describe(batch, global_weight))
         inputs = None if optimizer is None else self._parameters[optimizer]
         value = loss.item()
         self._missing -= names
@@ -118,13 +120,16 @@ class StepGradients:
         Raises: UserError when gradients are not finite, naming the step, the ranks and a parameter.
         """
         scale, result = 1.0, self._result
-        if self._has_own_weights:
-            total = self._strategy.group.sum([self._weight])[0]
-            scale = 1 / total if total else 0.0
+        total, sums_gradients = self._weight, self._strategy.sums_gradients
+        if self._has_own_weights and sums_gradients:
+            total = self._strategy.group.sum([total])[0]
             # So that the sum over the ranks, divided by the samples, is the weighted mean.
-            result = result._replace(loss_sum=result.loss_sum * scale * self._global_samples)
+            result = result._replace(loss_sum=result.loss_sum / (total or 1) * self._global_samples)
+        if self._has_own_weights or not sums_gradients:
+            scale = 1 / total if total else 0.0
+        global_weight = 0 if self._has_own_weights else self._global_samples
         return self._strategy.apply_gradients(
-            describe(batch, self._global_samples), result, scale=scale, can_recompute=False
+            describe(batch, global_weight), result, scale=scale, own_weight=self._weight
         )
 
     def _names_for(self, optimizer: str | None) -> set[str]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
 from phalanx.models.options import MNIST_SHAPE
+from phalanx.parallel.replica_options import Compression, Overlap
 from phalanx.records.configuration import check_at_least, check_values
 from phalanx.study.planned import COUNT, TrainingRun
 from phalanx.train.config import TrainConfig
 from phalanx.train.data_options import DatasetName
-from phalanx.train.strategy_options import Compression, Overlap
 
 LEAST_STEPS = 8
 LINK_RUN_S = 10.0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed import Store
 from torch.distributed import distributed_c10d as c10d
 from torch.distributed.rendezvous import rendezvous as torch_rendezvous
@@ -52,6 +53,8 @@ class GroupOptions:
 
 
 _GROUP_OPTIONS: ContextVar[GroupOptions] = ContextVar("options", default=GroupOptions())  # noqa: B039
+_WORLD: ContextVar[World | None] = ContextVar("world", default=None)
+"""World of the session that is being started; None: of all ranks of the launcher."""
 
 
 def make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +79,7 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
     if ranks and _default_rank() not in ranks:
         return helper(*args, **kwargs)
     options = GroupOptions(name=arguments["group_name"], timeout=arguments["timeout"])
-    rdzv = find_rendezvous(arguments, os.environ)
+    rdzv = None if _WORLD.get() else find_rendezvous(arguments, os.environ)
     options = replace(options, session=_get_or_create_session(ranks, options.timeout, rdzv))
     assert options.session is not None
     world = options.session.world
@@ -101,6 +104,16 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
         return helper(*bound.args, **bound.kwargs)
     finally:
         _GROUP_OPTIONS.reset(token)
+
+
+def init_on_world(world: World) -> None:
+    """Make the default group of `torch.distributed`, of backend mpi, of the ranks of `world`, on
+    communicators of its own. Collective."""
+    token = _WORLD.set(world.duplicate(check=_debug_checks()))
+    try:
+        dist.init_process_group("mpi", timeout=timedelta(seconds=world.timeout_s))
+    finally:
+        _WORLD.reset(token)
 
 
 def create(ranks: list[int]) -> ProcessGroupMPI:
@@ -178,12 +191,16 @@ def open_session(
 
     rdzv: of ranks without MPI; None: MPI knows them. communicator: mpi4py's; None: all ranks.
     """
-    if rdzv is not None:
+    world = _WORLD.get()
+    if world is not None:
+        session = Session(world)
+    elif rdzv is not None:
         session = Session(connect_ranks(rdzv, timeout, check=_debug_checks()), end=disconnect_ranks)
     else:
         session = Session(_create_world(timeout, communicator))
         report_binding(session.world)
-    share_cores(session.world.local_size)
+    if world is None:
+        share_cores(session.world.local_size)
     _report_kernels(session.world)
     session.world.recorder.label = "backend mpi"
     install_exit_hooks(session)

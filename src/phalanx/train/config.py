@@ -16,15 +16,14 @@ from phalanx.errors import UserError
 from phalanx.models.options import completed
 from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
+from phalanx.parallel.option_groups import GivenOptions, default_options, flatten
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.train.data_options import DataOptions
 from phalanx.train.optimizer_options import OptimizerOptions, check_milestones
-from phalanx.train.option_groups import GivenOptions, default_options, flatten
 from phalanx.train.parallel_options import CommunicationOptions, ParallelOptions, parse_slow_rank
 from phalanx.train.strategy_options import (
     BackendOptions,
-    LocalOptions,
     MeshOptions,
-    MpiOptions,
     PipelineOptions,
     ServerOptions,
     ShardOptions,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.train.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
+from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 
 DatasetName = Literal["auto", "digits", "mnist", "fashion", "cifar10", "text"]
 Readers = Literal["threads", "processes"]

@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Literal
 
 from phalanx.errors import UserError
+from phalanx.parallel.option_groups import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 from phalanx.records.schema import LearningRateRule, LearningRateSchedule
-from phalanx.train.option_groups import BELOW_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 
 OptimizerName = Literal["adam", "adamw", "sgd", "lars", "lamb"]
 WarmUp = Literal["linear", "cosine", "constant"]

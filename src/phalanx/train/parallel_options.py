@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from phalanx.errors import UserError
-from phalanx.train.option_groups import AT_LEAST_ONE, ruled
+from phalanx.parallel.option_groups import AT_LEAST_ONE, ruled
 from phalanx.train.strategy_options import StrategyName
 
 Autocast = Literal["none", "bf16"]

@@ -12,9 +12,9 @@ from phalanx.checkpoints.manifest import Manifest, Value
 from phalanx.data.sources.pack_description import describe
 from phalanx.models.options import model_label
 from phalanx.models.user_function import FunctionName
+from phalanx.parallel.option_groups import option
 from phalanx.train.config import TrainConfig
 from phalanx.train.optimizer_options import OptimizerOptions
-from phalanx.train.option_groups import option
 
 SCHEDULE = (
     "epochs", "lr", "lr_rule", "lr_schedule", "lr_milestones", "lr_factor", "lr_power",

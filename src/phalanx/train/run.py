@@ -19,10 +19,11 @@ from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
 from phalanx.parallel.mesh import AXES, parse_mesh
+from phalanx.parallel.replica_options import LocalOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
 from phalanx.train.resume import check_resumable
-from phalanx.train.strategy_options import LocalOptions, MeshOptions, ServerOptions
+from phalanx.train.strategy_options import MeshOptions, ServerOptions
 from phalanx.train.validate import dataset_for, validate
 
 # Options left out of a setting: those with a field of their own, and those that decide no number.

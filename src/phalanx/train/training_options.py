@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from phalanx.models.options import ModelName, ModelOptions
-from phalanx.train.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
+from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, POSITIVE, Needs, ruled
 
 DtypeName = Literal["float32", "float64"]
 

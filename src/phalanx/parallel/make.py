@@ -1,0 +1,128 @@
+"""Construction of the strategies whose ranks hold replicas of any model."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from phalanx.comm.join_world import join_communicator, join_world, report_binding
+from phalanx.comm.link import Link
+from phalanx.comm.world import World
+from phalanx.gradients.compression.make import make_compressor
+from phalanx.launch.detect import Launched
+from phalanx.launch.orphan import JOB_VARIABLE
+from phalanx.launch.variables import is_users
+from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.local import Local
+from phalanx.parallel.mpi import MPI
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.step import StepOptions
+from phalanx.torch_backend.rendezvous import (
+    Rendezvous,
+    connect_ranks,
+    disconnect_ranks,
+    fresh_store,
+    is_without_mpi,
+)
+from phalanx.torch_backend.store import open_store
+
+RENDEZVOUS = "PHALANX_RENDEZVOUS"  # a file through which ranks without MPI find each other
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRanks:
+    """The ranks of the job, as a process finds them."""
+
+    launched: Launched | None
+    timeout_s: float
+    communicator: Any = None
+    """Of mpi4py, the program's own; None: of all ranks that the launcher started."""
+
+    def join(self, link: str | None = None) -> World:
+        """Return the world of all ranks. Collective.
+
+        Raises: UserError when MPI sees other ranks than the launcher started.
+        """
+        launched = self.launched
+        if self.communicator is not None:
+            return join_communicator(self.communicator, timeout_s=self.timeout_s)
+        if launched is not None and is_without_mpi(os.environ):
+            store, rank, size = next(dist.rendezvous("env://", launched.rank, launched.world_size))
+            meeting = Rendezvous(store=fresh_store(store, rank, os.environ), rank=rank, size=size)
+            world = connect_ranks(meeting, timedelta(seconds=self.timeout_s))
+            world.call_when_closed(disconnect_ranks)
+            return world
+        world = join_world(
+            timeout_s=self.timeout_s,
+            num_started=launched.world_size if launched else None,
+            launcher=launched.launcher if launched else "the launcher",
+            link=None if link is None else Link.parse(link),
+        )
+        if JOB_VARIABLE not in os.environ:  # the launcher is the user's
+            report_binding(world)
+        return world
+
+    def meet(self) -> tuple[dist.Store, int, int, int]:
+        """Return a store of all ranks, the rank, their number, and the rank on its node.
+        Collective."""
+        launched = self.launched
+        rank, size = (launched.rank, launched.world_size) if launched else (0, 1)
+        local_rank = (launched.local_rank if launched else None) or 0
+        if self.communicator is None:
+            if RENDEZVOUS in os.environ or launched is None:
+                path = os.environ.get(RENDEZVOUS)
+                store: dist.Store = dist.FileStore(path, size) if path else dist.HashStore()
+                return store, rank, size, local_rank
+            if is_users("MASTER_ADDR", os.environ) or launched.launcher == "torchrun":
+                return next(dist.rendezvous("env://", rank, size))[0], rank, size, local_rank
+        world = self.join()
+        store = open_store(world, timedelta(seconds=self.timeout_s))
+        world.close()
+        return store, world.rank, world.size, world.local_rank
+
+
+def make_mpi(ranks: JobRanks, options: MpiOptions, *, seed: int, step: StepOptions) -> MPI:
+    """seed: of compression, the same on every rank. Raises: UserError as `JobRanks.join`."""
+    compressor = make_compressor(
+        options.compress,
+        powersgd_rank=options.powersgd_rank,
+        topk_fraction=options.topk_fraction,
+        seed=seed,
+    )
+    return MPI(
+        ranks.join(options.link),
+        method=options.all_reduce,
+        compressor=compressor,
+        overlap=options.overlap,
+        bucket_bytes=None if options.bucket_mb is None else max(1, int(options.bucket_mb * 1e6)),
+        step_options=step,
+    )
+
+
+def make_local(ranks: JobRanks, options: LocalOptions, *, step: StepOptions) -> Local:
+    """Raises: UserError as `JobRanks.join`."""
+    return Local(
+        ranks.join(),
+        steps=options.local_steps,
+        outer_optimizer=options.outer_optimizer,
+        outer_lr=options.outer_lr,
+        outer_momentum=options.outer_momentum,
+        step_options=step,
+    )
+
+
+def make_gloo(ranks: JobRanks, *, step: StepOptions) -> Gloo:
+    """Raises: UserError as `JobRanks.join`."""
+    store, rank, size, local_rank = ranks.meet()
+    return Gloo(
+        rank=rank,
+        size=size,
+        local_rank=local_rank,
+        store=store,
+        timeout_s=ranks.timeout_s,
+        step_options=step,
+    )

@@ -1,0 +1,147 @@
+"""Choice of the strategy of a program's run, and its construction."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args, get_origin
+
+import torch.distributed as dist
+
+from phalanx.errors import UserError
+from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi
+from phalanx.parallel.option_groups import GivenOptions, default_options
+from phalanx.parallel.replica_options import LocalOptions, MpiOptions
+from phalanx.parallel.sequential import Sequential
+from phalanx.parallel.shared import Shared
+from phalanx.parallel.step import StepOptions
+from phalanx.parallel.strategy import Strategy
+
+StrategyName = Literal["auto", "sequential", "mpi", "shared", "gloo", "zero", "local"]
+OF_LAYERS = ("tensor", "pipeline", "mesh", "server")
+OF_ONE_OPTIMIZER = ("shared", "gloo", "zero")
+
+_OPTION = re.compile(
+    r"--([a-z]+(?:-[a-z]+)*)(?: (none|auto|on|off|mpi|shared|gloo|zero|local|sequential|fp16|bf16|"
+    r"int8|powersgd|topk|average|nesterov|library|naive|direct|ring|tree|halving|[\d.]+))?"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrategyChoice:
+    """A strategy and its options, which fit each other."""
+
+    name: StrategyName
+    mpi: MpiOptions
+    local: LocalOptions
+
+
+def choose_strategy(
+    name: str,
+    options: Mapping[str, object],
+    *,
+    num_ranks: int,
+    num_optimizers: int,
+    clips: bool,
+) -> StrategyChoice:
+    """Return the strategy of a run of `num_ranks` ranks, and its options.
+
+    name: as `phalanx.start` has it. options: of `mpi` and `local`, by the names of the command
+    line's. clips: whether gradients are clipped.
+    Raises: UserError for a strategy or an option that does not fit.
+    """
+    if name in OF_LAYERS:
+        raise UserError(
+            f"strategy={name!r} divides a model by its layers, which a run does not know: it is "
+            "for `phalanx train`"
+        )
+    if name not in get_args(StrategyName):
+        names = ", ".join(get_args(StrategyName))
+        raise UserError(f"strategy={name!r} is none of {names}")
+    is_alone = name == "auto" and num_ranks == 1
+    chosen: Any = ("sequential" if num_ranks == 1 else "mpi") if name == "auto" else name
+    if chosen == "sequential" and num_ranks > 1:
+        raise UserError(
+            f'strategy="sequential" is for one process, and there are {num_ranks} ranks'
+        )
+    if chosen == "shared" and clips:
+        raise UserError(
+            'strategy="shared" sums and updates in one pass and cannot clip: leave out '
+            'clip_norm, or take strategy="mpi"'
+        )
+    if chosen in OF_ONE_OPTIMIZER and num_optimizers > 1:
+        raise UserError(
+            f'strategy="{chosen}" takes one optimizer, and there are {num_optimizers}: take '
+            'strategy="mpi"'
+        )
+    with as_arguments():
+        given = GivenOptions(options, f"strategy={chosen!r}")
+        known = default_options(MpiOptions, LocalOptions)
+        if unknown := [option for option in options if option not in known]:
+            raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
+        _check_types(options, MpiOptions, LocalOptions)
+        # One process sends nothing: options for several ranks are kept for when there are some.
+        mpi = given.take_if(is_alone or chosen == "mpi", MpiOptions, 'strategy="mpi"')
+        local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
+    return StrategyChoice(name=chosen, mpi=mpi or MpiOptions(), local=local or LocalOptions())
+
+
+def make_strategy(
+    choice: StrategyChoice, ranks: JobRanks, *, seed: int, step: StepOptions
+) -> Strategy:
+    """Return the strategy, with all its ranks present. Collective.
+
+    Raises: UserError when they cannot work together so.
+    """
+    if choice.name in ("gloo", "zero") and dist.is_initialized():
+        raise UserError(
+            f'strategy="{choice.name}" makes the default group of torch.distributed, and the '
+            'program has made one: take strategy="mpi", which lives beside it'
+        )
+    match choice.name:
+        case "mpi":
+            return make_mpi(ranks, choice.mpi, seed=seed, step=step)
+        case "local":
+            return make_local(ranks, choice.local, step=step)
+        case "shared":
+            return Shared(ranks.join(), step_options=step)
+        case "gloo":
+            return make_gloo(ranks, step=step)
+        case "zero":
+            from phalanx.parallel.zero import ZeroOne
+
+            return ZeroOne(ranks.join(), step_options=step)
+        case _:
+            return Sequential(step)
+
+
+@contextmanager
+def as_arguments() -> Iterator[None]:
+    """Let errors within name arguments of Python in place of options of the command line."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(_OPTION.sub(_argument, str(error))) from error
+
+
+def _argument(option: re.Match[str]) -> str:
+    name, value = option[1].replace("-", "_"), option[2]
+    if value is None:
+        return f"{name}="
+    return f"{name}={value}" if value[0].isdigit() else f'{name}="{value}"'
+
+
+def _check_types(options: Mapping[str, object], *groups: Any) -> None:
+    """Raise UserError for a value that is none of its option's."""
+    kinds = {each.name: each.type for group in groups for each in fields(group)}
+    for name, value in options.items():
+        kind: Any = kinds[name]
+        if get_origin(kind) is Literal:
+            if value not in get_args(kind):
+                raise UserError(f"{name}={value!r} is none of {', '.join(get_args(kind))}")
+        elif isinstance(value, bool) or not isinstance(
+            value, (int, float) if kind is float else kind
+        ):
+            raise UserError(f"{name}={value!r} is no value of this option: it takes {kind}")
