@@ -133,7 +133,7 @@ def train(state: ProgramState, seeds: range) -> None:
 
 
 def manifest_of(state: ProgramState, **options: Any) -> Manifest:
-    settings = {"data": (), "num_samples": 40, "batch_size": 8, "seed": 0, "options": {}}
+    settings = {"data": "tensors", "num_samples": 40, "batch_size": 8, "seed": 0, "options": {}}
     return program_manifest(
         state.model, state.optimizers, state.schedulers, **{**settings, **options}
     )

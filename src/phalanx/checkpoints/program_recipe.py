@@ -28,7 +28,7 @@ def program_manifest(
     optimizers: Mapping[str, Optimizer],
     schedulers: Sequence[LRScheduler],
     *,
-    data: object,
+    data: str,
     num_samples: int,
     batch_size: int,
     seed: int,
@@ -36,7 +36,7 @@ def program_manifest(
 ) -> Manifest:
     """Return the manifest of a program's run at its first step, before anything is resumed.
 
-    data: of the program. num_samples: of an epoch; 0: unknown. batch_size: of the global batch.
+    data: name of the data. num_samples: of an epoch; 0: unknown. batch_size: of the global batch.
     options: of the run that decide its numbers, besides these.
     """
     tensors = model_tensors(model)
@@ -48,7 +48,7 @@ def program_manifest(
             f"{name}: {type(own).__name__}" if name else type(own).__name__
             for name, own in optimizers.items()
         ),
-        dataset=type(data).__name__,
+        dataset=data,
         seed=seed,
         global_batch_size=batch_size,
         epochs_done=0,

@@ -15,6 +15,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
+from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
 from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
@@ -50,6 +51,7 @@ class ProgramRun:
         optimizers: Mapping[str, Optimizer],
         feed: Feed,
         records: ProgramRecords,
+        checkpoints: ProgramCheckpoints,
         loop_options: LoopOptions,
         options: ProgramOptions,
         leave: Callable[[], None],
@@ -60,6 +62,7 @@ class ProgramRun:
         self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
         self._strategy, self._group = strategy, strategy.group
         self._records, self._options, self._leave = records, options, leave
+        self._checkpoints = checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_begun = self._is_closed = False
 
@@ -77,6 +80,19 @@ class ProgramRun:
     def size(self) -> int:
         """Number of ranks."""
         return self._strategy.size
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """The program's own state, saved in checkpoints and filled when the run is resumed: nested
+        dictionaries and lists of tensors, NumPy arrays, numbers and strings. That of rank 0 counts.
+
+            ema = run.state.setdefault("ema", {n: p.clone() for n, p in model.state_dict().items()})
+        """
+        return self._checkpoints.state.values
+
+    @state.setter
+    def state(self, values: dict[str, Any]) -> None:
+        self._checkpoints.state.values = values
 
     @property
     def is_main(self) -> bool:
@@ -135,6 +151,7 @@ class ProgramRun:
                 scheduler.step()
             loop.end_step(result, self._gradients.num_samples)
             self._records.show(loop.position)
+            self._checkpoints.check(loop.position.step)
 
     def _follow_optimizer(self) -> None:
         """Take the learning rate of the program's optimizer where the strategy has one of its own.
@@ -205,6 +222,7 @@ class ProgramRun:
         """End the run: the ranks part. The model stays usable. Collective."""
         if not self._is_closed:
             self._is_closed = True
+            self._checkpoints.close()
             self._records.finish(self._strategy)
             self._strategy.close()
             self._leave()

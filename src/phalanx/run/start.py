@@ -15,6 +15,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from phalanx.checkpoints.program import ProgramState
+from phalanx.checkpoints.program_recipe import program_manifest
 from phalanx.comm.join_world import join_world, report_binding
 from phalanx.comm.world import World
 from phalanx.errors import UserError
@@ -25,16 +27,16 @@ from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
 from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.feed import IndexedFeed
-from phalanx.run.loop import LoopOptions
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import ProgramOptions, ProgramRun
 from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.samples import samples_of
-from phalanx.run.setting import describe_setting
+from phalanx.run.setting import describe_data, describe_setting
 from phalanx.torch_backend.rendezvous import (
     Rendezvous,
     connect_ranks,
@@ -60,6 +62,9 @@ def start(
     strategy: StrategyName = "auto",
     clip_norm: float | None = None,
     bad_gradients: Literal["stop", "skip"] = "stop",
+    checkpoint_dir: Path | str | None = None,
+    checkpoint_steps: int | None = None,
+    resume: bool | Path | str | None = None,
     run_dir: Path | str | None = None,
     on_metrics: Metrics | None = None,
     seed: int = 0,
@@ -91,6 +96,11 @@ def start(
     seed: of the order of samples and of PyTorch's generators, which are seeded anew for each
         micro-batch.
     clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
+    checkpoint_dir: folder of checkpoints, written after each epoch and at the end of the run; None
+        writes none. checkpoint_steps: steps of an epoch after which one is written, too.
+    resume: True goes on from the newest complete checkpoint in `checkpoint_dir`, and begins anew
+        where there is none; a path from that checkpoint, or from the newest one in that folder.
+        The number of ranks and the strategy may be others.
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
         PHALANX_RUN_DIR, or none are written.
     on_metrics: called on rank 0 with the number of the update and what `run.log` is given.
@@ -103,7 +113,13 @@ def start(
     data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     launched = detect(os.environ)
     num_ranks = launched.world_size if launched else 1
-    _check_counts(batch_size=batch_size, epochs=epochs, steps=steps, micro_batches=micro_batches)
+    _check_counts(
+        batch_size=batch_size,
+        epochs=epochs,
+        steps=steps,
+        micro_batches=micro_batches,
+        checkpoint_steps=checkpoint_steps,
+    )
     _check_gradient_options(clip_norm, bad_gradients)
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_optimizers(model, optimizers)
@@ -112,6 +128,19 @@ def start(
         raise UserError("data has no samples")
     batch_size = min(batch_size, len(samples))
     number = check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks)
+    schedulers = [scheduler] if isinstance(scheduler, LRScheduler) else list(scheduler)
+    manifest = program_manifest(
+        model,
+        optimizers,
+        schedulers,
+        data=describe_data(data),
+        num_samples=len(samples),
+        batch_size=batch_size,
+        seed=seed,
+        options={"micro_batches": micro_batches, "clip_norm": clip_norm},
+    )
+    saving = ResumeChoice.find(checkpoint_dir, checkpoint_steps, resume)
+    checkpoints = ProgramCheckpoints(saving, manifest, model)
     step_options = StepOptions(clip_norm=clip_norm, skips_nonfinite=bad_gradients == "skip")
     if launched is not None:
         share_cores(launched.local_world_size or 1)
@@ -123,7 +152,8 @@ def start(
         )
     own = list(optimizers.values())
     chosen.prepare(model, own[0] if len(own) == 1 else JointOptimizer(own))
-    loop_options = LoopOptions(batch_size=batch_size, epochs=epochs, steps=steps)
+    state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
+    loop_options = checkpoints.begin(state, epochs=epochs, steps=steps)
     setting = describe_setting(
         model,
         optimizers,
@@ -157,9 +187,9 @@ def start(
         rank=chosen.rank,
         num_ranks=chosen.size,
     )
-    schedulers = [scheduler] if isinstance(scheduler, LRScheduler) else list(scheduler)
+    checkpoints.record_in(records.recorder)
     options = ProgramOptions(seed=seed, schedulers=schedulers, loading=loading)
-    run = ProgramRun(chosen, optimizers, feed, records, loop_options, options, leave)
+    run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop_options, options, leave)
     watch(records)
     return run
 
