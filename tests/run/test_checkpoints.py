@@ -1,14 +1,27 @@
 """A program that resumes ends as if it had not stopped, on any number of ranks."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.optim import SGD, Optimizer
 
-from tests.conftest import Ranks, long
+import phalanx
+from phalanx.checkpoints.find import find_checkpoint
+from phalanx.checkpoints.manifest import MODEL_FILE
+from phalanx.records.files import read_events
+from phalanx.records.schema import SavedEvent
+from phalanx.run.program import ProgramRun
+from tests.conftest import ONE_THREAD, Ranks, long
 from tests.run.programs.checkpoints import CASES, results
 
 WITHIN = "epoch-0006-samples-00000048"  # step 27 of 50
@@ -67,3 +80,142 @@ def test_other_numbers_of_ranks_go_on(
         for name in (n for n in again if again[n][0] == case):
             for rank in range(second):
                 assert_close(torch.load(tmp_path / f"{name}-{rank}.pt"), expected, 1e-10)
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def start(**options: Any) -> ProgramRun:
+    """A run of 4 steps an epoch."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, options.pop("width", 2))
+    optimizer: Optimizer = SGD(model.parameters(), lr=options.pop("lr", 0.1), momentum=0.9)
+    data = torch.randn(options.pop("samples", 16), 3)
+    return phalanx.start(model, optimizer, data, **{"batch_size": 4, **options})
+
+
+def train(run: ProgramRun, after_step: Callable[[int], None] = lambda _: None) -> None:
+    for batch in run:
+        run.backward(run.model(batch.inputs).square().mean())
+        after_step(batch.step)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"checkpoint_steps": 3}, "checkpoint_steps=3 needs checkpoint_dir="),
+        ({"checkpoint_dir": "x", "checkpoint_steps": 0}, "checkpoint_steps=0 is no whole number"),
+        ({"resume": True}, "resume=True needs checkpoint_dir="),
+        ({"resume": "/nowhere"}, "resume=/nowhere: there is no such folder"),
+        ({"resume": "/proc"}, r"resume=/proc: no checkpoint \(epoch"),
+        ({"checkpoint_dir": "/proc/x"}, "checkpoint_dir=/proc/x: /proc is no folder that you may"),
+    ],
+)
+def test_options_that_do_not_fit_are_told(options: dict[str, Any], words: str) -> None:
+    if os.geteuid() == 0 and options.get("checkpoint_dir") == "/proc/x":
+        words = r"checkpoint_dir=/proc/x cannot be written"
+    with pytest.raises(phalanx.UserError, match=words):
+        start(**options)
+
+
+def test_another_program_is_told_what_differs(tmp_path: Path) -> None:
+    train(start(checkpoint_dir=tmp_path))
+    (saved,) = tmp_path.glob("epoch-*")
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"width": 5}, r"another model: weight is \(2, 3\) there, \(5, 3\) here; bias is"),
+        ({"batch_size": 8}, "another recipe: batch_size 4 there, 8 here"),
+        ({"seed": 3, "lr": 0.5}, r"seed 0 there, 3 here; optimizer lr 0\.1 there, 0\.5 here"),
+        ({"samples": 17}, "length of data 16 there, 17 here"),
+        ({"micro_batches": 2}, "micro_batches none there, 2 here"),
+    ]
+    for options, words in cases:
+        with pytest.raises(phalanx.UserError, match=words):
+            start(resume=saved, **options)
+    with pytest.raises(phalanx.UserError, match="holds the checkpoints of a run, up to epoch-0001"):
+        start(checkpoint_dir=tmp_path)
+    (saved / MODEL_FILE).write_bytes(b"")
+    with pytest.raises(phalanx.UserError, match=r"is damaged: model\.safetensors has 0 bytes"):
+        start(resume=saved)
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    run = start(checkpoint_dir=tmp_path)
+    with pytest.raises(phalanx.UserError, match=r"another run is writing .* end it by run\.close"):
+        start(checkpoint_dir=tmp_path)
+    run.close()
+    train(start(checkpoint_dir=tmp_path))
+
+
+def test_state_that_cannot_be_stored_is_told_soon(tmp_path: Path) -> None:
+    """Not after the first epoch, which may take hours."""
+    run, steps = start(checkpoint_dir=tmp_path), []
+
+    def keep(step: int) -> None:
+        steps.append(step)
+        run.state["ema"] = {"x": {1, 2}}
+
+    with pytest.raises(phalanx.UserError, match=r"run\.state\['ema'\]\['x'\] is of type set"):
+        train(run, keep)
+    assert steps == [0]
+    run.close()
+
+
+def test_a_command_may_be_repeated_until_it_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It begins where there is no checkpoint yet, and records what it saves."""
+    steps: list[int] = []
+    options: dict[str, Any] = {"checkpoint_dir": tmp_path / "saved", "resume": True, "epochs": 3}
+    for number, limit in enumerate((6, 9, None, None)):
+        train(start(**options, steps=limit, run_dir=tmp_path / f"{number}"), steps.append)
+    assert steps == list(range(12))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"no checkpoint in {tmp_path / 'saved'} yet: training from the start"
+    assert lines[1] == f"resuming from {tmp_path / 'saved' / 'epoch-0001-samples-00000008'}"
+    assert lines[-1].endswith("has done 3 epochs, all that epochs=3 asks for: nothing is left")
+    saved = [
+        Path(event.path).name
+        for number in range(4)
+        for event in read_events(tmp_path / f"{number}" / "rank-0.jsonl")
+        if isinstance(event, SavedEvent)
+    ]
+    assert saved == [
+        "epoch-0001", "epoch-0001-samples-00000008", "epoch-0002", "epoch-0002-samples-00000004",
+        "epoch-0003",
+    ]  # fmt: skip
+
+
+# -- sudden ends -----------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+def test_a_kill_while_it_saves_leaves_the_last_one_whole(
+    tmp_path: Path, programs: Callable[[str], Path]
+) -> None:
+    folder = tmp_path / "averaged"
+    options = {"checkpoint_dir": str(folder), "checkpoint_steps": 1, "resume": True}
+    words = (
+        str(programs("checkpoints.py")),
+        str(tmp_path),
+        json.dumps({"a": ("averaged", options)}),
+    )
+    reached = 0
+    for pause in (0.0, 0.002, 0.005):
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            env={**os.environ, **ONE_THREAD, "RANK": "0", "WORLD_SIZE": "1"},
+            cwd=Path(__file__).parents[2],
+        )
+        began = time.monotonic()
+        known = set(folder.glob("epoch-*"))
+        while process.poll() is None and time.monotonic() < began + 60:
+            if set(folder.glob("epoch-*")) - known and next(folder.glob(".epoch-*.new"), None):
+                time.sleep(pause)
+                process.send_signal(signal.SIGKILL)
+        process.wait()
+        found = find_checkpoint(folder)
+        step = json.loads((found.path / "program.json").read_text())["step"]
+        assert step > reached, "each start goes on"
+        reached = step
+    expected = results("averaged")
+    assert_close(results("averaged", **options), expected, 0.0)

@@ -30,10 +30,12 @@ class OptionNames(NamedTuple):
     resume: str
     goes_on: str
     """The option with which a run continues."""
+    ends: str
+    """How to end a run that still has the folder."""
 
 
-COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "--resume")
-IN_PROGRAM = OptionNames("checkpoint_dir=", "resume=", "resume=True")
+COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "--resume", "wait for it")
+IN_PROGRAM = OptionNames("checkpoint_dir=", "resume=", "resume=True", "end it by run.close()")
 
 
 def readable_folders(folder: Path) -> list[Path]:
@@ -108,7 +110,7 @@ def lock(folder: Path, names: OptionNames = COMMAND_LINE) -> IO[bytes]:
         file.close()
         raise UserError(
             f"{names.checkpoint_dir}{folder}: another run is writing its checkpoints there: "
-            "wait for it, or name another folder"
+            f"{names.ends}, or name another folder"
         ) from None
     except OSError:  # a file system without locks
         return file

@@ -108,9 +108,9 @@ def decode(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     content = value[tag]
     match tag:
         case "$tensor":
-            return tensors[content]
+            return tensors[content].clone()  # of a file that may be removed
         case "$array":
-            return tensors[content].numpy()
+            return tensors[content].clone().numpy()
         case "$scalar":
             return tensors[content].numpy()[()]
         case "$complex":

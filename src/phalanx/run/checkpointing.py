@@ -18,6 +18,7 @@ from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import check_program
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
+from phalanx.records.schema import NoticeEvent
 from phalanx.run.loop import BEGINNING, LoopOptions, Position
 from phalanx.run.recording import RunRecorder
 
@@ -75,6 +76,7 @@ class ProgramCheckpoints:
         self._options, self._manifest = options, manifest
         self._writer: CheckpointWriter | None = None
         self._checks_at = 0
+        self._forgotten: list[str] = []
 
     def begin(self, state: ProgramState, *, epochs: int, steps: int | None) -> LoopOptions:
         """Load the checkpoint that was found into `state`, make the folder this run's, and return
@@ -88,7 +90,8 @@ class ProgramCheckpoints:
         found, lines, position = options.found, list(options.notices), BEGINNING
         agreed = agreed_manifest(found.path if found else None, strategy.group, IN_PROGRAM)
         if found is not None and agreed is not None:
-            lines += state.load(found.path)
+            self._forgotten = state.load(found.path)
+            lines += self._forgotten
             position = Position(*agreed.position, state.step)
             if position.epoch >= epochs or (steps is not None and position.step >= steps):
                 lines.append(_finished(found.path, position, epochs=epochs, steps=steps))
@@ -119,7 +122,11 @@ class ProgramCheckpoints:
         )
 
     def record_in(self, recorder: RunRecorder) -> None:
-        """Record each checkpoint from now on."""
+        """Record what did not fit the run, and each checkpoint from now on."""
+        if recorder.writer is None:
+            return
+        for line in self._forgotten:
+            recorder.writer.add(NoticeEvent(at_s=recorder.at_s(), text=line))
         if self._writer is not None:
             self._writer.writer, self._writer.began_at = recorder.writer, recorder.began_at
 
@@ -139,7 +146,7 @@ class ProgramCheckpoints:
 
         num_steps: that were made.
         """
-        if num_steps == self._checks_at and self._writer is not None:
+        if num_steps == self._checks_at and self._writer and self._writer.strategy.rank == 0:
             self.state.check()
 
     def close(self) -> None:
