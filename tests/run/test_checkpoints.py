@@ -22,7 +22,7 @@ from phalanx.records.files import read_events
 from phalanx.records.schema import SavedEvent
 from phalanx.run.program import ProgramRun
 from tests.conftest import ONE_THREAD, Ranks, long
-from tests.run.programs.checkpoints import CASES, results
+from tests.run.programs.checkpoints import CASES, STEPS, results
 
 WITHIN = "epoch-0006-samples-00000048"  # step 27 of 50
 
@@ -44,21 +44,16 @@ def saving(folder: Path, case: str, **options: Any) -> tuple[str, dict[str, Any]
     return case, options
 
 
-def test_one_process_goes_on_bit_for_bit(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_one_process_goes_on_bit_for_bit(tmp_path: Path) -> None:
     for case in CASES:
-        expected = results(case)
         _, options = saving(tmp_path, case)
         results(case, **options)
         within = sorted(path.name for path in (tmp_path / case).glob("*-samples-*"))
         assert within == [WITHIN, "epoch-0007-samples-00000032"]
-        resumed = results(case, resume=str(tmp_path / case / WITHIN))
-        assert_close(resumed, expected, 0.0)
-        options |= {"resume": True, "steps": None}
-        capfd.readouterr()
-        results(case, **{**options, "steps": 50})
-        assert "resuming from" in capfd.readouterr().out
-        assert_close(results(case, resume=str(tmp_path / case), steps=50), expected, 0.0)
-        assert "has done 50 steps, all that steps=50 asks for" in capfd.readouterr().out
+        again = {"resume": str(tmp_path / case / WITHIN)}
+        if case == "averaged":  # from the last, not made by checkpoint_steps
+            again = {**options, "steps": STEPS, "resume": True}
+        assert_close(results(case, **again), results(case), 0.0)
 
 
 @pytest.mark.mpi
