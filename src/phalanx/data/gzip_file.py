@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import tempfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,28 @@ def read_unzipped(path: Path, *, limit_bytes: int | None = None) -> bytes:
     """
     with _opened(path) as (_, content):
         return content.read(-1 if limit_bytes is None else limit_bytes)
+
+
+def open_unzipped(path: Path, *, limit_bytes: int) -> IO[bytes]:
+    """Open a file; one that is gzipped is unzipped into a temporary file.
+
+    Raises: UserError when it cannot be read, its compression is damaged, or it unzips to more than
+            `limit_bytes`.
+    """
+    with _opened(path) as (file, content):
+        if content is file:
+            return path.open("rb")
+        copy = tempfile.TemporaryFile()  # noqa: SIM115  # the caller closes it
+        try:
+            while chunk := content.read(_CHUNK_BYTES):
+                copy.write(chunk)
+                if copy.tell() > limit_bytes:
+                    raise UserError(f"{path} unzips to more than {limit_bytes / 1e6:,.0f} MB")
+        except BaseException:
+            copy.close()
+            raise
+        copy.seek(0)
+        return copy
 
 
 def unzipped_size(path: Path, expected_bytes: int) -> int:

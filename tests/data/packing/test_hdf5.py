@@ -15,7 +15,7 @@ h5py = pytest.importorskip("h5py")
 
 
 def test_hdf5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("phalanx.data.packing.hdf5_file.CHUNK_BYTES", 100)
+    monkeypatch.setattr("phalanx.data.packing.rows_origin.CHUNK_BYTES", 100)
     cubes = RANDOM.random((9, 2, 3, 2)).astype(">f4")
     with h5py.File(tmp_path / "cubes.h5", "w") as file:
         file["group/cubes"] = cubes

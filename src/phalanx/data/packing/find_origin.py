@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from phalanx.data.packing.array_origins import NAMES, idx_files, read_idx_folder, read_known
@@ -9,21 +11,48 @@ from phalanx.data.packing.csv_file import read_csv
 from phalanx.data.packing.function import FunctionSamples, is_function
 from phalanx.data.packing.hdf5_file import Hdf5File
 from phalanx.data.packing.image_folder import ImageFolder, has_images
+from phalanx.data.packing.json_lines import JsonLines
+from phalanx.data.packing.lmdb_file import LmdbFile
+from phalanx.data.packing.netcdf_files import NetcdfFiles
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItems, reported
 from phalanx.data.packing.parquet_files import ParquetFiles
 from phalanx.data.packing.tar_files import TarFiles
+from phalanx.data.packing.tfrecord_files import TfRecords
+from phalanx.data.packing.zarr_store import ZarrStore
 from phalanx.errors import UserError
 from phalanx.records.regular_file import check_regular, readable
 
 _KIND_OF_ENDING: dict[str, Kind] = {
     **dict.fromkeys((".csv", ".tsv", ".csv.gz", ".tsv.gz"), "csv"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), "jsonl"),
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     **dict.fromkeys((".h5", ".hdf5", ".hdf"), "hdf5"),
+    **dict.fromkeys((".nc", ".nc4", ".netcdf", ".cdf"), "netcdf"),
+    **dict.fromkeys((".zarr", ".zarr.zip"), "zarr"),
     ".tar": "tar",
+    **dict.fromkeys((".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz"), "tfrecord"),
+    **dict.fromkeys((".lmdb", ".mdb"), "lmdb"),
 }
+_NUMBERED = re.compile(r"\.tfrecords?-\d+-of-\d+(\.gz)?$")
+"""Ending of one of several TFRecord files."""
 
-WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar", "function")
-WITH_PARTS: tuple[Kind, ...] = ("csv", "parquet", "hdf5", "tar")
+_FOLDERS: dict[str, Kind] = {
+    **dict.fromkeys(("zarr.json", ".zgroup", ".zarray", ".zmetadata"), "zarr"),
+    "data.mdb": "lmdb",
+}
+"""Files by which a folder that is one thing is known."""
+
+_OF_FILES: dict[Kind, Callable[[Sequence[Path], OriginOptions], Origin]] = {
+    "tar": TarFiles,
+    "parquet": ParquetFiles,
+    "tfrecord": TfRecords,
+    "netcdf": NetcdfFiles,
+    "jsonl": JsonLines,
+}
+"""Kinds of which a folder may hold several files."""
+
+WITH_IMAGES: tuple[Kind, ...] = ("images", "parquet", "tar", "tfrecord", "lmdb", "function")
+WITH_PARTS: tuple[Kind, ...] = ("csv", "hdf5", "zarr", "lmdb", *_OF_FILES)
 
 
 def find_origin(source: str, options: OriginOptions) -> Origin:
@@ -54,14 +83,14 @@ def find_origin(source: str, options: OriginOptions) -> Origin:
             return read_idx_folder(_folder(path, kind), options)
         case "csv":
             return read_csv(_file(path, kind), options)
-        case "parquet":
-            return _named_rest(path, kind, ParquetFiles(_files(path, kind), options))
         case "hdf5":
             return Hdf5File(_file(path, kind), options)
-        case "tar":
-            return _named_rest(path, kind, TarFiles(_files(path, kind), options))
-        case "function":
-            raise AssertionError("opened above")
+        case "zarr":
+            return ZarrStore(path, options)
+        case "lmdb":
+            return LmdbFile(path, options)
+        case _:
+            return _named_rest(path, kind, _OF_FILES[kind](_files(path, kind), options))
 
 
 def _refuse_unused(kind: str, options: OriginOptions) -> None:
@@ -79,21 +108,28 @@ def _refuse_unused(kind: str, options: OriginOptions) -> None:
 
 def _kind_of(path: Path) -> Kind:
     if path.is_file():
-        for ending, kind in _KIND_OF_ENDING.items():
-            if path.name.lower().endswith(ending):
-                return kind
-    elif idx_files(path):
-        return "idx"
-    elif _of_kind(path, "tar"):
-        return "tar"
-    elif _of_kind(path, "parquet"):
-        return "parquet"
-    elif has_images(path):
-        return "images"
-    raise UserError(
-        f"{path} is of no known kind: give folders of images, IDX files, CSV, Parquet, HDF5 or "
-        "tar files, or say which it is with --kind"
-    )
+        kind = _kind_of_name(path.name)
+    else:
+        kind = next((k for name, k in _FOLDERS.items() if (path / name).exists()), None)
+        if kind is None and idx_files(path):
+            kind = "idx"
+        kind = kind or next((k for k in _OF_FILES if _of_kind(path, k)), None)
+        if kind is None and has_images(path):
+            kind = "images"
+    if kind is None:
+        raise UserError(
+            f"{path} is of no known kind: give folders of images, IDX files, CSV, JSON lines, "
+            "Parquet, HDF5, NetCDF, Zarr, TFRecord, LMDB or tar files, my_data.py:samples, or say "
+            "which it is with --kind"
+        )
+    return kind
+
+
+def _kind_of_name(name: str) -> Kind | None:
+    lower = name.lower()
+    if _NUMBERED.search(lower):
+        return "tfrecord"
+    return next((kind for end, kind in _KIND_OF_ENDING.items() if lower.endswith(end)), None)
 
 
 def _files(path: Path, kind: Kind) -> list[Path]:
@@ -110,11 +146,10 @@ def _files(path: Path, kind: Kind) -> list[Path]:
 
 def _of_kind(folder: Path, kind: Kind) -> list[Path]:
     """The files of a folder with an ending of this kind, in capitals too, but no hidden ones."""
-    endings = tuple(ending for ending, other in _KIND_OF_ENDING.items() if other == kind)
     return sorted(
         path
         for path in folder.iterdir()
-        if path.name.lower().endswith(endings) and not path.name.startswith(".")
+        if _kind_of_name(path.name) == kind and not path.name.startswith(".")
     )
 
 

@@ -53,7 +53,7 @@ class FunctionSamples(RecordOrigin):
             self._spool.close()
             raise
 
-    def parts(self, number: int) -> Mapping[str, Part]:
+    def record(self, number: int) -> Mapping[str, Part]:
         return self._spool.read(number)
 
     def where(self, number: int) -> str:

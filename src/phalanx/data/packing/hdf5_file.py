@@ -1,112 +1,66 @@
-"""Two data sets of an HDF5 file: inputs and targets."""
+"""Data sets of an HDF5 file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from phalanx.data.packed.index import Field
-from phalanx.data.packing.origin import ChunkedOrigin, OriginOptions, fingerprint_of, targets_field
-from phalanx.data.packing.targets import TargetLocations, labelled
+from phalanx.data.packing.origin import OriginOptions
+from phalanx.data.packing.rows_origin import (
+    RowArray,
+    RowFile,
+    RowsOrigin,
+    check_numbers,
+    fields_of,
+    listed,
+)
 from phalanx.errors import UserError
-from phalanx.launch.cores import check_fits
-
-CHUNK_BYTES = 64 * 2**20
-BYTES_OF_A_SAMPLE = 40
-"""Bytes of memory per sample while packing: its target, and its position in the order."""
 
 _USUAL_INPUTS, _USUAL_TARGETS = ("inputs", "images", "data", "x", "X"), ("targets", "labels", "y")
 
 
-class Hdf5File(ChunkedOrigin):
-    """Inputs are read in blocks of rows of about 64 MB."""
+class Hdf5File(RowsOrigin):
+    """Data sets of equally many rows: inputs and a target."""
 
     def __init__(self, path: Path, options: OriginOptions) -> None:
         """Raises: UserError when a data set is missing, lies in another file, is not numbers, or
-        the two do not fit each other or the memory."""
+        they do not fit each other or the memory."""
         super().__init__()
-        self._path = path
-        self._file = _opened(path)
+        self._path, self._file = path, _opened(path)
         with _reading(path):
-            inputs_name, target_name = self._names(options)
-            self._inputs_set, targets = self._data_set(inputs_name), self._data_set(target_name)
-            self._check_sizes(inputs_name, target_name, targets)
-            values = targets[...]
-        num_samples = self._inputs_set.shape[0]
-        self.text = f"{path}, {inputs_name} and {target_name}"
-        self.fingerprint = fingerprint_of([path])
-        locations = TargetLocations(
-            f"{path}, {target_name}", lambda i: f"{path}, {target_name} row {i}"
-        )
-        self.targets, self.classes = labelled(values, locations, options.classes)
-        row_bytes = max(1, self._inputs_set.nbytes // max(1, num_samples))
-        step = max(1, CHUNK_BYTES // row_bytes)
-        starts = range(0, num_samples, step)
-        self.chunks = [range(start, min(start + step, num_samples)) for start in starts]
-        self.fields = [
-            Field(
-                name="inputs",
-                dtype=self._inputs_set.dtype.newbyteorder("=").name,
-                shape=list(self._inputs_set.shape[1:]),
-            ),
-            targets_field(self.targets),
-        ]
-
-    def read_chunk(self, chunk: int) -> NDArray[Any]:
-        rows = self.chunks[chunk]
-        with _reading(self._path, f"rows {rows.start} to {rows.stop - 1}: "):
-            content = self._inputs_set[rows.start : rows.stop]
-        native: NDArray[Any] = np.ascontiguousarray(content, content.dtype.newbyteorder("="))
-        return native
+            names = fields_of(*self._names(options))
+            arrays = {field: self._array(name) for field, name in names.items()}
+            self._arrange([RowFile(path, arrays)], options)
 
     def close(self) -> None:
         self._file.close()
 
-    def _names(self, options: OriginOptions) -> tuple[str, str]:
+    def _names(self, options: OriginOptions) -> tuple[Sequence[str], str]:
         there: list[str] = []
         self._file.visititems(lambda name, item: there.append(name) if _is_set(item) else None)
-        if len(options.inputs) > 1:
-            raise UserError(f"{self._path}: name one data set with --inputs, not {options.inputs}")
-        inputs = options.inputs[0] if options.inputs else _first(_USUAL_INPUTS, self._file)
+        usual = _first(_USUAL_INPUTS, self._file)
+        inputs = options.inputs or (() if usual is None else (usual,))
         target = options.target or _first(_USUAL_TARGETS, self._file)
-        listed = ", ".join(there[:12]) or "nothing"
-        if inputs is None or target is None:
+        if not inputs or target is None:
             raise UserError(
                 f"which data sets of {self._path} are wanted? name them with --inputs and "
-                f"--target: {listed}"
+                f"--target: {listed(there)}"
             )
         return inputs, target
 
-    def _data_set(self, name: str) -> Any:
+    def _array(self, name: str) -> RowArray:
         item = find_data_set(self._path, self._file, name)
         if item is None:
             raise UserError(f"{self._path} has no data set {name!r}")
-        if item.dtype.kind not in "biuf" or not item.shape:
-            raise UserError(
-                f"{self._path}: {name} is {item.dtype} of {item.shape}, not rows of numbers"
-            )
-        return item
 
-    def _check_sizes(self, inputs_name: str, target_name: str, targets: Any) -> None:
-        path, num_samples = self._path, self._inputs_set.shape[0]
-        if targets.shape[0] != num_samples:
-            raise UserError(
-                f"{path}: {inputs_name} has {num_samples} rows, {target_name} {targets.shape[0]}"
-            )
-        if num_samples < 1:
-            raise UserError(f"{path}: {inputs_name} and {target_name} have no rows")
-        check_fits(
-            2 * targets.nbytes + num_samples * BYTES_OF_A_SAMPLE,
-            f"{path}: {target_name} has {num_samples:,} rows",
-        )
-        shape = self._inputs_set.shape[1:]
-        row_bytes = self._inputs_set.nbytes // num_samples
-        check_fits(4 * row_bytes, f"{path}: a row of {inputs_name} is {shape}")
+        def read(start: int, stop: int) -> Any:
+            with _reading(self._path, f"rows {start} to {stop - 1}: "):
+                return item[start:stop]
+
+        rows = item.chunks[0] if item.chunks else 1
+        return check_numbers(self._path, RowArray(name, item.shape, item.dtype, read, rows))
 
 
 def _opened(path: Path) -> Any:
@@ -137,6 +91,18 @@ def _first(usual: tuple[str, ...], file: Any) -> str | None:
     return next((name for name in usual if file.get(name, getlink=True) is not None), None)
 
 
+def refuse_other_files(path: Path, names: Iterable[str]) -> None:
+    """Raises: UserError for data sets that lie in another file, of a file that is HDF5 by its first
+    bytes; another is left alone."""
+    with path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            return
+    with _opened(path) as content:
+        for name in names:
+            find_data_set(path, content, name)
+
+
+_MAGIC = b"\x89HDF\r\n\x1a\n"
 MAX_LINKS = 32
 
 

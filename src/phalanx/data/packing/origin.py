@@ -17,7 +17,10 @@ from phalanx.data.packed.shard_writers import Rows, Sample
 from phalanx.records.configuration import check_at_least
 
 Numbers = NDArray[np.int64]
-Kind = Literal["images", "idx", "csv", "parquet", "hdf5", "tar", "function"]
+Kind = Literal[
+    "images", "idx", "csv", "jsonl", "parquet", "hdf5", "netcdf", "zarr", "tar", "tfrecord", "lmdb",
+    "function",
+]  # fmt: skip
 
 
 class Origin(ABC):
@@ -144,6 +147,13 @@ def reported(groups: Iterable[SkippedItems]) -> list[SkippedItems]:
     return [group for group in groups if group.count]
 
 
+def runs_by_chunk(chunks: Sequence[range], numbers: Numbers) -> list[tuple[int, Numbers]]:
+    """Return consecutive samples of one chunk, each run with the number of the chunk."""
+    of = np.searchsorted([chunk.start for chunk in chunks], numbers, side="right") - 1
+    runs = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(of)) + 1)
+    return [(int(of[run[0]]), numbers[run]) for run in runs]
+
+
 class ChunkedOrigin(Origin):
     """Origin with targets in memory, and inputs from the cached chunk."""
 
@@ -152,9 +162,7 @@ class ChunkedOrigin(Origin):
     _kept: tuple[int, Any] = (-1, None)
 
     def read(self, numbers: Numbers) -> Rows | list[Sample]:
-        chunks = np.searchsorted([chunk.start for chunk in self.chunks], numbers, side="right") - 1
-        runs = np.split(np.arange(len(numbers)), np.flatnonzero(np.diff(chunks)) + 1)
-        parts = [self._inputs(int(chunks[run[0]]), numbers[run]) for run in runs]
+        parts = [self._inputs(*run) for run in runs_by_chunk(self.chunks, numbers)]
         targets = self.targets[numbers]
         if parts and isinstance(parts[0], np.ndarray):
             return {"inputs": np.concatenate(parts), "targets": targets}

@@ -27,13 +27,22 @@ class RecordOrigin(Origin):
 
     keeps_numbers = False
     """Single numbers that are the target stay what they are; else whole ones are classes."""
+    squeezes = False
+    """Lists of one number in every sample are single numbers."""
 
     @abstractmethod
-    def parts(self, number: int) -> Mapping[str, Part]:
-        """Return a sample.
+    def record(self, number: int) -> Mapping[str, Any]:
+        """Return a sample, its parts as they are stored.
 
         Raises: UserError that begins with `where`.
         """
+
+    def part(self, value: Any, where: str) -> Part:  # noqa: ARG002
+        """Convert a part of a record; only those that are packed are converted.
+
+        Raises: UserError that begins with `where`, the location of the part.
+        """
+        return value  # type: ignore[no-any-return]
 
     @abstractmethod
     def where(self, number: int) -> str:
@@ -59,8 +68,7 @@ class RecordOrigin(Origin):
         """
         if num_samples < 1:
             raise UserError(f"{self.text} has no samples")
-        first = self.parts(0)
-        self._sources = choose_parts(first, options, self.text)
+        self._sources = self._choose(options)
         scans = {name: FieldScan(name) for name in self._sources}
         for number in range(num_samples):
             for name, part in self._chosen(number).items():
@@ -70,7 +78,25 @@ class RecordOrigin(Origin):
         self.chunks = [range(num_samples)]
         self.fields = [self._field(name, scan, options) for name, scan in scans.items()]
 
+    def _choose(self, options: OriginOptions) -> dict[str, tuple[str, ...]]:
+        """Return the parts of each field, by the first sample."""
+        record = self.record(0)
+        inputs = chosen_inputs([*record], options, self.text)
+        if not inputs and options.target is None:
+            return {name: (name,) for name in record}
+        where = self.where(0)
+        parts = [self.part(record[name], f"{where}, {name!r}") for name in inputs]
+        fields: dict[str, tuple[str, ...]] = {name: (name,) for name in inputs}
+        if len(inputs) == 1 or all(self._is_number(part) for part in parts):
+            fields = {INPUTS: tuple(inputs)}
+        return fields if options.target is None else {**fields, TARGETS: (options.target,)}
+
+    def _is_number(self, part: Part) -> bool:
+        return isinstance(part, np.ndarray) and part.size == 1 and part.ndim <= self.squeezes
+
     def _field(self, name: str, scan: FieldScan, options: OriginOptions) -> Field:
+        if self.squeezes and scan.shape == (1,):
+            scan.shape = ()
         if scan.words or (name == TARGETS and scan.shape == () and not self.keeps_numbers):
             locations = TargetLocations(
                 f"{self.text}, {self._title(name)}",
@@ -99,37 +125,33 @@ class RecordOrigin(Origin):
             elif name in self._forms:
                 chosen[name] = self._forms[name].packed(chosen[name], self.where(number))
             else:
-                chosen[name] = chosen[name].astype(field.dtype, order="C", copy=False)
+                array = chosen[name].astype(field.dtype, order="C", copy=False)
+                chosen[name] = array if field.shape is None else array.reshape(field.shape)
         return chosen
 
     def _chosen(self, number: int) -> dict[str, Part]:
         """Return the parts of a sample by field; several of one field stand side by side."""
-        parts, chosen = self.parts(number), {}
+        record, where = self.record(number), self.where(number)
+        chosen: dict[str, Part] = {}
         for field, names in self._sources.items():
             for name in names:
-                if name not in parts:
-                    raise UserError(
-                        f"{self.where(number)}: it has no {name!r}, only {', '.join(parts)}"
-                    )
-            chosen[field] = (
-                parts[names[0]]
-                if len(names) == 1
-                else _side_by_side({name: parts[name] for name in names}, self.where(number))
-            )
+                if name not in record:
+                    raise UserError(f"{where}: it has no {name!r}, only {', '.join(record)}")
+            parts = [self.part(record[name], f"{where}, {name!r}") for name in names]
+            chosen[field] = parts[0] if len(parts) == 1 else self._side_by_side(parts, field, where)
         return chosen
+
+    def _side_by_side(self, parts: Sequence[Part], field: str, where: str) -> NDArray[Any]:
+        for name, part in zip(self._sources[field], parts, strict=True):
+            if not self._is_number(part):
+                raise UserError(f"{where}, {name!r}: it is no single number, as it was before")
+        return np.array([np.asarray(part).reshape(()) for part in parts])
 
     def _title(self, field: str) -> str:
         return ", ".join(map(repr, self._sources[field]))
 
     _sources: dict[str, tuple[str, ...]]
     _forms: dict[str, ImageForm]
-
-
-def _side_by_side(parts: Mapping[str, Part], where: str) -> NDArray[Any]:
-    for name, part in parts.items():
-        if not isinstance(part, np.ndarray) or part.shape:
-            raise UserError(f"{where}, {name!r}: it is no single number, as it was before")
-    return np.array(list(parts.values()))
 
 
 class FieldScan:
@@ -177,42 +199,27 @@ class FieldScan:
             if self.shape is not None and len(array.shape) != len(self.shape):
                 raise UserError(f"{where}: its shape is {array.shape}, and {self.shape} before")
             self.shape = self.shape if self.shape == array.shape else None
-        if self.name == TARGETS and self.shape == ():
-            self.numbers.append(array[()])
+        if self.name == TARGETS and array.size == 1:
+            self.numbers.append(array.reshape(-1)[0])
 
 
 _SPOKEN = {"numbers": "numbers", "bytes": "an image", "str": "text", None: "nothing"}
 
 
-def choose_parts(
-    first: Mapping[str, Part], options: OriginOptions, source: str
-) -> dict[str, tuple[str, ...]]:
-    """Return the parts of each field, of a source whose first sample is `first`.
+def chosen_inputs(names: Sequence[str], options: OriginOptions, source: str) -> list[str]:
+    """Return the parts that are inputs: those named, else all but the target; none where nothing
+    is named.
 
-    Without options each part is a field of its own name. The one named as the target is `targets`.
-    One input is `inputs`; so are several single numbers, side by side; else each input has its own
-    name.
     Raises: UserError when a part is named that does not exist, or twice.
     """
-    names = list(first)
-    listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
-    target = [] if options.target is None else [options.target]
+    target = () if options.target is None else (options.target,)
     for name in (*options.inputs, *target):
-        if name not in first:
+        if name not in names:
+            listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
             raise UserError(f"{source} has no {name!r}: it has {listed}")
     if not options.inputs and not target:
-        return {name: (name,) for name in names}
+        return []
     inputs = list(options.inputs) or [name for name in names if name not in target]
     if not inputs or {*inputs} & {*target} or len({*inputs}) < len(inputs):
         raise UserError(f"{source}: inputs {inputs} and target {options.target!r} must differ")
-    fields = _inputs_of(inputs, first)
-    return {**fields, **({TARGETS: (target[0],)} if target else {})}
-
-
-def _inputs_of(names: Sequence[str], first: Mapping[str, Part]) -> dict[str, tuple[str, ...]]:
-    are_numbers = all(
-        isinstance(part, np.ndarray) and not part.shape for part in (first[n] for n in names)
-    )
-    if len(names) == 1 or are_numbers:
-        return {INPUTS: tuple(names)}
-    return {name: (name,) for name in names}
+    return inputs
