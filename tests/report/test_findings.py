@@ -44,7 +44,7 @@ def test_best_against_one_thread_and_against_the_best_sequential_run() -> None:
         rivals=(),
         n=3,
         noun="configurations",
-        facts="2.00 s an epoch, 600 images/s",
+        facts="2.00 s an epoch, 600 samples/s",
     )
     assert isinstance(alone, Speed) and isinstance(threads, Speed)
     assert "1 thread" in alone.against and "2 threads" in threads.against

@@ -19,7 +19,7 @@ def printed(folder: Path, width: int = 80) -> list[str]:
 def test_numbers_stand_in_columns_of_80(alone: Path) -> None:
     head, _, row = printed(alone)
     assert " ".join(head.split()) == (
-        "model strategy ranks threads epoch s images/s speed-up comm % acc. % status"
+        "model strategy ranks threads epoch s samples/s speed-up comm % acc. % status"
     )
     assert row.split()[:4] == ["cnn", "mpi", "2", "1"]
     assert row.split()[-1] == "completed"

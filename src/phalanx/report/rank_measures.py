@@ -14,6 +14,7 @@ from phalanx.records.schema import (
     ExpectedCosts,
     FinishedEvent,
     MemoryEvent,
+    MetricsEvent,
     StartedEvent,
     StepEvent,
     SummaryEvent,
@@ -61,6 +62,8 @@ class RankMeasure:
     """By epoch, of all ranks; rank 0 alone has them."""
     memory: MemoryEvent | None = None
     actions: Sequence[ActionEvent] = ()
+    metrics: Sequence[MetricsEvent] = ()
+    """A program's own; rank 0 alone has them."""
     num_finished: int = 0
     is_last_finished: bool = False  # whether its last event is FinishedEvent
 
@@ -134,6 +137,7 @@ def measure_rank(
     summaries: dict[int, SummaryEvent] = {}
     steps: list[StepEvent] = []
     actions: list[ActionEvent] = []
+    metrics: list[MetricsEvent] = []
     training_evaluation: TrainingEvaluationEvent | None = None
     num_finished, last = 0, None
     for event in events:
@@ -143,6 +147,8 @@ def measure_rank(
                 steps.append(event)
             case ActionEvent():
                 actions.append(event)
+            case MetricsEvent():
+                metrics.append(event)
             case EpochEvent():
                 epochs[event.epoch] = _rank_epoch(event, steps, started, keeps_steps=keeps_steps)
                 steps = []
@@ -170,6 +176,7 @@ def measure_rank(
         summaries=summaries,
         memory=memory,
         actions=actions,
+        metrics=metrics,
         num_finished=num_finished,
         is_last_finished=isinstance(last, FinishedEvent),
     )

@@ -65,7 +65,7 @@ def processor_columns(times_of: Callable[[T], tuple[float, float] | None]) -> li
 
 LAYOUT: list[Column[Cell]] = layout_columns(lambda cell: cell.layout)
 EPOCH = Column[Cell]("epoch (s)", lambda cell: cell.epoch_s, fixed)
-RATE = Column[Cell]("images/s", lambda cell: cell.images_per_s, grouped)
+RATE = Column[Cell]("samples/s", lambda cell: cell.images_per_s, grouped)
 SPEED_UP = Column[Cell]("speed-up", lambda cell: speed_up_words(cell))
 EFFICIENCY = Column[Cell]("efficiency", lambda cell: cell.efficiency, one_decimal)
 ACCURACY = Column[Cell]("accuracy", lambda cell: cell.accuracy and cell.accuracy.mean, two_decimals)
@@ -121,7 +121,7 @@ EXECUTION: tuple[Column[RunMeasure], ...] = (
     Column("seed", lambda run: run.setting and run.setting.seed),
     Column("epoch (s)", lambda run: run.epoch_s, fixed),
     *processor_columns(lambda run: run.processor_s),
-    Column("images/s", lambda run: run.images_per_s, grouped),
+    Column("samples/s", lambda run: run.images_per_s, grouped),
     Column("comm.", lambda run: run.communication_share, one_decimal),
     Column("loss", final_loss, loss_text),
     Column("accuracy", final_accuracy, two_decimals),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import sys
 import time
@@ -22,7 +23,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
 from phalanx.records.failures import failure_of
-from phalanx.records.files import EventWriter, rank_file, write_failure
+from phalanx.records.files import EventWriter, rank_file, record_file, write_failure
 from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.loop import LoopOptions, Position
 from phalanx.run.recording import RunRecorder
@@ -80,8 +81,9 @@ class ProgramRecords:
         run_dir: None: that of `PHALANX_RUN_DIR`, if it is set.
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
-        named = run_dir or os.environ.get(RUN_DIR)
-        folder = Path(named) if named else None
+        if run_dir is None and RUN_DIR in os.environ:
+            run_dir = strategy.group.share(str(_unused(Path(os.environ[RUN_DIR]))))
+        folder = None if run_dir is None else Path(run_dir)
         if folder is not None:
             if strategy.rank == 0:
                 run = Run(
@@ -163,6 +165,13 @@ class ProgramRecords:
         line, self._line = self._line, None
         if line is not None:
             line.__exit__()
+
+
+def _unused(folder: Path) -> Path:
+    """Return a folder for one more run of the same program."""
+    folders = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    taken = record_file(folder, Run).exists
+    return next(f for f in folders if not record_file(f, Run).exists()) if taken() else folder
 
 
 def _number(name: str, value: float | Tensor) -> float:

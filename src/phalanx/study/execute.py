@@ -186,6 +186,6 @@ def _record_result(folder: Path, kind: type[JobRecord], probes: list[Probe]) -> 
     epoch_s = sorted(summary.epoch_s for summary in summaries)[len(summaries) // 2]
     last = summaries[-1]
     return (
-        f"epoch {epoch_s:7.2f} s  {last.images_per_s:8,.0f} images/s"
+        f"epoch {epoch_s:7.2f} s  {last.images_per_s:8,.0f} samples/s"
         f"  accuracy {last.validation_accuracy:7.2%}"
     )

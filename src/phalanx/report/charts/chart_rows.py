@@ -148,6 +148,23 @@ def overlap_rows(runs: Sequence[RunMeasure]) -> list[Row]:
     return rows
 
 
+def metric_rows(runs: Iterable[RunMeasure]) -> list[Row]:
+    """One row a value that a program has logged."""
+    return [
+        {
+            "run": measure.name,
+            **layout_row(layout_of(measure.run)),
+            "metric": name,
+            "step": event.step + 1,
+            "value": value,
+        }
+        for measure in runs
+        if measure.run and 0 in measure.ranks
+        for event in measure.ranks[0].metrics
+        for name, value in event.metrics.items()
+    ]
+
+
 def rank_rows(runs: Sequence[RunMeasure]) -> list[Row]:
     """One row an epoch of a rank."""
     return [

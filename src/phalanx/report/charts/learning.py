@@ -8,7 +8,7 @@ from typing import Any
 
 import altair as alt
 
-from phalanx.report.charts.chart_rows import cell_rows, epoch_rows, rank_rows
+from phalanx.report.charts.chart_rows import cell_rows, epoch_rows, metric_rows, rank_rows
 from phalanx.report.charts.figure import AnyChart, Chart, Row, distinct, numbers, table
 from phalanx.report.charts.scaling import TOOLTIP
 from phalanx.report.charts.shapes import lines
@@ -43,16 +43,19 @@ def _curves(rows: Sequence[Row], y: alt.Y) -> AnyChart:
         x["axis"] = log_ticks(numbers(rows, "trained_s"))
     tooltip = tooltips(
         *("curve", "configuration", "status", "epoch:Q", "trained_s|training time (s)|,.4~f"),
-        *("validation_loss|validation loss|.5f", "validation_accuracy|validation accuracy|.2%"),
+        *("train_loss|training loss|.5f", "validation_loss|validation loss|.5f"),
+        "validation_accuracy|validation accuracy|.2%",
     )
     series, dash = strategy_series(rows), width_dash(rows)
     return lines(x, y, series, tooltip, detail="curve:N", dash=dash, also_picked=["width"])
 
 
-def _loss(rows: Sequence[Row]) -> alt.Y:
-    wide = is_wide(numbers(rows, "validation_loss"))
-    scale = alt.Scale(type="log") if wide else alt.Scale(zero=False)
-    return alt.Y("validation_loss:Q", title="validation loss", scale=scale)
+def _loss(rows: Sequence[Row], data: str = "validation") -> alt.Y:
+    field = "train_loss" if data == "training" else "validation_loss"
+    values = numbers(rows, field)
+    is_log = min(values) > 0 and is_wide(values)
+    scale = alt.Scale(type="log") if is_log else alt.Scale(zero=False)
+    return alt.Y(f"{field}:Q", title=f"{data} loss", scale=scale)
 
 
 def _draw_time_and_accuracy(rows: Sequence[Row]) -> AnyChart:
@@ -66,6 +69,17 @@ def _draw_time_and_accuracy(rows: Sequence[Row]) -> AnyChart:
     )
     spread = ("accuracy_low", "accuracy_high")
     return lines(x, y, strategy_series(rows), TOOLTIP, spread=spread, joined=False)
+
+
+def _metrics(rows: Sequence[Row]) -> AnyChart:
+    choice = alt.binding_select(options=distinct(rows, "metric"), name="Metric ")
+    shown = alt.param(name="metric_shown", value=str(rows[0]["metric"]), bind=choice)
+    chosen = alt.Chart(table()).transform_filter("datum.metric === metric_shown")
+    x = alt.X("step:Q", title="updates", scale=alt.Scale(zero=False, padding=12))
+    y = alt.Y("value:Q", title="value", scale=alt.Scale(zero=False))
+    tooltip = tooltips("run", "configuration", "metric", "step:Q", "value||.6~g")
+    base, dash = chosen.add_params(shown), width_dash(rows)
+    return lines(x, y, strategy_series(rows), tooltip, detail="run:N", dash=dash, base=base)
 
 
 def _on_several_ranks(runs: Sequence[RunMeasure]) -> list[RunMeasure]:
@@ -102,6 +116,19 @@ _curve = partial(
     source=EVALUATIONS,
     rows=epoch_rows,
     runs=lambda runs: [measure.name for measure in runs],
+)
+TRAINING_LOSS = _curve(
+    title="Training loss against time",
+    field="train_loss",
+    draw=lambda rows: _curves(rows, _loss(rows, "training")),
+)
+METRICS = RunChart(
+    title="Metrics of the program",
+    caption="Values of run.log over the updates, a line a run. Choose a metric below the chart.",
+    source="metrics events of rank 0",
+    rows=metric_rows,
+    runs=lambda runs: [measure.name for measure in runs],
+    draw=_metrics,
 )
 VALIDATION_LOSS = _curve(
     title="Validation loss against time",

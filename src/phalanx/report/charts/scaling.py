@@ -34,7 +34,7 @@ EPOCH_SOURCE = "epoch events: train_s of the slowest rank"
 LETTER_FROM_SHARE = 0.05  # of the longest bar; narrower parts get no letter
 OVERLAP_KINDS = {"hidden": "--backward", "exposed": "--communication"}
 TOOLTIP = tooltips(
-    *("configuration", "batch", "epoch_s|epoch (s)|,.4~f", "images_per_s|images/s|,.0f"),
+    *("configuration", "batch", "epoch_s|epoch (s)|,.4~f", "images_per_s|samples/s|,.0f"),
     *("speed_up|speed-up|.3f", "efficiency||.1%", "communication_share|communication|.1%"),
     *("accuracy||.2%", "seeds:Q"),
 )

@@ -124,7 +124,7 @@ def scaling_cells(cells: Sequence[Cell]) -> dict[TrainingWorkload, list[Cell]]:
 def best_configuration(cells: Sequence[Cell]) -> list[Finding]:
     """Return the fastest configuration, and its speed against the sequential ones."""
     best = min(cells, key=lambda cell: cell.epoch_s)
-    rate = f"{seconds(best.epoch_s)} an epoch, {best.images_per_s:,.0f} images/s"
+    rate = f"{seconds(best.epoch_s)} an epoch, {best.images_per_s:,.0f} samples/s"
     if len(cells) == 1:
         return [f"{best.layout.phrase} takes {rate}"]
     rivals = undecided(best, cells)

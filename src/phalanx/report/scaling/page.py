@@ -53,6 +53,8 @@ CHARTS: dict[str, Callable[[WorkloadData, str], Figure | None]] = {
     "step": lambda m, name: scaling.STEP_PARTS(m.cells, name),
     "communication": lambda m, name: scaling.COMMUNICATION_SHARE(m.cells, name),
     "overlap": lambda m, name: scaling.HIDDEN_AND_EXPOSED(m.runs, name),
+    "metrics": lambda m, name: learning.METRICS(m.runs, name),
+    "train-loss": lambda m, name: learning.TRAINING_LOSS(_without_validation(m.runs), name),
     "loss": lambda m, name: learning.VALIDATION_LOSS(m.runs, name),
     "accuracy": lambda m, name: learning.VALIDATION_ACCURACY(m.runs, name),
     "time-accuracy": lambda m, name: learning.TIME_AND_ACCURACY(m.cells, name),
@@ -61,12 +63,16 @@ CHARTS: dict[str, Callable[[WorkloadData, str], Figure | None]] = {
     "rank-loss": lambda m, name: learning.RANK_LOSS(m.runs, name),
     "rank-accuracy": lambda m, name: learning.RANK_ACCURACY(m.runs, name),
 }
-LEADING = ("speed-up", "accuracy")
+LEADING = ("speed-up", "accuracy", "train-loss")
 """The first of these that can be drawn is on the first screen."""
 SECTIONS = (
     ("scaling", "Time and scaling", ("speed-up", "efficiency", "epoch-time")),
     ("where", "Where the time goes", ("step", "communication", "overlap")),
-    ("learning", "Loss and accuracy", ("loss", "accuracy", "time-accuracy")),
+    (
+        "learning",
+        "Loss and accuracy",
+        ("metrics", "train-loss", "loss", "accuracy", "time-accuracy"),
+    ),
     ("batch", "Batch size", ("batch-time", "batch-accuracy")),
     ("ranks", "Rank by rank", ("rank-loss", "rank-accuracy")),
 )
@@ -102,6 +108,11 @@ def scaling_content(measures: StudyMeasures) -> Content:
     )
 
 
+def _without_validation(runs: Sequence[RunMeasure]) -> list[RunMeasure]:
+    """Return the runs of programs, which evaluate for themselves."""
+    return [run for run in runs if all(epoch.validation_loss is None for epoch in run.trained)]
+
+
 def key_figure(workload: WorkloadData) -> KeyFigure | None:
     """The fastest configuration of a workload, and what it gains where that can be told of the
     fastest of so many."""
@@ -120,7 +131,7 @@ def key_figure(workload: WorkloadData) -> KeyFigure | None:
         label=workload.label,
         value=seconds(best.epoch_s),
         meaning=f"an epoch, {best.layout.phrase}",
-        beside=", ".join([f"{best.images_per_s:,.0f} images/s", *accuracy]),
+        beside=", ".join([f"{best.images_per_s:,.0f} samples/s", *accuracy]),
     )
 
 

@@ -50,7 +50,7 @@ def runs_in_short(measures: StudyMeasures) -> Table:
         *layout_columns(lambda run: run.run and layout_of(run.run)),
         Column("seed", lambda run: run.setting and run.setting.seed),
         Column("epoch s", lambda run: run.epoch_s, fixed),
-        Column("images/s", lambda run: run.images_per_s, grouped),
+        Column("samples/s", lambda run: run.images_per_s, grouped),
         Column("speed-up", lambda run: (c := cells.get(run.name)) and c.speed_up, "{:.2f}".format),
         Column("comm %", lambda run: run.communication_share, one_decimal),
         Column("acc. %", final_accuracy, two_decimals),

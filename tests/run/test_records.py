@@ -1,0 +1,130 @@
+"""Records of a program's run: what `phalanx report` reads, also of one that fails."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.optim.lr_scheduler import StepLR
+
+import phalanx
+from phalanx.records.files import rank_file, read_events, read_run
+from phalanx.records.schema import EpochEvent, FinishedEvent, MemoryEvent, MetricsEvent, StepEvent
+from phalanx.report.folder import read_folder
+from phalanx.report.page import content_of
+from phalanx.run.program import ProgramRun
+from tests.conftest import Ranks
+
+INPUTS, TARGETS = torch.randn(20, 4), torch.randint(3, (20,))
+
+
+@pytest.fixture(autouse=True)
+def no_folder_for_dumps() -> Iterator[None]:
+    """A run sets where its last collectives go, for as long as the process lives."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def run_of(folder: Path | None, **options: object) -> ProgramRun:
+    model = nn.Linear(4, 3)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    options |= {"scheduler": StepLR(optimizer, 2, 0.5), "run_dir": folder}
+    return phalanx.start(model, optimizer, (INPUTS, TARGETS), batch_size=8, epochs=2, **options)
+
+
+def train(run: ProgramRun) -> None:
+    for epoch in run.epochs():
+        for batch in epoch:
+            run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+        run.log(validation_loss=torch.tensor(0.5), seen=20)
+
+
+def test_a_run_writes_what_a_report_draws(tmp_path: Path) -> None:
+    folder, told = tmp_path / "run", []
+    train(run_of(folder, micro_batches=3, on_metrics=lambda *metrics: told.append(metrics)))
+    assert told == [(2, {"validation_loss": 0.5, "seen": 20.0}), (5, told[0][1])]
+    run = read_run(folder)
+    assert (run.outcome.status, run.setting.model, run.setting.dataset) == (
+        "completed", "Linear", "tensors",
+    )  # fmt: skip
+    events = list(read_events(rank_file(folder, 0)))
+    steps = [event for event in events if isinstance(event, StepEvent)]
+    assert [(step.epoch, step.step, step.samples) for step in steps] == [
+        (0, 0, 8), (0, 1, 8), (0, 2, 4), (1, 3, 8), (1, 4, 8), (1, 5, 4),
+    ]  # fmt: skip
+    epochs = [event for event in events if isinstance(event, EpochEvent)]
+    assert [(epoch.samples, epoch.correct) for epoch in epochs] == [(20, None), (20, None)]
+    first = sum(step.loss_sum for step in steps[:3])
+    assert epochs[0].loss_sum == pytest.approx(first) and 0.5 < first / 20 < 3
+    assert [event.step for event in events if isinstance(event, MetricsEvent)] == [2, 5]
+    assert any(isinstance(event, MemoryEvent) for event in events)
+    assert isinstance(events[-1], FinishedEvent)
+    (measure,) = read_folder(folder).runs
+    assert [epoch.train_accuracy for epoch in measure.trained] == [None, None]
+    charts = [row.title for section in content_of(folder).sections for row in section.rows]
+    assert "Metrics of the program" in charts
+
+
+def test_the_loss_of_own_weights_is_their_mean(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run = run_of(folder, micro_batches=2)
+    for batch in run:
+        loss = F.cross_entropy(run.model(batch.inputs), batch.targets)
+        run.backward(0 * loss + (1.0 if batch.number else 4.0), weight=2.0 if batch.number else 1.0)
+    steps = [e for e in read_events(rank_file(folder, 0)) if isinstance(e, StepEvent)]
+    assert [step.loss_sum / step.samples for step in steps] == pytest.approx([2.0] * 6)
+
+
+def test_runs_of_one_program_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PHALANX_RUN_DIR", str(tmp_path / "runs"))
+    for _ in range(2):
+        train(run_of(None))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "runs-2"]
+    with pytest.raises(phalanx.UserError, match="already holds the records of a run"):
+        run_of(tmp_path / "runs")
+
+
+def test_metrics_are_numbers(tmp_path: Path) -> None:
+    with (
+        run_of(None) as run,
+        pytest.raises(phalanx.UserError, match=r"run.log: x='a' is no number"),
+    ):
+        run.log(x="a")
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "status", "said"),
+    [
+        ("error", 1, "failed", "ValueError: no good"),
+        ("mistake", 2, "failed", "phalanx: run.backward takes a scalar loss"),
+        ("leave", 0, "interrupted", ""),
+    ],
+)
+def test_a_program_that_fails_says_so_in_its_records(
+    how: str, code: int, status: str, said: str, programs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    words = [sys.executable, str(programs("failing.py")), str(tmp_path / "run"), how]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == code, ended.stderr
+    assert said in ended.stderr and ("Traceback" in ended.stderr) == (how == "error")
+    assert read_run(tmp_path / "run").outcome.status == status
+
+
+@pytest.mark.mpi
+def test_a_rank_that_fails_ends_its_peers(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    ranks.mpi(3, programs("failing.py"), str(tmp_path / "run"), "error", may_fail=True)
+    outcome = json.loads((tmp_path / "run" / "run.json").read_text())["outcome"]
+    assert outcome == {"status": "failed", "error": "ValueError: no good", "rank": 2}
