@@ -287,6 +287,23 @@ def test_other_optimizers_and_schedulers_are_refused(tmp_path: Path) -> None:
         state_of((model, optimizers, [])).load(found.path)
 
 
+def test_a_strategy_that_follows_the_rate_alone_refuses_other_options(tmp_path: Path) -> None:
+    state = state_of(make_single(SGD)(nn.Linear(3, 3)))
+    (optimizer,) = state.optimizers.values()
+    optimizer.param_groups[0]["lr"] = 0.01
+    fine = save(tmp_path / "rate", state)
+    optimizer.param_groups[0]["momentum"] = 0.3
+    changed = save(tmp_path / "momentum", state)
+    for found in (fine, changed):
+        other = state_of(make_single(SGD)(nn.Linear(3, 3)))
+        other.strategy.optimizer = SGD(other.model.parameters(), lr=0.1)
+        if found is fine:
+            other.load(found.path)
+            continue
+        with pytest.raises(UserError, match="options of the optimizer were changed in that run"):
+            other.load(found.path)
+
+
 def test_a_checkpoint_of_phalanx_train_is_refused(tmp_path: Path) -> None:
     state = state_of(make_single(Sloth)(Model()))
     found = save(tmp_path, state)

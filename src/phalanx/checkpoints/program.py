@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from phalanx.checkpoints.load import load
 from phalanx.checkpoints.nested import PLAIN, NestedEncoder, check_storable, decode
 from phalanx.checkpoints.tensor_file import read_tensors, write_tensors
 from phalanx.errors import UserError
+from phalanx.gradients.optimizer_update import OptimizerConfig
+from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 
 PROGRAM_FILE = "program.json"
@@ -131,10 +133,12 @@ class ProgramState:
         _, messages = load(checkpoint, self.strategy)
         tensors = read_tensors(checkpoint / PROGRAM_TENSORS)
         self.step = document["step"]
+        rules = {name: rule_of(optimizer) for name, optimizer in self.optimizers.items()}
         for name, stored in document["optimizers"].items():
             groups = self.optimizers[name].param_groups
             for group, options in zip(groups, stored["groups"], strict=True):
                 _fill(group, decode(options["options"], tensors))
+        self._check_rules(checkpoint, rules)
         if not self.strategy.is_sharded:
             self._fill_values(document["optimizer_values"])
         for scheduler, stored in zip(self.schedulers, document["schedulers"], strict=True):
@@ -145,6 +149,25 @@ class ProgramState:
         self.values.clear()
         self.values.update(decode(document["state"], tensors))
         return messages
+
+    def _check_rules(self, checkpoint: Path, rules: Mapping[str, OptimizerConfig | None]) -> None:
+        """Raise UserError where a strategy that has made an optimizer of its own, by `rules`,
+        would not follow the options that were loaded."""
+        own = self.strategy.optimizer
+        if isinstance(own, JointOptimizer) or own in self.optimizers.values():
+            return
+        for name, optimizer in self.optimizers.items():
+            before, after = rules[name], rule_of(optimizer)
+            if (
+                not before
+                or not after
+                or before != replace(after, learning_rate=before.learning_rate)
+            ):
+                raise UserError(
+                    f"checkpoint {checkpoint}: options of the optimizer were changed in that run, "
+                    f"and {type(self.strategy).__name__} follows its learning rate alone: take "
+                    'strategy="mpi"'
+                )
 
     def _fill_values(self, values: Mapping[str, Any]) -> None:
         parameters = {stored_name(name): p for name, p in self.model.named_parameters()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from phalanx.data.packed.index import INDEX
 from phalanx.data.packed.index_file import has_index, splits_of
 from phalanx.data.packed.pack import Pack
 from phalanx.data.reading.prefetch import prefetched
@@ -81,6 +83,11 @@ class PackSamples:
 
     def __len__(self) -> int:
         return self._pack.num_samples
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the pack's index, and so of all its bytes."""
+        return hashlib.sha256((self._pack.folder / INDEX).read_bytes()).hexdigest()[:16]
 
     def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
         """Yield the samples of each of `indices`.
