@@ -1,6 +1,7 @@
 """A program's parameters on several ranks are those of one process."""
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,12 @@ def test_torchrun_starts_the_same_program(
     compare(tmp_path, 2)
 
 
+truth_of = cache(trained)
+
+
 def compare(tmp_path: Path, num_ranks: int) -> None:
     for name in CASES:
-        truth = trained(name)
+        truth = truth_of(name)
         for rank in range(num_ranks):
             found = torch.load(tmp_path / f"{rank}.pt")[name]
             for key, value in truth.items():

@@ -54,15 +54,13 @@ class ProgramRun:
         checkpoints: ProgramCheckpoints,
         loop_options: LoopOptions,
         options: ProgramOptions,
-        leave: Callable[[], None],
     ) -> None:
         """strategy: prepared, with the program's model and optimizers. optimizers: by name, ""
-        for the only one. leave: called once it is closed."""
+        for the only one."""
         self._gradients = StepGradients(strategy, optimizers, seed=options.seed)
         self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
         self._strategy, self._group = strategy, strategy.group
-        self._records, self._options, self._leave = records, options, leave
-        self._checkpoints = checkpoints
+        self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_begun = self._is_closed = False
 
@@ -225,7 +223,6 @@ class ProgramRun:
             self._checkpoints.close()
             self._records.finish(self._strategy)
             self._strategy.close()
-            self._leave()
 
     def __enter__(self) -> Self:
         return self

@@ -98,7 +98,10 @@ def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> I
         case DataLoader():
             return samples_of(data.dataset, {**reading_options(data), **loading})
         case IterableDataset():
-            raise UserError("data is an IterableDataset, whose samples have no number: not yet")
+            raise UserError(
+                "data is an IterableDataset, which has no length: run.evaluate takes data with "
+                "__len__ and __getitem__, of which each rank computes a part"
+            )
         case _ if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
             return DatasetSamples(data, loading)  # type: ignore[arg-type]
     raise UserError(

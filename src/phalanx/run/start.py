@@ -4,49 +4,37 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import program_manifest
-from phalanx.comm.join_world import join_world, report_binding
-from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.launch.detect import Launched, detect
-from phalanx.parallel.mpi import MPI
+from phalanx.parallel.make import JobRanks
 from phalanx.parallel.optimizer import JointOptimizer
-from phalanx.parallel.sequential import Sequential
-from phalanx.parallel.shared import Shared
+from phalanx.parallel.option_groups import default_options
+from phalanx.parallel.replica_options import Compression, MpiOptions, Overlap
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
 from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.failure import report_failures, watch
-from phalanx.run.feed import IndexedFeed
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import ProgramOptions, ProgramRun
 from phalanx.run.records import Metrics, ProgramRecords
-from phalanx.run.samples import samples_of
 from phalanx.run.setting import describe_data, describe_setting
-from phalanx.torch_backend.rendezvous import (
-    Rendezvous,
-    connect_ranks,
-    disconnect_ranks,
-    fresh_store,
-    is_without_mpi,
-)
+from phalanx.run.source import make_feed, source_of
+from phalanx.run.strategy import StrategyName, as_arguments, choose_strategy, make_strategy
 from phalanx.torch_backend.threads import share_cores
-
-StrategyName = Literal["auto", "sequential", "mpi", "shared"]
 
 
 def start(
@@ -59,7 +47,12 @@ def start(
     steps: int | None = None,
     micro_batches: int | None = None,
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
+    sharded: bool = False,
     strategy: StrategyName = "auto",
+    strategy_options: Mapping[str, Any] = MappingProxyType({}),
+    compress: Compression = "none",
+    overlap: Overlap = "auto",
+    comm: Any = None,
     clip_norm: float | None = None,
     bad_gradients: Literal["stop", "skip"] = "stop",
     checkpoint_dir: Path | str | None = None,
@@ -86,13 +79,24 @@ def start(
         (`run.backward(loss, optimizer=name)`), all of which step at the end of a global batch.
     data: tensors or NumPy arrays, a tuple or dictionary of them, an Arrow table, a folder of
         `phalanx data pack`, a map-style `Dataset`, or a `DataLoader`
-        of one, which brings its batch size and reading with it.
+        of one, which brings its batch size and reading with it. An iterable of samples: every rank
+        reads all, and computes its part. A function: returns a micro-batch of so many samples,
+        with random numbers of (seed, step, micro-batch); it needs `steps`.
+    sharded: data are an iterable of this rank's own micro-batches, one of each rank in a step or as
+        many as `micro_batches` says; each counts by the length of its first tensor.
     batch_size: samples of the global batch, over all ranks.
     steps: updates after which the run ends, within the epochs.
     micro_batches: into which every global batch is cut, whatever the number of ranks; each has
         random numbers of its own, so that dropout agrees, too. None: one a rank.
     scheduler: of the learning rate, or several; each makes a step after every update.
-    strategy: auto: `mpi` on ranks that a launcher started, else `sequential`.
+    strategy: auto: `mpi` on ranks that a launcher started, else `sequential`. `shared`: parameters
+        and the optimizer's state once a node. `zero`: state sharded among the ranks. `local`:
+        ranks train alone, and average their parameters. `gloo`: PyTorch's DDP over Gloo.
+    strategy_options: of `mpi`: all_reduce, bucket_mb, powersgd_rank, topk_fraction, link; of
+        `local`: local_steps, outer_optimizer, outer_lr, outer_momentum; as on the command line.
+    compress, overlap: of `mpi`: what is sent in place of gradients, and whether during the
+        backward pass.
+    comm: communicator of mpi4py whose ranks train, such as a part of COMM_WORLD. None: all ranks.
     seed: of the order of samples and of PyTorch's generators, which are seeded anew for each
         micro-batch.
     clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
@@ -110,9 +114,10 @@ def start(
     Raises: UserError for what the program or the user can mend.
     """
     report_failures()
-    data, batch_size, loading = unwrap_loader(data, batch_size, loading)
-    launched = detect(os.environ)
-    num_ranks = launched.world_size if launched else 1
+    if not sharded:
+        data, batch_size, loading = unwrap_loader(data, batch_size, loading)
+    launched, loading = detect(os.environ), loading or {}
+    num_ranks = _num_ranks(comm, launched)
     _check_counts(
         batch_size=batch_size,
         epochs=epochs,
@@ -120,13 +125,16 @@ def start(
         micro_batches=micro_batches,
         checkpoint_steps=checkpoint_steps,
     )
+    if batch_size is None:
+        raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
     _check_gradient_options(clip_norm, bad_gradients)
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_optimizers(model, optimizers)
-    samples = samples_of(data, loading)
-    if not len(samples):
+    source = source_of(data, loading, sharded=sharded, epochs=epochs, steps=steps)
+    num_samples = len(source) if isinstance(source, Sized) else None
+    if num_samples == 0:
         raise UserError("data has no samples")
-    batch_size = min(batch_size, len(samples))
+    batch_size = min(batch_size, num_samples or batch_size)
     number = check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks)
     schedulers = [scheduler] if isinstance(scheduler, LRScheduler) else list(scheduler)
     manifest = program_manifest(
@@ -134,7 +142,7 @@ def start(
         optimizers,
         schedulers,
         data=describe_data(data),
-        num_samples=len(samples),
+        num_samples=num_samples or 0,
         batch_size=batch_size,
         seed=seed,
         options={"micro_batches": micro_batches, "clip_norm": clip_norm},
@@ -142,16 +150,19 @@ def start(
     saving = ResumeChoice.find(checkpoint_dir, checkpoint_steps, resume)
     checkpoints = ProgramCheckpoints(saving, manifest, model)
     step_options = StepOptions(clip_norm=clip_norm, skips_nonfinite=bad_gradients == "skip")
+    choice = choose_strategy(
+        strategy,
+        {**strategy_options, **_without_defaults(compress=compress, overlap=overlap)},
+        num_ranks=num_ranks,
+        num_optimizers=len(optimizers),
+        clips=clip_norm is not None,
+    )
     if launched is not None:
         share_cores(launched.local_world_size or 1)
-    chosen, leave = _make_strategy(strategy, launched, step_options, timeout_s)
-    if isinstance(chosen, Shared) and any(own.state for own in optimizers.values()):
-        raise UserError(
-            'strategy="shared" keeps the state of the optimizer itself, and this one has made '
-            'steps already: take strategy="mpi"'
-        )
-    own = list(optimizers.values())
-    chosen.prepare(model, own[0] if len(own) == 1 else JointOptimizer(own))
+    ranks = JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm)
+    with as_arguments():
+        chosen = make_strategy(choice, ranks, seed=seed, step=step_options)
+        _prepare(chosen, model, optimizers, choice.name)
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
     loop_options = checkpoints.begin(state, epochs=epochs, steps=steps)
     setting = describe_setting(
@@ -159,7 +170,7 @@ def start(
         optimizers,
         data,
         chosen,
-        name=type(chosen).__name__.lower(),
+        name=choice.name,
         threads=torch.get_num_threads(),
         loop=loop_options,
         step=step_options,
@@ -172,24 +183,24 @@ def start(
         setting,
         on_metrics=on_metrics,
         options=loop_options,
-        num_samples=len(samples),
+        num_samples=num_samples,
     )
     records.recorder.start(
         num_parameters=sum(parameter.numel() for parameter in model.parameters()),
-        train_samples=len(samples),
+        train_samples=num_samples or 0,
         expected=chosen.expected(batch_size) if chosen.knows_rule else None,
     )
-    feed = IndexedFeed(
-        samples,
+    feed = make_feed(
+        source,
+        chosen.group,
         batch_size=batch_size,
         micro_batches=number,
         seed=seed,
-        rank=chosen.rank,
-        num_ranks=chosen.size,
+        loading=loading,
     )
     checkpoints.record_in(records.recorder)
     options = ProgramOptions(seed=seed, schedulers=schedulers, loading=loading)
-    run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop_options, options, leave)
+    run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop_options, options)
     watch(records)
     return run
 
@@ -207,42 +218,28 @@ def _check_gradient_options(clip_norm: float | None, bad_gradients: str) -> None
         raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
 
 
-def _make_strategy(
-    name: StrategyName, launched: Launched | None, options: StepOptions, timeout_s: float
-) -> tuple[Strategy, Callable[[], None]]:
-    """Return the strategy, and a function to call once it is closed."""
-    if name == "auto":
-        name = "sequential" if launched is None or launched.world_size == 1 else "mpi"
-    if name == "sequential":
-        if launched is not None and launched.world_size > 1:
-            raise UserError(
-                f'strategy="sequential" is for one process, and {launched.launcher} started '
-                f"{launched.world_size}"
-            )
-        return Sequential(options), lambda: None
-    if name not in ("mpi", "shared"):
-        raise UserError(f"strategy={name!r} is none of auto, sequential, mpi, shared")
-    if name == "shared" and options.clip_norm is not None:
+def _without_defaults(*, compress: str, overlap: str) -> dict[str, str]:
+    given = {"compress": compress, "overlap": overlap}
+    return {name: v for name, v in given.items() if v != default_options(MpiOptions)[name]}
+
+
+def _prepare(
+    strategy: Strategy, model: nn.Module, optimizers: Mapping[str, Optimizer], name: str
+) -> None:
+    """Give every rank rank 0's parameters, and the strategy model and optimizers. Collective."""
+    own = list(optimizers.values())
+    if strategy.makes_optimizer and own[0].state:
         raise UserError(
-            'strategy="shared" sums and updates in one pass and cannot clip: leave out '
-            'clip_norm, or take strategy="mpi"'
+            f'strategy="{name}" keeps the state of the optimizer itself, and this one has made '
+            'steps already: take strategy="mpi"'
         )
-    world, leave = _join(launched, timeout_s)
-    kind = MPI if name == "mpi" else Shared
-    return kind(world, step_options=options), leave
+    strategy.prepare(model, own[0] if len(own) == 1 else JointOptimizer(own))
 
 
-def _join(launched: Launched | None, timeout_s: float) -> tuple[World, Callable[[], None]]:
-    """Return the world of all ranks, and a function to call once it is closed."""
-    if launched is not None and is_without_mpi(os.environ):
-        rank, size = launched.rank, launched.world_size
-        store, _, _ = next(dist.rendezvous("env://", rank, size))
-        meeting = Rendezvous(store=fresh_store(store, rank, os.environ), rank=rank, size=size)
-        return connect_ranks(meeting, timedelta(seconds=timeout_s)), disconnect_ranks
-    world = join_world(
-        timeout_s=timeout_s,
-        num_started=launched.world_size if launched else None,
-        launcher=launched.launcher if launched else "the launcher",
-    )
-    report_binding(world)
-    return world, lambda: None
+def _num_ranks(comm: Any, launched: Launched | None) -> int:
+    if comm is None:
+        return launched.world_size if launched else 1
+    if not hasattr(comm, "Get_size"):
+        raise UserError(f"comm is of type {type(comm).__name__}: give a communicator of mpi4py")
+    size: int = comm.Get_size()
+    return size

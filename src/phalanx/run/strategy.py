@@ -46,7 +46,8 @@ def choose_strategy(
     num_optimizers: int,
     clips: bool,
 ) -> StrategyChoice:
-    """Return the strategy of a run of `num_ranks` ranks, and its options.
+    """Return the strategy of a run of `num_ranks` ranks, and its options. One rank, which has
+    nothing to send, takes `sequential` for all but `local`.
 
     name: as `phalanx.start` has it. options: of `mpi` and `local`, by the names of the command
     line's. clips: whether gradients are clipped.
@@ -60,8 +61,7 @@ def choose_strategy(
     if name not in get_args(StrategyName):
         names = ", ".join(get_args(StrategyName))
         raise UserError(f"strategy={name!r} is none of {names}")
-    is_alone = name == "auto" and num_ranks == 1
-    chosen: Any = ("sequential" if num_ranks == 1 else "mpi") if name == "auto" else name
+    chosen: Any = "mpi" if name == "auto" else name
     if chosen == "sequential" and num_ranks > 1:
         raise UserError(
             f'strategy="sequential" is for one process, and there are {num_ranks} ranks'
@@ -82,9 +82,10 @@ def choose_strategy(
         if unknown := [option for option in options if option not in known]:
             raise UserError(f"strategy_options: {unknown[0]!r} is none of {', '.join(known)}")
         _check_types(options, MpiOptions, LocalOptions)
-        # One process sends nothing: options for several ranks are kept for when there are some.
-        mpi = given.take_if(is_alone or chosen == "mpi", MpiOptions, 'strategy="mpi"')
+        mpi = given.take_if(chosen == "mpi", MpiOptions, 'strategy="mpi"')
         local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
+    if num_ranks == 1 and chosen != "local":  # the same numbers, without MPI
+        chosen = "sequential"
     return StrategyChoice(name=chosen, mpi=mpi or MpiOptions(), local=local or LocalOptions())
 
 

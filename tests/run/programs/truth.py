@@ -2,14 +2,15 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.utils.data import Dataset
 
 import phalanx
@@ -125,7 +126,7 @@ def shared() -> nn.Module:
         batch_size=BATCH,
         epochs=13,
         steps=STEPS,
-        strategy="shared" if "WORLD_SIZE" in os.environ else "auto",
+        strategy="shared",
     )
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
@@ -189,6 +190,70 @@ def adversaries() -> nn.Module:
     return model
 
 
+def with_strategy(
+    strategy: str, kind: type[Optimizer], options: dict[str, float], **given: Any
+) -> Callable[[], nn.Module]:
+    """A program whose ranks train by `strategy`, with weights of its own in every second step."""
+
+    def train() -> nn.Module:
+        model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        run = phalanx.start(
+            model,
+            kind(model.parameters(), **options),
+            classification(),
+            batch_size=BATCH,
+            micro_batches=5,
+            epochs=13,
+            steps=STEPS,
+            strategy=strategy,
+            **given,
+        )
+        for batch in run:
+            loss = F.cross_entropy(run.model(batch.inputs), batch.targets)
+            run.backward(loss, weight=(1 + batch.number) ** 2 if batch.step % 2 else None)
+        return model
+
+    return train
+
+
+class Stream:
+    """An iterable without a length, which draws."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for number in range(SAMPLES):
+            yield torch.randn(6) + number / SAMPLES, torch.randint(3, ())
+
+
+def stream() -> nn.Module:
+    return train_on(Stream(), epochs=13)
+
+
+def generated() -> nn.Module:
+    return train_on(lambda n: (torch.randn(n, 6), torch.randint(3, (n,))))
+
+
+def sharded() -> nn.Module:
+    """Each rank reads its own two or more micro-batches of a step, of uneven length."""
+    rank, size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    lengths = [2, 1, 4, 3, 1, 2]
+    steps = [
+        [(torch.randn(n, 6), torch.randint(3, (n,))) for n in lengths] for _ in range(STEPS // 2)
+    ]
+    own = range(rank * len(lengths) // size, (rank + 1) * len(lengths) // size)
+    batches = [step[number] for step in steps for number in own]
+    return train_on(batches, epochs=2, sharded=True, micro_batches=len(lengths))
+
+
+def train_on(data: object, **options: Any) -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    options = {"micro_batches": 5, "steps": STEPS, **options}
+    run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
+    for batch in run:
+        run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
+    return model
+
+
 def distances_of(positions: Tensor) -> Tensor:
     """Return the distances between points, (n, 5, 5), 1 of a point to itself."""
     differences = positions.unsqueeze(1) - positions.unsqueeze(2)
@@ -228,6 +293,11 @@ def squared_error(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
     "adversaries": adversaries, "packed": packed,
+    "stream": stream, "generated": generated, "sharded": sharded,
+    "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
+    "gloo": with_strategy("gloo", SGD, {"lr": 0.1, "momentum": 0.9}),
+    "zero": with_strategy("zero", Adam, {"lr": 0.01}),
+    "local": with_strategy("local", SGD, {"lr": 0.1}, strategy_options={"local_steps": 1}),
 }  # fmt: skip
 
 

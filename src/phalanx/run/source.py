@@ -1,0 +1,125 @@
+"""Kinds of data that a program may give, told apart, and the feed of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from phalanx.errors import UserError
+from phalanx.parallel.run_group import RunGroup
+from phalanx.run.feed import Feed, IndexedFeed
+from phalanx.run.samples import IndexedSamples, samples_of
+from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
+
+
+@dataclass(frozen=True)
+class SampleStream:
+    """Samples in an order of their own, the same on every rank."""
+
+    samples: Iterable[Any]
+
+
+@dataclass(frozen=True)
+class GeneratedBatches:
+    """Micro-batches that a function makes."""
+
+    make: Callable[[int], Any]
+
+
+@dataclass(frozen=True)
+class OwnBatches:
+    """Micro-batches that each rank reads for itself."""
+
+    batches: Iterable[Any]
+
+
+Source = IndexedSamples | SampleStream | GeneratedBatches | OwnBatches
+
+
+def source_of(
+    data: object, loading: dict[str, Any], *, sharded: bool, epochs: int, steps: int | None
+) -> Source:
+    """Return what a program calls its data.
+
+    loading: arguments of PyTorch's `DataLoader`.
+    Raises: UserError for what is no data, or does not fit the other arguments.
+    """
+    if sharded:
+        if "collate_fn" in loading:
+            raise UserError("loading: collate_fn is for samples: sharded data are micro-batches")
+        return OwnBatches(_iterable(data, loading, epochs))
+    if isinstance(data, IterableDataset) or _is_stream(data):
+        return SampleStream(_iterable(data, loading, epochs))
+    if not callable(data) or isinstance(data, (nn.Module, type)) or hasattr(data, "__getitem__"):
+        return samples_of(data, loading)
+    if steps is None:
+        raise UserError("data is a function, which makes samples without end: give steps=")
+    if epochs != 1 or loading:
+        wrong = f"epochs={epochs}" if epochs != 1 else "loading="
+        raise UserError(f"{wrong} is not for data from a function: these are one epoch of steps=")
+    return GeneratedBatches(data)
+
+
+def make_feed(
+    source: Source,
+    group: RunGroup,
+    *,
+    batch_size: int,
+    micro_batches: int,
+    seed: int,
+    loading: dict[str, Any],
+) -> Feed:
+    """Return this rank's feed.
+
+    batch_size: of the global batch. micro_batches: of a full one.
+    """
+    if isinstance(source, OwnBatches):
+        return ShardedFeed(
+            source.batches, micro_batches=micro_batches, group=group, loading=loading
+        )
+    place: dict[str, Any] = {
+        "batch_size": batch_size,
+        "micro_batches": micro_batches,
+        "seed": seed,
+        "rank": group.rank,
+        "num_ranks": group.size,
+    }
+    if isinstance(source, SampleStream):
+        return StreamFeed(source.samples, loading=loading, **place)
+    if isinstance(source, GeneratedBatches):
+        return GeneratedFeed(source.make, **place)
+    return IndexedFeed(source, **place)
+
+
+def _is_stream(data: object) -> bool:
+    """Return whether items can be read one after the other alone."""
+    return (
+        isinstance(data, Iterable)
+        and not hasattr(data, "__getitem__")
+        and not isinstance(data, DataLoader)
+    )
+
+
+def _iterable(data: object, loading: dict[str, Any], epochs: int) -> Iterable[Any]:
+    """Return data that are read one after the other. Raises: UserError where they cannot."""
+    if not isinstance(data, Iterable) or isinstance(data, Tensor):
+        raise UserError(
+            f"data is of type {type(data).__name__}: with sharded=True give an iterable of the "
+            "micro-batches of this rank"
+        )
+    if isinstance(data, Iterator) and epochs > 1:
+        raise UserError(
+            f"epochs={epochs}, and data is an iterator ({type(data).__name__}), which is read "
+            "once: give an iterable whose __iter__ begins anew, or epochs=1"
+        )
+    options = loading.keys() - {"collate_fn"}
+    if options and not isinstance(data, IterableDataset):
+        raise UserError(
+            f"loading={loading!r} is for a data set of PyTorch, and data is of type "
+            f"{type(data).__name__}: leave it out"
+        )
+    return data

@@ -1,0 +1,144 @@
+"""Streams, generated data and shards give the same global batches on any number of ranks."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD
+from torch.utils.data import IterableDataset
+
+import phalanx
+from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.run.batch import MicroBatch
+from phalanx.run.feed import Feed
+from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
+
+
+class Noise(IterableDataset[Tensor]):
+    """Draws from PyTorch's generator, as streams that augment do."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for number in range(self.length):
+            yield torch.stack([torch.tensor(float(number)), torch.rand(())])
+
+
+def all_of(feed: Feed, epoch: int = 0, *, seen: int = 0, max_steps: int = 99) -> list[MicroBatch]:
+    found = []
+    for batch in feed.micro_batches(epoch, seen=seen, step=5, max_steps=max_steps):
+        torch.rand(7 + batch.number)  # a computation that draws, too
+        found.append(batch)
+    return found
+
+
+def stream(rank: int, num_ranks: int, length: int = 11, **options: Any) -> StreamFeed:
+    given = {"batch_size": 4, "micro_batches": 3, "seed": 1, "loading": {}, **options}
+    return StreamFeed(Noise(length), rank=rank, num_ranks=num_ranks, **given)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_a_stream_is_cut_among_the_ranks(num_ranks: int) -> None:
+    alone = {(b.step, b.number): b for b in all_of(stream(0, 1))}
+    ranks = [all_of(stream(rank, num_ranks)) for rank in range(num_ranks)]
+    found = {(b.step, b.number): b for batches in ranks for b in batches}
+    assert found.keys() == alone.keys()
+    for key, batch in found.items():
+        assert torch.equal(batch.data, alone[key].data), "also what the stream draws"
+        assert batch.num_samples == alone[key].num_samples
+        assert batch.global_samples == alone[key].global_samples
+    for batches in ranks:
+        assert [b.ends_epoch for b in batches] == [False] * (len(batches) - 1) + [True]
+        assert sum(b.ends_step for b in batches) == 3
+    order = torch.cat([alone[key].data[:, 0] for key in sorted(alone)])
+    assert torch.equal(order, torch.arange(11.0))
+    assert [alone[step, 0].global_samples for step in (5, 6, 7)] == [4, 4, 3]
+
+
+def test_a_stream_goes_on_after_samples_that_were_seen_and_ends_by_steps() -> None:
+    whole, rest = all_of(stream(0, 1)), all_of(stream(0, 1), seen=4, max_steps=1)
+    assert [b.data.tolist() for b in rest] == [b.data.tolist() for b in whole[3:6]]
+    assert [b.ends_epoch for b in rest] == [False, False, True]
+    different = all_of(stream(0, 1), epoch=1)
+    assert not torch.equal(different[0].data, whole[0].data)
+
+
+def test_a_short_global_batch_leaves_padding() -> None:
+    batches = [all_of(stream(rank, 3, length=5))[-1] for rank in range(3)]
+    assert [batch.num_samples for batch in batches] == [0, 0, 1]
+    assert all(batch.ends_epoch and len(batch.data) == 1 for batch in batches)
+
+
+def test_generated_data_have_random_numbers_of_their_micro_batch() -> None:
+    def found(num_ranks: int) -> dict[tuple[int, int], Tensor]:
+        place = {"batch_size": 5, "micro_batches": 3, "seed": 1, "num_ranks": num_ranks}
+        feeds = [GeneratedFeed(torch.rand, rank=rank, **place) for rank in range(num_ranks)]
+        batches = [batch for feed in feeds for batch in all_of(feed, max_steps=2)]
+        assert sum(batch.ends_epoch for batch in batches) == num_ranks
+        return {(b.step, b.number): b.data for b in batches}
+
+    alone, together = found(1), found(2)
+    assert alone.keys() == together.keys() and len(alone) == 6
+    assert all(torch.equal(alone[key], together[key]) for key in alone)
+    assert len({float(data[0]) for data in alone.values()}) == 6
+
+
+def test_shards_count_by_their_length() -> None:
+    items = [torch.zeros(3), (torch.zeros(2, 4), torch.zeros(9)), {"x": torch.zeros(4)}]
+    feed = ShardedFeed(items, micro_batches=2, group=SingleProcessGroup(), loading={})
+    batches = all_of(feed)
+    assert [batch.num_samples for batch in batches] == [3, 2, 4]
+    assert [batch.global_samples for batch in batches] == [5, 5, 4]
+    assert [(b.ends_step, b.ends_epoch) for b in batches] == [
+        (False, False), (True, False), (True, True)
+    ]  # fmt: skip
+    assert [batch.num_samples for batch in all_of(feed, seen=5)] == [4]
+    with pytest.raises(phalanx.UserError, match="not those of the checkpoint"):
+        all_of(feed, seen=4)
+
+
+def samples() -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(torch.randn(6, 4), torch.randn(6, 2), strict=True)
+
+
+class Again:
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return samples()
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "text"),
+    [
+        (samples(), {"epochs": 2}, r"epochs=2, and data is an iterator \(generator\)"),
+        (Again(), {"loading": {"num_workers": 2}}, "is for a data set of PyTorch, and data is of"),
+        (torch.rand, {}, "data is a function, .* give steps="),
+        (torch.rand, {"steps": 2, "epochs": 2}, "epochs=2 is not for data from a function"),
+        (7, {"sharded": True}, "type int: with sharded=True give an iterable"),
+        (Again(), {"sharded": True, "loading": {"collate_fn": list}}, "collate_fn is for samples"),
+        (iter(()), {}, "data has no samples in epoch 0"),
+    ],
+)
+def test_bad_streams(data: object, options: dict[str, Any], text: str) -> None:
+    with pytest.raises(phalanx.UserError, match=text):
+        train(data, **options)
+
+
+def train(data: object, **options: Any) -> Iterable[int]:
+    model = nn.Linear(4, 2)
+    run = phalanx.start(model, SGD(model.parameters(), lr=0.1), data, batch_size=4, **options)
+    seen = []
+    for batch in run:
+        run.backward((run.model(batch.inputs) - batch.targets).square().mean())
+        seen.append(batch.num_samples)
+    return seen
+
+
+def test_a_program_takes_each_kind() -> None:
+    assert train(samples()) == [4, 2]
+    assert train(Again(), epochs=2) == [4, 2, 4, 2]
+    assert train(lambda n: (torch.randn(n, 4), torch.randn(n, 2)), steps=3) == [4, 4, 4]
+    batches = [(torch.randn(n, 4), torch.randn(n, 2)) for n in (3, 1)]
+    assert train(batches, sharded=True, epochs=2) == [3, 1, 3, 1]
