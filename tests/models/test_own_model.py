@@ -53,7 +53,7 @@ def test_the_dtype_is_that_of_the_run() -> None:
         ("frozen", "without parameters to train"),
         ("no_module", r"returned a dict: it must return an nn\.Module"),
         ("demanding", "needs `colour`, which is not known here.*ask for shape, inputs"),
-        ("missing", "there is no such function; there are Perceptron, perceptron"),
+        ("missing", "there is no such name; there are Perceptron, perceptron"),
     ],
 )
 def test_what_is_wrong_with_it_is_told(function: str, words: str) -> None:

@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phalanx.models.gpt import GPT
+from phalanx.models.options import DataShape
 from phalanx.parallel.costs import (
-    Activations,
     ParameterSpec,
     assign_owners,
     replica_traffic,
@@ -82,18 +83,17 @@ def test_split_layers_and_shards_together() -> None:
 
 
 def test_a_block_of_the_gpt_sums_four_times() -> None:
-    mesh, piece = Mesh(tp=2), Activations(samples=3, sequence=8, width=16)
-    layers = ["embedding", "block1", "block2", "norm", "head"]
-    moved = tensor_parallel_traffic(layers, [piece], mesh, ALONE, 4, sequence_parallel=False)
+    mesh, rows = Mesh(tp=2), [3 * 8]
+    gpt = GPT(width=16, layers=2, heads=2, shape=DataShape(inputs=(8,)))
+    layers = [name for name, _ in gpt.named_children()]
+    plain, sequence = (gpt.split_traffic(sequence_parallel=is_split) for is_split in (False, True))
+    moved = tensor_parallel_traffic(layers, rows, plain, mesh, ALONE, 4)
     assert moved.sent_bytes == 4 * 2 * (2 * (2 - 1) / 2 * 4 * 3 * 8 * 16)
-    split = tensor_parallel_traffic(layers, [piece], mesh, ALONE, 4, sequence_parallel=True)
+    split = tensor_parallel_traffic(layers, rows, sequence, mesh, ALONE, 4)
     ends = 2 * 4 * 3 * 8 * 16 / 2  # one all-gather at each
     norms = 5 * 2 * (4 * 16)  # weight and bias of five
     assert split.sent_bytes == moved.sent_bytes + ends + norms
-    assert (
-        tensor_parallel_traffic(layers, [piece], Mesh(dp=2), ALONE, 4, sequence_parallel=False)[0]
-        == 0
-    )
+    assert tensor_parallel_traffic(layers, rows, plain, Mesh(dp=2), ALONE, 4)[0] == 0
 
 
 @settings(deadline=None)

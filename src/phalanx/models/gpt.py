@@ -6,12 +6,14 @@ Source: Radford et al. 2019, "Language models are unsupervised multitask learner
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from phalanx.models.options import DataShape
+from phalanx.models.splits import SplitMessages, SplitTraffic
 
 
 class GPT(nn.Sequential):
@@ -27,7 +29,24 @@ class GPT(nn.Sequential):
                 head=nn.Linear(width, shape.num_classes, bias=False),
             )
         )
-        self.shape = shape  # what it reads and tells
+        self.shape, self.width = shape, width
+        self._blocks = list(blocks)
+
+    def parallelize_plan(self, *, sequence_parallel: bool = False) -> dict[str, Any]:
+        """Return the styles in which tensor parallelism splits the modules, by name."""
+        from phalanx.models.gpt_plan import gpt_plan, sequence_plan  # imports DTensor: seconds
+
+        return sequence_plan(self._blocks) if sequence_parallel else gpt_plan(self._blocks)
+
+    def split_traffic(self, *, sequence_parallel: bool) -> SplitTraffic:
+        """Return the messages of the plan."""
+        if not sequence_parallel:
+            summed = dict.fromkeys(self._blocks, SplitMessages(all_reduces=4))
+            return SplitTraffic(width=self.width, messages=summed)
+        ends = dict.fromkeys(("embedding", "head"), SplitMessages(gathers=1))
+        blocks = dict.fromkeys(self._blocks, SplitMessages(pairs=4, norms=2))
+        messages = {**ends, **blocks, "norm": SplitMessages(norms=1)}
+        return SplitTraffic(width=self.width, messages=messages)
 
 
 class Embedding(nn.Module):

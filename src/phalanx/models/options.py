@@ -53,6 +53,9 @@ class OwnModel:
     tensors: Mapping[str, tuple[int, ...]]
     """Shapes of parameters and buffers by name."""
 
+    stages: tuple[str, ...] = ()
+    """Layers with parameters between which a pipeline may cut; empty where it is not asked for."""
+
 
 RESNET_STAGES = 3
 
@@ -136,14 +139,14 @@ def check_data(name: str, shape: DataShape) -> None:
         )
 
 
-def stage_layers(name: str, options: ModelOptions) -> tuple[str, ...]:
+def stage_layers(name: str, options: ModelOptions, *, is_split: bool = False) -> tuple[str, ...]:
     """The layers between which a pipeline may cut, in the order of the forward pass: names of the
     model's children that hold parameters. Empty where the model is not a chain of layers.
 
-    options: completed.
+    options: completed. is_split: by tensor parallelism, whose pairs of layers stay together.
     """
     if name == "mlp":
-        return ("hidden1", "hidden2", "output")
+        return ("hidden1 to hidden2", "output") if is_split else ("hidden1", "hidden2", "output")
     if name == "gpt":
         assert options.layers is not None, "completed"
         return ("embedding", *(f"block{i}" for i in range(1, options.layers + 1)), "norm", "head")

@@ -102,9 +102,16 @@ def _check(name: FunctionName, model: object) -> None:
             raise UserError(f"{name}: {key} is complex: phalanx train computes with real numbers")
 
 
-def example_inputs(shape: DataShape, dtype: torch.dtype, num_samples: int = 2) -> Tensor:
-    """Return inputs (num_samples, …) of zeros, of tokens where the data is text."""
-    return torch.zeros(num_samples, *shape.inputs, dtype=torch.int64 if shape.is_text else dtype)
+EXAMPLES = 3
+"""Samples with which a model is tried."""
+
+
+def example_inputs(shape: DataShape, dtype: torch.dtype) -> Tensor:
+    """Return inputs (EXAMPLES, …) at random, the same each time; tokens where the data is text."""
+    generator, sizes = torch.Generator().manual_seed(0), (EXAMPLES, *shape.inputs)
+    if shape.is_text:
+        return torch.randint(shape.num_classes, sizes, generator=generator)
+    return torch.randn(sizes, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def run_once(model: nn.Module, inputs: Tensor) -> Any:
@@ -117,6 +124,17 @@ def run_once(model: nn.Module, inputs: Tensor) -> Any:
             return model(inputs)
     finally:
         model.train(was_training)
+
+
+def tensors_in(outputs: Any) -> Iterator[Tensor]:
+    """Yield the tensors of outputs: of one, or of tuples, lists and mappings of them."""
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, Mapping):
+        yield from tensors_in(list(outputs.values()))
+    elif isinstance(outputs, list | tuple):
+        for value in outputs:
+            yield from tensors_in(value)
 
 
 def fits_classes(outputs: Any, shape: DataShape) -> bool:

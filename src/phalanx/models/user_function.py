@@ -46,6 +46,18 @@ class FunctionName:
 
 
 def load(name: FunctionName) -> Callable[..., Any]:
+    """Import the file or module, once in this process, and return the function.
+
+    Raises: UserError as `load_any`, and where it is no function.
+    """
+    found = load_any(name)
+    if not callable(found):
+        raise UserError(f"{name} is a {type(found).__name__}: it must be a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def load_any(name: FunctionName) -> Any:
     """Import the file or module, once in this process, and return what it calls so.
 
     The file's folder, or for a module the current one, is on the search path as for a program.
@@ -58,15 +70,14 @@ def load(name: FunctionName) -> Callable[..., Any]:
         _search(Path.cwd())
         with users_code(name):
             module = importlib.import_module(name.place)
-    found = getattr(module, name.function, None)
-    if callable(found):
-        return found  # type: ignore[no-any-return]
+    if hasattr(module, name.function):
+        return getattr(module, name.function)
     there = [
         key
         for key, value in vars(module).items()
         if callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
-    raise UserError(f"{name}: there is no such function; there are {', '.join(there) or 'none'}")
+    raise UserError(f"{name}: there is no such name; there are {', '.join(there) or 'none'}")
 
 
 def _import_file(name: FunctionName, path: Path) -> ModuleType:

@@ -21,6 +21,7 @@ from phalanx.comm.traffic import (
     reduce_scatter_traffic,
     sum_traffic,
 )
+from phalanx.models.splits import SplitTraffic
 from phalanx.parallel.mesh import Mesh
 
 NOTHING = Traffic(0, 0, 0)
@@ -110,73 +111,54 @@ def shard_traffic(
     return sum_traffic(moves)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Activations:
-    """Activations between the layers of one micro-batch: (samples, T, width), T = 1 of images.
-
-    width: of the tensors that are all-reduced: the output of the second of a pair of split layers.
-    """
-
-    samples: int
-    sequence: int = 1
-    width: int
-
-    @property
-    def values(self) -> int:
-        return self.samples * self.sequence * self.width
-
-
 def tensor_parallel_traffic(
     layers: Collection[str],
-    micro_batches: Sequence[Activations],
+    rows: Sequence[int],
+    split: SplitTraffic,
     mesh: Mesh,
     place: Mapping[str, int],
     itemsize: int,
-    *,
-    sequence_parallel: bool,
 ) -> Traffic:
     """Return the traffic of a step over axis tp.
 
-    Of the MLP one all-reduce forward; of a block of the GPT two forward and two backward, or, with
-    the sequence split, as many pairs of reduce-scatter and all-gather; then also one all-gather
-    behind the embedding's gradient, one before the head, and the sums of the norms' gradients.
-
-    layers: names of the model's children that this rank holds.
+    layers: names of the model's children that this rank holds. rows: samples · T of the
+    activations of each micro-batch, T = 1 of images. split: messages of the whole model.
     """
     if mesh.tp == 1:
         return NOTHING
-    blocks = sum(name.startswith("block") for name in layers)
+    children = [split.of(name) for name in layers]
     moves = []
-    for micro_batch in micro_batches:
-        reduced = all_reduce_traffic(micro_batch.values, itemsize, place["tp"], mesh.tp)
-        parts = [micro_batch.values // mesh.tp * itemsize] * mesh.tp
+    for number in rows:
+        values = number * split.width
+        reduced = all_reduce_traffic(values, itemsize, place["tp"], mesh.tp)
+        parts = [values // mesh.tp * itemsize] * mesh.tp
         gathered, scattered = (
             all_gather_traffic(parts, place["tp"]),
             reduce_scatter_traffic(parts, place["tp"]),
         )
-        if not sequence_parallel:
-            moves += [reduced] * (4 * blocks + ("hidden2" in layers))
-        else:
-            moves += [gathered, scattered] * (4 * blocks)
-            moves += [gathered] * (("embedding" in layers) + ("head" in layers))
-    if sequence_parallel:
-        norms = 2 * blocks + ("norm" in layers)
-        moves += [all_reduce_traffic(micro_batches[0].width, itemsize, place["tp"], mesh.tp)] * (
-            2 * norms
-        )
+        for child in children:
+            moves += [reduced] * child.all_reduces
+            moves += [gathered, scattered] * child.pairs + [gathered] * child.gathers
+    norm = all_reduce_traffic(split.width, itemsize, place["tp"], mesh.tp)
+    moves += [norm] * sum(2 * child.norms for child in children)
     return sum_traffic(moves)
 
 
 def traffic_formula(
-    mesh: Mesh, layers: Collection[str], itemsize: int, *, zero_stage: int, sequence_parallel: bool
+    mesh: Mesh,
+    layers: Collection[str],
+    split: SplitTraffic | None,
+    itemsize: int,
+    *,
+    zero_stage: int,
 ) -> str:
     """Return the formula of these three, to be read; padding and the embedding's gathers are left
-    out."""
+    out. split: None where axis tp has one rank."""
     whole = f"{itemsize}Ψ" if mesh.tp == 1 else f"{itemsize}(Ψₛ/t + Ψᵣ)"
     terms = []
+    children = [] if split is None else [split.of(name) for name in layers]
     if mesh.tp > 1:
-        blocks = sum(name.startswith("block") for name in layers)
-        number = 4 * blocks + ("hidden2" in layers)
+        number = sum(child.all_reduces + child.pairs for child in children)
         terms.append(f"{number} · 2(t−1)/t · {itemsize}·b·s·h")
     if mesh.shard > 1:
         terms.append(f"{3 if zero_stage == 3 else 2}(N−1)/N · {whole}")
@@ -184,7 +166,7 @@ def traffic_formula(
             terms.append(f"2(p−1)/p · {whole}/N")
     elif mesh.dp > 1:
         terms.append(f"2(p−1)/p · {whole}")
-    if sequence_parallel and mesh.tp > 1:
+    if any(child.pairs for child in children):
         terms.append("the gathers of embedding and head")
     return " + ".join(terms) or "0"
 

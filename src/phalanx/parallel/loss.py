@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from phalanx.errors import UserError
+from phalanx.models.own_model import tensors_in
 from phalanx.parallel.step import Batch, cross_entropy_sum, num_targets
 
 
@@ -109,16 +110,5 @@ def join_logits(logits: Sequence[Tensor | None]) -> Tensor | None:
 def sum_of_nothing(outputs: Any) -> Tensor:
     """Return zero, 0-dim, whose gradient of every output is zero: a rank takes part in the
     backward pass without a sample."""
-    zeros = [(tensor * 0).sum() for tensor in _tensors(outputs) if tensor.requires_grad]
+    zeros = [(tensor * 0).sum() for tensor in tensors_in(outputs) if tensor.requires_grad]
     return torch.stack(zeros).sum() if zeros else torch.zeros(())
-
-
-def _tensors(outputs: Any) -> Iterable[Tensor]:
-    if isinstance(outputs, Tensor):
-        yield outputs
-    elif isinstance(outputs, Mapping):
-        for value in outputs.values():
-            yield from _tensors(value)
-    elif isinstance(outputs, list | tuple):
-        for value in outputs:
-            yield from _tensors(value)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -20,9 +21,10 @@ from phalanx.comm.world import World
 from phalanx.gradients.norms import are_finite, find_nonfinite, squares_of
 from phalanx.gradients.optimizer_update import STATE_NAMES
 from phalanx.gradients.reducer import ReduceTimes
-from phalanx.models.options import ModelName, ModelOptions
+from phalanx.models.options import DataShape
+from phalanx.models.own_model import example_inputs
+from phalanx.models.splits import SplitTraffic
 from phalanx.parallel.costs import (
-    Activations,
     ParameterSpec,
     replica_traffic,
     shard_traffic,
@@ -38,6 +40,7 @@ from phalanx.parallel.sharding import (
     reshard_parameters,
     shard_parameters,
     synchronize_gradients,
+    units_of,
 )
 from phalanx.parallel.step import (
     IGNORED,
@@ -49,7 +52,14 @@ from phalanx.parallel.step import (
     trained_parameters,
 )
 from phalanx.parallel.strategy import Strategy
-from phalanx.parallel.tensor import split_layers, table_of
+from phalanx.parallel.tensor import (
+    Table,
+    check_sizes,
+    compare_outputs,
+    plan_of,
+    split_layers,
+    split_traffic,
+)
 from phalanx.parallel.world_group import Backend, WorldGroup, broadcast_tensors
 from phalanx.records.schema import ExpectedCosts
 
@@ -65,17 +75,18 @@ class OnMesh(Strategy):
         world: World,
         mesh: Mesh,
         *,
-        model: ModelName,
-        options: ModelOptions,
+        tensor_plan: object = None,
         backend: Backend = "mpi",
         zero_stage: int = 3,
         sequence_parallel: bool = False,
         step_options: StepOptions | None = None,
     ) -> None:
-        """options: of the model, completed; the mesh has as many ranks as the world."""
+        """The mesh has as many ranks as the world. tensor_plan: in place of the model's own, see
+        `tensor.plan_of`."""
         super().__init__(WorldGroup(world, torch_backend=backend), step_options)
         self._world, self.collective = world, f"torch.distributed on {backend}"
-        self._mesh, self._name, self._model_options = mesh, model, options
+        self._mesh, self._tensor_plan = mesh, tensor_plan
+        self._table: Table = {}
         self._zero_stage, self._sequence_parallel = zero_stage, sequence_parallel
         self._devices = init_device_mesh("cpu", mesh.shape, mesh_dim_names=AXES)
         self.coordinates = mesh.coordinates(world.rank)
@@ -91,8 +102,15 @@ class OnMesh(Strategy):
     def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
         broadcast_tensors(self._world.group, [*model.parameters(), *model.buffers()])
         names = list(trained_parameters(model))  # of the full model
-        shape = getattr(model, "shape", None)  # of the data, of models that can be split
+        shape = self._shape_for(model)
         self._sequence = shape.targets_per_sample if shape else 1
+        self._split_traffic: SplitTraffic | None = None
+        if self._mesh.tp > 1:
+            sequence_parallel = self._sequence_parallel
+            self._table = plan_of(model, self._tensor_plan, sequence_parallel=sequence_parallel)
+            check_sizes(model, self._table, self._mesh.tp)
+            if self._tensor_plan is None:
+                self._split_traffic = split_traffic(model, sequence_parallel=sequence_parallel)
         model = self._divide(model)
         super().prepare(model, rule)
         self._names = names
@@ -104,22 +122,36 @@ class OnMesh(Strategy):
 
     def _divide(self, model: nn.Module) -> nn.Module:
         """Return this rank's part of the full model."""
-        self._split(model)
+        shape = self._shape_for(model)
+        if shape is None or self._mesh.tp == 1 or self._split_traffic is not None:
+            self._split(model)
+        else:  # nobody has shown yet that the plan is right
+            dtype = next(model.parameters()).dtype
+            compare_outputs(model, example_inputs(shape, dtype), lambda: self._split(model))
         self._shard(model)
         return model
 
+    def _shape_for(self, model: nn.Module) -> DataShape | None:
+        """Return the shape of the data; built-in models know it themselves."""
+        shape = self.data_shape or getattr(model, "shape", None)
+        return shape if isinstance(shape, DataShape) else None
+
     def _split(self, model: nn.Module) -> None:
         """Split layers over axis tp."""
-        if self._mesh.tp == 1:
-            return
-        table = table_of(self._name, self._model_options, sequence_parallel=self._sequence_parallel)
-        split_layers(model, table, self._devices["tp"])
+        if self._mesh.tp > 1:
+            split_layers(model, self._table, self._devices["tp"])
 
     def _shard(self, model: nn.Module) -> None:
         """Shard over axis shard, and with it axis dp."""
-        for name, child in model.named_children():
+        within: set[int] = set()
+        for name, unit in units_of(model).items():
             self._layers.append(name)
-            self._units.append([parameter_spec(parameter) for parameter in child.parameters()])
+            self._units.append([parameter_spec(parameter) for parameter in unit.parameters()])
+            within |= {id(parameter) for parameter in unit.parameters()}
+        others = [p for p in model.parameters() if id(p) not in within]
+        self._is_counted = not others or self._mesh.shard == 1
+        if others:  # of the model itself, or of what is no unit
+            self._units.append([parameter_spec(parameter) for parameter in others])
         if self._mesh.shard == 1:
             return
         axes = ("dp", "shard") if self._mesh.dp > 1 else ("shard",)
@@ -256,43 +288,38 @@ class OnMesh(Strategy):
         sizes = [
             len(share_of(n, self.options.accumulate, share)) for n in range(self.options.accumulate)
         ]
-        moved, mesh = self._moved([max(1, size) for size in sizes]), self._mesh
-        itemsize, quantities = self._itemsize, len(STATE_NAMES[self._rule.kind])
-        return ExpectedCosts(
-            sent_bytes=moved.sent_bytes,
-            received_bytes=moved.received_bytes,
-            traffic_formula=traffic_formula(
-                mesh,
-                self._layers,
-                itemsize,
-                zero_stage=self._zero_stage,
-                sequence_parallel=self._sequence_parallel,
-            ),
+        mesh, itemsize, quantities = self._mesh, self._itemsize, len(STATE_NAMES[self._rule.kind])
+        stored = ExpectedCosts(
             state_bytes=stored_bytes(self._units, mesh, self.coordinates, itemsize, quantities),
             state_formula=stored_formula(mesh, itemsize, quantities),
         )
+        split = self._split_traffic
+        if not self._is_counted or (mesh.tp > 1 and split is None):
+            return stored
+        moved = self._moved([max(1, size) for size in sizes], split)
+        formula = traffic_formula(mesh, self._layers, split, itemsize, zero_stage=self._zero_stage)
+        return msgspec.structs.replace(
+            stored,
+            sent_bytes=moved.sent_bytes,
+            received_bytes=moved.received_bytes,
+            traffic_formula=formula,
+        )
 
-    def _moved(self, micro_batches: Sequence[int]) -> Traffic:
-        """Return the traffic of a step, without that between stages. pieces: samples of each
-        micro-batch."""
+    def _moved(self, micro_batches: Sequence[int], split: SplitTraffic | None) -> Traffic:
+        """Return the traffic of a step, without that between stages. micro_batches: samples of
+        each."""
         mesh, place, itemsize = self._mesh, self.coordinates, self._itemsize
         gathers = len(micro_batches) * (2 if self._zero_stage == 3 else 1)
-        layers = tensor_parallel_traffic(
-            self._layers,
-            [self._activations(samples) for samples in micro_batches],
-            mesh,
-            place,
-            itemsize,
-            sequence_parallel=self._sequence_parallel and self._name == "gpt",
-        )
-        sharded = shard_traffic(self._units, mesh, place, itemsize, gathers=gathers)
-        return sum_traffic([layers, sharded, replica_traffic(self._units, mesh, place, itemsize)])
-
-    def _activations(self, samples: int) -> Activations:
-        width = self._model_options.width or 0
-        if self._name == "gpt":
-            return Activations(samples=samples, sequence=self._sequence, width=width)
-        return Activations(samples=samples, width=max(1, width // 2))
+        rows = [samples * self._sequence for samples in micro_batches]
+        traffic = [
+            shard_traffic(self._units, mesh, place, itemsize, gathers=gathers),
+            replica_traffic(self._units, mesh, place, itemsize),
+        ]
+        if split is not None:
+            traffic.append(
+                tensor_parallel_traffic(self._layers, rows, split, mesh, place, itemsize)
+            )
+        return sum_traffic(traffic)
 
     @property
     def _itemsize(self) -> int:

@@ -11,17 +11,19 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from phalanx.parallel.pipeline.chain import Chain
+
 
 def shard_parameters(model: nn.Module, mesh: DeviceMesh, *, keep_whole: bool) -> None:
     """Shard every parameter along its first dim among the ranks of the mesh's last axis, in place;
     with two axes the first is one of replicas. No communication.
 
-    A child of the model that has parameters is a unit: its parameters are gathered together before
-    it is used. keep_whole: gathered once a step, kept from the forward to the backward pass (stage
-    2); else gathered again in the backward pass (stage 3).
+    Parameters of a unit are gathered together before it is used. keep_whole: gathered once a step,
+    kept from the forward to the backward pass (stage 2); else gathered again in the backward pass
+    (stage 3).
     Gradients become sums over all ranks of the mesh, each of the weight that its rank gave it.
     """
-    units = [child for child in model.children() if any(True for _ in child.parameters())]
+    units = [unit for unit in units_of(model).values() if any(True for _ in unit.parameters())]
     for module in (*units, model):
         fully_shard(module, mesh=mesh, reshard_after_forward=not keep_whole)
     for unit in _sharded(model):
@@ -30,6 +32,20 @@ def shard_parameters(model: nn.Module, mesh: DeviceMesh, *, keep_whole: bool) ->
     # It is told of every layer that tensor parallelism has split as well; of what it warns, an
     # operation in place on a unit's output, no model here has one.
     warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
+
+
+def units_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules whose parameters are gathered together, by name: layers of a chain, or
+    children; of lists and dictionaries of modules, which are not called, their children."""
+    if isinstance(model, Chain):
+        return model.chained_layers()
+    units: dict[str, nn.Module] = {}
+    for name, child in model.named_children():
+        if isinstance(child, nn.ModuleList | nn.ModuleDict):
+            units |= {f"{name}.{key}": unit for key, unit in units_of(child).items()}
+        else:
+            units[name] = child
+    return units
 
 
 def synchronize_gradients(model: nn.Module, is_wanted: bool) -> None:

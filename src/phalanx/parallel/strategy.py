@@ -28,6 +28,7 @@ from phalanx.gradients.norms import (
 )
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.gradients.reducer import RankLocalState, ReduceTimes
+from phalanx.models.options import DataShape
 from phalanx.parallel.loss import CrossEntropy, LossFunction, join_logits
 from phalanx.parallel.optimizer import OptimizerSource, rule_of
 from phalanx.parallel.run_group import RunGroup
@@ -83,6 +84,8 @@ class Strategy(ABC):
     """Module that the forward pass calls."""
     loss: LossFunction
     """Cross entropy by default; another one is set before `prepare`."""
+    data_shape: DataShape | None = None
+    """Shape of the samples; set before `prepare` where the model has to be divided."""
     optimizer: Optimizer
     """Set by `prepare`. Its `param_groups` take the learning rate; its state
     is torch.optim's, by the same names, so that checkpoints fit every strategy."""

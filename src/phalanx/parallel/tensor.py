@@ -1,35 +1,148 @@
-"""Tensor parallelism: tables from a module's name to the style in which it is split.
+"""Tensor parallelism by a plan: the style in which each module is split, by its name.
 
 In pairs: the first layer of a pair is cut by its outputs (its columns, in the paper's words), the
-second by its inputs; what lies between them stays on its rank, and one all-reduce of the second's
-output makes it whole. Attention is such a pair, query, key and value being the first, cut between
-heads. All else (embeddings, norms, output layer) is on every rank, which compute it alike.
+second by its inputs (rows); what lies between them stays on its rank, and one all-reduce of the
+second's output makes it whole. All else is on every rank, which compute it alike. The plan is the
+model's (`parallelize_plan`) or the caller's.
 
-Source: Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053; with the sequence split between the
-pairs: Korthikanti et al. 2022, arXiv:2205.05198.
+Source: Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053.
 """
 
 from __future__ import annotations
 
-from torch import nn
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
-    PrepareModuleInput,
-    PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
 )
 
-from phalanx.models.options import ModelName, ModelOptions
+from phalanx.errors import UserError
+from phalanx.models.own_model import run_once, tensors_in
+from phalanx.models.splits import SplitTraffic
+from phalanx.models.user_function import users_code
+
+PLAN = "parallelize_plan"
+"""Attribute of a model: a mapping from names of modules, with * in them, to styles; or a method
+that returns it, and may take `sequence_parallel`."""
+
+STYLES: Mapping[str, Callable[[], ParallelStyle]] = {
+    "column": ColwiseParallel,
+    "row": RowwiseParallel,
+    "sequence": lambda: SequenceParallel(use_local_output=True),
+}
+"""Styles by the words that a plan may use; others are PyTorch's own objects."""
 
 Table = dict[str, ParallelStyle]
 
-SEQUENCE = 1
-"""The dim of activations (N, T, width) along which sequence parallelism cuts."""
+TOLERANCE = 1e-3
+"""Of the largest output: much more than rounding, and much less than a plan that is wrong."""
+
+
+def plan_of(model: nn.Module, given: object = None, *, sequence_parallel: bool = False) -> Table:
+    """Return the style of each module that is split, by its full name.
+
+    given: plan of the caller, in place of the model's: a mapping, or a function that returns it.
+    Raises: UserError where there is none, or it does not fit the model.
+    """
+    plan = getattr(model, PLAN, None) if given is None else given
+    if plan is None:
+        raise UserError(
+            "the model has no plan for tensor parallelism: give its class `parallelize_plan`, a "
+            'mapping from names of its layers to "column" or "row", or give '
+            "--tensor-plan file.py:plan"
+        )
+    if callable(plan):
+        plan = _call(plan, sequence_parallel)
+    elif sequence_parallel:
+        raise _no_sequences()
+    if not isinstance(plan, Mapping) or not plan:
+        raise UserError(
+            f"a plan for tensor parallelism is a mapping from names of modules to styles, not "
+            f"{plan!r:.60}"
+        )
+    modules = dict(model.named_modules())
+    table: Table = {}
+    for pattern, style in plan.items():
+        names = [name for name in modules if _matches(name, str(pattern))]
+        if not names:
+            known = ", ".join(name for name, module in modules.items() if _is_leaf(module))
+            raise UserError(
+                f"the plan for tensor parallelism names {pattern}, which the model does not have; "
+                f"it has {known[:300]}"
+            )
+        table |= {name: _style(name, modules[name], style) for name in names}
+    return table
+
+
+def _call(plan: Callable[..., object], sequence_parallel: bool) -> object:
+    if "sequence_parallel" in inspect.signature(plan).parameters:
+        return plan(sequence_parallel=sequence_parallel)
+    if sequence_parallel:
+        raise _no_sequences()
+    return plan()
+
+
+def _no_sequences() -> UserError:
+    return UserError(
+        "--sequence-parallel: the plan for tensor parallelism does not split sequences: make it a "
+        "function that takes `sequence_parallel`, or leave the option out"
+    )
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether each part of a dotted name matches that of the pattern."""
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
+
+
+def _is_leaf(module: nn.Module) -> bool:
+    return not any(True for _ in module.children())
+
+
+def _style(name: str, module: nn.Module, style: Any) -> ParallelStyle:
+    if isinstance(style, ParallelStyle):
+        return style
+    if style not in STYLES:
+        raise UserError(
+            f"the plan for tensor parallelism has {style!r:.40} for {name}: write "
+            f"{', '.join(STYLES)}, or a style of torch.distributed.tensor.parallel"
+        )
+    if style != "sequence" and not isinstance(module, nn.Linear | nn.Embedding):
+        raise UserError(
+            f"the plan for tensor parallelism splits {name} by {style}s, which is a "
+            f"{type(module).__name__}: that is for nn.Linear and nn.Embedding"
+        )
+    return STYLES[style]()
+
+
+def check_sizes(model: nn.Module, table: Table, ranks: int) -> None:
+    """Raise UserError where the dim that is cut does not divide by the ranks of axis tp."""
+    for name, style in table.items():
+        module = model.get_submodule(name)
+        if not isinstance(module, nn.Linear) or type(style) not in (
+            ColwiseParallel,
+            RowwiseParallel,
+        ):
+            continue
+        is_column = isinstance(style, ColwiseParallel)
+        number, what = (
+            (module.out_features, "outputs") if is_column else (module.in_features, "inputs")
+        )
+        if number % ranks:
+            raise UserError(
+                f"{name} has {number} {what}, which do not divide by tp={ranks}: every rank needs "
+                "the same part"
+            )
 
 
 def split_layers(module: nn.Module, table: Table, mesh: DeviceMesh) -> None:
@@ -44,71 +157,49 @@ def split_layers(module: nn.Module, table: Table, mesh: DeviceMesh) -> None:
     parallelize_module(module, mesh, present, src_data_rank=None)
 
 
-def table_of(name: ModelName, options: ModelOptions, *, sequence_parallel: bool) -> Table:
-    """Return the model's table. options: completed. Raises: KeyError for a model without a table
-    (see `models.options`)."""
-    if name == "mlp":
-        return mlp_table()
-    if name != "gpt":
-        raise KeyError(name)
-    assert options.layers is not None, "completed"
-    return sequence_table(options.layers) if sequence_parallel else gpt_table(options.layers)
+def compare_outputs(model: nn.Module, inputs: Tensor, split: Callable[[], None]) -> None:
+    """Split the model by `split`, and compare its outputs with those before. Collective.
 
-
-def mlp_table() -> Table:
-    """Return the MLP's table. The output layer has ten columns: it is not worth a message."""
-    return {"hidden1": ColwiseParallel(), "hidden2": RowwiseParallel()}
-
-
-def gpt_table(layers: int) -> Table:
-    """Return the GPT's table: two all-reduces of (N, T, width) a block forward, and two backward.
-
-    The head stays unsplit: split, it would send more (the gradient of its input) than it saves of a
-    vocabulary of bytes.
+    Raises: UserError when they differ by more than rounding, or the split model fails.
     """
-    table: Table = {}
-    for block in _blocks(layers):
-        # Made a DTensor once for query, key and value: one sum of their gradients, not three.
-        table[f"{block}.attention"] = PrepareModuleInput(
-            input_layouts=(Replicate(),), desired_input_layouts=(Replicate(),)
-        )
-        table |= _pairs(block, RowwiseParallel())
-    return table
-
-
-def sequence_table(layers: int) -> Table:
-    """Return the GPT's table with sequence parallelism.
-
-    The all-reduces become a reduce-scatter and an all-gather: as many bytes; norms and residuals
-    are computed on T ÷ ranks positions each, and need as much less memory.
-    """
-    split, whole = Shard(SEQUENCE), Replicate()
-    table: Table = {
-        "embedding": PrepareModuleOutput(output_layouts=whole, desired_output_layouts=split)
-    }
-    for block in _blocks(layers):
-        for norm in ("norm1", "norm2"):
-            table[f"{block}.{norm}"] = SequenceParallel(use_local_output=True)
-        for part in ("attention", "feed_forward"):
-            table[f"{block}.{part}"] = PrepareModuleInput(
-                input_layouts=(split,), desired_input_layouts=(whole,)
+    before = list(tensors_in(run_once(model, inputs)))
+    split()
+    with users_code("the model, split by its plan for tensor parallelism"):
+        after = list(tensors_in(run_once(model, inputs)))
+    for full, parts in zip(before, after, strict=True):
+        farthest = _distance(full, parts)
+        if not farthest <= TOLERANCE * max(1.0, float(full.abs().max())):
+            raise UserError(
+                "the model gives other outputs when it is split by its plan for tensor parallelism "
+                f"(by {farthest:.2g}): a layer split by columns must be followed by one split by "
+                "rows, and what lies between them must treat each feature, or head, by itself"
             )
-        table |= _pairs(block, RowwiseParallel(output_layouts=split))
-    table["norm"] = SequenceParallel(use_local_output=True)
-    table["head"] = PrepareModuleInput(
-        input_layouts=(split,), desired_input_layouts=(whole,), use_local_output=True
-    )
-    return table
 
 
-def _pairs(block: str, second: RowwiseParallel) -> Table:
-    firsts = ("attention.query", "attention.key", "attention.value", "feed_forward.expand")
-    seconds = ("attention.output", "feed_forward.contract")
-    return {
-        **{f"{block}.{layer}": ColwiseParallel() for layer in firsts},
-        **{f"{block}.{layer}": second for layer in seconds},
-    }
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max()) if one.shape == other.shape else math.inf
 
 
-def _blocks(layers: int) -> list[str]:
-    return [f"block{number}" for number in range(1, layers + 1)]
+def split_traffic(model: nn.Module, *, sequence_parallel: bool) -> SplitTraffic | None:
+    """Return the messages of the model's own plan; None where nobody has counted them."""
+    count = getattr(model, "split_traffic", None)
+    traffic = None if count is None else count(sequence_parallel=sequence_parallel)
+    return traffic if isinstance(traffic, SplitTraffic) else None
+
+
+def pairs_of_children(children: Iterable[str], table: Table) -> list[list[str]]:
+    """Return the children in order, those together between which tensors are split: from one that
+    is cut by its outputs to the next that is cut by its inputs."""
+    groups: list[list[str]] = []
+    is_open = False
+    for child in children:
+        if is_open:
+            groups[-1].append(child)
+        else:
+            groups.append([child])
+        style = table.get(child)
+        if isinstance(style, ColwiseParallel):
+            is_open = True
+        elif isinstance(style, RowwiseParallel):
+            is_open = False
+    return groups

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from phalanx.launch.detect import Launched
-from phalanx.models.options import completed
 from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.sequential import Sequential
@@ -15,6 +14,7 @@ from phalanx.parallel.shared import Shared
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.train.config import TrainConfig
+from phalanx.train.own_model import named_plan
 from phalanx.train.strategy_options import MeshOptions, ServerOptions
 
 
@@ -75,8 +75,7 @@ def _make_mesh(
     world = ranks.join()
     mesh = config.mesh_of(world.size)
     common: dict[str, Any] = {
-        "model": config.model,
-        "options": completed(config.model, config.model_options),
+        "tensor_plan": named_plan(mesh_options.tensor_plan),
         "backend": mesh_options.backend,
         "zero_stage": mesh_options.zero_stage,
         "sequence_parallel": mesh_options.sequence_parallel,

@@ -10,14 +10,16 @@ from torch import nn
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, OwnModel, is_own_model
-from phalanx.models.own_model import example_inputs, fits_classes, run_once
-from phalanx.models.user_function import FunctionName, load, users_code
+from phalanx.models.own_model import EXAMPLES, example_inputs, fits_classes, run_once
+from phalanx.models.user_function import FunctionName, load, load_any, users_code
 from phalanx.parallel.loss import CrossEntropy, LossFunction, MeanLoss
+from phalanx.parallel.pipeline.chain import Chain, layers_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
+from phalanx.train.strategy_options import MeshOptions
 
-EXAMPLES = 3
-"""Samples of zeros with which model and loss are tried."""
+CHAIN_TOLERANCE = 1e-5
+"""Of the largest output."""
 
 
 def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
@@ -32,7 +34,63 @@ def examine(config: TrainConfig, shape: DataShape) -> OwnModel:
         config.model, seed=config.seed, dtype=dtype, options=config.model_options, shape=shape
     )
     make_loss(config, model, shape)
-    return OwnModel(tensors=tensor_shapes(model))
+    return OwnModel(tensors=tensor_shapes(model), stages=_check_mesh(config, model, shape))
+
+
+def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tuple[str, ...]:
+    """Check that the model can be divided along the axes of the mesh, and return its stages."""
+    options = config.strategy_options
+    if not isinstance(options, MeshOptions):
+        return ()
+    assert config.ranks is not None, "complete() comes first"
+    mesh, table = config.mesh_of(config.ranks), None
+    try:
+        if mesh.tp > 1:
+            from phalanx.parallel.tensor import check_sizes, plan_of  # imports DTensor: seconds
+
+            given = named_plan(options.tensor_plan)
+            with users_code("its plan for tensor parallelism"):
+                table = plan_of(model, given, sequence_parallel=options.sequence_parallel)
+            check_sizes(model, table, mesh.tp)
+        if mesh.pp == 1:
+            return ()
+        layers = layers_of(model)
+        _check_chain(model, Chain(layers), example_inputs(shape, getattr(torch, config.dtype)))
+    except UserError as error:
+        raise UserError(f"--model {config.model}: {error}") from error
+    groups = [[name] for name in layers]
+    if table:
+        from phalanx.parallel.tensor import pairs_of_children
+
+        groups = pairs_of_children(layers, table)
+    return tuple(
+        group[0] if len(group) == 1 else f"{group[0]} to {group[-1]}"
+        for group in groups
+        if any(True for name in group for _ in layers[name].parameters())
+    )
+
+
+def _check_chain(model: nn.Module, chain: Chain, inputs: torch.Tensor) -> None:
+    """Raise UserError where the layers one after the other are not the model."""
+    expected = run_once(model, inputs)
+    with users_code("its layers, called one after the other"):
+        found = run_once(chain, inputs)
+    if not isinstance(expected, torch.Tensor) or found.shape != expected.shape:
+        raise UserError(
+            f"its layers, called one after the other, return {_sizes(found)}, and its forward "
+            f"{_sizes(expected)}: a pipeline needs the same tensor from both"
+        )
+    farthest = float((found - expected).abs().max())
+    if not farthest <= CHAIN_TOLERANCE * max(1.0, float(expected.abs().max())):
+        raise UserError(
+            "its layers, called one after the other, give other outputs than its forward (by "
+            f"{farthest:.2g}): what forward does between them must be in a layer"
+        )
+
+
+def named_plan(text: str | None) -> object:
+    """Return the plan of the caller, which `text` names; None: the model's own."""
+    return None if text is None else load_any(FunctionName.parse("--tensor-plan", text))
 
 
 def tensor_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -47,7 +105,7 @@ def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> LossFu
     """
     if not (is_own_model(config.model) or config.loss):
         return CrossEntropy(config.label_smoothing)
-    inputs = example_inputs(shape, getattr(torch, config.dtype), EXAMPLES)
+    inputs = example_inputs(shape, getattr(torch, config.dtype))
     with users_code(f"--model {config.model}, given inputs of {_sizes(inputs)}"):
         outputs = run_once(model, inputs)
     fits = fits_classes(outputs, shape)

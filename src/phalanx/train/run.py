@@ -56,8 +56,8 @@ def complete(
         ranks=ranks,
         threads=config.threads or _threads(ranks, launched, nodes),
     )
-    validate(config, choice.shape)
     own = _examine(config, choice.shape)
+    validate(config, choice.shape, own)
     _check_writable("--stage", config.stage)
     config, messages = _resumed(config, own)
     if notices is not None:

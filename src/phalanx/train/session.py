@@ -165,7 +165,7 @@ def _prepare(
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     sizes = {"global_batch_size": global_batch_size, "num_train": source.num_train}
     schedule = schedule_of(config, **sizes, start=start.schedule_start)
-    strategy.loss = make_loss(config, model, source.shape)
+    strategy.loss, strategy.data_shape = make_loss(config, model, source.shape), source.shape
     check_same_model(config, model, strategy.group)
     strategy.prepare(model, update_rule(config, schedule.peak))
     if config.resume:

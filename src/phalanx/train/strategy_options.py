@@ -8,6 +8,7 @@ from typing import Literal
 
 from phalanx.comm.link import Link
 from phalanx.errors import UserError
+from phalanx.models.options import is_own_model
 from phalanx.parallel.mesh import Mesh, check_mesh, parse_mesh
 from phalanx.parallel.option_groups import AT_LEAST_ONE, NOT_NEGATIVE, GivenOptions, ruled
 from phalanx.parallel.pipeline.layout import PipelineLayout, PipelineSchedule, layout_of
@@ -91,7 +92,11 @@ class PipelineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorOptions:
-    """Options of `tensor` and the axis `tp`, for text."""
+    """Options of `tensor` and the axis `tp`."""
+
+    tensor_plan: str | None = None
+    """`tensor` and the axis `tp`: file.py:plan, a mapping from names of your model's layers to
+    column or row. Default: the model's own `parallelize_plan`."""
 
     sequence_parallel: bool = False
     """Tensor parallelism splits also what lies between the layers, along the sequence."""
@@ -109,6 +114,10 @@ class MeshOptions(BackendOptions):
     @property
     def zero_stage(self) -> Literal[1, 2, 3]:
         return 3 if self.shard is None else self.shard.zero_stage
+
+    @property
+    def tensor_plan(self) -> str | None:
+        return None if self.tensor is None else self.tensor.tensor_plan
 
     @property
     def sequence_parallel(self) -> bool:
@@ -166,13 +175,21 @@ def _take_mesh_options(
         PipelineOptions,
         "--strategy pipeline and meshes with pp",
     )
-    tensor = given.take_if(
-        model == "gpt" and (strategy == "tensor" or mesh.tp > 1),
-        TensorOptions,
-        "--model gpt with --strategy tensor or a mesh with tp",
-    )
+    is_tensor = strategy == "tensor" or mesh.tp > 1
+    words = "--strategy tensor or a mesh with tp"
+    tensor = given.take(TensorOptions)
+    if not (is_tensor and (model == "gpt" or is_own_model(model))):
+        given.refuse(
+            "sequence_parallel", tensor.sequence_parallel, False, f"--model gpt with {words}"
+        )
+    if not is_tensor:
+        given.refuse("tensor_plan", tensor.tensor_plan, None, words)
     if backend is None:
         return None
     return MeshOptions(
-        **vars(backend), strategy=strategy, shard=shard, pipeline=pipeline, tensor=tensor
+        **vars(backend),
+        strategy=strategy,
+        shard=shard,
+        pipeline=pipeline,
+        tensor=tensor if is_tensor else None,
     )

@@ -6,8 +6,11 @@ from __future__ import annotations
 from phalanx.errors import UserError
 from phalanx.models.options import (
     DataShape,
+    OwnModel,
     check_data,
     completed,
+    is_own_model,
+    model_label,
     stage_layers,
     tensor_splits,
 )
@@ -23,8 +26,8 @@ def dataset_for(config: TrainConfig) -> str:
     return "text" if config.dataset == "auto" and config.model == "gpt" else config.dataset
 
 
-def validate(config: TrainConfig, shape: DataShape) -> None:
-    """config: complete; shape: of the data.
+def validate(config: TrainConfig, shape: DataShape, own: OwnModel | None = None) -> None:
+    """config: complete; shape: of the data; own: the user's model.
 
     Raises: UserError with the numbers that do not fit.
     """
@@ -40,7 +43,7 @@ def validate(config: TrainConfig, shape: DataShape) -> None:
         mesh = config.mesh_of(config.ranks)
         check_sharding(config.strategy_options, mesh)
         check_tensor(config, config.strategy_options, mesh, shape)
-        check_pipeline(config, config.strategy_options, mesh)
+        check_pipeline(config, config.strategy_options, mesh, own)
 
 
 def check_full_gradients(config: TrainConfig) -> None:
@@ -96,11 +99,11 @@ def check_slow_rank(config: TrainConfig, slow_rank: str, ranks: int) -> None:
 
 def check_tensor(config: TrainConfig, options: MeshOptions, mesh: Mesh, shape: DataShape) -> None:
     """Raise UserError when heads, widths or, where it is split, the context do not divide by the
-    ranks of the axis `tp`."""
+    ranks of the axis `tp`. The plan of a user's model is examined with it."""
     if mesh.tp == 1:
         return
     splits = tensor_splits(config.model, completed(config.model, config.model_options))
-    if not splits:
+    if not splits and not is_own_model(config.model) and options.tensor_plan is None:
         raise UserError(
             f"--model {config.model} cannot be split by tensor parallelism: take mlp or gpt"
         )
@@ -116,21 +119,28 @@ def check_tensor(config: TrainConfig, options: MeshOptions, mesh: Mesh, shape: D
         )
 
 
-def check_pipeline(config: TrainConfig, options: MeshOptions, mesh: Mesh) -> None:
-    """Raise UserError when there are more stages than layers, or the schedule cannot run so."""
+def check_pipeline(
+    config: TrainConfig, options: MeshOptions, mesh: Mesh, own: OwnModel | None = None
+) -> None:
+    """Raise UserError when there are more stages than layers, or the schedule cannot run so.
+
+    own: the user's model.
+    """
     if mesh.pp == 1 or options.pipeline is None:
         return
-    layers = stage_layers(config.model, completed(config.model, config.model_options))
-    if not layers:
+    sizes = completed(config.model, config.model_options)
+    layers = stage_layers(config.model, sizes, is_split=mesh.tp > 1)
+    if is_own_model(config.model):
+        assert own is not None, "examined"
+        layers = own.stages
+    elif not layers:
         raise UserError(f"--model {config.model} cannot be cut into stages: take mlp or gpt")
-    if mesh.tp > 1 and config.model == "mlp":
-        layers = ("hidden1 to hidden2", "output")  # the pair that tp splits stays together
     layout = options.pipeline.layout(mesh)
     if layout.num_stages > len(layers):
         more = ", or more --layers" if config.model == "gpt" else ""
         raise UserError(
             f"pp={mesh.pp} with {layout.stages_per_rank} stages a rank are {layout.num_stages} "
-            f"stages, but {config.model} has {len(layers)} layers to cut between "
+            f"stages, but {model_label(config.model)} has {len(layers)} layers to cut between "
             f"({', '.join(layers)}): use fewer ranks or stages{more}"
         )
     if mesh.shard > 1 and layout.schedule == "zero-bubble":

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.models.options import ModelOptions, completed
+from phalanx.models.options import ModelOptions
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
@@ -108,14 +108,11 @@ def world() -> World:
 
 
 def meshed(mesh: Mesh, case: Case, step: StepOptions) -> Strategy:
-    options = completed(case.model, case.options)
     if mesh.pp == 1:
-        return OnMesh(world(), mesh, model=case.model, options=options, step_options=step)
+        return OnMesh(world(), mesh, step_options=step)
     return Staged(
         world(),
         mesh,
-        model=case.model,
-        options=options,
         layout=layout_of("1f1b", num_ranks=mesh.pp),
         global_batch_size=11,
         step_options=step,

@@ -16,7 +16,7 @@ from phalanx.comm.layout import share_of
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.build import build_model
-from phalanx.models.options import DataShape, ModelName, ModelOptions, completed
+from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh, parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
@@ -136,11 +136,9 @@ def main(backend: str, *words: str) -> None:
             strategy = OnMesh(
                 World.create(timeout_s=30),
                 mesh,
-                model=case.model,
-                options=completed(case.model, case.options),
                 backend="gloo" if backend == "gloo" else "mpi",
                 zero_stage=2 if "stage2" in words else 3,
-                sequence_parallel="sequence" in words,
+                sequence_parallel="sequence" in words and case.model == "gpt",
                 step_options=StepOptions(accumulate=3 if "accumulate" in words else 1),
             )
             found = trained(strategy, case, rule, seed=3 + rank)

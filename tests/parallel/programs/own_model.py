@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.models.options import ModelOptions, completed
 from phalanx.parallel.gloo import Gloo
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
@@ -78,8 +77,6 @@ def make(name: str) -> Strategy:
             return OnMesh(
                 world,
                 Mesh(dp=3) if name == "replicas" else Mesh(shard=3),
-                model="mlp",
-                options=completed("mlp", ModelOptions()),
                 zero_stage=2 if name == "zero 2" else 3,
             )
         case _:

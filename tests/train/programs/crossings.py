@@ -27,7 +27,7 @@ from phalanx.checkpoints.sharded import load_sharded, save_sharded
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.models.options import DataShape, ModelOptions, completed
+from phalanx.models.options import DataShape, ModelOptions
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import parse_mesh
 from phalanx.parallel.on_mesh import OnMesh
@@ -54,15 +54,13 @@ def make(word: str, case: Case) -> Strategy:
     world = World.create(timeout_s=60)
     if word == "zero":
         return ZeroOne(world)
-    mesh, options = parse_mesh(word), completed(case.model, case.options)
+    mesh = parse_mesh(word)
     if mesh.pp == 1:
-        return OnMesh(world, mesh, model=case.model, options=options)
+        return OnMesh(world, mesh)
     layout = layout_of("1f1b", num_ranks=mesh.pp, micro_batches=2, stages_per_rank=None)
     return Staged(
         world,
         mesh,
-        model=case.model,
-        options=options,
         layout=layout,
         global_batch_size=11,
         layer_costs=[1.0] * 5,

@@ -3,7 +3,8 @@ axes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +12,12 @@ from torch import Tensor, nn
 from phalanx.comm.world import World
 from phalanx.errors import UserError
 from phalanx.gradients.optimizer_update import STATE_NAMES
-from phalanx.models.options import DataShape, ModelName, ModelOptions
 from phalanx.parallel.mesh import Mesh
 from phalanx.parallel.on_mesh import OnMesh
 from phalanx.parallel.optimizer import OptimizerSource
 from phalanx.parallel.pipeline.boundaries import Boundary, outputs_of
 from phalanx.parallel.pipeline.bubble import ideal_bubble
+from phalanx.parallel.pipeline.chain import layers_of
 from phalanx.parallel.pipeline.costing import shared_costs
 from phalanx.parallel.pipeline.cutting import cut_evenly
 from phalanx.parallel.pipeline.engine import Pipeline
@@ -25,6 +26,7 @@ from phalanx.parallel.pipeline.stages import join_stages, stage_of
 from phalanx.parallel.pipeline.traffic import TRAFFIC_FORMULA
 from phalanx.parallel.sharding import reshard_parameters
 from phalanx.parallel.step import Batch, StepOptions, StepResult, TimedAction, storage_bytes
+from phalanx.parallel.tensor import pairs_of_children
 from phalanx.parallel.world_group import Backend, running_statistics
 from phalanx.records.schema import ExpectedCosts
 
@@ -44,23 +46,21 @@ class Staged(OnMesh):
         world: World,
         mesh: Mesh,
         *,
-        model: ModelName,
-        options: ModelOptions,
         layout: PipelineLayout,
         global_batch_size: int,
         backend: Backend = "mpi",
         zero_stage: int = 3,
         sequence_parallel: bool = False,
+        tensor_plan: object = None,
         step_options: StepOptions | None = None,
         layer_costs: Sequence[float] | None = None,
     ) -> None:
         """layout: of as many ranks as the axis pp has.
-        layer_costs: of the model's children, in any unit; None: measured."""
+        layer_costs: of the chain's layers, in any unit; None: measured."""
         super().__init__(
             world,
             mesh,
-            model=model,
-            options=options,
+            tensor_plan=tensor_plan,
             backend=backend,
             zero_stage=zero_stage,
             sequence_parallel=sequence_parallel,
@@ -74,11 +74,11 @@ class Staged(OnMesh):
         self.counts_samples = self.counts_samples and self._place == layout.last_rank
 
     def _divide(self, model: nn.Module) -> nn.Module:
-        assert isinstance(model, nn.Sequential), "the model is a chain of layers"
-        layers, sample = list(model), _samples_for(model)
+        chain, sample = layers_of(model), self._sample_for(model)
+        layers = list(chain.values())
         micro_batch = sample.of(self._micro_batch_size).zero_()
         costs = self._layer_costs or shared_costs(layers, micro_batch)
-        cut = self._cut(model, costs)
+        cut = self._cut(chain, costs)
         outputs = outputs_of(layers, micro_batch)
         ends = [self._divided(outputs[stage[-1]]) for stage in cut[:-1]]
         stages = {number: stage_of(model, cut[number]) for number in self._numbers}
@@ -101,20 +101,19 @@ class Staged(OnMesh):
     def _numbers(self) -> tuple[int, ...]:
         return self._layout.stages_of(self._place)
 
-    def _cut(self, model: nn.Sequential, costs: Sequence[float]) -> list[range]:
-        """Cut the model into stages between layers.
+    def _cut(self, chain: Mapping[str, nn.Module], costs: Sequence[float]) -> list[range]:
+        """Cut the chain into stages between layers.
 
         A pair of layers that tensor parallelism splits by columns and by rows stays together: what
         is between them is not the full tensor.
         """
-        names = [name for name, _ in model.named_children()]
-        units = [range(layer, layer + 1) for layer in range(len(names))]
-        if self._mesh.tp > 1 and "hidden1" in names:
-            first, last = names.index("hidden1"), names.index("hidden2")
-            units[first : last + 1] = [range(first, last + 1)]
+        groups = pairs_of_children(chain, self._table)
+        ends = list(itertools.accumulate(map(len, groups)))
+        units = [range(end - len(group), end) for group, end in zip(groups, ends, strict=True)]
+        layers = list(chain.values())
         cut = cut_evenly(
             [sum(costs[layer] for layer in unit) for unit in units],
-            [any(True for layer in unit for _ in model[layer].parameters()) for unit in units],
+            [any(True for layer in unit for _ in layers[layer].parameters()) for unit in units],
             self._layout.num_stages,
         )
         return [range(units[stage[0]].start, units[stage[-1]].stop) for stage in cut]
@@ -181,10 +180,9 @@ class Staged(OnMesh):
             bubble=bubble,
         )
 
-
-def _samples_for(model: nn.Sequential) -> Boundary:
-    """Return shape and dtype of the samples that the model reads."""
-    shape = model.shape
-    assert isinstance(shape, DataShape), "of the data that the model was made for"
-    parameter = next(model.parameters())
-    return Boundary(shape.inputs, torch.int64 if shape.is_text else parameter.dtype)
+    def _sample_for(self, model: nn.Module) -> Boundary:
+        """Return shape and dtype of the samples that the model reads."""
+        shape = self._shape_for(model)
+        assert shape is not None, "set before `prepare`"
+        parameter = next(model.parameters())
+        return Boundary(shape.inputs, torch.int64 if shape.is_text else parameter.dtype)

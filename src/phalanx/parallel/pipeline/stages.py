@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,21 +10,22 @@ import torch.distributed as dist
 from torch import Tensor, device, nn
 from torch.distributed.pipelining import PipelineStage
 
+from phalanx.parallel.pipeline.chain import Chain, layers_of
 from phalanx.parallel.pipeline.orders import Kind
 from phalanx.parallel.step import TimedAction
 
 
-def stage_of(model: nn.Sequential, layers: range) -> nn.Sequential:
-    """Return some layers of `model`, under their own names: parameters are named as in the full
-    model, and checkpoints fit."""
-    named = list(model.named_children())
-    return nn.Sequential(OrderedDict(named[layer] for layer in layers))
+def stage_of(model: nn.Module, layers: range) -> Chain:
+    """Return some layers of the chain that `model` is."""
+    named = list(layers_of(model).items())
+    return Chain(dict(named[layer] for layer in layers))
 
 
-def join_stages(stages: Sequence[nn.Sequential]) -> nn.Sequential:
-    """Return all layers that a rank holds, under their own names; not to be called when the stages
-    do not follow each other."""
-    return nn.Sequential(OrderedDict(item for stage in stages for item in stage.named_children()))
+def join_stages(stages: Sequence[Chain]) -> Chain:
+    """Return all layers that a rank holds; not to be called when the stages do not follow each
+    other."""
+    layers = (item for stage in stages for item in stage.chained_layers().items())
+    return Chain(dict(layers))
 
 
 class Recorder:

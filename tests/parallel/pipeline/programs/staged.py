@@ -42,8 +42,6 @@ def train(word: str, truth: Truth) -> None:
     strategy = Staged(
         World.create(timeout_s=60),
         mesh,
-        model=name,
-        options=sizes,
         layout=layout_of(schedule, num_ranks=mesh.pp),
         global_batch_size=BATCH,
         sequence_parallel="sequence" in options,

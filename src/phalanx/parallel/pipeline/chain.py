@@ -1,0 +1,99 @@
+"""A model as a chain of layers, each called on what the one before has made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from torch import Tensor, nn
+
+from phalanx.errors import UserError
+
+STAGES = "pipeline_stages"
+"""Attribute of a model: names of its layers in the order of the forward pass, with * in them."""
+
+
+class Chain(nn.Module):
+    """Layers called one after the other, under their names in the full model: parameters are named
+    alike, and checkpoints fit."""
+
+    def __init__(self, layers: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self._chained = dict(layers)
+        for name, layer in layers.items():
+            *path, last = name.split(".")
+            place: nn.Module = self
+            for part in path:
+                if part not in place._modules:
+                    place.add_module(part, nn.Module())
+                place = place.get_submodule(part)
+            place.add_module(last, layer)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self._chained.values():
+            x = layer(x)
+        return x
+
+    def chained_layers(self) -> dict[str, nn.Module]:
+        """Return the layers by name, in order. No plain attribute: a layer may be called so."""
+        return self._chained
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the layers between which a pipeline may cut the model, by name, in order: those that
+    `pipeline_stages` names, or the children of an nn.Sequential.
+
+    Raises: UserError where it has neither, or they are not all of its parameters.
+    """
+    names = getattr(model, STAGES, None)
+    if names is not None:
+        return _named(model, tuple(map(str, names)))
+    if isinstance(model, Chain):
+        return model.chained_layers()
+    if isinstance(model, nn.Sequential):
+        layers = {name: layer for name, layer in model._modules.items() if layer is not None}
+        _check_shared(layers)
+        return layers
+    raise UserError(
+        f"{type(model).__name__} cannot be cut into stages: make it an nn.Sequential, or give it "
+        "`pipeline_stages`, the names of its layers in the order of the forward pass"
+    )
+
+
+def _named(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
+    modules = dict(model.named_modules())
+    layers: dict[str, nn.Module] = {}
+    for pattern in names:
+        parts = pattern.split(".")
+        found = {
+            name: module
+            for name, module in modules.items()
+            if len(path := name.split(".")) == len(parts) and all(map(fnmatchcase, path, parts))
+        }
+        if not found:
+            raise UserError(
+                f"pipeline_stages names {pattern}, which {type(model).__name__} does not have; it "
+                f"has {', '.join(name for name, _ in model.named_children())}"
+            )
+        layers |= found
+    covered = {id(p) for layer in layers.values() for p in layer.parameters()}
+    left = [name for name, p in model.named_parameters() if id(p) not in covered]
+    if left:
+        raise UserError(
+            f"pipeline_stages leaves out {left[0]}: name layers that hold every parameter"
+        )
+    _check_shared(layers)
+    return layers
+
+
+def _check_shared(layers: Mapping[str, nn.Module]) -> None:
+    """Raise UserError for a parameter of two layers, which could be on two ranks."""
+    owners: dict[int, str] = {}
+    for name, layer in layers.items():
+        for key, parameter in layer.named_parameters():
+            owner = owners.setdefault(id(parameter), name)
+            if owner != name:
+                raise UserError(
+                    f"{name}.{key} is a parameter of {owner}, too: a pipeline would train two of "
+                    "them: untie them, or take another strategy"
+                )
