@@ -1,4 +1,4 @@
-"""How tensor parallelism splits the GPT: a style for each module, by name.
+"""Plan of tensor parallelism for the GPT: a style for each module, by name.
 
 Query, key, value and the wider layer are cut by their outputs, between heads; the layers behind
 them by their inputs, whose partial sums one all-reduce makes whole. Embeddings, norms and head are
