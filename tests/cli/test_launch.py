@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.cli.program_words import separate_program
 from phalanx.errors import UserError
 from phalanx.launch.installation import find_mpi
 
@@ -49,6 +50,29 @@ def test_the_first_failure_is_named_with_the_end_of_its_log(tmp_path: Path) -> N
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("exit", 3)])
+def test_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path, how: str, code: int) -> None:
+    """Python alone would finalise MPI then, which waits for the others."""
+    logs, program = tmp_path / "logs", PROGRAM.with_name("mpi4py_fails.py")
+    done = launch("-n", 2, "--log-dir", logs, program, how, timeout_s=30)
+    assert done.returncode == 1
+    assert f"rank 1 failed first (exit code {code})" in done.stderr
+    assert done.stdout == f"__main__ [{how!r}] in {program.parent}\n"
+    if how == "raise":
+        *_, frame, _, error = (logs / "rank-1.log").read_text().splitlines()
+        assert frame == f'  File "{program}", line 12, in <module>'
+        assert error == "ValueError: rank 1 has had enough"
+        assert "run_python" not in done.stderr, "the program's own frames alone"
+
+
+@pytest.mark.mpi
+def test_a_module_is_run_by_its_name(tmp_path: Path) -> None:
+    done = launch("-n", 1, "--log-dir", tmp_path / "logs", "-m", "json.tool", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "usage:" in done.stdout
+
+
+@pytest.mark.mpi
 @pytest.mark.alone
 def test_an_interrupt_leaves_no_rank(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
@@ -68,9 +92,28 @@ def test_an_interrupt_leaves_no_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "at"),
+    [
+        (["launch", "train.py", "--threads", "4"], 1),
+        (["launch", "-n", "2", "--log-dir=logs", "train.py", "-n", "3", "--help"], 4),
+        (["launch", "--threads", "4", "-m", "module", "--ranks"], 3),
+        (["launch", "-n", "2", "--", "train.py"], None),
+        (["launch", "--help"], None),
+        (["launch"], None),
+        (["train", "--ranks", "2"], None),
+        ([], None),
+    ],
+)
+def test_options_behind_the_program_are_its_own(words: list[str], at: int | None) -> None:
+    expected = words if at is None else [*words[:at], "--", *words[at:]]
+    assert separate_program(words) == expected
+
+
+@pytest.mark.parametrize(
     ("words", "text"),
     [
         ((), "name a program"),
+        (("-m",), "name a program"),
         (("nowhere.py",), "there is no file nowhere.py"),
         (("no-such-command",), "there is no program no-such-command"),
         (("-n", 0, PROGRAM), "--ranks 0 must be at least 1"),

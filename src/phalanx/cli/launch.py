@@ -32,14 +32,15 @@ def launch(
 
         phalanx launch -n 2 train.py --epochs 3
 
-        phalanx launch -n 4 --threads 1 -- -m my_package.train
+        phalanx launch -n 4 --threads 1 -m my_package.train
 
         phalanx launch --log-dir logs train.py
 
     Parameters
     ----------
     words
-        Program and its arguments: `program.py …`, `-m module …`, or a command.
+        Program and its arguments: `program.py …`, `-m module …`, or a command. Options of launch
+        stand before it.
     ranks
         How many; default: one a core.
     threads
@@ -54,7 +55,8 @@ def launch(
     for name, number in (("--ranks", ranks), ("--threads", threads)):
         if number is not None and number < 1:
             raise UserError(f"{name} {number} must be at least 1")
-    folder = log_dir or default_folder("launch", Path(words[words[0] == "-m"]).stem)
+    name = words[1] if words[0] == "-m" else Path(words[0]).stem
+    folder = log_dir or default_folder("launch", name)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
     launch_program(

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
+from phalanx.cli.program_words import separate_program
 from phalanx.errors import RunFailedError, UserError, was_interrupted
 from phalanx.launch.streams import prepare_streams
 
@@ -31,6 +32,7 @@ def main(words: Sequence[str] | None = None) -> None:
     try:
         from phalanx.cli.app import app  # takes a second, in which Ctrl-C may come
 
+        words = separate_program(sys.argv[1:] if words is None else words)
         app(words, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except SystemExit:  # with its exit code, also for Ctrl-C within a command

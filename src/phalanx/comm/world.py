@@ -124,11 +124,12 @@ class World:
         if library.Is_finalized():
             raise RuntimeError("MPI has been finalised in this process; it cannot begin again")
         if not library.Is_initialized():
-            library.Init_thread()  # mpi4py.rc.initialize is False
+            library.Init_thread()  # by mpi4py.rc.initialize = False of the program
             atexit.register(_finalize, library)
         if not is_stand_in():
             check_thread_level(library)
             _check_launched(library)
+            atexit.register(_abort_after_failure, library)  # before MPI's end
         communicator = communicator or library.COMM_WORLD
         return cls(communicator, timeout_s=timeout_s, link=link, check=check)
 
@@ -303,3 +304,12 @@ def _finalize(mpi: Any) -> None:
     """Finalise MPI in a process where nobody else does."""
     if not mpi.Is_finalized():
         mpi.Finalize()
+
+
+def _abort_after_failure(mpi: Any) -> None:
+    """End all ranks after an uncaught exception: MPI, were it finalised now, would wait for ranks
+    that wait for this one."""
+    has_failed = hasattr(sys, "last_value") and not hasattr(sys, "ps1")
+    if has_failed and not mpi.Is_finalized() and mpi.COMM_WORLD.Get_size() > 1:
+        sys.stdout.flush()
+        abort(1)

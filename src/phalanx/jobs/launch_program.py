@@ -16,6 +16,7 @@ from typing import BinaryIO
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
 from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS
+from phalanx.launch import run_python
 from phalanx.launch.command import mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
@@ -31,15 +32,13 @@ def program_words(words: Sequence[str]) -> list[str]:
 
     Raises: UserError for a program that does not exist.
     """
-    if not words:
+    if not words or tuple(words) == ("-m",):
         raise UserError("phalanx launch: name a program: phalanx launch -n 2 program.py")
     first = words[0]
-    if first == "-m":
-        return [sys.executable, *words]
-    if first.endswith(".py"):
-        if not Path(first).is_file():
-            raise UserError(f"phalanx launch: there is no file {first}")
-        return [sys.executable, *words]
+    if first.endswith(".py") and not Path(first).is_file():
+        raise UserError(f"phalanx launch: there is no file {first}")
+    if first == "-m" or first.endswith(".py"):
+        return [sys.executable, run_python.__file__, *words]
     if shutil.which(first) is None:
         raise UserError(f"phalanx launch: there is no program {first}")
     return list(words)
