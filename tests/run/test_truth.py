@@ -37,5 +37,5 @@ def compare(tmp_path: Path, num_ranks: int) -> None:
         for rank in range(num_ranks):
             found = torch.load(tmp_path / f"{rank}.pt")[name]
             for key, value in truth.items():
-                if key == "scores" or value.is_floating_point():
+                if key == "scores" or value.is_floating_point() or value.is_complex():
                     assert (found[key] - value).abs().max() < 1e-10, (name, rank, key)

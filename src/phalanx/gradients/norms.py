@@ -32,6 +32,8 @@ def square_of(tensor: Tensor) -> float:
     Cost: one reading; of values that the cache still has, a part of a percent of a step.
     """
     values = tensor.detach().reshape(-1)
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj()).reshape(-1)
     square = torch.dot(values, values).item()
     if not math.isfinite(square) and values.dtype != torch.float64:
         wide = values.double()

@@ -13,9 +13,8 @@ class Autocast:
     """Calls of a model under `torch.autocast`, also in evaluations. What it returns in that type
     is float32 again, so that losses are computed in it."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, device: str) -> None:
-        """device: its type, "cpu" or "cuda"."""
-        self._dtype, self._device = dtype, device
+    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+        self._dtype, self._device = dtype, next(model.parameters()).device.type
         self._open: list[torch.autocast] = []
         self._hooks = [
             model.register_forward_pre_hook(self._enter, prepend=True),

@@ -24,6 +24,10 @@ from phalanx.run.records import ProgramRecords
 from phalanx.run.samples import samples_of
 
 
+def nothing() -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
     """Options of a program's run beside those of its loop."""
@@ -33,6 +37,8 @@ class ProgramOptions:
     """Each makes a step after every update."""
     loading: dict[str, Any]
     """Arguments of PyTorch's `DataLoader`."""
+    end: Callable[[], None]
+    """Called once the run is closed."""
 
 
 class ProgramRun:
@@ -223,6 +229,7 @@ class ProgramRun:
             self._checkpoints.close()
             self._records.finish(self._strategy)
             self._strategy.close()
+            self._options.end()
 
     def __enter__(self) -> Self:
         return self

@@ -24,18 +24,21 @@ def describe_setting(
     loop: LoopOptions,
     step: StepOptions,
     micro_batches: int | None,
+    strategy_options: Mapping[str, str | int | float | bool],
     seed: int,
 ) -> Setting:
     """Return everything that decides the run's numbers, in the records' words. name: of the
     strategy."""
     first = next(iter(optimizers.values()))
-    options: dict[str, str | int | float | bool] = {}
+    options: dict[str, str | int | float | bool] = dict(strategy_options)
     if micro_batches is not None:
         options["micro_batches"] = micro_batches
     if step.clip_norm is not None:
         options["clip_norm"] = step.clip_norm
     if step.skips_nonfinite:
         options["bad_gradients"] = "skip"
+    if step.autocast is not None:
+        options["autocast"] = "bf16"
     dtypes = {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
     return Setting(
         model=type(model).__name__,

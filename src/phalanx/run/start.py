@@ -24,12 +24,14 @@ from phalanx.parallel.option_groups import default_options
 from phalanx.parallel.replica_options import Compression, MpiOptions, Overlap
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.autocast import Autocast
+from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
 from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
-from phalanx.run.program import ProgramOptions, ProgramRun
+from phalanx.run.program import ProgramOptions, ProgramRun, nothing
 from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
 from phalanx.run.source import make_feed, source_of
@@ -54,6 +56,7 @@ def start(
     overlap: Overlap = "auto",
     comm: Any = None,
     clip_norm: float | None = None,
+    autocast: Literal["bf16"] | None = None,
     bad_gradients: Literal["stop", "skip"] = "stop",
     checkpoint_dir: Path | str | None = None,
     checkpoint_steps: int | None = None,
@@ -99,6 +102,8 @@ def start(
     comm: communicator of mpi4py whose ranks train, such as a part of COMM_WORLD. None: all ranks.
     seed: of the order of samples and of PyTorch's generators, which are seeded anew for each
         micro-batch.
+    autocast: bf16: calls of the model, also in `evaluate`, are under `torch.autocast`; what they
+        return is float32 again.
     clip_norm: largest norm of the gradients. bad_gradients: of steps that are not finite.
     checkpoint_dir: folder of checkpoints, written after each epoch and at the end of the run; None
         writes none. checkpoint_steps: steps of an epoch after which one is written, too.
@@ -127,8 +132,9 @@ def start(
     )
     if batch_size is None:
         raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
-    _check_gradient_options(clip_norm, bad_gradients)
+    _check_gradient_options(clip_norm, bad_gradients, autocast)
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
+    check_model(model)
     check_optimizers(model, optimizers)
     source = source_of(data, loading, sharded=sharded, epochs=epochs, steps=steps)
     num_samples = len(source) if isinstance(source, Sized) else None
@@ -149,10 +155,16 @@ def start(
     )
     saving = ResumeChoice.find(checkpoint_dir, checkpoint_steps, resume)
     checkpoints = ProgramCheckpoints(saving, manifest, model)
-    step_options = StepOptions(clip_norm=clip_norm, skips_nonfinite=bad_gradients == "skip")
+    step_options = StepOptions(
+        clip_norm=clip_norm,
+        skips_nonfinite=bad_gradients == "skip",
+        autocast=torch.bfloat16 if autocast else None,
+    )
+    given = {"compress": compress, "overlap": overlap}
+    strategy_options = {**_unlike_defaults(given), **strategy_options}
     choice = choose_strategy(
         strategy,
-        {**strategy_options, **_without_defaults(compress=compress, overlap=overlap)},
+        strategy_options,
         num_ranks=num_ranks,
         num_optimizers=len(optimizers),
         clips=clip_norm is not None,
@@ -175,6 +187,7 @@ def start(
         loop=loop_options,
         step=step_options,
         micro_batches=micro_batches,
+        strategy_options=strategy_options,
         seed=seed,
     )
     records = ProgramRecords.begin(
@@ -199,7 +212,8 @@ def start(
         loading=loading,
     )
     checkpoints.record_in(records.recorder)
-    options = ProgramOptions(seed=seed, schedulers=schedulers, loading=loading)
+    end = Autocast(model, torch.bfloat16).close if autocast else nothing
+    options = ProgramOptions(seed=seed, schedulers=schedulers, loading=loading, end=end)
     run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop_options, options)
     watch(records)
     return run
@@ -211,16 +225,20 @@ def _check_counts(**counts: int | None) -> None:
             raise UserError(f"{name}={count!r} is no whole number from 1")
 
 
-def _check_gradient_options(clip_norm: float | None, bad_gradients: str) -> None:
+def _check_gradient_options(
+    clip_norm: float | None, bad_gradients: str, autocast: str | None
+) -> None:
     if clip_norm is not None and not 0 < clip_norm < math.inf:
         raise UserError(f"clip_norm={clip_norm!r} is no finite number above 0")
     if bad_gradients not in ("stop", "skip"):
         raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
+    if autocast not in (None, "bf16"):
+        raise UserError(f"autocast={autocast!r} is neither None nor bf16")
 
 
-def _without_defaults(*, compress: str, overlap: str) -> dict[str, str]:
-    given = {"compress": compress, "overlap": overlap}
-    return {name: v for name, v in given.items() if v != default_options(MpiOptions)[name]}
+def _unlike_defaults(options: Mapping[str, str]) -> dict[str, str]:
+    defaults = default_options(MpiOptions)
+    return {name: value for name, value in options.items() if value != defaults[name]}
 
 
 def _prepare(

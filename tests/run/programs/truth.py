@@ -216,6 +216,33 @@ def with_strategy(
     return train
 
 
+class Spectrum(nn.Module):
+    """Complex and real parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 8, dtype=torch.complex128))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = self.head((inputs.to(torch.complex128) @ self.weight).abs())
+        return outputs
+
+
+def spectrum() -> nn.Module:
+    return train_on(classification(), epochs=13, model=Spectrum())
+
+
+def batch_norm() -> nn.Module:
+    """What is normalised together depends on micro-batches alone; so does the mean of all their
+    statistics, where each rank computes as many."""
+    model = nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16, momentum=None), nn.Tanh(), nn.Linear(16, 3)
+    )
+    data = torch.randn(72, 6), torch.randint(3, (72,))
+    return train_on(data, epochs=13, batch_size=36, micro_batches=12, model=model)
+
+
 class Stream:
     """An iterable without a length, which draws."""
 
@@ -244,11 +271,11 @@ def sharded() -> nn.Module:
     return train_on(batches, epochs=2, sharded=True, micro_batches=len(lengths))
 
 
-def train_on(data: object, **options: Any) -> nn.Module:
-    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))
+def train_on(data: object, model: nn.Module | None = None, **options: Any) -> nn.Module:
+    model = model or nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Dropout(0.2), nn.Linear(16, 3))
     optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
-    options = {"micro_batches": 5, "steps": STEPS, **options}
-    run = phalanx.start(model, optimizer, data, batch_size=BATCH, **options)
+    options = {"batch_size": BATCH, "micro_batches": 5, "steps": STEPS, **options}
+    run = phalanx.start(model, optimizer, data, **options)
     for batch in run:
         run.backward(F.cross_entropy(run.model(batch.inputs), batch.targets))
     return model
@@ -294,6 +321,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
     "adversaries": adversaries, "packed": packed,
     "stream": stream, "generated": generated, "sharded": sharded,
+    "spectrum": spectrum, "batch_norm": batch_norm,
     "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
     "gloo": with_strategy("gloo", SGD, {"lr": 0.1, "momentum": 0.9}),
     "zero": with_strategy("zero", Adam, {"lr": 0.01}),

@@ -1,0 +1,154 @@
+"""Models of every kind train by a run as they do in a loop of PyTorch's own."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD
+from torch.utils.checkpoint import checkpoint
+
+import phalanx
+
+INPUTS, TARGETS = torch.randn(12, 4), torch.randn(12, 2)
+
+
+class Watched(nn.Module):
+    """Notes the type in which its layer computes; returns several outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+        self.dtypes: list[torch.dtype] = []
+
+    def forward(self, inputs: Tensor) -> dict[str, Any]:
+        outputs = self.layer(inputs)
+        self.dtypes.append(outputs.dtype)
+        return {"outputs": outputs, "others": (outputs.mean(), 3)}
+
+
+def test_autocast_is_for_calls_of_the_model_and_ends_with_the_run() -> None:
+    model = Watched()
+    run = phalanx.start(
+        model, SGD(model.parameters(), lr=0.1), (INPUTS, TARGETS), batch_size=4, autocast="bf16"
+    )
+    for batch in run:
+        outputs = run.model(batch.inputs)
+        assert outputs["outputs"].dtype == outputs["others"][0].dtype == torch.float32
+        run.backward((outputs["outputs"] - batch.targets).square().mean())
+        if batch.ends_epoch:
+            run.evaluate(lambda model, inputs: model(inputs)["others"][0], INPUTS)
+    assert model.layer.weight.dtype == torch.float32
+    assert set(model.dtypes) == {torch.bfloat16}
+    assert model(INPUTS)["outputs"].dtype == model.dtypes[-1] == torch.float32
+
+
+def bare(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> dict[str, Tensor]:
+    """Parameters after three steps of a loop of PyTorch's own, of all samples."""
+    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def by_run(
+    model: nn.Module, loss_of: Callable[[nn.Module, Any], Tensor], **options: Any
+) -> dict[str, Tensor]:
+    """The same by a run, in five micro-batches a step."""
+    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
+    options = {"batch_size": 12, "epochs": 3, "micro_batches": 5, **options}
+    run = phalanx.start(model, optimizer, (INPUTS.double(), TARGETS.double()), **options)
+    for batch in run:
+        run.backward(loss_of(run.model, batch.data))
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+def squared_error(model: nn.Module, data: tuple[Tensor, Tensor]) -> Tensor:
+    return F.mse_loss(model(data[0]), data[1])
+
+
+def mlp(*between: nn.Module) -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), *between, nn.Linear(8, 2)).double()
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(3)
+        self.weight = nn.Parameter(
+            torch.randn(4, 2, dtype=torch.complex128, generator=generator), requires_grad=True
+        )
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs.to(torch.complex128) @ self.weight).abs()
+
+
+class Recomputed(nn.Module):
+    """Gradient checkpointing: activations are computed again in the backward pass."""
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        outputs: Tensor = checkpoint(self.layers, inputs, use_reentrant=False)
+        return outputs
+
+
+class Recurrent(nn.Module):
+    """One layer for several steps: its gradient has several parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.layer, self.head = nn.Linear(4, 4).double(), nn.Linear(4, 2).double()
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        for _ in range(3):
+            inputs = torch.tanh(self.layer(inputs))
+        outputs: Tensor = self.head(inputs)
+        return outputs
+
+
+@pytest.mark.parametrize(
+    "make",
+    [Complex, Recurrent, lambda: torch.compile(mlp(), backend="eager")],
+    ids=["complex", "recurrent", "compiled"],
+)
+def test_a_run_trains_as_a_loop_of_pytorch(make: Callable[[], nn.Module]) -> None:
+    expected = bare(make(), lambda model: squared_error(model, (INPUTS.double(), TARGETS.double())))
+    found = by_run(make(), squared_error)
+    assert found.keys() == expected.keys()
+    assert all((found[name] - value).abs().max() < 1e-12 for name, value in expected.items())
+
+
+def test_checkpointed_layers_draw_the_same_random_numbers_again() -> None:
+    expected = by_run(mlp(nn.Dropout(0.5)), squared_error)
+    found = by_run(Recomputed(mlp(nn.Dropout(0.5))), squared_error)
+    assert all(torch.equal(found["layers." + name], value) for name, value in expected.items())
+
+
+class Words(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, 3, **options)
+        self.head = nn.Linear(3, 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (Words(sparse=True), r"table.weight has sparse gradients .*Embedding\(sparse=True\)"),
+        (nn.Sequential(nn.Linear(4, 2), nn.SyncBatchNorm(2)), "'1' is a SyncBatchNorm, which .*"),
+    ],
+)
+def test_models_that_are_refused(model: nn.Module, text: str) -> None:
+    with pytest.raises(phalanx.UserError, match=text):
+        phalanx.start(model, SGD(model.parameters(), lr=0.1), INPUTS, batch_size=4)
