@@ -1,17 +1,23 @@
 """Model and loss of the user's are tried before the first step, and known by their tensors."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
 from phalanx.models.options import MNIST_SHAPE
 from phalanx.parallel.loss import CrossEntropy
+from phalanx.records.files import rank_file, read_events
+from phalanx.records.schema import FinishedEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import examine, make_loss
 from phalanx.train.recipe import recipe_of
-from phalanx.train.run import new_folder
+from phalanx.train.run import begin_run, new_folder
+from phalanx.train.session import RunOutput, train
+from phalanx.train.validate import validate
 
 OWN = Path(__file__).parents[1] / "models" / "programs" / "own.py"
 
@@ -70,3 +76,47 @@ def test_names_in_records_have_no_folders() -> None:
     chosen = config("perceptron", "margins")
     assert recipe_of(chosen)["loss"] == "own.py:margins"
     assert new_folder(chosen).name.endswith("own-perceptron-sequential")
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "words"),
+    [
+        ("perceptron", {"strategy": "tensor"}, "has no plan for tensor parallelism: give its"),
+        ("tower", {"strategy": "tensor", "tensor_plan": "plan_with_misprint"}, "names one, which"),
+        ("perceptron", {"strategy": "pipeline"}, "Perceptron cannot be cut into stages: make"),
+        ("skipping", {"strategy": "pipeline"}, "give other outputs than its forward"),
+        ("tied", {"strategy": "pipeline"}, "2.weight is a parameter of 1, too"),
+        ("tower", {"strategy": "pipeline", "ranks": 5}, "has 4 layers to cut between .1, 3, 5, 7"),
+        ("perceptron", {"strategy": "mpi", "tensor_plan": "tower_plan"}, "means nothing for"),
+    ],
+)
+def test_what_cannot_be_split_is_told_before_ranks_start(
+    model: str, options: dict[str, Any], words: str
+) -> None:
+    options = {"ranks": 2, **options}
+    if "tensor_plan" in options:
+        options["tensor_plan"] = f"{OWN}:{options['tensor_plan']}"
+    with pytest.raises(UserError, match=words):
+        chosen = TrainConfig.from_options(model=f"{OWN}:{model}", **options)
+        validate(chosen, MNIST_SHAPE, examine(chosen, MNIST_SHAPE))
+
+
+def test_stages_are_those_that_tensor_parallelism_leaves() -> None:
+    split = {"mesh": "pp=2,tp=3", "tensor_plan": f"{OWN}:tower_plan", "ranks": 6}
+    chosen = TrainConfig.from_options(model=f"{OWN}:tower", **split)
+    assert examine(chosen, MNIST_SHAPE).stages == ("1 to 3", "5", "7")
+
+
+def test_random_numbers_of_a_step_depend_on_the_seed_alone(tmp_path: Path) -> None:
+    """So that a resumed run goes on as the one that it resumes would have."""
+    found = []
+    for other in (1, 2):
+        torch.manual_seed(other)
+        chosen = config("noisy", epochs=1, train_samples=256, dataset="digits", threads=1)
+        output = RunOutput(folder=tmp_path / str(other))
+        begin_run(tmp_path / str(other), chosen, study="train", command=(), mpi=None)
+        train(chosen, None, output)
+        *_, finished = read_events(rank_file(tmp_path / str(other), 0))
+        assert isinstance(finished, FinishedEvent)
+        found.append(finished.parameters_sha256)
+    assert found[0] == found[1]

@@ -1,4 +1,4 @@
-"""Training of the built-in models: a program on the loop of `run`, whose steps strategies make."""
+"""Training of built-in models and of users' own: the loop of `run`, whose steps strategies make."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from phalanx.records.totals import RankTotals, counted
 from phalanx.run.batch import MicroBatch
 from phalanx.run.feed import Feed
 from phalanx.run.loop import LoopOptions, Position, TrainingLoop
+from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.recording import RunRecorder
 from phalanx.train.accuracy import CorrectCounter
 from phalanx.train.evaluation import evaluate
@@ -40,6 +41,8 @@ class TrainingContext:
     checkpoint_steps: int | None = None  # after how many steps of an epoch `save` is called
     save: Callable[[int, int], None] | None = None
     """Writes a checkpoint within an epoch: (epoch, samples of it that all ranks have seen)."""
+    seeds_steps: bool = False
+    """Whether PyTorch's generators are seeded anew for each step: a user's model may draw."""
 
     @property
     def start(self) -> Position:
@@ -109,6 +112,8 @@ class Training:
             rate = context.schedule.at(batch.step)
             for group in optimizer.param_groups:
                 group["lr"] = rate
+            if context.seeds_steps:
+                seed_micro_batch(context.seed, batch.step, strategy.data_rank)
             result = strategy.step(batch)
             loop.end_step(result, batch.num_samples)
             if counts_correct and result.logits is not None and not result.is_skipped:

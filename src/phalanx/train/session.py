@@ -18,6 +18,7 @@ from phalanx.errors import UserError
 from phalanx.jobs.record import end_record, this_command
 from phalanx.launch.detect import Launched
 from phalanx.models.build import build_model
+from phalanx.models.options import is_own_model
 from phalanx.parallel.mesh import placement_notice
 from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
@@ -194,6 +195,7 @@ def _prepare(
         source=source,
         global_batch_size=global_batch_size,
         seed=config.seed,
+        seeds_steps=is_own_model(config.model),
         writer=writer,
         began_at=began_at,
     )
