@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.cli.data_pack import pack_data
 from tests.conftest import Ranks, long
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -16,6 +17,7 @@ WITH_PYTORCH = (
     *("06_torch_mpi", "07_data_parallel", "08_fsdp", "09_tensor_parallel", "10_pipeline"),
     *("11_own_program", "12_horovod"),
 )
+FROM_A_PACK = "12_volumes"
 
 pytestmark = pytest.mark.mpi
 
@@ -53,9 +55,19 @@ def test_examples_with_pytorch_learn(ranks: Ranks, name: str) -> None:
     assert float(found[1]) > 80
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("count", [1, 2])
+def test_volumes_are_packed_and_learned(ranks: Ranks, count: int, tmp_path: Path) -> None:
+    program, pack = EXAMPLES / f"{FROM_A_PACK}.py", str(tmp_path / "volumes.pack")
+    pack_data(f"{program}:samples", Path(pack))
+    found = re.match(r"([\d.]+)% of balls", last_line(ranks.mpi(count, program, pack)))
+    assert found
+    assert float(found[1]) > 80
+
+
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH}
+    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)

@@ -100,9 +100,12 @@ def _next_step(indices: Mapping[str, PackIndex], folder: Path) -> str:
     fields = indices["train"].fields
     if any(field.shape is None for field in fields):
         return ""
-    kinds = {field.name: np.dtype(field.dtype).kind for field in fields}
-    if len(indices) == 2 and kinds.keys() == {"inputs", "targets"} and kinds["targets"] in "iu":
-        return f"phalanx train --data {folder}"
+    named = {field.name: field for field in fields}
+    if len(indices) == 2 and named.keys() == {"inputs", "targets"}:
+        inputs, targets = named["inputs"].shape, named["targets"].shape
+        is_whole = np.dtype(named["targets"].dtype).kind in "iub"
+        if is_whole and inputs is not None and targets in ([], inputs[:1]):
+            return f"phalanx train --data {folder}"
     return f'phalanx.start(model, optimizer, "{folder}", batch_size=…) in a program of yours'
 
 

@@ -38,6 +38,8 @@ class Origin(ABC):
     """The samples that the data itself sets aside; None where it says nothing."""
     skipped: list[SkippedItems]
     """What is in the source and is not packed."""
+    max_sample_bytes: int = 0
+    """Of the largest sample, where samples differ in size; 0: not known."""
     notes: list[str]
     """What is packed otherwise than it was, a line each."""
 

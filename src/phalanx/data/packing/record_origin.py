@@ -76,6 +76,7 @@ class RecordOrigin(Origin):
         self._targets: NDArray[Any] | None = None
         self.classes, self._forms = [], {}
         self.chunks = [range(num_samples)]
+        self.max_sample_bytes = sum(scan.max_bytes for scan in scans.values())
         self.fields = [self._field(name, scan, options) for name, scan in scans.items()]
 
     def _choose(self, options: OriginOptions) -> dict[str, tuple[str, ...]]:
@@ -166,6 +167,8 @@ class FieldScan:
         self.numbers: list[Any] = []
         """Of single numbers that are the target."""
         self.peeks: list[Peek] = []
+        self.max_bytes = 0
+        """Of the largest part; of an image's file."""
         self._kind: str | None = None
 
     def add(self, part: Part, where: str) -> None:
@@ -173,6 +176,8 @@ class FieldScan:
         kind = "numbers" if isinstance(part, np.ndarray) else type(part).__name__
         if self._kind not in (None, kind):
             raise UserError(f"{where}: it holds {_SPOKEN[kind]}, and {_SPOKEN[self._kind]} before")
+        num_bytes = part.nbytes if isinstance(part, np.ndarray) else len(part)
+        self.max_bytes = max(self.max_bytes, num_bytes)
         if isinstance(part, str):
             self._add_word(part, where)
         elif isinstance(part, bytes):

@@ -134,7 +134,7 @@ def _pack_split(
         measure=_measured(request.arguments.fields) if folder.name == "train" else [],
     ) as writer:
         on_progress(folder.name, writer.num_samples, len(numbers))
-        for part in _pieces(numbers[writer.num_samples :], request.arguments.fields):
+        for part in _pieces(numbers[writer.num_samples :], origin):
             samples = origin.read(part)
             check_finite(samples, part, origin.text)
             if isinstance(samples, list):
@@ -150,13 +150,13 @@ def _measured(fields: list[Field]) -> list[str]:
     return [field.name for field in fields if field.name != "targets"]
 
 
-def _pieces(numbers: Numbers, fields: list[Field]) -> Iterator[Numbers]:
+def _pieces(numbers: Numbers, origin: Origin) -> Iterator[Numbers]:
     """Yield the samples in reads of some megabytes."""
-    sizes = [sample_bytes(field) for field in fields]
-    known = sum(size or 0 for size in sizes)
+    sizes = [sample_bytes(field) for field in origin.fields]
+    known = max(origin.max_sample_bytes, sum(size or 0 for size in sizes))
     step = max(1, min(MAX_READ_SAMPLES, READ_BYTES // max(1, known)))
     if None in sizes:
-        step = _SAMPLES_OF_UNKNOWN_SIZE
+        step = min(step, _SAMPLES_OF_UNKNOWN_SIZE)
     for start in range(0, len(numbers), step):
         yield numbers[start : start + step]
 
