@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,15 @@ INPUTS, TARGETS = "inputs", "targets"
 
 
 def as_batch(parts: Parts) -> Any:
-    """Return parts by name as a batch: (inputs, targets) where these are its names, the only part,
-    or a dictionary."""
+    """Return the fields of a pack as a batch: (inputs, targets) or inputs where these are all,
+    else a dictionary."""
     if parts.keys() == {INPUTS, TARGETS}:
         return parts[INPUTS], parts[TARGETS]
-    return next(iter(parts.values())) if len(parts) == 1 else dict(parts)
+    return parts[INPUTS] if parts.keys() == {INPUTS} else dict(parts)
 
 
 class NamedTensorSamples:
-    """Rows of tensors that have names. A batch is as `as_batch` says."""
+    """Rows of tensors that have names. A batch is a dictionary."""
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         lengths = {name: len(tensor) for name, tensor in tensors.items()}
@@ -47,7 +48,7 @@ class NamedTensorSamples:
     def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
         """Yield the samples of each of `indices`."""
         for chosen in indices:
-            yield as_batch({n: part.index_select(0, chosen) for n, part in self._tensors.items()})
+            yield {name: part.index_select(0, chosen) for name, part in self._tensors.items()}
 
 
 LOADING = ("num_workers", "prefetch_factor", "collate_fn")
@@ -59,24 +60,24 @@ class PackSamples:
     Images that were packed as files are decoded, uint8 of (channels, height, width).
     """
 
-    def __init__(self, folder: Path, loading: Mapping[str, Any]) -> None:
+    def __init__(self, pack: Pack, loading: Mapping[str, Any]) -> None:
         """loading: num_workers, threads that read ahead (0: none); prefetch_factor, batches that
         each reads ahead (2); collate_fn, a function of a list of samples, each as `as_batch` says,
         for samples that differ in shape.
 
-        Raises: UserError when the pack is none, is damaged, or its samples make no batch.
+        Raises: UserError when its samples make no batch.
         """
         if unknown := [name for name in loading if name not in LOADING]:
             raise UserError(
                 f"loading={{{unknown[0]!r}: …}}: a pack is read by {', '.join(LOADING)} alone"
             )
-        self._pack, self._collate = Pack(folder), loading.get("collate_fn")
+        self._pack, self._collate = pack, loading.get("collate_fn")
         self._num_workers = loading.get("num_workers") or 0
         self._depth = self._num_workers * (loading.get("prefetch_factor") or 2)
         for field in self._pack.index.fields:
             if field.shape is None and self._collate is None:
                 raise UserError(
-                    f"{folder}: the samples differ in the shape of {field.name}, and make no "
+                    f"{pack.folder}: the samples differ in the shape of {field.name}, and make no "
                     'batch: pack images with --size, or give loading={"collate_fn": …}, a '
                     "function of a list of samples"
                 )
@@ -129,38 +130,61 @@ def pack_samples(path: Path, loading: Mapping[str, Any], split: str) -> PackSamp
         )
     splits = splits_of(path)
     if has_index(path) or not splits:
-        return PackSamples(path, loading)
+        return PackSamples(Pack(path), loading)
     if split not in splits:
         raise UserError(f"{path} has no samples for {split}, only for {', '.join(splits)}")
-    return PackSamples(path / split, loading)
+    return PackSamples(Pack(path / split), loading)
 
 
 def as_tensor(array: NDArray[Any], name: str = "") -> Tensor:
-    """Return a NumPy array as a tensor, of the same memory where that can be.
+    """Return a NumPy array as a tensor, to be read alone: of the same memory where that can be, be
+    it a map of a file.
 
     Raises: UserError when PyTorch has no dtype for it.
     """
     what = f"data: {name or 'an array'}"
     if not array.ndim:
         raise UserError(f"{what} is a single number: its rows are the samples")
-    try:
-        native = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
-        return torch.from_numpy(native if native.flags.writeable else native.copy())
-    except TypeError as error:
-        raise UserError(f"{what} is of {array.dtype}, which no tensor holds") from error
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    if any(step < 0 for step in native.strides):
+        native = native.copy()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        try:
+            return torch.from_numpy(native)
+        except TypeError as error:
+            raise UserError(f"{what} is of {array.dtype}, which no tensor holds") from error
+
+
+def named_samples(parts: Mapping[str, Any]) -> NamedTensorSamples:
+    """Return the rows of tensors or arrays that have names.
+
+    Raises: UserError naming the part that is neither.
+    """
+    tensors = {}
+    for name, part in parts.items():
+        if not isinstance(part, Tensor | np.ndarray):
+            raise UserError(
+                f"data: {name!r} is of type {type(part).__name__}: give tensors or arrays"
+            )
+        tensors[name] = part if isinstance(part, Tensor) else as_tensor(part, repr(name))
+    return NamedTensorSamples(tensors)
 
 
 def is_table(data: object) -> bool:
-    """Return whether `data` is a table of Arrow; pyarrow is not loaded for it."""
-    kind = type(data)
-    return kind.__module__.startswith("pyarrow") and kind.__name__ in ("Table", "RecordBatch")
+    """Return whether `data` is a table of Arrow, or of a library that gives it as one (pandas,
+    polars, DuckDB)."""
+    return hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__")
 
 
-def table_samples(table: Any) -> NamedTensorSamples:
-    """Return the rows of an Arrow table, each column a part: numbers, or lists of equal length.
+def table_samples(data: Any) -> NamedTensorSamples:
+    """Return the rows of a table, each column a part: numbers, or lists of equal length.
 
     Raises: UserError naming the column that is no tensor.
     """
+    import pyarrow as pa
+
+    table = pa.table(data)
     return NamedTensorSamples(
         {name: _column(table.column(name), name) for name in table.column_names}
     )

@@ -11,12 +11,14 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
+from phalanx.data.packed.pack import Pack
 from phalanx.errors import UserError
 from phalanx.run.data_loader import reading_options
 from phalanx.run.pack_samples import (
-    NamedTensorSamples,
+    PackSamples,
     as_tensor,
     is_table,
+    named_samples,
     pack_samples,
     table_samples,
 )
@@ -87,10 +89,10 @@ def samples_of(data: object, loading: dict[str, Any], split: str = "train") -> I
             return TensorSamples([as_tensor(data)], is_single=True)
         case tuple() | list() if data and all(isinstance(p, Tensor | np.ndarray) for p in data):
             return TensorSamples([p if isinstance(p, Tensor) else as_tensor(p) for p in data])
-        case dict() if data and all(isinstance(p, Tensor | np.ndarray) for p in data.values()):
-            return NamedTensorSamples(
-                {n: p if isinstance(p, Tensor) else as_tensor(p, n) for n, p in data.items()}
-            )
+        case dict() if data and all(isinstance(name, str) for name in data):
+            return named_samples(data)
+        case Pack():
+            return PackSamples(data, loading)
         case str() | PathLike():
             return pack_samples(Path(data), loading, split)
         case _ if is_table(data):
