@@ -7,12 +7,14 @@ is known; the others are forks of a process that has, since the imports take nin
 
 import importlib.util
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks, forking
+from tests.conftest import PATIENCE, Ranks, forking
 
 LIBRARIES = ("accelerate", "transformers", "lightning")
 missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
@@ -81,9 +83,20 @@ def test_torchrun(forked_ranks: Ranks, programs: Programs, without_phalanx: Resu
     assert results(output) == on_mpi
 
 
-def test_mpiexec(new_ranks: Ranks, programs: Programs, without_phalanx: Results) -> None:
-    """Accelerate takes backend mpi by itself here; the others find its group."""
-    output = new_ranks.mpi(2, programs("libraries.py"), "none", timeout_s=LIMIT_S)
+@pytest.mark.usefixtures("new_ranks")  # skipped without MPI
+def test_phalanx_launch(tmp_path: Path, programs: Programs, without_phalanx: Results) -> None:
+    """Ranks of mpiexec. Accelerate takes backend mpi by itself here; the others find its group."""
+    words = ["-n", "2", "--threads", "1", "--log-dir", tmp_path / "logs", programs("libraries.py")]
+    done = subprocess.run(
+        [sys.executable, "-m", "phalanx", "launch", *map(str, words), "none"],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S * PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    output = "".join(log.read_text() for log in sorted((tmp_path / "logs").glob("rank-*.log")))
     assert "is_mpi_available() is True" in output
+    assert "For MPI backend, world_size" not in output, "a warning that is untrue here"
     on_mpi = {case: ("mpi", total) for case, (_, total) in without_phalanx.items()}
     assert results(output) == on_mpi

@@ -37,6 +37,12 @@ def test_optimizer(ranks: Ranks, programs: Programs, count: int) -> None:
         assert "more than backward_passes_per_step times" in output
 
 
+@mpi
+def test_a_part_of_the_ranks_trains_beside_a_simulation(ranks: Ranks, programs: Programs) -> None:
+    output = ranks.mpi(3, programs("coupled.py"))
+    assert "the network has learned the simulation" in output
+
+
 def test_torchrun_needs_no_mpi(ranks: Ranks, programs: Programs) -> None:
     assert_done(ranks.torchrun(2, programs("collectives.py"), "--no-shutdown"), 2)
 

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import os
 import sys
+import warnings
 from typing import Any
 
 from phalanx.errors import UserError
@@ -56,6 +57,8 @@ def _register(torch: Any, *, is_rank: bool) -> None:
     register_rendezvous_handler("mpi", _rendezvous)
     if is_rank:
         set_variables(os.environ)
+        # Untrue here: ranks that contradict MPI's are refused. Accelerate and Lightning give them.
+        warnings.filterwarnings("ignore", "For MPI backend, world_size", UserWarning)
     torch_patches.patch_at_import(is_rank=is_rank and _can_load_mpi())
 
 

@@ -182,6 +182,9 @@ def lightning_trainer() -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    environment = type(trainer.strategy.cluster_environment).__name__
+    is_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    assert environment == ("TorchElasticEnvironment" if is_torchrun else "MPIEnvironment")
     trainer.fit(module, DataLoader(samples(), batch_size=4))
     assert trainer.global_step == 32 // 4 // size
     report("Trainer of Lightning", module)
@@ -207,5 +210,9 @@ def fabric() -> None:
 
 for case in (accelerate, tutorial, language_model, hugging_face, lightning_trainer, fabric):
     case()
+if dist.is_mpi_available():  # MPI's launcher: mpi4py beside all of them
+    from mpi4py import MPI
+
+    assert MPI.COMM_WORLD.allreduce(rank) == sum(range(size))
 print(f"rank {rank}: is_mpi_available() is {dist.is_mpi_available()}", flush=True)
 dist.destroy_process_group()
