@@ -31,11 +31,22 @@ class DataShape:
     """Of one sample: (channels, height, width) of an image, (context,) of a text."""
 
     num_classes: int = 10
-    """Of an image, or of the token that comes next."""
+    """Of an image, or of the token that comes next; 0 of quantities."""
+
+    targets: tuple[int, ...] | None = None
+    """Shape of a sample's targets where these are quantities, for a loss of the user's; None:
+    classes."""
+
+    has_fractions: bool = False
+    """Whether quantities are of the run's dtype; else int64."""
 
     @property
     def is_text(self) -> bool:
-        return len(self.inputs) == 1
+        return len(self.inputs) == 1 and self.targets is None
+
+    @property
+    def is_image(self) -> bool:
+        return len(self.inputs) == 3 and self.targets is None
 
     @property
     def targets_per_sample(self) -> int:
@@ -119,6 +130,14 @@ def check_data(name: str, shape: DataShape) -> None:
     """Raise UserError when the model cannot read this kind of data; not known of the user's own."""
     if is_own_model(name):
         return
+    if not (shape.is_text or shape.is_image):
+        inputs = " × ".join(map(str, shape.inputs))
+        learned = "classes" if shape.targets is None else "quantities"
+        raise UserError(
+            f"--model {name} learns classes of images and texts, and this data has inputs of "
+            f"{inputs} and {learned}: give a model of your own, --model file.py:function"
+            + ("" if shape.targets is None else ", and its loss, --loss file.py:function")
+        )
     if (name == "gpt") != shape.is_text:
         fitting = [n for n in get_args(ModelName) if (n == "gpt") == shape.is_text]
         kind = "text" if shape.is_text else "images"

@@ -39,13 +39,18 @@ def build_own_model(
 
 def known_arguments(shape: DataShape) -> dict[str, object]:
     """Return what a function may ask for by name: of images channels and image_size (height,
-    width), of text context and vocabulary; of both shape, inputs and num_classes."""
+    width), of text context and vocabulary; of both inputs and num_classes; of quantities inputs and
+    targets, the shapes of a sample's."""
     known: dict[str, object] = {
         "shape": shape, "inputs": shape.inputs, "num_classes": shape.num_classes
     }  # fmt: skip
+    if shape.targets is not None:
+        return {"shape": shape, "inputs": shape.inputs, "targets": shape.targets}
     if shape.is_text:
         return known | {"context": shape.inputs[0], "vocabulary": shape.num_classes}
-    return known | {"channels": shape.inputs[0], "image_size": shape.inputs[1:]}
+    if shape.is_image:
+        known |= {"channels": shape.inputs[0], "image_size": shape.inputs[1:]}
+    return known
 
 
 def _arguments(
@@ -114,6 +119,15 @@ def example_inputs(shape: DataShape, dtype: torch.dtype) -> Tensor:
     return torch.randn(sizes, generator=generator, dtype=torch.float64).to(dtype)
 
 
+def example_targets(shape: DataShape, dtype: torch.dtype) -> Tensor:
+    """Return targets of such inputs: the first class, or quantities of zero."""
+    if shape.targets is None:
+        return torch.zeros(EXAMPLES, *(shape.inputs if shape.is_text else ()), dtype=torch.int64)
+    return torch.zeros(
+        EXAMPLES, *shape.targets, dtype=dtype if shape.has_fractions else torch.int64
+    )
+
+
 def run_once(model: nn.Module, inputs: Tensor) -> Any:
     """Return the outputs for `inputs` in evaluation mode, without gradients; random generators stay
     as they are."""
@@ -139,7 +153,7 @@ def tensors_in(outputs: Any) -> Iterator[Tensor]:
 
 def fits_classes(outputs: Any, shape: DataShape) -> bool:
     """Return whether outputs are logits of the data's classes, one row a target."""
-    if not isinstance(outputs, Tensor) or not outputs.dim():
+    if not isinstance(outputs, Tensor) or not outputs.dim() or shape.targets is not None:
         return False
     targets = (len(outputs), *(shape.inputs if shape.is_text else ()))
     return tuple(outputs.shape[:-1]) == targets and outputs.shape[-1] >= shape.num_classes

@@ -107,7 +107,8 @@ def preparation(config: TrainConfig, described: PackDescription, group: RunGroup
     field, means, deviations = pack.fields[INPUTS], None, None
     if not described.shape.is_text:
         means, deviations = field.mean, field.deviation
-        if means is None and np.dtype(field.dtype) == np.uint8:
+        is_image = len(described.shape.inputs) == 3
+        if means is None and np.dtype(field.dtype) == np.uint8 and is_image:
             measured = measure(pack, described) if group.rank == 0 else ""
             means, deviations = (
                 [float(word) for word in part.split()] for part in group.share(measured).split("/")

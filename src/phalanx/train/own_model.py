@@ -10,7 +10,13 @@ from torch import nn
 from phalanx.errors import UserError
 from phalanx.models.build import build_model
 from phalanx.models.options import DataShape, OwnModel, is_own_model
-from phalanx.models.own_model import EXAMPLES, example_inputs, fits_classes, run_once
+from phalanx.models.own_model import (
+    EXAMPLES,
+    example_inputs,
+    example_targets,
+    fits_classes,
+    run_once,
+)
 from phalanx.models.user_function import FunctionName, load, load_any, users_code
 from phalanx.parallel.loss import CrossEntropy, LossFunction, MeanLoss
 from phalanx.parallel.pipeline.chain import Chain, layers_of
@@ -115,7 +121,7 @@ def make_loss(config: TrainConfig, model: nn.Module, shape: DataShape) -> LossFu
         return CrossEntropy(config.label_smoothing)
     name = FunctionName.parse("--loss", config.loss)
     loss = MeanLoss(load(name), targets_per_sample=shape.targets_per_sample, counts_correct=fits)
-    targets = torch.zeros(inputs.shape if shape.is_text else EXAMPLES, dtype=torch.int64)
+    targets = example_targets(shape, getattr(torch, config.dtype))
     with torch.no_grad(), users_code(f"{name}, given outputs of {_sizes(outputs)}"):
         loss.evaluate(outputs, targets, EXAMPLES)
     return loss
@@ -139,6 +145,12 @@ def check_same_model(config: TrainConfig, model: nn.Module, group: RunGroup) -> 
 
 
 def _no_logits(config: TrainConfig, shape: DataShape, inputs: Any, outputs: Any) -> UserError:
+    if shape.targets is not None:
+        return UserError(
+            f"--model {config.model}: the targets of this data are quantities, of "
+            f"{' × '.join(map(str, shape.targets)) or 'one number'} a sample: give the loss that "
+            "learns them by --loss file.py:function"
+        )
     wanted = (*inputs.shape, shape.num_classes) if shape.is_text else (EXAMPLES, shape.num_classes)
     return UserError(
         f"--model {config.model} returned {_sizes(outputs)} for inputs of {_sizes(inputs)}: the "

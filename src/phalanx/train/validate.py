@@ -64,8 +64,11 @@ def check_full_gradients(config: TrainConfig) -> None:
 
 def check_data_use(config: TrainConfig, shape: DataShape) -> None:
     """Raise UserError for what cannot be done to this data, or not with this strategy."""
-    if config.augment and shape.is_text:
-        raise UserError("--augment shifts and mirrors images, and this data is text: leave it out")
+    if config.augment and not shape.is_image:
+        what = "text" if shape.is_text else "no images of classes"
+        raise UserError(
+            f"--augment shifts and mirrors images, and this data is {what}: leave it out"
+        )
     if config.damaged == "skip" and config.strategy == "server":
         raise UserError(
             "--damaged skip and --strategy server exclude each other: workers make steps of their "

@@ -1,7 +1,6 @@
 """Packed data as a source: the same samples for any readers, ranks and layout."""
 
 import itertools
-import re
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from phalanx.data.sources.pack_description import describe
 from phalanx.data.sources.pack_source import PackSource, ReaderOptions
 from phalanx.data.sources.source import IGNORED, LoadedBatch
 from phalanx.errors import UserError
+from phalanx.models.options import check_data
 from tests.data.packs import alter, make_pack, number_of, rows
 
 SAMPLES = 77
@@ -201,19 +201,35 @@ def test_texts_and_tables_are_known_by_their_shapes(tmp_path: Path) -> None:
     assert grey.shape.inputs == (1, 5, 4)
 
 
-WRONG = {
-    "regression": (np.zeros((3, 4)), np.zeros(3), "targets are single numbers of float64"),
-    "two targets": (np.zeros((3, 1, 4, 4)), np.zeros((3, 2), int), "targets are 2 of int64"),
-    "video": (np.zeros((3, 2, 1, 4, 4)), np.zeros(3, int), "inputs are 2 × 1 × 4 × 4 of float64"),
-    "no tokens": (np.zeros((3, 4)), np.zeros((3, 4), int), "only texts of whole numbers"),
+QUANTITIES = {
+    "regression": (np.zeros((3, 4)), np.zeros(3), (4,), ()),
+    "fields": (np.zeros((3, 1, 4, 4)), np.zeros((3, 1, 2, 2)), (1, 4, 4), (1, 2, 2)),
+    "two targets": (np.zeros((3, 1, 4, 4)), np.zeros((3, 2), int), (1, 4, 4), (2,)),
+    "no tokens": (np.zeros((3, 4)), np.zeros((3, 4), int), (4,), (4,)),
+    "video": (np.zeros((3, 2, 1, 4, 4)), np.zeros(3, int), (2, 1, 4, 4), None),
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_what_no_model_reads_is_told(tmp_path: Path, what: str) -> None:
-    inputs, targets, words = WRONG[what]
-    with pytest.raises(UserError, match=re.escape(words)):
-        describe(write(tmp_path / "pack", inputs, targets))
+@pytest.mark.parametrize("what", QUANTITIES)
+def test_what_is_no_class_of_an_image_or_text_is_for_models_of_the_users(
+    tmp_path: Path, what: str
+) -> None:
+    inputs, targets, of_inputs, of_targets = QUANTITIES[what]
+    folder = write(tmp_path / "pack", inputs, targets)
+    shape = describe(folder).shape
+    assert (shape.inputs, shape.targets) == (of_inputs, of_targets)
+    assert not shape.is_text and not shape.is_image
+    for model in ("mlp", "gpt"):
+        with pytest.raises(UserError, match=r"--model file\.py:function"):
+            check_data(model, shape)
+    source = open_pack(folder, dtype="float32")
+    *_, parts = epoch(source, ranks=3, batch=2)  # one sample for three ranks
+    expected = torch.float32 if targets.dtype.kind == "f" else torch.int64
+    assert sorted(part.num_samples for part in parts) == [0, 0, 1]
+    for part in parts:
+        assert part.targets.dtype == expected
+        assert part.targets.shape == (1, *targets.shape[1:])
+    source.close()
 
 
 def test_a_folder_that_is_no_pack_is_told(tmp_path: Path) -> None:

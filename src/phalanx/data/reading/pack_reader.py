@@ -52,6 +52,7 @@ class Preparation(NamedTuple):
     packed_dims: int
     """Number of dims of a packed sample."""
     num_classes: int
+    """0 of quantities."""
     augment_seed: int | None
     """None: training images are not augmented."""
 
@@ -93,7 +94,9 @@ class SplitReader:
             samples, inputs, targets = samples[intact], inputs[intact], targets[intact]
         self._check_targets(samples, targets)
         inputs = self._prepare(inputs, samples, request)
-        return ReadResult(inputs, targets.astype(np.int64, copy=False), damaged)
+        is_float = targets.dtype.kind == "f"
+        dtype = self._preparation.dtype if is_float else "int64"
+        return ReadResult(inputs, targets.astype(dtype, copy=False), damaged)
 
     def _cached_rows(self, samples: NDArray[np.int64]) -> Rows:
         slots = self._cache.find(samples)
@@ -133,7 +136,7 @@ class SplitReader:
 
     def _check_targets(self, samples: NDArray[np.int64], targets: NDArray[Any]) -> None:
         classes = self._preparation.num_classes
-        if targets.size and not 0 <= targets.min() <= targets.max() < classes:
+        if classes and targets.size and not 0 <= targets.min() <= targets.max() < classes:
             flat = targets.reshape(len(targets), -1)
             row = int(np.argmax(((flat < 0) | (flat >= classes)).any(axis=1)))
             wrong = flat[row][(flat[row] < 0) | (flat[row] >= classes)][0]

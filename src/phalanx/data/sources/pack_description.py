@@ -79,29 +79,21 @@ def describe(folder: Path) -> PackDescription:
 def _shape(index: PackIndex, folder: Path) -> DataShape:
     inputs, targets = (_field(index, folder, name) for name in (INPUTS, TARGETS))
     assert inputs.shape is not None and targets.shape is not None, "checked by _field"
-    is_integer = np.dtype(targets.dtype).kind in "iub"
-    sizes = tuple(inputs.shape)
-    if not is_integer or targets.shape not in ([], inputs.shape[:1]):
+    sizes, kind = tuple(inputs.shape), np.dtype(targets.dtype).kind
+    is_text = np.dtype(inputs.dtype).kind in "iu" and len(sizes) == 1
+    is_class = kind in "iub" and (not targets.shape or (is_text and targets.shape == inputs.shape))
+    if kind not in "iubf":
         raise UserError(
-            f"--data {folder}: targets are {_format(targets)}: a model here learns classes, one "
-            "whole number for each sample, or for each token of a text"
+            f"--data {folder}: targets are {_format(targets)}: a loss learns from numbers"
         )
-    if targets.shape:
-        if np.dtype(inputs.dtype).kind not in "iu" or len(sizes) != 1:
-            raise UserError(
-                f"--data {folder}: inputs are {_format(inputs)}, with a target for each of "
-                f"{targets.shape[0]}: only texts of whole numbers have that"
-            )
-        return DataShape(inputs=sizes, num_classes=_num_classes(index, folder))
-    if len(sizes) > 3:
-        raise UserError(
-            f"--data {folder}: inputs are {_format(inputs)}: models here read images of "
-            "(channels, height, width) or rows of numbers"
+    if not is_class:
+        return DataShape(
+            inputs=sizes, num_classes=0, targets=tuple(targets.shape), has_fractions=kind == "f"
         )
-    # Rows of numbers are images of one line, which the mlp reads directly.
-    return DataShape(
-        inputs=(1,) * (3 - len(sizes)) + sizes, num_classes=_num_classes(index, folder)
-    )
+    if not targets.shape and len(sizes) < 3:
+        # Rows of numbers are images of one line, which the mlp reads directly.
+        sizes = (1,) * (3 - len(sizes)) + sizes
+    return DataShape(inputs=sizes, num_classes=_num_classes(index, folder))
 
 
 def _num_classes(index: PackIndex, folder: Path) -> int:

@@ -187,8 +187,8 @@ class PackSource:
         else:
             dtype = getattr(torch, self._preparation.dtype)
             inputs = torch.zeros(1, *self.shape.inputs, dtype=dtype)
-            per_sample = (self.shape.targets_per_sample,) if self.shape.is_text else ()
-            targets = torch.full((1, *per_sample), IGNORED)
+            like = result.targets
+            targets = torch.from_numpy(np.full((1, *like.shape[1:]), IGNORED, like.dtype))
         return LoadedBatch(inputs, targets, num_samples, global_size, len(result.damaged))
 
 
