@@ -1,5 +1,6 @@
 """Model and loss of the user's are tried before the first step, and known by their tensors."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,21 @@ def test_random_numbers_of_a_step_depend_on_the_seed_alone(tmp_path: Path) -> No
         assert isinstance(finished, FinishedEvent)
         found.append(finished.parameters_sha256)
     assert found[0] == found[1]
+
+
+def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "own_model.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    Path("my_module.py").write_text(page.split("```python\n")[1].split("```")[0])
+    commands = re.findall(r"^    phalanx train (--model my_module.*)$", page, flags=re.M)
+    assert len(commands) == 4
+    for command in commands:
+        words = command.split()
+        options = {
+            word.strip("-").replace("-", "_"): value
+            for word, value in zip(words[::2], words[1::2], strict=True)
+        }
+        options.pop("data", None)
+        chosen = TrainConfig.from_options(**{**options, "ranks": int(options.get("ranks", 1))})
+        validate(chosen, MNIST_SHAPE, examine(chosen, MNIST_SHAPE))
+    assert examine(chosen, MNIST_SHAPE).tensors["1.weight"] == (64, 784)
