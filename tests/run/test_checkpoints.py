@@ -67,14 +67,51 @@ def test_other_numbers_of_ranks_go_on(
     ranks.mpi(first, program, str(tmp_path), json.dumps(runs))
     options: dict[str, Any] = {case: {"resume": str(tmp_path / case / WITHIN)} for case in CASES}
     again = {f"{case} again": (case, options[case]) for case in CASES}
-    again["shared"] = ("averaged", {**options["averaged"], "strategy": "shared"})
+    for strategy in ("shared", "zero"):
+        again[strategy] = ("averaged", {**options["averaged"], "strategy": strategy})
+    _, sharded = saving(tmp_path / "zero", "averaged", strategy="zero")
+    again["zero saved"] = ("averaged", sharded)
     ranks.mpi(second, program, str(tmp_path), json.dumps(again))
+    options["averaged"] = {"resume": str(tmp_path / "zero" / "averaged" / WITHIN)}
     for case in CASES:
         expected = results(case)
         assert_close(results(case, **options[case]), expected, 1e-10)
-        for name in (n for n in again if again[n][0] == case):
+        for name in (n for n in again if again[n][0] == case and "saved" not in n):
             for rank in range(second):
                 assert_close(torch.load(tmp_path / f"{name}-{rank}.pt"), expected, 1e-10)
+
+
+@pytest.mark.mpi
+@pytest.mark.long
+def test_what_ranks_keep_for_themselves_goes_on(
+    ranks: Ranks, programs: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Residuals of a compressor, and the state of ranks that train alone."""
+    strategies: dict[str, dict[str, Any]] = {
+        "topk": {"strategy": "mpi", "compress": "topk"},
+        "local": {"strategy": "local", "strategy_options": {"local_steps": 2}},
+    }
+    runs: dict[str, tuple[str, dict[str, Any]]] = {}
+    for name, options in strategies.items():
+        runs[f"{name} whole"] = saving(tmp_path / "whole", "averaged", **options, steps=STEPS)
+        runs[f"{name} whole"][1]["checkpoint_dir"] = str(tmp_path / "whole" / name)
+        runs[f"{name} saved"] = saving(tmp_path / name, "averaged", **options)
+        resume = str(tmp_path / name / "averaged" / WITHIN)
+        runs[f"{name} again"] = ("averaged", {**options, "resume": resume})
+        runs[f"{name} again"][1].update(
+            checkpoint_dir=str(tmp_path / f"{name} again"), checkpoint_steps=3
+        )
+    output = ranks.mpi(2, programs("checkpoints.py"), str(tmp_path), json.dumps(runs))
+    assert "is forgotten" not in output
+    for name in strategies:
+        for rank in range(2):
+            files = [tmp_path / f"{name} {run}-{rank}.pt" for run in ("again", "whole")]
+            again, whole = map(torch.load, files)
+            if rank:  # its averages were of the parameters that it had alone; rank 0's are saved
+                again, whole = (
+                    {k: v for k, v in r.items() if "model" in k} for r in (again, whole)
+                )
+            assert_close(again, whole, 0.0)
 
 
 # -- bad input -------------------------------------------------------------------------------------

@@ -94,7 +94,6 @@ def _values_of(manifest: Manifest) -> dict[str, Value]:
         "batch_size": manifest.global_batch_size,
         "seed": manifest.seed,
         "length of data": manifest.train_samples,
-        "order of data": manifest.order,
         **manifest.recipe,
     }
 

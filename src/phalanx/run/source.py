@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.feed import Feed, IndexedFeed
+from phalanx.run.pack_samples import PackSamples
 from phalanx.run.samples import IndexedSamples, samples_of
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
 
@@ -62,6 +63,16 @@ def source_of(
         wrong = f"epochs={epochs}" if epochs != 1 else "loading="
         raise UserError(f"{wrong} is not for data from a function: these are one epoch of steps=")
     return GeneratedBatches(data)
+
+
+def identity_of(source: Source) -> dict[str, str]:
+    """Return what tells the data of a run from those of others: their kind, and of a pack the hash
+    of its index."""
+    kinds = {SampleStream: "a stream", GeneratedBatches: "a function", OwnBatches: "sharded"}
+    identity = {"kind of data": kinds.get(type(source), "samples by number")}
+    if isinstance(source, PackSamples):
+        identity["pack"] = source.fingerprint
+    return identity
 
 
 def make_feed(

@@ -34,7 +34,7 @@ from phalanx.run.optimizers import check_optimizers
 from phalanx.run.program import ProgramOptions, ProgramRun, nothing
 from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
-from phalanx.run.source import make_feed, source_of
+from phalanx.run.source import identity_of, make_feed, source_of
 from phalanx.run.strategy import StrategyName, as_arguments, choose_strategy, make_strategy
 from phalanx.torch_backend.threads import share_cores
 
@@ -151,7 +151,7 @@ def start(
         num_samples=num_samples or 0,
         batch_size=batch_size,
         seed=seed,
-        options={"micro_batches": micro_batches, "clip_norm": clip_norm},
+        options={"micro_batches": micro_batches, "clip_norm": clip_norm, **identity_of(source)},
     )
     saving = ResumeChoice.find(checkpoint_dir, checkpoint_steps, resume)
     checkpoints = ProgramCheckpoints(saving, manifest, model)

@@ -4,7 +4,7 @@ its results as `FOLDER/NAME-RANK.pt`."""
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, Optimizer
 from torch.optim.lr_scheduler import StepLR
+from torch.utils.data import IterableDataset
 
 import phalanx
 
@@ -71,8 +72,31 @@ def adversaries(**options: Any) -> dict[str, Any]:
     return dict(model.state_dict())
 
 
+def stream(**options: Any) -> dict[str, Any]:
+    """Samples without numbers, which are read anew up to where the run stood."""
+    rows = torch.randn(SAMPLES, 3)
+    model = nn.Linear(3, 2)
+    optimizer = SGD(model.parameters(), lr=0.1, momentum=0.9)
+    run = phalanx.start(
+        model, optimizer, Rows(rows), batch_size=BATCH, epochs=13, **{"steps": STEPS, **options}
+    )
+    for batch in run:
+        run.backward(run.model(batch.data).square().mean())
+    return dict(model.state_dict())
+
+
+class Rows(IterableDataset[Tensor]):
+    """In an order that depends on PyTorch's generator."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(self._rows[torch.randperm(len(self._rows))])
+
+
 CASES: dict[str, Callable[..., dict[str, Any]]] = {
-    "averaged": averaged, "adversaries": adversaries,
+    "averaged": averaged, "adversaries": adversaries, "stream": stream,
 }  # fmt: skip
 
 
