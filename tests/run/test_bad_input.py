@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 import phalanx
 from phalanx.parallel.optimizer import rule_of
 from phalanx.run.program import ProgramRun
+from phalanx.run.workers import check_workers
 
 INPUTS, TARGETS = torch.randn(12, 4), torch.randn(12, 2)
 SAMPLES = TensorDataset(INPUTS, TARGETS)
@@ -138,9 +139,47 @@ def no_graph(run: ProgramRun, batch: object) -> Tensor:
     return loss_of(run, batch).detach()
 
 
+def summed(run: ProgramRun, batch: object) -> Tensor:
+    inputs, targets = batch.data  # type: ignore[attr-defined]
+    return nn.functional.mse_loss(run.model(inputs), targets, reduction="sum")
+
+
+def test_a_loss_that_looks_like_a_sum_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    weights = torch.full((4, 1), 1 / 8)
+    for loss in (
+        lambda errors: errors.sum(),
+        lambda errors: errors.mean(),
+        lambda errors: (weights * errors).sum(),
+        lambda errors: errors.sum() / errors.numel(),
+        lambda errors: torch.stack([errors.mean(), errors.max()]).sum(),
+    ):
+        run = run_of(nn.Linear(4, 2))
+        for batch in run:
+            inputs, targets = batch.data
+            run.backward(loss((run.model(inputs) - targets).square()))
+    assert capsys.readouterr().err.count("the loss looks like a sum over 4 samples") == 1
+
+
+def test_a_sum_with_a_weight_of_its_own_is_fine() -> None:
+    run = run_of(nn.Linear(4, 2))
+    for batch in run:
+        run.backward(summed(run, batch), weight=1.0)
+
+
+@pytest.mark.parametrize("loading", [{"multiprocessing_context": "fork"}, {}])
+def test_workers_that_would_fork_a_rank(loading: dict[str, object]) -> None:
+    data: object = INPUTS
+    if not loading:
+        data = DataLoader(TensorDataset(INPUTS), num_workers=2)
+    with pytest.raises(phalanx.UserError, match="a fork of a rank shares its connections"):
+        check_workers(data, {"num_workers": 2, **loading}, num_ranks=2)
+    check_workers(data, {"num_workers": 2, **loading}, num_ranks=1)
+
+
 @pytest.mark.parametrize(
     ("loss", "text"),
     [
+        (summed, 'the loss is a sum over 4 samples: .* leave reduction="sum" out'),
         (no_scalar, r"takes a scalar loss, and this has shape \(2,\): take its mean"),
         (no_graph, "the loss has no graph"),
     ],

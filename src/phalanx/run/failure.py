@@ -43,10 +43,13 @@ def watch(records: ProgramRecords) -> None:
 @cache
 def _install() -> None:
     global _before
-    _before, sys.excepthook = sys.excepthook, _end
+    _before, sys.excepthook = sys.excepthook, end_program
 
 
-def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def end_program(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """End all ranks because of an error of this one, which is shown."""
     is_mendable, launched = isinstance(error, UserError), detect(os.environ)
     if is_mendable and launched and launched.rank:
         time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it

@@ -11,10 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from phalanx.comm.errors import WaitTimeoutError
 from phalanx.errors import UserError
 from phalanx.parallel.step import Batch, StepResult, backward
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.agreement import check_together
 from phalanx.run.batch import MicroBatch
+from phalanx.run.check_loss import check_loss, check_mean
 from phalanx.run.randomness import seed_micro_batch
 
 NOTHING = torch.empty(0)
@@ -40,6 +43,7 @@ class StepGradients:
             name: _trained_parameters(optimizer) for name, optimizer in optimizers.items()
         }
         self._until_backward = ExitStack()
+        self._is_first_step = True
         self._missing: set[str] = set()
         self._batch_weight: float | None = None
 
@@ -85,6 +89,8 @@ class StepGradients:
         """
         called_at = time.perf_counter()
         check_loss(loss)
+        if self._is_first_step and weight is None and not self._weight:
+            check_mean(loss, batch.num_samples, warns=self._strategy.rank == 0)
         names = self._names_for(optimizer)
         own = self._weight_of(batch, weight)
         factor = own
@@ -96,7 +102,13 @@ class StepGradients:
         self._missing -= names
         hidden_s, last_bucket_s, exposed_s = None, None, 0.0
         if batch.ends_step and not self._missing:
-            times = self._strategy.backward_and_reduce(loss, factor, inputs)
+            try:
+                times = self._strategy.backward_and_reduce(loss, factor, inputs)
+            except WaitTimeoutError as error:
+                raise WaitTimeoutError(
+                    f"step {batch.step}: {error}: has it left its loop, or is it slower than "
+                    "timeout_s= allows?"
+                ) from error
             exposed_s, hidden_s, last_bucket_s = times
         else:
             backward(loss, factor, inputs, keeps_graph=bool(self._missing))
@@ -120,6 +132,11 @@ class StepGradients:
         Raises: UserError when gradients are not finite, naming the step, the ranks and a parameter.
         """
         scale, result = 1.0, self._result
+        if self._is_first_step:
+            self._is_first_step = False
+            check_together(
+                self._strategy.group, bool(self._has_own_weights), "give run.backward a weight="
+            )
         total, sums_gradients = self._weight, self._strategy.sums_gradients
         if self._has_own_weights and sums_gradients:
             total = self._strategy.group.sum([total])[0]
@@ -176,22 +193,6 @@ class StepGradients:
 def describe(batch: MicroBatch, global_weight: int) -> Batch:
     """Return what strategies know of a micro-batch whose samples they do not see."""
     return Batch(NOTHING, NOTHING, batch.num_samples, global_weight, batch.step)
-
-
-def check_loss(loss: object) -> None:
-    """Raises: UserError for what has no gradient."""
-    if not isinstance(loss, Tensor):
-        raise UserError(f"run.backward takes the loss as a tensor, not a {type(loss).__name__}")
-    if loss.numel() != 1:
-        raise UserError(
-            f"run.backward takes a scalar loss, and this has shape {tuple(loss.shape)}: "
-            "take its mean over the micro-batch"
-        )
-    if not loss.requires_grad:
-        raise UserError(
-            "the loss has no graph: it does not depend on a parameter that requires a gradient, or "
-            "was computed under no_grad"
-        )
 
 
 def _trained_parameters(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -16,6 +16,7 @@ from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
 from phalanx.run.checkpointing import ProgramCheckpoints
+from phalanx.run.departure import Departure
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
 from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
@@ -69,6 +70,7 @@ class ProgramRun:
         self._records, self._options, self._checkpoints = records, options, checkpoints
         self._optimizers, self._rule = optimizers, rule_of(next(iter(optimizers.values())))
         self._is_begun = self._is_closed = False
+        self._departure = Departure(strategy.group)
 
     @property
     def model(self) -> nn.Module:
@@ -124,7 +126,14 @@ class ProgramRun:
         if self._is_begun:
             raise UserError("a run is iterated once: start another for more epochs")
         self._is_begun = True
-        yield from self._loop.epochs()
+        try:
+            yield from self._loop.epochs()
+        except GeneratorExit:
+            self._departure.note(self._loop.position.step)
+            raise
+        except BaseException:
+            self._departure.close()  # the error says why
+            raise
         self.close()
 
     def backward(
@@ -147,15 +156,20 @@ class ProgramRun:
         batch = loop.current
         if batch is None:
             raise UserError("run.backward is called once for each micro-batch of the run's loop")
-        self._gradients.add(batch, loss, weight, optimizer)
-        if batch.ends_step and self._gradients.is_computed:
+        try:
+            self._gradients.add(batch, loss, weight, optimizer)
+            if not (batch.ends_step and self._gradients.is_computed):
+                return
             self._follow_optimizer()
             result = self._gradients.apply(batch)
-            for scheduler in self._options.schedulers:
-                scheduler.step()
-            loop.end_step(result, self._gradients.num_samples)
-            self._records.show(loop.position)
-            self._checkpoints.check(loop.position.step)
+        except BaseException:
+            self._departure.close()  # the error says why
+            raise
+        for scheduler in self._options.schedulers:
+            scheduler.step()
+        loop.end_step(result, self._gradients.num_samples)
+        self._records.show(loop.position)
+        self._checkpoints.check(loop.position.step)
 
     def _follow_optimizer(self) -> None:
         """Take the learning rate of the program's optimizer where the strategy has one of its own.
@@ -190,6 +204,7 @@ class ProgramRun:
         batch_size: of a rank, at most; None: that of the run.
         reduction: mean: results count by the samples of their batch; sum: they are added up.
         """
+        self._departure.agree()
         return evaluate(
             self._strategy,
             function,
@@ -200,6 +215,7 @@ class ProgramRun:
 
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:
         """Return the sum, or the mean, of every rank's `value`. Collective."""
+        self._departure.agree()
         total = self._group.sum([float(value)])[0]
         return total / self.size if mean else total
 
@@ -220,12 +236,15 @@ class ProgramRun:
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
+        self._departure.agree()
         self._group.barrier()
 
     def close(self) -> None:
         """End the run: the ranks part. The model stays usable. Collective."""
         if not self._is_closed:
             self._is_closed = True
+            self._departure.agree()
+            self._departure.close()
             self._checkpoints.close()
             self._records.finish(self._strategy)
             self._strategy.close()

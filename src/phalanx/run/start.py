@@ -24,6 +24,7 @@ from phalanx.parallel.option_groups import default_options
 from phalanx.parallel.replica_options import Compression, MpiOptions, Overlap
 from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
+from phalanx.run.agreement import check_alike
 from phalanx.run.autocast import Autocast
 from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
@@ -36,6 +37,7 @@ from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
 from phalanx.run.source import identity_of, make_feed, source_of
 from phalanx.run.strategy import StrategyName, as_arguments, choose_strategy, make_strategy
+from phalanx.run.workers import check_workers
 from phalanx.torch_backend.threads import share_cores
 
 
@@ -136,6 +138,7 @@ def start(
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_model(model)
     check_optimizers(model, optimizers)
+    check_workers(data, loading, num_ranks=num_ranks)
     source = source_of(data, loading, sharded=sharded, epochs=epochs, steps=steps)
     num_samples = len(source) if isinstance(source, Sized) else None
     if num_samples == 0:
@@ -174,7 +177,15 @@ def start(
     ranks = JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm)
     with as_arguments():
         chosen = make_strategy(choice, ranks, seed=seed, step=step_options)
-        _prepare(chosen, model, optimizers, choice.name)
+        arguments = {
+            "batch_size": batch_size,
+            "micro_batches": micro_batches,
+            "epochs": epochs,
+            "steps": steps,
+            "seed": seed,
+            "the number of samples": None if sharded else num_samples,
+        }
+        _prepare(chosen, model, optimizers, choice.name, arguments)
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
     loop_options = checkpoints.begin(state, epochs=epochs, steps=steps)
     setting = describe_setting(
@@ -242,9 +253,21 @@ def _unlike_defaults(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _prepare(
-    strategy: Strategy, model: nn.Module, optimizers: Mapping[str, Optimizer], name: str
+    strategy: Strategy,
+    model: nn.Module,
+    optimizers: Mapping[str, Optimizer],
+    name: str,
+    arguments: Mapping[str, float | None],
 ) -> None:
-    """Give every rank rank 0's parameters, and the strategy model and optimizers. Collective."""
+    """Give every rank rank 0's parameters, and the strategy model and optimizers. Collective.
+
+    arguments: that are the same on every rank.
+    """
+    try:
+        check_alike(strategy.group, model, arguments)
+    except UserError:
+        strategy.close()
+        raise
     own = list(optimizers.values())
     if strategy.makes_optimizer and own[0].state:
         raise UserError(
