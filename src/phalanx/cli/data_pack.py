@@ -57,22 +57,25 @@ def pack_data(
 
         phalanx data pack iris.csv iris.pack --target species
 
+        phalanx data pack my_data.py:samples my.pack
+
         phalanx data pack digits digits.pack && phalanx train --data digits.pack
 
     Parameters
     ----------
     source
-        A folder with a folder of images for each class, or of IDX, tar or Parquet files; a CSV,
-        Parquet, HDF5 or tar file; FILE.py:NAME, a function that yields samples; or digits, mnist,
-        fashion, cifar10, text.
+        A folder with a folder of images for each class, or of IDX files; CSV, JSON lines, Parquet,
+        HDF5, NetCDF, Zarr, TFRecord, LMDB or tar, of most of them also a folder of files;
+        FILE.py:NAME, a function that yields samples; or digits, mnist, fashion, cifar10, text.
     folder
         What is made: a folder with a folder for each split.
     kind
         What the source is. Default: by looking at its files.
     inputs
-        Columns, data sets or members that are inputs. Repeatable. Default: all but the target.
+        Columns, data sets, variables, features or members that are inputs. Repeatable. Default: all
+        but the target.
     target
-        The column, data set or member that is the target.
+        The column, data set, variable, feature or member that is the target.
     decode
         Pack images as arrays instead of their PNG or JPEG files.
     size

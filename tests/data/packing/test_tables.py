@@ -101,6 +101,25 @@ def test_parquet_lists_and_images(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array(inputs), images.transpose(0, 3, 1, 2))
 
 
+def test_several_inputs_of_parquet(tmp_path: Path) -> None:
+    places, charges = RANDOM.random((5, 6)), np.arange(5)
+    table = pyarrow.table({"places": list(places), "charge": charges, "energy": charges / 8})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=2)
+    options = OriginOptions(inputs=("places", "charge"), target="energy")
+    origin = find_origin(str(tmp_path / "t.parquet"), options)
+    rows = origin.read(np.arange(5))
+    origin.close()
+    assert isinstance(rows, dict)
+    assert origin.text == f"{tmp_path / 't.parquet'}, places and charge and energy"
+    np.testing.assert_array_equal(rows["places"], places.astype(np.float32))
+    np.testing.assert_array_equal(rows["charge"], charges)
+    assert (rows["targets"] == charges / 8).all()
+    table = pyarrow.table({"x": [[1], [2, 3]], "y": [1, 2]})
+    parquet.write_table(table, tmp_path / "u.parquet")
+    with pytest.raises(UserError, match="column 'x': lists of 1 to 2 values"):
+        everything(find_origin(str(tmp_path / "u.parquet"), OriginOptions(inputs=("x", "y"))))
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

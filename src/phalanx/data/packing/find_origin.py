@@ -15,8 +15,9 @@ from phalanx.data.packing.json_lines import JsonLines
 from phalanx.data.packing.lmdb_file import LmdbFile
 from phalanx.data.packing.netcdf_files import NetcdfFiles
 from phalanx.data.packing.origin import Kind, Origin, OriginOptions, SkippedItems, reported
-from phalanx.data.packing.parquet_files import ParquetFiles
+from phalanx.data.packing.parquet_rows import read_parquet
 from phalanx.data.packing.tar_files import TarFiles
+from phalanx.data.packing.tar_records import TarRecords
 from phalanx.data.packing.tfrecord_files import TfRecords
 from phalanx.data.packing.zarr_store import ZarrStore
 from phalanx.errors import UserError
@@ -43,8 +44,8 @@ _FOLDERS: dict[str, Kind] = {
 """Files by which a folder that is one thing is known."""
 
 _OF_FILES: dict[Kind, Callable[[Sequence[Path], OriginOptions], Origin]] = {
-    "tar": TarFiles,
-    "parquet": ParquetFiles,
+    "tar": lambda paths, given: (TarRecords if len(given.inputs) > 1 else TarFiles)(paths, given),
+    "parquet": read_parquet,
     "tfrecord": TfRecords,
     "netcdf": NetcdfFiles,
     "jsonl": JsonLines,

@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from phalanx.data.packing.json_lines import parse_object, part_of_json
+from phalanx.data.packing.npy_content import parse_npy
 from phalanx.data.packing.origin import OriginOptions, SkippedItems, fingerprint_of, reported
 from phalanx.data.packing.record_origin import INPUTS, Part, RecordOrigin
-from phalanx.data.packing.tar_files import parse_npy
 from phalanx.data.packing.tfrecord_files import IMAGES, image_or_text
 from phalanx.errors import UserError
 

@@ -60,7 +60,7 @@ class Origin(ABC):
 @dataclass(frozen=True, kw_only=True)
 class OriginOptions:
     """Options for reading an origin. Parts are columns of a table, data sets of an HDF5 file,
-    endings of a tar's members."""
+    features of a record, endings of a tar's members."""
 
     kind: Kind | None = None
     """None: by looking at the files."""

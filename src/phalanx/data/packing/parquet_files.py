@@ -37,7 +37,7 @@ class ParquetFiles(ChunkedOrigin):
         Raises: UserError when a file is damaged, or columns are missing or not of such kinds.
         """
         super().__init__()
-        self._files = [_opened(path) for path in paths]
+        self._files = [opened_parquet(path) for path in paths]
         self._paths = list(paths)
         names = self._files[0].schema_arrow.names
         self._columns, target = chosen_columns(paths[0], names, options)
@@ -113,7 +113,7 @@ class ParquetFiles(ChunkedOrigin):
         for chunk in range(len(self._groups)):
             column = self._read(chunk, [target]).column(0)
             where = f"{self._where(chunk)}, column {target!r}"
-            parts.append(_as_array(column, where))
+            parts.append(as_array(column, where))
             if parts[-1].dtype.kind not in "biufU":
                 raise UserError(f"{where} holds {column.type}, neither numbers nor text")
             if (parts[0].dtype.kind == "U") != (parts[-1].dtype.kind == "U"):
@@ -127,7 +127,7 @@ class ParquetFiles(ChunkedOrigin):
 
     def _image_form(self, options: OriginOptions) -> ImageForm | None:
         schema = self._files[0].schema_arrow
-        if len(self._columns) != 1 or not _holds_bytes(schema.field(self._columns[0]).type):
+        if len(self._columns) != 1 or not holds_bytes(schema.field(self._columns[0]).type):
             return None
         return choose_form(self._peeks(), options)
 
@@ -147,7 +147,7 @@ class ParquetFiles(ChunkedOrigin):
     def _array(self, chunk: int, table: Any) -> NDArray[Any]:
         """(n, …): one column of lists as it is, several of numbers side by side."""
         parts = [
-            _as_array(table.column(name), f"{self._where(chunk)}, column {name!r}")
+            as_array(table.column(name), f"{self._where(chunk)}, column {name!r}")
             for name in self._columns
         ]
         for name, part in zip(self._columns, parts, strict=True):
@@ -160,7 +160,8 @@ class ParquetFiles(ChunkedOrigin):
         return parts[0] if parts[0].ndim > 1 else np.stack(parts, axis=1)
 
 
-def _opened(path: Path) -> Any:
+def opened_parquet(path: Path) -> Any:
+    """Open a file. Raises: UserError when it cannot be read."""
     import pyarrow  # optional dependency
     from pyarrow import parquet
 
@@ -170,7 +171,8 @@ def _opened(path: Path) -> Any:
         raise UserError(f"{path} cannot be read as Parquet: {error}") from error
 
 
-def _holds_bytes(kind: Any) -> bool:
+def holds_bytes(kind: Any) -> bool:
+    """Return whether a column of this type may hold images."""
     from pyarrow import types
 
     if types.is_struct(kind):
@@ -185,7 +187,7 @@ def _image_bytes(column: Any) -> list[bytes]:
     return [v["bytes"] for v in values] if types.is_struct(column.type) else values
 
 
-def _as_array(column: Any, where: str) -> NDArray[Any]:
+def as_array(column: Any, where: str) -> NDArray[Any]:
     """(n,) of numbers or text; (n, length) of lists.
 
     Raises: UserError when lists differ in length or hold lists.

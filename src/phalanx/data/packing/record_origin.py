@@ -48,6 +48,10 @@ class RecordOrigin(Origin):
     def where(self, number: int) -> str:
         """Return the location of a sample, for error messages."""
 
+    def field_name(self, part: str) -> str:
+        """Return the field of a part that has one of its own."""
+        return part.replace("/", "_")
+
     def packed_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         """Return the dtype in which numbers of `dtype` are packed."""
         return dtype
@@ -84,10 +88,10 @@ class RecordOrigin(Origin):
         record = self.record(0)
         inputs = chosen_inputs([*record], options, self.text)
         if not inputs and options.target is None:
-            return {name: (name,) for name in record}
+            return {self.field_name(name): (name,) for name in record}
         where = self.where(0)
         parts = [self.part(record[name], f"{where}, {name!r}") for name in inputs]
-        fields: dict[str, tuple[str, ...]] = {name: (name,) for name in inputs}
+        fields: dict[str, tuple[str, ...]] = {self.field_name(name): (name,) for name in inputs}
         if len(inputs) == 1 or all(self._is_number(part) for part in parts):
             fields = {INPUTS: tuple(inputs)}
         return fields if options.target is None else {**fields, TARGETS: (options.target,)}

@@ -26,6 +26,8 @@ from phalanx.launch.cores import check_fits
 INPUTS, TARGETS = "inputs", "targets"
 
 CHUNK_BYTES = 64 * 2**20
+MAX_CHUNKS = 8
+"""Of `CHUNK_BYTES`, that rows which the file stores together may take at once."""
 BYTES_OF_A_SAMPLE = 40
 """Bytes of memory per sample while packing: its target, and its position in the order."""
 
@@ -66,9 +68,9 @@ class RowsOrigin(Origin):
         ends = np.cumsum(counts).tolist()
         self._starts = [end - count for end, count in zip(ends, counts, strict=True)]
         names = " and ".join(array.name for array in first.values())
-        place = files[0].path if len(files) == 1 else files[0].path.parent
-        self.text = f"{place}, {names}"
-        self.fingerprint = fingerprint_of(file.path for file in files)
+        paths = [*dict.fromkeys(file.path for file in files)]
+        self.text = f"{paths[0] if len(paths) == 1 else paths[0].parent}, {names}"
+        self.fingerprint = fingerprint_of(paths)
         self._targets, self.classes = self._labels(options)
         self._blocks = [
             (number, rows) for number, file in enumerate(files) for rows in _blocks(file)
@@ -237,10 +239,13 @@ def _row_bytes(array: RowArray) -> int:
 def _blocks(file: RowFile) -> list[range]:
     """Return rows to read together: some 64 MB, and whole chunks of the file where that can be."""
     arrays = [a for name, a in file.arrays.items() if name != TARGETS or not _is_label(a)]
-    step = max(1, CHUNK_BYTES // max(1, sum(map(_row_bytes, arrays))))
+    row_bytes = max(1, sum(map(_row_bytes, arrays)))
+    step = max(1, CHUNK_BYTES // row_bytes)
     together = max((array.chunk_rows for array in arrays), default=1)
     if step > together:
         step -= step % together
+    elif together * row_bytes <= MAX_CHUNKS * CHUNK_BYTES:
+        step = together  # a part of them costs as much as all
     num_rows = len_of(file)
     return [range(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
 

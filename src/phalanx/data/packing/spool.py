@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from phalanx.data.packing.npy_content import parse_npy
 from phalanx.data.packing.record_origin import Part
-from phalanx.data.packing.tar_files import parse_npy
 from phalanx.errors import UserError
 
 

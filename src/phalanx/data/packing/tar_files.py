@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tokenize import TokenError
 from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from phalanx.data.packed.index import Field
@@ -23,7 +18,8 @@ from phalanx.data.packing.origin import (
     fingerprint_of,
     targets_field,
 )
-from phalanx.data.packing.tar_members import Member, read_samples
+from phalanx.data.packing.tar_archives import TarArchives
+from phalanx.data.packing.tar_members import Member
 from phalanx.data.packing.targets import TargetLocations, labelled, parse_targets
 from phalanx.errors import UserError
 
@@ -44,24 +40,21 @@ class TarFiles(ChunkedOrigin):
         Raises: UserError for a damaged archive, an unsafe member, or a sample without its parts.
         """
         super().__init__()
-        self._paths = list(paths)
-        self._files = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
-        samples = [sample for i, path in enumerate(paths) for sample in read_samples(i, path)]
-        if not samples:
-            raise UserError(f"{paths[0]} holds no samples")
+        self._paths, self._archives = list(paths), TarArchives(paths)
+        samples = self._archives.samples()
         inputs, target = self._endings(samples[0], options)
         for sample in samples:
             for ending in (inputs, target):
                 if ending not in sample:
                     member = next(iter(sample.values()))
                     raise UserError(
-                        f"{self._where(member)}: its sample has no member .{ending}, only "
+                        f"{self._archives.where(member)}: its sample has no member .{ending}, only "
                         f"{', '.join(sorted(sample))}"
                     )
         self._members = [sample[inputs] for sample in samples]
         self.skipped = _unused(samples, (inputs, target))
         members = [sample[target] for sample in samples]
-        locations = TargetLocations(str(paths[0]), lambda i: self._where(members[i]))
+        locations = TargetLocations(str(paths[0]), lambda i: self._archives.where(members[i]))
         values = self._target_values(members, locations)
         self.targets, self.classes = labelled(values, locations, options.classes)
         self._form, field = self._input_form(inputs, options)
@@ -75,60 +68,48 @@ class TarFiles(ChunkedOrigin):
         return self._members
 
     def close(self) -> None:
-        for file in self._files:
-            os.close(file)
-        self._files = []
+        self._archives.close()
 
     def pack_item(self, item: Member, number: int) -> NDArray[Any] | bytes:  # noqa: ARG002
         if self._form is not None:
-            return self._form.packed(self._content(item), self._where(item))
-        return self._array(item)
-
-    def _content(self, member: Member) -> bytes:
-        content = os.pread(self._files[member.file], member.size, member.offset)
-        if len(content) < member.size:
-            raise UserError(f"{self._where(member)} is cut off: the archive is truncated")
-        return content
-
-    def _array(self, member: Member) -> NDArray[Any]:
-        try:
-            array = parse_npy(self._content(member))
-        except ValueError as error:
-            raise UserError(f"{self._where(member)} is no array: {error}") from error
-        if array.dtype.kind not in "biuf":
-            raise UserError(f"{self._where(member)} is no array of numbers, but of {array.dtype}")
-        native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return np.ascontiguousarray(native).reshape(array.shape)
+            return self._form.packed(self._archives.content(item), self._archives.where(item))
+        return self._archives.array(item)
 
     def _target_values(self, members: Sequence[Member], locations: TargetLocations) -> NDArray[Any]:
         if not members[0].name.lower().endswith(".npy"):
             return parse_targets([self._text(member) for member in members], locations)
-        first = self._array(members[0])
+        first = self._archives.array(members[0])
         arrays = []
         for member in members:
-            array = self._array(member)
+            array = self._archives.array(member)
             if (array.dtype, array.shape) != (first.dtype, first.shape):
                 raise UserError(
-                    f"{self._where(member)} is {array.dtype} of {array.shape}, the first target "
-                    f"{first.dtype} of {first.shape}"
+                    f"{self._archives.where(member)} is {array.dtype} of {array.shape}, the first "
+                    f"target {first.dtype} of {first.shape}"
                 )
             arrays.append(array)
         return np.stack(arrays)
 
     def _text(self, member: Member) -> str:
         if member.size > MAX_TARGET_BYTES:
-            raise UserError(f"{self._where(member)} is no target: it has {member.size:,} bytes")
+            raise UserError(
+                f"{self._archives.where(member)} is no target: it has {member.size:,} bytes"
+            )
         try:
-            return self._content(member).decode()
+            return self._archives.content(member).decode()
         except UnicodeDecodeError:
-            raise UserError(f"{self._where(member)} is neither text nor an array") from None
+            raise UserError(
+                f"{self._archives.where(member)} is neither text nor an array"
+            ) from None
 
     def _input_form(self, ending: str, options: OriginOptions) -> tuple[ImageForm | None, Field]:
         if not ending.endswith("npy"):
-            peeks = (peek(self._content(m), self._where(m)) for m in self._members)
+            peeks = (
+                peek(self._archives.content(m), self._archives.where(m)) for m in self._members
+            )
             form = choose_form(peeks, options)
             return form, form.field
-        arrays = (self._array(member) for member in self._members)
+        arrays = (self._archives.array(member) for member in self._members)
         kinds = {(array.dtype.newbyteorder("=").name, array.shape) for array in arrays}
         dtypes, shapes = {dtype for dtype, _ in kinds}, {shape for _, shape in kinds}
         if len(dtypes) > 1:
@@ -140,15 +121,12 @@ class TarFiles(ChunkedOrigin):
         """Return the endings of the members that are inputs and target."""
         inputs = options.inputs[0] if options.inputs else _first(_USUAL_INPUTS, sample)
         target = options.target or _first(_USUAL_TARGETS, sample)
-        if inputs is None or target is None or len(options.inputs) > 1:
+        if inputs is None or target is None:
             raise UserError(
                 f"which members of {self._paths[0]} are wanted? name one ending each with --inputs "
                 f"and --target: {', '.join(sorted(sample))}"
             )
         return inputs.lstrip(".").lower(), target.lstrip(".").lower()
-
-    def _where(self, member: Member) -> str:
-        return f"{self._paths[member.file]}: {member.name} at byte {member.offset}"
 
 
 def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> list[SkippedItems]:
@@ -164,31 +142,3 @@ def _unused(samples: Sequence[Mapping[str, Member]], used: Sequence[str]) -> lis
 
 def _first(usual: tuple[str, ...], sample: dict[str, Member]) -> str | None:
     return next((ending for ending in usual if ending in sample), None)
-
-
-_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-
-
-def parse_npy(content: bytes) -> NDArray[Any]:
-    """Return the array, read-only, in the memory of `content`. Nothing is unpickled.
-
-    Raises: ValueError, in words, when it is no array, holds objects, or its header names another
-            size than follows.
-    """
-    file = io.BytesIO(content)
-    try:
-        version = npy.read_magic(file)
-        if version not in _READERS:
-            raise ValueError(f"version {version[0]}.{version[1]} is of no plain array")
-        shape, is_fortran, dtype = _READERS[version](file)
-    except (SyntaxError, TokenError, TypeError, KeyError, EOFError, RecursionError) as error:
-        raise ValueError(f"its header cannot be read: {error}") from error
-    if dtype.hasobject:
-        raise ValueError("Object arrays are pickles, which can run any program")
-    expected, found = math.prod(shape) * dtype.itemsize, len(content) - file.tell()
-    if expected != found or dtype.itemsize == 0:
-        raise ValueError(
-            f"its header says {dtype} of {shape}, {expected:,} bytes, and {found:,} follow"
-        )
-    flat: NDArray[Any] = np.frombuffer(content, dtype, offset=file.tell())
-    return flat.reshape(shape, order="F" if is_fortran else "C")
