@@ -14,6 +14,7 @@ from functools import cache
 from types import TracebackType
 from typing import Any
 
+from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.world import abort
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect
@@ -51,11 +52,12 @@ def end_program(
 ) -> None:
     """End all ranks because of an error of this one, which is shown."""
     is_mendable, launched = isinstance(error, UserError), detect(os.environ)
-    if is_mendable and launched and launched.rank:
+    is_echo = isinstance(error, PeerFailedError)  # of an error that its rank reports itself
+    if is_echo or (is_mendable and launched and launched.rank):
         time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it
     for records in list(_OPEN):
         records.fail(error)
-    if is_mendable:
+    if is_mendable or is_echo:
         print(f"phalanx: {error}", file=sys.stderr, flush=True)
     else:
         _before(kind, error, trace)
