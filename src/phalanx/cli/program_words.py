@@ -1,7 +1,8 @@
-"""The words of `phalanx launch` that belong to the program."""
+"""Words of the command line that belong to a user's program."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 _WITH_VALUE = ("-n", "--ranks", "--threads", "--log-dir")
@@ -9,7 +10,12 @@ _WITH_VALUE = ("-n", "--ranks", "--threads", "--log-dir")
 
 def separate_program(words: Sequence[str]) -> list[str]:
     """Return the words with `--` before the program of `phalanx launch`: all behind is the
-    program's, also where launch has an option of that name. Other commands stay as they are."""
+    program's, also where launch has an option of that name. What follows the `--program` of a study
+    becomes one word. Other commands stay as they are."""
+    if list(words[:2]) == ["study", "scaling"] and "--program" in words[:-1]:
+        number = list(words).index("--program") + 1
+        program = words[number:]
+        return [*words[:number], program[0] if len(program) == 1 else shlex.join(program)]
     if not words or words[0] != "launch":
         return list(words)
     number = 1

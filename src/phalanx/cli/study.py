@@ -39,6 +39,7 @@ from phalanx.study.execute import execute, set_aside
 from phalanx.study.large_batch import LargeBatchConfig
 from phalanx.study.parallelism import ParallelismConfig
 from phalanx.study.planned import PlannedRun, own_command, study_folder
+from phalanx.study.programs import file_state, plan_program
 from phalanx.study.scaling import ScalingConfig
 from phalanx.study.scratch import plan_scratch
 from phalanx.train.data_options import DatasetName
@@ -57,12 +58,14 @@ add_command(app, "io", "phalanx.cli.study_io:io")
 def scaling(
     *,
     config: Annotated[ScalingConfig, OPTIONS] = ScalingConfig(),  # noqa: B008  # frozen
+    program: str | None = None,
+    epoch_pattern: str | None = None,
     json_: Json = False,
 ) -> None:
     """Is it worth spreading the training over ranks, with what, how far, at what accuracy?
 
-    Trains every model alone, over MPI and over Gloo, each run its own job. The same command given
-    again goes on where it stopped.
+    Trains every model alone, over MPI and over Gloo, each run its own job. With --program it does
+    so with a program of yours. The same command given again goes on where it stopped.
 
     For example:
 
@@ -71,8 +74,25 @@ def scaling(
         phalanx study scaling --models mlp cnn --ranks 1 2 4 8 --seeds 0 1 2 --full
 
         phalanx study scaling --models mlp --batch-sizes 64 128 256 512
+
+        phalanx study scaling --ranks 1 2 4 --program my_train.py --epochs 6
+
+    Parameters
+    ----------
+    program
+        A program that trains by phalanx.start with strategy="auto", and its arguments: all that
+        follows belongs to it, so options of the study stand before.
+    epoch_pattern
+        Of a program that trains otherwise: a regular expression of the line that it prints after
+        an epoch, e.g. "epoch.*loss (?P<loss>[0-9.]+)"; groups seconds, loss and samples are taken.
+        Steps are not known then.
     """
     console = new_console(json_)
+    if program is not None:
+        study_of_program(config, program, epoch_pattern, console, json_=json_)
+        return
+    if epoch_pattern is not None:
+        raise UserError("--epoch-pattern is for --program: give both")
     choice = resolve(config.dataset, config.data_root)
 
     def print_all(folder: Path, console: Console) -> None:
@@ -87,6 +107,26 @@ def scaling(
         kind="scaling",
         reasons=[choice.reason],
         data=[choice.name],
+        json_=json_,
+    )
+
+
+def study_of_program(
+    config: ScalingConfig,
+    program: str,
+    epoch_pattern: str | None,
+    console: Console,
+    *,
+    json_: bool,
+) -> None:
+    """Make the scaling study of a user's program."""
+    run_study(
+        study_folder(config, "scaling", "program", found=[program, str(epoch_pattern)]),
+        plan_program(config, program, epoch_pattern, usable_cores()),
+        console,
+        show_summary,
+        kind="scaling",
+        data=[file_state(program)],
         json_=json_,
     )
 

@@ -8,16 +8,17 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from types import MappingProxyType
+from typing import Protocol
 
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
 from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS
 from phalanx.launch import run_python
-from phalanx.launch.command import mpi_job
+from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
 from phalanx.launch.job import Job
@@ -25,6 +26,14 @@ from phalanx.launch.rank_log import RankFailure, log_file, read_failures
 
 SHOWN_LINES = 20
 """Of the log of the rank that failed first."""
+
+
+class Output(Protocol):
+    """Where the output of rank 0 goes."""
+
+    def write(self, new: bytes, /) -> object: ...
+
+    def flush(self) -> object: ...
 
 
 def program_words(words: Sequence[str]) -> list[str]:
@@ -50,21 +59,25 @@ def launch_program(
     *,
     ranks: int,
     threads: int,
-    mpi: MpiInstallation,
-    output: BinaryIO,
+    mpi: MpiInstallation | None,
+    output: Output,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Run `words` on new ranks, and copy the output of rank 0 while it grows.
 
     folder: new or empty, for a log a rank. threads: of each rank, unless the user has set them.
+    mpi: None for one process without a launcher. environment: added to ours.
     Raises: RunFailedError, which names the rank that failed first and shows the end of its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # Not from the folder at hand: a user's json.py there would be imported.
     stub = [sys.executable, "-P", "-m", "phalanx.launch.rank_log", str(folder.absolute())]
-    command = mpi_job(mpi, ranks, [*stub, *words], cores=usable_cores(), environ=os.environ)
+    command = Command(words=(*stub, *words))
+    if mpi is not None:
+        command = mpi_job(mpi, ranks, [*stub, *words], cores=usable_cores(), environ=os.environ)
     wanted = {**dict.fromkeys(THREAD_POOLS, str(threads)), "PYTHONUNBUFFERED": "1"}
     added = {name: value for name, value in wanted.items() if name not in os.environ}
-    command = replace(command, environment={**command.environment, **added})
+    command = replace(command, environment={**command.environment, **added, **environment})
     shown = 0
     with Job.start([command], folder / LAUNCHER_LOG) as job:
         while (code := job.poll()) is None:
@@ -75,7 +88,7 @@ def launch_program(
         raise RunFailedError(_why(folder, code))
 
 
-def _copy(source: Path, shown: int, output: BinaryIO) -> int:
+def _copy(source: Path, shown: int, output: Output) -> int:
     """Copy what `source` has after its first `shown` bytes; return how many it has."""
     if not source.exists():
         return shown

@@ -112,7 +112,7 @@ class Cell:
     cores: int  # usable by the process
     epoch_times_s: tuple[float, ...]  # of every seed, without warm-up
     epoch_s: float  # median of these
-    images_per_s: float
+    images_per_s: float | None
     communication_share: float | None
     step_parts_s: tuple[float, ...] | None
     loss: SeedSpread | None  # validation, after the last epoch
@@ -260,7 +260,7 @@ def _cell(workload: TrainingWorkload, layout: ParallelLayout, runs: Sequence[Run
         cores=min(r.run.environment.cores for r in runs if r.run),
         epoch_times_s=times_s,
         epoch_s=median(times_s),
-        images_per_s=samples / median(times_s),
+        images_per_s=samples / median(times_s) if samples else None,
         communication_share=fmean(shares) if shares else None,
         step_parts_s=_mean_parts(runs),
         loss=spread_over(runs, final_loss),

@@ -178,7 +178,7 @@ def _whole(timed: Sequence[int], epochs: Sequence[EpochMeasure]) -> tuple[int, .
 def _rate(counted: Sequence[EpochMeasure], epochs: Sequence[EpochMeasure]) -> float | None:
     """Samples a second of the timed epochs; of parts of epochs where there is nothing else."""
     known = counted or [epoch for epoch in epochs if epoch.epoch >= 0]
-    rates = [epoch.samples / epoch.epoch_s for epoch in known if epoch.epoch_s]
+    rates = [epoch.samples / epoch.epoch_s for epoch in known if epoch.epoch_s and epoch.samples]
     return median(rates) if rates else None
 
 

@@ -25,12 +25,10 @@ from phalanx.records.environment import process_age_s
 from phalanx.records.failures import failure_of
 from phalanx.records.files import EventWriter, rank_file, record_file, write_failure
 from phalanx.records.schema import Outcome, Run, Setting
+from phalanx.run.defaults import RUN_DIR
 from phalanx.run.loop import LoopOptions, Position
 from phalanx.run.recording import RunRecorder
 from phalanx.run.trace import dump_into
-
-RUN_DIR = "PHALANX_RUN_DIR"
-"""Folder of the records, where the program names none: `phalanx launch` and studies set it."""
 
 LIVE_INTERVAL_S = 0.5
 

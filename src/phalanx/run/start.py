@@ -29,6 +29,7 @@ from phalanx.run.autocast import Autocast
 from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
 from phalanx.run.data_loader import unwrap_loader
+from phalanx.run.defaults import seed_of, strategy_of
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
@@ -65,7 +66,7 @@ def start(
     resume: bool | Path | str | None = None,
     run_dir: Path | str | None = None,
     on_metrics: Metrics | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     loading: dict[str, Any] | None = None,
     timeout_s: float = 300.0,
 ) -> ProgramRun:
@@ -121,6 +122,7 @@ def start(
     Raises: UserError for what the program or the user can mend.
     """
     report_failures()
+    strategy, seed = strategy_of(strategy), seed_of(seed)
     if not sharded:
         data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     launched, loading = detect(os.environ), loading or {}

@@ -13,14 +13,15 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, UserError
 from phalanx.launch.cores import usable_cores
 from phalanx.records.configuration import Configuration, deciding_options, differences, shared
+from phalanx.records.divergence import loss_text
 from phalanx.records.files import (
-    read_events,
     read_record,
     read_run,
     read_study,
     write_record,
 )
-from phalanx.records.schema import JobRecord, Probe, Run, Study, SummaryEvent
+from phalanx.records.schema import JobRecord, Probe, Run, Study
+from phalanx.report.folder import read_folder
 from phalanx.study.planned import PlannedRun
 from phalanx.study.probe import probe
 
@@ -182,10 +183,14 @@ def _record_result(folder: Path, kind: type[JobRecord], probes: list[Probe]) -> 
     if kind is not Run:
         return "completed"
     write_record(folder, msgspec.structs.replace(read_run(folder), probes=probes))
-    summaries = [e for e in read_events(folder / "rank-0.jsonl") if isinstance(e, SummaryEvent)]
-    epoch_s = sorted(summary.epoch_s for summary in summaries)[len(summaries) // 2]
-    last = summaries[-1]
-    return (
-        f"epoch {epoch_s:7.2f} s  {last.images_per_s:8,.0f} samples/s"
-        f"  accuracy {last.validation_accuracy:7.2%}"
-    )
+    (measure,) = read_folder(folder).runs
+    if not measure.trained or measure.epoch_s is None:
+        return "completed"
+    last, rate = measure.trained[-1], measure.images_per_s
+    words = [f"epoch {measure.epoch_s:7.2f} s"]
+    words += [] if rate is None else [f"{rate:8,.0f} samples/s"]
+    if last.validation_accuracy is not None:
+        words.append(f"accuracy {last.validation_accuracy:7.2%}")
+    elif last.train_loss is not None:
+        words.append(f"loss {loss_text(last.train_loss)}")
+    return "  ".join(words)

@@ -41,17 +41,18 @@ def published() -> tuple[Published, ...]:
 
 def beside_published(cells: Sequence[Cell]) -> Table:
     """Return a table of the study's configurations on such images, and of published results."""
-    own = [cell for cell in cells if cell.workload.dataset in DATASETS]
+    known = [(cell, cell.images_per_s) for cell in cells if cell.workload.dataset in DATASETS]
+    own = [(cell, rate) for cell, rate in known if rate is not None]
     rows: list[tuple[str | None, ...]] = [
         (
             "this study",
             cell.workload.model,
             cell.layout.phrase,
-            fixed(MNIST_SAMPLES / cell.images_per_s),
+            fixed(MNIST_SAMPLES / rate),
             speed_up_words(cell),
             "",
         )
-        for cell in own
+        for cell, rate in own
     ]
     rows += [
         (

@@ -121,10 +121,15 @@ def scaling_cells(cells: Sequence[Cell]) -> dict[TrainingWorkload, list[Cell]]:
     }
 
 
+def rate_words(cell: Cell) -> list[str]:
+    """Return the rate in words, where the samples were counted."""
+    return [] if cell.images_per_s is None else [f"{cell.images_per_s:,.0f} samples/s"]
+
+
 def best_configuration(cells: Sequence[Cell]) -> list[Finding]:
     """Return the fastest configuration, and its speed against the sequential ones."""
     best = min(cells, key=lambda cell: cell.epoch_s)
-    rate = f"{seconds(best.epoch_s)} an epoch, {best.images_per_s:,.0f} samples/s"
+    rate = ", ".join([f"{seconds(best.epoch_s)} an epoch", *rate_words(best)])
     if len(cells) == 1:
         return [f"{best.layout.phrase} takes {rate}"]
     rivals = undecided(best, cells)

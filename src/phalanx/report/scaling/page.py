@@ -29,7 +29,7 @@ from phalanx.report.folder import StudyMeasures
 from phalanx.report.format import capitals, percent, seconds
 from phalanx.report.measures import RunMeasure
 from phalanx.report.published.beside import beside_published
-from phalanx.report.scaling.findings import findings, headline, scaling_cells
+from phalanx.report.scaling.findings import findings, headline, rate_words, scaling_cells
 from phalanx.report.study_content import outcomes, study_content
 from phalanx.report.tables import baselines, configurations, executions
 
@@ -131,7 +131,7 @@ def key_figure(workload: WorkloadData) -> KeyFigure | None:
         label=workload.label,
         value=seconds(best.epoch_s),
         meaning=f"an epoch, {best.layout.phrase}",
-        beside=", ".join([f"{best.images_per_s:,.0f} samples/s", *accuracy]),
+        beside=", ".join([*rate_words(best), *accuracy]),
     )
 
 
