@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
-import re
-import sys
-import traceback
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,13 +12,13 @@ from phalanx.data.packing.origin import OriginOptions
 from phalanx.data.packing.record_origin import INPUTS, TARGETS, Part, RecordOrigin
 from phalanx.data.packing.spool import SampleSpool
 from phalanx.errors import UserError
-
-_FUNCTION = re.compile(r"(?P<path>.+\.py):(?P<name>\w+)")
+from phalanx.models.user_function import FunctionName, load_any, users_code
 
 
 def is_function(source: str) -> bool:
     """Return whether a source is named as `FILE.py:NAME`."""
-    return _FUNCTION.fullmatch(source) is not None
+    place, _, name = source.rpartition(":")
+    return place.endswith(".py") and name.isidentifier()
 
 
 class FunctionSamples(RecordOrigin):
@@ -38,15 +34,10 @@ class FunctionSamples(RecordOrigin):
         """
         super().__init__()
         self.text = source
-        match = _FUNCTION.fullmatch(source)
-        if match is None:
-            raise UserError(
-                f"{source} names no function: write FILE.py:NAME, as in data.py:samples"
-            )
-        path, name = Path(match["path"]), match["name"]
+        name = FunctionName.parse("data pack", source)
         self._spool = SampleSpool()
         try:
-            self._take(path, made_by(path, name))
+            self._take(made_by(name))
             self.fingerprint = self._spool.digest
             self._scan(len(self._spool), options)
         except BaseException:
@@ -62,81 +53,44 @@ class FunctionSamples(RecordOrigin):
     def close(self) -> None:
         self._spool.close()
 
-    def _take(self, path: Path, samples: Iterable[Any]) -> None:
+    def _take(self, samples: Iterable[Any]) -> None:
         first: dict[str, Part] = {}
-        for number, sample in enumerate(_guarded(path, self.text, samples)):
+        for number, sample in enumerate(samples):
             parts = _parts(sample, self.where(number))
             first = first or parts
             _check_alike(parts, first, self.where(number))
             self._spool.add(parts)
 
 
-def made_by(path: Path, name: str) -> Iterable[Any]:
-    """Return what a function of a Python file returns, called without arguments, or what else has
-    the name there.
+def made_by(name: FunctionName) -> Iterator[Any]:
+    """Yield the samples of what a function returns, called without arguments, or of what else has
+    the name.
 
-    Raises: UserError when there is no such file or name, or it fails.
+    Raises: UserError naming file and line, when there is no such name, or it fails.
     """
-    source = f"{path}:{name}"
-    module = _module(path)
-    if not hasattr(module, name):
-        own = (value for value in vars(module).values() if callable(value))
-        there = [f.__name__ for f in own if getattr(f, "__module__", "") == module.__name__]
-        raise UserError(f"{path} has no {name}: it has {', '.join(there) or 'no functions'}")
-    made = getattr(module, name)
-    if callable(made):
-        try:
-            made = made()
-        except Exception as error:  # of the user's program
-            raise UserError(f"{source} {_fault(path, error)}") from error
-    is_samples = not isinstance(made, str | bytes | Mapping)
-    if is_samples and hasattr(made, "__getitem__") and hasattr(made, "__len__"):
-        return (made[number] for number in range(len(made)))  # a data set may never end by itself
-    if is_samples and isinstance(made, Iterable):
-        return made
-    raise UserError(
-        f"{source} gives {_kind_of(made)}: let it yield samples, or return a sequence of them"
-    )
+    made = load_any(name)
+    with users_code(name):
+        made = made() if callable(made) else made
+    samples: Iterator[Any] | None
+    if isinstance(made, str | bytes | Mapping):
+        samples = None
+    elif hasattr(made, "__getitem__") and hasattr(made, "__len__"):
+        samples = (made[number] for number in range(len(made)))  # a data set may have no end
+    else:
+        samples = iter(made) if isinstance(made, Iterable) else None
+    if samples is None:
+        raise UserError(
+            f"{name} gives {_kind_of(made)}: let it yield samples, or return a sequence of them"
+        )
+    for number in count():
+        with users_code(f"{name}, sample {number}"):
+            sample = next(samples, _END)
+        if sample is _END:
+            return
+        yield sample
 
 
-def _module(path: Path) -> Any:
-    if not path.is_file():
-        raise UserError(f"there is no {path}: name a Python file and a function, FILE.py:NAME")
-    name = f"_samples_of_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, "its name ends in .py"
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    sys.path.insert(
-        0, str(path.absolute().parent)
-    )  # as for a program: it may import its neighbours
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # of the user's program
-        raise UserError(f"{path} {_fault(path, error)}") from error
-    return module
-
-
-def _guarded(path: Path, source: str, samples: Iterable[Any]) -> Iterator[Any]:
-    number = 0
-    try:
-        for sample in samples:
-            yield sample
-            number += 1
-    except UserError:
-        raise
-    except Exception as error:  # of the user's program
-        raise UserError(f"{source}, sample {number}: it {_fault(path, error)}") from error
-
-
-def _fault(path: Path, error: Exception) -> str:
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename) == path.absolute()
-    ]
-    line = frames[-1].lineno if frames else getattr(error, "lineno", None)
-    at = f" in line {line}" if line else ""
-    return f"raised {type(error).__name__}{at}: {error}"
+_END = object()
 
 
 def _parts(sample: Any, where: str) -> dict[str, Part]:
