@@ -97,7 +97,7 @@ def refuse_other_files(path: Path, names: Iterable[str]) -> None:
     with path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
             return
-    with _opened(path) as content:
+    with _opened(path) as content, _reading(path):
         for name in names:
             find_data_set(path, content, name)
 

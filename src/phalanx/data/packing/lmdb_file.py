@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -102,7 +103,7 @@ def parse_value(content: bytes, where: str) -> Mapping[str, Any]:
     if first and (0x80 <= first[0] < 0x90 or first in (b"\xde", b"\xdf")):
         try:
             return msgspec.msgpack.decode(content, type=dict[str, Any])
-        except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise UserError(f"{where} is no object of MessagePack: {error}") from error
     raise UserError(f"{where} holds {content[:40]!r}: no .npz, JSON, MessagePack or image")
 
@@ -114,6 +115,12 @@ def _parse_npy(content: bytes, where: str) -> Any:
         raise UserError(f"{where} is no array: {error}") from error
 
 
+_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, RuntimeError, MemoryError),
+    *(NotImplementedError, struct.error, OverflowError),
+)
+
+
 def _parse_npz(content: bytes, where: str) -> Mapping[str, Any]:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -121,5 +128,7 @@ def _parse_npz(content: bytes, where: str) -> Mapping[str, Any]:
                 name.removesuffix(".npy"): _parse_npy(archive.read(name), f"{where}, {name}")
                 for name in archive.namelist()
             }
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+    except UserError:
+        raise
+    except _ZIP_ERRORS as error:
         raise UserError(f"{where} is no .npz: {error}") from error

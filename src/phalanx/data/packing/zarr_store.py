@@ -21,7 +21,10 @@ from phalanx.data.packing.rows_origin import (
 )
 from phalanx.errors import UserError
 
-_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError, MemoryError)
+_ERRORS = (
+    *(OSError, RuntimeError, ValueError, KeyError, TypeError, IndexError, MemoryError),
+    *(AttributeError, SystemError, ArithmeticError),
+)
 
 
 class ZarrStore(RowsOrigin):
