@@ -22,7 +22,7 @@ from phalanx.records.files import read_events
 from phalanx.records.schema import SavedEvent
 from phalanx.run.program import ProgramRun
 from tests.conftest import ONE_THREAD, Ranks, long
-from tests.run.programs.checkpoints import CASES, STEPS, results
+from tests.run.programs.checkpoints import CASES, STEPS, Rows, results
 
 WITHIN = "epoch-0006-samples-00000048"  # step 27 of 50
 
@@ -137,6 +137,7 @@ def train(run: ProgramRun, after_step: Callable[[int], None] = lambda _: None) -
     [
         ({"checkpoint_steps": 3}, "checkpoint_steps=3 needs checkpoint_dir="),
         ({"checkpoint_dir": "x", "checkpoint_steps": 0}, "checkpoint_steps=0 is no whole number"),
+        ({"checkpoint_dir": "x", "seed": -1}, "seed=-1: runs with checkpoints take one from 0"),
         ({"resume": True}, "resume=True needs checkpoint_dir="),
         ({"resume": "/nowhere"}, "resume=/nowhere: there is no such folder"),
         ({"resume": "/proc"}, r"resume=/proc: no checkpoint \(epoch"),
@@ -215,6 +216,19 @@ def test_a_command_may_be_repeated_until_it_is_done(
         "epoch-0001", "epoch-0001-samples-00000008", "epoch-0002", "epoch-0002-samples-00000004",
         "epoch-0003",
     ]  # fmt: skip
+
+
+def test_a_stream_that_ended_with_the_run_goes_on_in_its_next_epoch(tmp_path: Path) -> None:
+    """`steps` ended the run where the stream ended, too."""
+    for steps in (2, 3):
+        model = nn.Linear(3, 2)
+        optimizer = SGD(model.parameters(), lr=0.1)
+        options: dict[str, Any] = {"checkpoint_dir": tmp_path, "resume": True, "epochs": 2}
+        data = Rows(torch.ones(8, 3))
+        train(phalanx.start(model, optimizer, data, batch_size=4, steps=steps, **options))
+    assert {path.name for path in tmp_path.glob("epoch*")} == {
+        "epoch-0001", "epoch-0001-samples-00000004"
+    }  # fmt: skip
 
 
 # -- sudden ends -----------------------------------------------------------------------------------

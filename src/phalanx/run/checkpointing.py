@@ -69,8 +69,13 @@ class ProgramCheckpoints:
     def __init__(self, options: ResumeChoice, manifest: Manifest, model: nn.Module) -> None:
         """manifest: of the run at its first step.
 
-        Raises: UserError where the checkpoint to resume from is of another model or recipe.
+        Raises: UserError where the checkpoint to resume from is of another model or recipe, and
+                for a seed that no manifest holds.
         """
+        if (options.folder or options.found) and not 0 <= manifest.seed < 2**63:
+            raise UserError(
+                f"seed={manifest.seed}: runs with checkpoints take one from 0 to 2⁶³ - 1"
+            )
         if options.found is not None:
             check_program(options.found, manifest, model)
         self._options, self._manifest = options, manifest

@@ -152,7 +152,7 @@ class TrainingLoop:
             is_in_step = not batch.ends_step
             if self.position.step == due and not is_in_step and not batch.ends_epoch:
                 self._save_within()
-                due = self._next_save(self.position)
+                due = self.position.step + (self.options.checkpoint_steps or 0)
             asked_at = clock()
 
     def end_step(self, result: StepResult, samples: int) -> None:

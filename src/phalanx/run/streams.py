@@ -64,10 +64,14 @@ class StreamFeed:
             samples = list(islice(stream, self._batch_size))
         if not samples:
             raise no_samples(epoch, seen)
+        self.num_samples = None
         while samples:
             with state.use():
                 ahead = list(islice(stream, 1))
             max_steps -= 1
+            seen += len(samples)
+            if not ahead:
+                self.num_samples = seen
             is_last = not ahead or max_steps <= 0
             slices = micro_batches_of_rank(len(samples), **self._place)
             for piece in slices:
