@@ -156,7 +156,12 @@ def start(
         num_samples=num_samples or 0,
         batch_size=batch_size,
         seed=seed,
-        options={"micro_batches": micro_batches, "clip_norm": clip_norm, **identity_of(source)},
+        options={
+            "micro_batches": micro_batches,
+            "clip_norm": clip_norm,
+            "autocast": autocast,
+            **identity_of(source),
+        },
     )
     saving = ResumeChoice.find(checkpoint_dir, checkpoint_steps, resume)
     checkpoints = ProgramCheckpoints(saving, manifest, model)
