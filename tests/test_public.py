@@ -1,7 +1,10 @@
 """`import phalanx` offers its names, and costs nothing before they are asked for."""
 
+import inspect
 import subprocess
 import sys
+import textwrap
+from pathlib import Path
 
 import phalanx
 
@@ -33,3 +36,51 @@ def test_what_is_public_is_documented() -> None:
     for name in phalanx.__all__:
         assert getattr(phalanx, name).__doc__
         assert name in phalanx.__all__
+
+
+PREAMBLE = """
+from pathlib import Path
+import numpy as np
+import torch
+from torch import nn
+import phalanx
+from phalanx.data.packed.index import Field
+torch.manual_seed(0)
+model = nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = nn.functional.cross_entropy
+data = validation_data = (torch.randn(40, 4), torch.randint(2, (40,)))
+batches_of_this_rank = [data]
+rows = np.ones((5, 3), np.float32)
+converged, steps, folder = True, 10, Path("runs")
+digits = [Field(name="inputs", dtype="float32", shape=(3,))]
+with phalanx.PackWriter(Path("digits.pack/train"), layout="npy", fields=digits) as pack_writer:
+    for row in np.ones((9, 3), np.float32):
+        pack_writer.add({"inputs": row})
+"""
+
+
+def examples(text: str) -> list[str]:
+    """Paragraphs of a docstring that are code: all lines indented."""
+    paragraphs, code = inspect.cleandoc(text).split("\n\n"), []
+    for paragraph in paragraphs:
+        lines = paragraph.splitlines()
+        if all(line.startswith("    ") for line in lines):
+            code.append(textwrap.dedent(paragraph))
+    return code
+
+
+def test_every_public_name_has_an_example_that_runs(tmp_path: Path) -> None:
+    parts = [PREAMBLE]
+    for name in phalanx.__all__:
+        found = examples(getattr(phalanx, name).__doc__ or "")
+        assert found, f"phalanx.{name} has no example in its docstring"
+        parts += [f"print({name!r})", *found]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(parts)],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,11 +2,21 @@
 
     import phalanx
 
-    world = phalanx.World.create()  # the ranks that a launcher started, and their collectives
-    model = phalanx.DataParallel(Net())  # gradients averaged over the ranks
-    pack = phalanx.Pack(Path("digits.pack/train"))
+    run = phalanx.start(model, optimizer, data, batch_size=256, epochs=10)
+    for batch in run:
+        run.backward(criterion(run.model(batch.inputs), batch.targets))
 
-Each name is loaded when it is first asked for: `import phalanx` imports neither PyTorch nor MPI.
+trains in one process, or on the ranks that `phalanx launch -n 4 program.py`, mpirun, srun or
+torchrun started. Beside it:
+
+    start, ProgramRun, MicroBatch   a program's own loop (docs/own_program.md)
+    World                           the ranks that a launcher started, and their collectives
+    DataParallel                    a module whose gradients are averaged over the ranks
+    Pack, PackWriter                packed data (docs/data_packed.md)
+    UserError, RunFailedError       errors in sentences
+
+`import phalanx.horovod as hvd` runs programs written for Horovod. Each name is loaded when it is
+first asked for: `import phalanx` imports neither PyTorch nor MPI.
 """
 
 from __future__ import annotations
@@ -20,16 +30,23 @@ if TYPE_CHECKING:
     from phalanx.data.packed.writer import PackWriter
     from phalanx.errors import RunFailedError, UserError
     from phalanx.parallel.data_parallel import DataParallel
+    from phalanx.run.batch import MicroBatch
+    from phalanx.run.program import ProgramRun
     from phalanx.run.start import start
 
 __version__ = "0.1.0"
 
-__all__ = ["DataParallel", "Pack", "PackWriter", "RunFailedError", "UserError", "World", "start"]
+__all__ = [
+    "DataParallel", "MicroBatch", "Pack", "PackWriter", "ProgramRun", "RunFailedError", "UserError",
+    "World", "start",
+]  # fmt: skip
 
 _MODULE_OF = {
     "DataParallel": "phalanx.parallel.data_parallel",
+    "MicroBatch": "phalanx.run.batch",
     "Pack": "phalanx.data.packed.pack",
     "PackWriter": "phalanx.data.packed.writer",
+    "ProgramRun": "phalanx.run.program",
     "RunFailedError": "phalanx.errors",
     "UserError": "phalanx.errors",
     "World": "phalanx.comm.world",

@@ -6,6 +6,11 @@ class UserError(ValueError):
 
     The message is one or two lines: what was wrong, which value, what to do. The command line
     prints it after `phalanx: ` and exits with code 2.
+
+        try:
+            pack = phalanx.Pack(Path("no such folder"))
+        except phalanx.UserError as error:
+            print(error)
     """
 
 
@@ -13,6 +18,9 @@ class RunFailedError(RuntimeError):
     """A run that was started rightly has failed; the message says where and points to its records.
 
     The command line prints it after `phalanx: ` and exits with code 1.
+
+        if not converged:
+            raise phalanx.RunFailedError(f"no convergence after {steps} steps: see {folder}")
     """
 
 

@@ -44,6 +44,12 @@ QUIET = {"OMPI_MCA_osc": "^ucx"}
 class World:
     """The ranks of the job, as seen from one of them.
 
+        world = phalanx.World.create()
+        values = np.ones(1000, dtype=np.float32)
+        world.all_reduce(values)  # on every rank the sum over the ranks, in place
+        if world.rank == 0:
+            print(values[0], "ranks")
+
     Collective calls must be made by all ranks in the same order. Every wait ends after
     `timeout_s` with a `WaitTimeoutError` that names the ranks that did not come.
 

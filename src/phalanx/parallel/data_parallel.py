@@ -30,12 +30,10 @@ class DataParallel(nn.Module):
     All ranks must use the module alike; a parameter that a rank does not use counts as zeros there,
     but in every pass each rank must use one at least: the others wait for it until the timeout.
 
-    For example:
-
-        model = DataParallel(Net())
-        for images, labels in batches_of_this_rank:
+        parallel = phalanx.DataParallel(model)
+        for inputs, targets in batches_of_this_rank:
             optimizer.zero_grad()
-            cross_entropy(model(images), labels).backward()
+            criterion(parallel(inputs), targets).backward()
             optimizer.step()
 
     Cost of a step with n bytes of gradients and p ranks: n bytes copied into the buckets, then

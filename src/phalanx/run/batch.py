@@ -13,6 +13,7 @@ class MicroBatch:
 
     For data of pairs `inputs` and `targets` are its two parts:
 
+        run = phalanx.start(model, optimizer, data, batch_size=32)
         for batch in run:
             loss = criterion(run.model(batch.inputs), batch.targets)
             run.backward(loss)

@@ -43,13 +43,19 @@ class ProgramOptions:
 
 
 class ProgramRun:
-    """A training that a program makes, on one rank or many.
+    """A training that a program makes, on one rank or many; `phalanx.start` makes it.
 
     Iterating yields the micro-batches that this rank computes; `backward` takes each one's loss.
     When the last micro-batch of a global batch is done, gradients are summed over the ranks,
     checked, clipped, and the optimizer steps. All ranks iterate to the end.
 
-    Made by `phalanx.start`; ended by the end of its loop, by `with`, or by `close`.
+        run = phalanx.start(model, optimizer, data, batch_size=32, epochs=2)
+        for epoch in run.epochs():
+            for batch in epoch:
+                run.backward(criterion(run.model(batch.inputs), batch.targets))
+            run.log(error=run.evaluate(lambda m, b: criterion(m(b[0]), b[1]), validation_data))
+
+    Ended by the end of its loop, by `with`, or by `close`.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class ProgramRun:
 
     @state.setter
     def state(self, values: dict[str, Any]) -> None:
+        """Replace all of it."""
         self._checkpoints.state.values = values
 
     @property

@@ -226,3 +226,9 @@ def test_mean_and_deviation(tmp_path: Path) -> None:
         np.testing.assert_allclose(pack.fields[name].mean, np.atleast_1d(values.mean(axes)))
         np.testing.assert_allclose(pack.fields[name].deviation, np.atleast_1d(values.std(axes)))
     pack.close()
+
+
+def test_a_layout_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
+    """It was found by whoever read the pack, and called damage."""
+    with pytest.raises(UserError, match="layout='fixed' is none of tar, npy"):
+        PackWriter(tmp_path / "a.pack", layout="fixed", fields=[])  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,9 @@ def check_fields(fields: Sequence[Field]) -> None:
 
 
 def check_layout(layout: Layout, fields: Sequence[Field]) -> None:
-    """Raises: UserError where the layout cannot hold a field."""
+    """Raises: UserError where the layout is unknown, or cannot hold a field."""
+    if layout not in get_args(Layout):
+        raise UserError(f"layout={layout!r} is none of {', '.join(get_args(Layout))}")
     for field in fields:
         if layout == "npy" and sample_bytes(field) is None:
             how = "are encoded" if field.encoding != "raw" else "differ in shape"

@@ -23,7 +23,12 @@ Indices = NDArray[np.int64]
 
 class Pack:
     """One split of a pack. Thread-safe; a forked or spawned process opens its own files (as a
-    pickled Pack does)."""
+    pickled Pack does).
+
+        pack = phalanx.Pack(Path("digits.pack/train"))
+        images = pack.read("inputs", np.arange(8))  # (8, …), in the dtype of the field
+        pack.close()
+    """
 
     def __init__(self, folder: Path, damaged: Literal["stop", "skip"] = "stop") -> None:
         """Read the index; shards are opened at first read.

@@ -74,6 +74,11 @@ class PackWriter:
     The same samples and arguments give the same bytes. Use it as a context manager: without an
     error it calls `finish`; after one, complete shards are kept to resume from.
 
+        fields = [Field(name="inputs", dtype="float32", shape=(3,))]
+        with phalanx.PackWriter(Path("new.pack"), layout="npy", fields=fields) as writer:
+            for row in rows:
+                writer.add({"inputs": row})
+
     Raises: UserError when the pack exists, another process is writing it, an interrupted writer
             had other arguments, or the disk is full or not writable; existing data stays.
     """
