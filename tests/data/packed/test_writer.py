@@ -231,4 +231,4 @@ def test_mean_and_deviation(tmp_path: Path) -> None:
 def test_a_layout_that_does_not_exist_is_refused_at_once(tmp_path: Path) -> None:
     """It was found by whoever read the pack, and called damage."""
     with pytest.raises(UserError, match="layout='fixed' is none of tar, npy"):
-        PackWriter(tmp_path / "a.pack", layout="fixed", fields=[])  # type: ignore[arg-type]
+        PackWriter(tmp_path / "a.pack", layout="fixed", fields=IMAGES)  # type: ignore[arg-type]
