@@ -86,7 +86,7 @@ def test_names_in_records_have_no_folders() -> None:
         ("tower", {"strategy": "tensor", "tensor_plan": "plan_with_misprint"}, "names one, which"),
         ("perceptron", {"strategy": "pipeline"}, "Perceptron cannot be cut into stages: make"),
         ("skipping", {"strategy": "pipeline"}, "give other outputs than its forward"),
-        ("tied", {"strategy": "pipeline"}, "2.weight is a parameter of 1, too"),
+        ("tied", {"strategy": "pipeline"}, "2.weight is a parameter of 1, too, and a pipeline"),
         ("tower", {"strategy": "pipeline", "ranks": 5}, "has 4 layers to cut between .1, 3, 5, 7"),
         ("perceptron", {"strategy": "mpi", "tensor_plan": "tower_plan"}, "means nothing for"),
     ],

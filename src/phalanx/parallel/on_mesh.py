@@ -36,6 +36,7 @@ from phalanx.parallel.costs import (
 from phalanx.parallel.local_shards import local_gradient, local_shards, num_shards, parameter_spec
 from phalanx.parallel.mesh import AXES, Mesh
 from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.pipeline.chain import check_shared
 from phalanx.parallel.sharding import (
     reshard_parameters,
     shard_parameters,
@@ -154,6 +155,7 @@ class OnMesh(Strategy):
             self._units.append([parameter_spec(parameter) for parameter in others])
         if self._mesh.shard == 1:
             return
+        check_shared(units_of(model), "sharding")
         axes = ("dp", "shard") if self._mesh.dp > 1 else ("shard",)
         shard_parameters(model, self._devices[axes], keep_whole=self._zero_stage < 3)
 

@@ -19,7 +19,7 @@ from phalanx.models.own_model import (
 )
 from phalanx.models.user_function import FunctionName, load, load_any, users_code
 from phalanx.parallel.loss import CrossEntropy, LossFunction, MeanLoss
-from phalanx.parallel.pipeline.chain import Chain, layers_of
+from phalanx.parallel.pipeline.chain import Chain, check_shared, layers_of
 from phalanx.parallel.run_group import RunGroup
 from phalanx.train.config import TrainConfig
 from phalanx.train.strategy_options import MeshOptions
@@ -58,6 +58,10 @@ def _check_mesh(config: TrainConfig, model: nn.Module, shape: DataShape) -> tupl
             with users_code("its plan for tensor parallelism"):
                 table = plan_of(model, given, sequence_parallel=options.sequence_parallel)
             check_sizes(model, table, mesh.tp)
+        if mesh.shard > 1:
+            from phalanx.parallel.sharding import units_of
+
+            check_shared(units_of(model), "sharding")
         if mesh.pp == 1:
             return ()
         layers = layers_of(model)

@@ -52,7 +52,7 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
         return model.chained_layers()
     if isinstance(model, nn.Sequential):
         layers = {name: layer for name, layer in model._modules.items() if layer is not None}
-        _check_shared(layers)
+        check_shared(layers, "a pipeline")
         return layers
     raise UserError(
         f"{type(model).__name__} cannot be cut into stages: make it an nn.Sequential, or give it "
@@ -82,18 +82,18 @@ def _named(model: nn.Module, names: tuple[str, ...]) -> dict[str, nn.Module]:
         raise UserError(
             f"pipeline_stages leaves out {left[0]}: name layers that hold every parameter"
         )
-    _check_shared(layers)
+    check_shared(layers, "a pipeline")
     return layers
 
 
-def _check_shared(layers: Mapping[str, nn.Module]) -> None:
-    """Raise UserError for a parameter of two layers, which could be on two ranks."""
+def check_shared(layers: Mapping[str, nn.Module], what: str) -> None:
+    """Raise UserError for a parameter of two layers, which `what` treats each by itself."""
     owners: dict[int, str] = {}
     for name, layer in layers.items():
         for key, parameter in layer.named_parameters():
             owner = owners.setdefault(id(parameter), name)
             if owner != name:
                 raise UserError(
-                    f"{name}.{key} is a parameter of {owner}, too: a pipeline would train two of "
-                    "them: untie them, or take another strategy"
+                    f"{name}.{key} is a parameter of {owner}, too, and {what} would make two of "
+                    "it: untie them, or take a strategy of full replicas, such as mpi or shared"
                 )
