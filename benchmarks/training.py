@@ -54,7 +54,8 @@ from phalanx.launch.installation import find_mpi
 from phalanx.launch.job import Job
 from phalanx.models.build import build_model
 from phalanx.models.options import ModelName
-from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.ddp import TorchReplicas
+from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.sequential import Sequential
 from phalanx.parallel.shared import Shared
@@ -164,7 +165,7 @@ def quiet_barrier() -> None:
 def measure(
     name: ModelName,
     world: World,
-    gloo: Gloo,
+    gloo: TorchReplicas,
     groups: dict[str, dist.ProcessGroup | None],
     folder: Path,
 ) -> dict[str, list[float]]:
@@ -225,7 +226,10 @@ def rank_main(folder: Path, models: list[ModelName]) -> None:
     keep_freed_memory()  # the bare loop gains by it too
     world = World.create(timeout_s=600)
     store = dist.FileStore(str(folder / "meeting"), world.size)
-    gloo = Gloo(rank=world.rank, size=world.size, local_rank=world.rank, store=store, timeout_s=600)
+    group = GlooGroup(
+        rank=world.rank, size=world.size, local_rank=world.rank, store=store, timeout_s=600
+    )
+    gloo = TorchReplicas(group, backend="gloo")
     groups = {"ddp mpi": dist.new_group(backend="mpi"), "ddp gloo": None}
     for name in models:
         times = measure(name, world, gloo, groups, folder / name)

@@ -12,6 +12,7 @@ from torch.utils.data import IterableDataset
 import phalanx
 from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.run.batch import MicroBatch
+from phalanx.run.device import FeedOnDevice, choose_device
 from phalanx.run.feed import Feed
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
 
@@ -98,6 +99,19 @@ def test_shards_count_by_their_length() -> None:
     assert [batch.num_samples for batch in all_of(feed, seen=5)] == [4]
     with pytest.raises(phalanx.UserError, match="not those of the checkpoint"):
         all_of(feed, seen=4)
+
+
+def test_data_are_copied_to_a_device_whatever_holds_them() -> None:
+    there = torch.device("meta")  # no GPU is needed to see where tensors are
+    items = [{"x": torch.zeros(3, 2), "rest": (torch.zeros(3), ["name"])}]
+    feed = ShardedFeed(items, micro_batches=1, group=SingleProcessGroup(), loading={})
+    (batch,) = all_of(FeedOnDevice(feed, there))
+    assert batch.data["x"].device == batch.data["rest"][0].device == there
+    assert (batch.data["rest"][1], batch.num_samples) == (["name"], 3)
+    if not torch.cuda.is_available():
+        assert choose_device("auto", 1).type == "cpu"
+        with pytest.raises(phalanx.UserError, match="PyTorch sees no GPU here"):
+            choose_device("cuda", 0)
 
 
 def samples() -> Iterator[tuple[Tensor, Tensor]]:

@@ -155,7 +155,7 @@ def parameters_sha256(model: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         digest.update(name.encode())
-        digest.update(_full_tensor(tensor).contiguous().numpy().tobytes())
+        digest.update(_full_tensor(tensor).contiguous().cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

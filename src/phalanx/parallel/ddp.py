@@ -1,9 +1,10 @@
-"""PyTorch's DistributedDataParallel, timed: the baseline of Phalanx, and under ZeRO stage 1."""
+"""PyTorch's DistributedDataParallel, timed: the baseline, that of GPUs, and under ZeRO stage 1."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,7 +12,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from phalanx.errors import UserError
 from phalanx.gradients.reducer import ReduceTimes
-from phalanx.parallel.step import backward
+from phalanx.parallel.formulas import data_parallel_costs
+from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
+from phalanx.parallel.run_group import RunGroup
+from phalanx.parallel.step import Batch, StepOptions, backward
+from phalanx.parallel.strategy import Strategy
+from phalanx.records.schema import ExpectedCosts
 
 
 class TimedReplica:
@@ -59,3 +65,40 @@ class TimedReplica:
 
     def _note_time(self, _: Tensor) -> None:
         self._computed_at = time.perf_counter()
+
+
+class TorchReplicas(Strategy):
+    """DDP with its defaults, on the default group of `torch.distributed`."""
+
+    def __init__(
+        self, group: RunGroup, *, backend: str, step_options: StepOptions | None = None
+    ) -> None:
+        """group: whose ranks are those of the default group, which is of `backend`."""
+        super().__init__(group, step_options)
+        self.collective = backend
+        self.coordinates = {"dp": group.rank}
+
+    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
+        super().prepare(model, rule)
+        self.optimizer = torch_optimizer(rule, self._parameters)
+        self._replica = TimedReplica(model, self._parameters)
+        self.module = self._replica.module
+        self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
+
+    def loss_weight(self, batch: Batch) -> float:
+        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
+        return self.size / batch.global_targets
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        return self._replica.module.no_sync()
+
+    def backward_and_reduce(
+        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
+    ) -> ReduceTimes:
+        return self._replica.backward(loss_sum, weight, inputs)
+
+    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
+        """Return the theory of a ring. Nobody counts what is really sent."""
+        moved = 2 * (self.size - 1) / self.size * self._reduced_bytes
+        formula = f"2(p−1)/p · {self._parameters[0].element_size()}Ψ"
+        return data_parallel_costs(self._rule, self._parameters, moved, moved, formula)

@@ -1,72 +1,17 @@
-"""Stock PyTorch DistributedDataParallel over Gloo, the baseline of Phalanx."""
+"""The ranks of a run in which PyTorch's Gloo carries everything: the baseline of Phalanx."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from phalanx.comm.clock import machine
-from phalanx.gradients.reducer import ReduceTimes
-from phalanx.parallel.ddp import TimedReplica
-from phalanx.parallel.formulas import data_parallel_costs
-from phalanx.parallel.optimizer import OptimizerSource, torch_optimizer
 from phalanx.parallel.run_group import RunGroup
-from phalanx.parallel.step import Batch, StepOptions
-from phalanx.parallel.strategy import Strategy
-from phalanx.records.schema import ExpectedCosts
 from phalanx.records.spans import ClockReading, now_ns
-
-
-class Gloo(Strategy):
-    """DDP with its defaults."""
-
-    collective = "gloo"
-
-    def __init__(
-        self,
-        *,
-        rank: int,
-        size: int,
-        local_rank: int,
-        store: dist.Store,
-        timeout_s: float,
-        step_options: StepOptions | None = None,
-    ) -> None:
-        group = GlooGroup(
-            rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=timeout_s
-        )
-        super().__init__(group, step_options)
-        self.coordinates = {"dp": rank}
-
-    def prepare(self, model: nn.Module, rule: OptimizerSource) -> None:
-        super().prepare(model, rule)
-        self.optimizer = torch_optimizer(rule, self._parameters)
-        self._replica = TimedReplica(model, self._parameters)
-        self.module = self._replica.module
-        self._reduced_bytes = sum(parameter.nbytes for parameter in self._parameters)
-
-    def loss_weight(self, batch: Batch) -> float:
-        """Return the weight that undoes DDP's division of the sum by the number of ranks."""
-        return self.size / batch.global_targets
-
-    def no_sync(self) -> AbstractContextManager[None]:
-        return self._replica.module.no_sync()
-
-    def backward_and_reduce(
-        self, loss_sum: Tensor, weight: float, inputs: Sequence[nn.Parameter] | None = None
-    ) -> ReduceTimes:
-        return self._replica.backward(loss_sum, weight, inputs)
-
-    def expected(self, global_batch_size: int) -> ExpectedCosts:  # noqa: ARG002
-        """Return the theory of Gloo's ring. Nobody counts what it really sends."""
-        moved = 2 * (self.size - 1) / self.size * self._reduced_bytes
-        formula = f"2(p−1)/p · {self._parameters[0].element_size()}Ψ"
-        return data_parallel_costs(self._rule, self._parameters, moved, moved, formula)
 
 
 class GlooGroup(RunGroup):

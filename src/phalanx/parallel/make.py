@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from phalanx.comm.join_world import join_communicator, join_world, report_binding
@@ -16,11 +17,13 @@ from phalanx.gradients.compression.make import make_compressor
 from phalanx.launch.detect import Launched
 from phalanx.launch.orphan import JOB_VARIABLE
 from phalanx.launch.variables import is_users
-from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.ddp import TorchReplicas
+from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.mpi import MPI
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.step import StepOptions
+from phalanx.parallel.world_group import Backend, WorldGroup
 from phalanx.torch_backend.rendezvous import (
     Rendezvous,
     connect_ranks,
@@ -115,14 +118,21 @@ def make_local(ranks: JobRanks, options: LocalOptions, *, step: StepOptions) -> 
     )
 
 
-def make_gloo(ranks: JobRanks, *, step: StepOptions) -> Gloo:
+def make_gloo(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:
     """Raises: UserError as `JobRanks.join`."""
     store, rank, size, local_rank = ranks.meet()
-    return Gloo(
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        store=store,
-        timeout_s=ranks.timeout_s,
-        step_options=step,
+    group = GlooGroup(
+        rank=rank, size=size, local_rank=local_rank, store=store, timeout_s=ranks.timeout_s
     )
+    return TorchReplicas(group, backend="gloo", step_options=step)
+
+
+def make_on_gpus(ranks: JobRanks, *, step: StepOptions) -> TorchReplicas:
+    """Return replicas whose gradients NCCL sums where each rank has a GPU of its own, else backend
+    mpi. Raises: UserError as `JobRanks.join`."""
+    world = ranks.join()
+    has_own = world.local_size <= torch.cuda.device_count() and dist.is_nccl_available()
+    answers = [world.share(has_own, root=rank) for rank in range(world.size)]
+    backend: Backend = "nccl" if all(answers) else "mpi"
+    group = WorldGroup(world, torch_backend=backend)
+    return TorchReplicas(group, backend=f"torch.distributed on {backend}", step_options=step)

@@ -22,7 +22,7 @@ from phalanx.torch_backend.group_creation import init_on_world
 from phalanx.torch_backend.store import open_store
 from phalanx.torch_backend.tensors import buffer_of
 
-Backend = Literal["mpi", "gloo"]
+Backend = Literal["mpi", "gloo", "nccl"]
 
 
 class WorldGroup(RunGroup):
@@ -36,7 +36,7 @@ class WorldGroup(RunGroup):
         self, world: World, *, first_worker: int = 0, torch_backend: Backend | None = None
     ) -> None:
         """first_worker: ranks before it are servers, which are given no samples.
-        torch_backend: `mpi` counts what it sends, `gloo` does not.
+        torch_backend: `mpi` counts what it sends, others do not.
 
         Raises: RuntimeError when torch.distributed has a default group already.
         """
@@ -73,7 +73,7 @@ class WorldGroup(RunGroup):
         statistics = running_statistics(model)
         if statistics:
             weight = 1.0 if self.rank >= self._first_worker else 0.0
-            flat = torch.cat([tensor.flatten().double() for tensor in statistics]) * weight
+            flat = torch.cat([tensor.flatten().double().cpu() for tensor in statistics]) * weight
             self.world.all_reduce(flat.numpy())
             flat /= self.size - self._first_worker
             parts = flat.split([tensor.numel() for tensor in statistics])
@@ -138,7 +138,7 @@ def _init_torch(world: World, backend: Backend) -> None:
     timeout = timedelta(seconds=world.timeout_s)
     store = open_store(world, timeout)
     dist.init_process_group(
-        "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timeout
+        backend, store=store, rank=world.rank, world_size=world.size, timeout=timeout
     )
 
 
@@ -155,7 +155,7 @@ def _count() -> TrafficCounter:
 def broadcast_tensors(group: Group, tensors: Iterable[Tensor]) -> None:
     """Give every rank the values of rank 0, whatever their type. Collective."""
     for tensor in tensors:
-        values = tensor.detach().contiguous()
+        values = tensor.detach().contiguous().cpu()
         group.broadcast(buffer_of(values.reshape(-1).view(torch.uint8)), root=0)
         if values.data_ptr() != tensor.data_ptr():
             tensor.copy_(values)

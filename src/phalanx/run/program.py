@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -17,6 +18,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import MicroBatch
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.departure import Departure
+from phalanx.run.device import SamplesOnDevice
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
 from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
@@ -38,6 +40,8 @@ class ProgramOptions:
     """Each makes a step after every update."""
     loading: dict[str, Any]
     """Arguments of PyTorch's `DataLoader`."""
+    device: torch.device
+    """Of model and data."""
     end: Callable[[], None]
     """Called once the run is closed."""
 
@@ -212,10 +216,13 @@ class ProgramRun:
         reduction: mean: results count by the samples of their batch; sum: they are added up.
         """
         self._departure.agree()
+        samples = samples_of(data, self._options.loading, split="validation")
+        if self._options.device.type != "cpu":
+            samples = SamplesOnDevice(samples, self._options.device)
         return evaluate(
             self._strategy,
             function,
-            samples_of(data, self._options.loading, split="validation"),
+            samples,
             batch_size=batch_size or self._loop.options.batch_size,
             reduction=reduction,
         )

@@ -30,6 +30,7 @@ from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
 from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.defaults import seed_of, strategy_of
+from phalanx.run.device import FeedOnDevice, choose_device, move_model
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
@@ -67,6 +68,7 @@ def start(
     run_dir: Path | str | None = None,
     on_metrics: Metrics | None = None,
     seed: int | None = None,
+    device: Literal["cpu", "cuda", "auto"] = "cpu",
     loading: dict[str, Any] | None = None,
     timeout_s: float = 300.0,
 ) -> ProgramRun:
@@ -116,6 +118,7 @@ def start(
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
         PHALANX_RUN_DIR, or none are written.
     on_metrics: called on rank 0 with the number of the update and what `run.log` is given.
+    device: of model and data; auto: the GPU of the rank's number on its node, where there is one.
     loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
     timeout_s: longest wait for a peer.
 
@@ -170,6 +173,10 @@ def start(
         skips_nonfinite=bad_gradients == "skip",
         autocast=torch.bfloat16 if autocast else None,
     )
+    place = choose_device(device, (launched.local_rank if launched else None) or 0)
+    if place.type != "cpu":
+        move_model(model, list(optimizers.values()), place)
+        check_optimizers(model, optimizers)  # they hold the same parameters still
     given = {"compress": compress, "overlap": overlap}
     strategy_options = {**_unlike_defaults(given), **strategy_options}
     choice = choose_strategy(
@@ -178,6 +185,7 @@ def start(
         num_ranks=num_ranks,
         num_optimizers=len(optimizers),
         clips=clip_norm is not None,
+        is_on_gpu=place.type != "cpu",
     )
     if launched is not None:
         share_cores(launched.local_world_size or 1)
@@ -229,9 +237,13 @@ def start(
         seed=seed,
         loading=loading,
     )
+    if place.type != "cpu":
+        feed = FeedOnDevice(feed, place)
     checkpoints.record_in(records.recorder)
     end = Autocast(model, torch.bfloat16).close if autocast else nothing
-    options = ProgramOptions(seed=seed, schedulers=schedulers, loading=loading, end=end)
+    options = ProgramOptions(
+        seed=seed, schedulers=schedulers, loading=loading, device=place, end=end
+    )
     run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop_options, options)
     watch(records)
     return run

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin
 import torch.distributed as dist
 
 from phalanx.errors import UserError
-from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi
+from phalanx.parallel.make import JobRanks, make_gloo, make_local, make_mpi, make_on_gpus
 from phalanx.parallel.option_groups import GivenOptions, default_options
 from phalanx.parallel.replica_options import LocalOptions, MpiOptions
 from phalanx.parallel.sequential import Sequential
@@ -36,6 +36,7 @@ class StrategyChoice:
     name: StrategyName
     mpi: MpiOptions
     local: LocalOptions
+    is_on_gpu: bool = False
 
 
 def choose_strategy(
@@ -45,6 +46,7 @@ def choose_strategy(
     num_ranks: int,
     num_optimizers: int,
     clips: bool,
+    is_on_gpu: bool = False,
 ) -> StrategyChoice:
     """Return the strategy of a run of `num_ranks` ranks, and its options. One rank, which has
     nothing to send, takes `sequential` for all but `local`.
@@ -84,9 +86,16 @@ def choose_strategy(
         _check_types(options, MpiOptions, LocalOptions)
         mpi = given.take_if(chosen == "mpi", MpiOptions, 'strategy="mpi"')
         local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
+    if is_on_gpu and (num_ranks > 1 or chosen == "local"):
+        _check_on_gpu(chosen, options, num_optimizers)
     if num_ranks == 1 and chosen != "local":  # the same numbers, without MPI
         chosen = "sequential"
-    return StrategyChoice(name=chosen, mpi=mpi or MpiOptions(), local=local or LocalOptions())
+    return StrategyChoice(
+        name=chosen,
+        mpi=mpi or MpiOptions(),
+        local=local or LocalOptions(),
+        is_on_gpu=is_on_gpu,
+    )
 
 
 def make_strategy(
@@ -102,6 +111,8 @@ def make_strategy(
             'program has made one: take strategy="mpi", which lives beside it'
         )
     match choice.name:
+        case "mpi" if choice.is_on_gpu:
+            return make_on_gpus(ranks, step=step)
         case "mpi":
             return make_mpi(ranks, choice.mpi, seed=seed, step=step)
         case "local":
@@ -116,6 +127,19 @@ def make_strategy(
             return ZeroOne(ranks.join(), step_options=step)
         case _:
             return Sequential(step)
+
+
+def _check_on_gpu(name: str, options: Mapping[str, object], num_optimizers: int) -> None:
+    """Raises: UserError for what has no path on GPUs."""
+    wrong = ""
+    if name not in ("mpi", "zero"):
+        wrong = f'strategy="{name}" works on the memory of the CPU'
+    elif options:
+        wrong = f"{next(iter(options))}= is for gradients on the CPU"
+    elif num_optimizers > 1:
+        wrong = f"{num_optimizers} optimizers: PyTorch's DDP, which sums on GPUs, takes one"
+    if wrong:
+        raise UserError(f'{wrong}: leave it out, or take device="cpu"')
 
 
 @contextmanager

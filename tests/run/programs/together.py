@@ -13,6 +13,8 @@ from torch.optim import SGD, Adam
 
 import phalanx
 from phalanx.comm.errors import WaitTimeoutError
+from phalanx.parallel.make import JobRanks, make_on_gpus
+from phalanx.parallel.step import Batch, StepOptions
 from phalanx.run.program import ProgramRun
 
 WORLD = MPI.COMM_WORLD
@@ -51,7 +53,26 @@ def parts_of_the_world() -> None:
         found = torch.cat([p.detach().flatten() for p in model.parameters()])
         for other in WORLD.allgather(found.tolist()):
             assert (found - torch.tensor(other, dtype=found.dtype)).abs().max() < 1e-10, strategy
+    ddp_on_backend_mpi(part)
     part.Free()
+
+
+def ddp_on_backend_mpi(part: Any) -> None:
+    """Replicas as ranks with GPUs have them, here without."""
+    strategy = make_on_gpus(
+        JobRanks(launched=None, timeout_s=30.0, communicator=part), step=StepOptions()
+    )
+    assert strategy.collective == "torch.distributed on mpi"
+    model, truth = model_of(), model_of()
+    strategy.prepare(model, SGD(model.parameters(), lr=0.1))
+    own = slice(strategy.rank, None, strategy.size)
+    strategy.step(Batch(DATA[0][own], DATA[1][own], 30 // strategy.size, 30, 0))
+    F.cross_entropy(truth(DATA[0]), DATA[1]).backward()
+    for parameter, other in zip(model.parameters(), truth.parameters(), strict=True):
+        assert other.grad is not None
+        assert (parameter - (other - 0.1 * other.grad)).abs().max() < 1e-12
+    strategy.synchronize_buffers()
+    strategy.close()
 
 
 def expect(text: str, run: Callable[[], object], kind: type[Exception] = phalanx.UserError) -> None:

@@ -1,0 +1,95 @@
+"""Devices of a program's ranks: a GPU each, and data that are copied to it while it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
+
+from phalanx.errors import UserError
+from phalanx.run.batch import MicroBatch
+from phalanx.run.feed import Feed
+from phalanx.run.samples import IndexedSamples
+
+CPU = torch.device("cpu")
+
+
+def choose_device(name: str, local_rank: int) -> torch.device:
+    """Return the device of a rank: its GPU, by its number on the node, or the CPU.
+
+    name: cpu, cuda, or auto, which takes a GPU where PyTorch sees one.
+    Raises: UserError for another name, or `cuda` without a GPU.
+    """
+    if name not in ("cpu", "cuda", "auto"):
+        raise UserError(f"device={name!r} is none of cpu, cuda, auto")
+    number = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "cuda" and not number:
+        raise UserError(
+            'device="cuda", and PyTorch sees no GPU here: take device="auto", or install a build '
+            "of PyTorch for it"
+        )
+    if name == "cpu" or not number:
+        return CPU
+    device = torch.device("cuda", local_rank % number)
+    torch.cuda.set_device(device)
+    return device
+
+
+def move_model(model: nn.Module, optimizers: Sequence[Optimizer], device: torch.device) -> None:
+    """Move parameters, which stay those that the optimizers hold, buffers, and the state that the
+    optimizers have."""
+    model.to(device)
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    state[name] = value.to(device)
+
+
+def copy_to(device: torch.device, data: Any) -> Any:
+    """Return nested data with its tensors on the device. The copy goes through pinned memory, and
+    the program goes on meanwhile."""
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if device.type == "cuda" and value.is_cpu:
+            value = value.pin_memory()
+        return value.to(device, non_blocking=True)
+
+    return tree_map(copy, data)
+
+
+class FeedOnDevice:
+    """A feed whose micro-batches are on a device."""
+
+    def __init__(self, feed: Feed, device: torch.device) -> None:
+        self.num_samples, self._feed, self._device = feed.num_samples, feed, device
+        self.num_damaged = feed.num_damaged
+
+    def micro_batches(
+        self, epoch: int, *, seen: int, step: int, max_steps: int
+    ) -> Iterator[MicroBatch]:
+        for batch in self._feed.micro_batches(epoch, seen=seen, step=step, max_steps=max_steps):
+            self.num_damaged = self._feed.num_damaged
+            yield replace(batch, data=copy_to(self._device, batch.data))
+
+
+class SamplesOnDevice:
+    """Samples whose batches are on a device."""
+
+    def __init__(self, samples: IndexedSamples, device: torch.device) -> None:
+        self._samples, self._device = samples, device
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def batches(self, indices: Sequence[Tensor]) -> Iterator[Any]:
+        """Yield the samples of each of `indices`."""
+        for batch in self._samples.batches(indices):
+            yield copy_to(self._device, batch)
