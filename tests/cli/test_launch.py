@@ -33,7 +33,7 @@ def launch(*words: object, timeout_s: float = 60) -> subprocess.CompletedProcess
 def test_output_of_rank_0_is_shown_and_that_of_all_is_kept(tmp_path: Path) -> None:
     done = launch("-n", 3, "--threads", 1, "--log-dir", tmp_path / "logs", PROGRAM, "--epochs", 3)
     assert done.returncode == 0, done.stderr
-    line = "rank {} of 3: ['--epochs', '3'], 1 threads\n"
+    line = "rank {} of 3: ['--epochs', '3'], 1 threads, logs\n"
     assert done.stdout == line.format(0)
     for rank in range(3):
         assert (tmp_path / f"logs/rank-{rank}.log").read_text() == line.format(rank)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,9 @@ from phalanx.jobs.record import default_folder
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
+from phalanx.records.files import record_file
+from phalanx.records.schema import Run
+from phalanx.run.defaults import RUN_DIR
 
 
 def launch(
@@ -46,7 +50,8 @@ def launch(
     threads
         Compute threads of each rank; default: cores ÷ ranks.
     log_dir
-        New folder for the output of the ranks; default: runs/launch/TIME-PROGRAM.
+        New folder for the output of the ranks, and for the records of a program that calls
+        `phalanx.start`; default: runs/launch/TIME-PROGRAM.
     """
     refuse_launcher("launch", os.environ)
     command = program_words(words)
@@ -66,4 +71,15 @@ def launch(
         threads=threads or max(1, cores // ranks),
         mpi=find_mpi(os.environ),
         output=sys.stdout.buffer,
+        environment=_environment(folder),
     )
+    if record_file(folder, Run).exists():
+        print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """Return what the ranks find beside our variables: the place of records, and our width."""
+    wanted = {RUN_DIR: str(folder.absolute())}
+    if sys.stdout.isatty():
+        wanted["COLUMNS"] = str(shutil.get_terminal_size().columns)
+    return {name: value for name, value in wanted.items() if name not in os.environ}

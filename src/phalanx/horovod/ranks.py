@@ -16,7 +16,8 @@ from phalanx.torch_backend.group_creation import open_session
 from phalanx.torch_backend.process_group import ProcessGroupMPI
 from phalanx.torch_backend.rendezvous import Rendezvous, fresh_store, is_without_mpi
 
-TIMEOUT_S = 300.0
+TIMEOUT_S = 1800.0
+"""Longest wait for a peer, as in PyTorch: rank 0 may evaluate alone for a while."""
 
 
 class Ranks(NamedTuple):

@@ -15,6 +15,7 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.live_line import LiveLine
+from phalanx.jobs.runtime import THREAD_POOLS
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run
@@ -67,6 +68,7 @@ class ProgramTraining(PlannedRun):
             RUN_DIR: str(folder.absolute()),
             STRATEGY: config.strategy,
             SEED: str(config.seed),
+            **dict.fromkeys(THREAD_POOLS, str(config.threads)),
         }
         with LiveLine(console, label) as live:
             lines.on_line = live.draw

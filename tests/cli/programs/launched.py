@@ -3,9 +3,11 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 rank, size = int(os.environ["RANK"]), os.environ["WORLD_SIZE"]
-print(f"rank {rank} of {size}: {sys.argv[1:]}, {os.environ['OMP_NUM_THREADS']} threads")
+folder = Path(os.environ["PHALANX_RUN_DIR"]).name
+print(f"rank {rank} of {size}: {sys.argv[1:]}, {os.environ['OMP_NUM_THREADS']} threads, {folder}")
 if "--fail" in sys.argv and rank == 1:
     raise SystemExit("rank 1 has had enough")
 if "--wait" in sys.argv:
