@@ -1,6 +1,7 @@
 """Mistakes in a program get one or two lines that say what, which value, and what to do."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ import phalanx
 from phalanx.parallel.optimizer import rule_of
 from phalanx.run.program import ProgramRun
 from phalanx.run.workers import check_workers
+from tests.conftest import Ranks
 
 INPUTS, TARGETS = torch.randn(12, 4), torch.randn(12, 2)
 SAMPLES = TensorDataset(INPUTS, TARGETS)
@@ -221,6 +223,46 @@ def test_backward_is_called_once_for_each_micro_batch() -> None:
             loss = loss_of(run, batch)
             run.backward(loss)
             run.backward(loss)
+
+
+def test_what_the_run_does_is_left_out_of_the_loop() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    with pytest.raises(phalanx.UserError, match=r"optimizer.step\(\) was called in the loop"):
+        for batch in (run := phalanx.start(model, optimizer, SAMPLES, batch_size=4)):
+            run.backward(loss_of(run, batch))
+            optimizer.step()
+    optimizer = SGD(model.parameters(), lr=0.1)
+    run = phalanx.start(model, optimizer, SAMPLES, batch_size=4, micro_batches=2)
+    with pytest.raises(phalanx.UserError, match=r"leave zero_grad\(\) out of the loop"):
+        for batch in run:
+            optimizer.zero_grad()
+            run.backward(loss_of(run, batch))
+
+
+def test_model_and_optimizer_are_the_programs_own_after_the_loop() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    for batch in (run := phalanx.start(model, optimizer, SAMPLES, batch_size=4)):
+        run.backward(loss_of(run, batch))
+    before = run.evaluate(lambda model, batch: model(batch[0]).sum(), SAMPLES)
+    model(INPUTS).sum().backward()
+    optimizer.step()
+    assert run.evaluate(lambda model, batch: model(batch[0]).sum(), SAMPLES) < before
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("strategy", "text"),
+    [
+        ("mpi", "evaluated after the loop 1.0"),
+        ("gloo", "phalanx: the loss was computed without run.model, in whose forward pass Gloo"),
+    ],
+)
+def test_a_wrapped_model_is_called_as_that_of_the_run(
+    strategy: str, text: str, ranks: Ranks, programs: Callable[[str], Path]
+) -> None:
+    assert text in ranks.mpi(2, programs("direct.py"), strategy, may_fail=True)
 
 
 @pytest.mark.parametrize("weighted", [0, 1])

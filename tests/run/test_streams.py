@@ -14,7 +14,7 @@ from phalanx.parallel.run_group import SingleProcessGroup
 from phalanx.run.batch import MicroBatch
 from phalanx.run.device import FeedOnDevice, choose_device
 from phalanx.run.feed import Feed
-from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
+from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed, rows_of
 
 
 class Noise(IterableDataset[Tensor]):
@@ -71,6 +71,26 @@ def test_a_short_global_batch_leaves_padding() -> None:
     batches = [all_of(stream(rank, 3, length=5))[-1] for rank in range(3)]
     assert [batch.num_samples for batch in batches] == [0, 0, 1]
     assert all(batch.ends_epoch and len(batch.data) == 1 for batch in batches)
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3])
+def test_ranks_take_their_rows_of_generated_data(num_ranks: int) -> None:
+    def make(number: int) -> dict[str, Any]:
+        return {"inputs": (torch.rand(number, 2),), "targets": torch.rand(number).numpy()}
+
+    def batches(num_ranks: int) -> list[MicroBatch]:
+        place = {"batch_size": 7, "micro_batches": num_ranks, "seed": 1, "num_ranks": num_ranks}
+        feeds = [GeneratedFeed(make, rank=r, makes_whole=True, **place) for r in range(num_ranks)]
+        return [batch for feed in feeds for batch in all_of(feed, max_steps=1)]
+
+    (whole,), found = batches(1), batches(num_ranks)
+    assert torch.equal(torch.cat([b.data["inputs"][0] for b in found]), whole.data["inputs"][0])
+    assert [len(b.data["targets"]) for b in found] == [b.num_samples for b in found]
+
+
+def test_generated_data_without_a_row_for_each_sample() -> None:
+    with pytest.raises(phalanx.UserError, match=r"to make 7 samples, and returned shape \(3,\)"):
+        rows_of((torch.rand(7), torch.rand(3)), 0, 4, length=7)
 
 
 def test_generated_data_have_random_numbers_of_their_micro_batch() -> None:

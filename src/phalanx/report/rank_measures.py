@@ -141,7 +141,8 @@ def measure_rank(
     training_evaluation: TrainingEvaluationEvent | None = None
     num_finished, last = 0, None
     for event in events:
-        last = event
+        if not isinstance(event, MetricsEvent):  # which a program logs after its loop, too
+            last = event
         match event:
             case StepEvent():
                 steps.append(event)

@@ -55,3 +55,14 @@ class MicroBatch:
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the parts of the data; where they have one, over that."""
         return iter(self.data if isinstance(self.data, (tuple, list)) else (self.data,))
+
+
+class Epoch:
+    """One pass over the data: this rank's micro-batches of it, iterated once."""
+
+    def __init__(self, number: int, batches: Iterator[MicroBatch]) -> None:
+        """number: from 0, also where a resumed run begins later."""
+        self.number, self._batches = number, batches
+
+    def __iter__(self) -> Iterator[MicroBatch]:
+        return self._batches

@@ -6,6 +6,7 @@ Its peers wait for it in a collective, and would learn of it by a timeout only.
 from __future__ import annotations
 
 import atexit
+import io
 import os
 import sys
 import time
@@ -52,6 +53,8 @@ def end_program(
 ) -> None:
     """End all ranks because of an error of this one, which is shown."""
     is_mendable, launched = isinstance(error, UserError), detect(os.environ)
+    if isinstance(sys.stderr, io.StringIO) and sys.__stderr__ is not None:
+        sys.stderr = sys.__stderr__  # the hook of PyTorch's process groups would write it later
     is_echo = isinstance(error, PeerFailedError)  # of an error that its rank reports itself
     if is_echo or (is_mendable and launched and launched.rank):
         time.sleep(ECHO_DELAY_S)  # all ranks find what is wrong with the arguments: one says it

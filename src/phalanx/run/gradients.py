@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -46,18 +47,25 @@ class StepGradients:
         self._is_first_step = True
         self._missing: set[str] = set()
         self._batch_weight: float | None = None
+        self._accumulated: nn.Parameter | None = None  # one with a gradient of this step
+        self._is_applying = self._is_model_called = False
+        self._hooks = [own.register_step_pre_hook(self._check_step) for own in optimizers.values()]
+        self._is_wrapped = strategy.module is not strategy.model
+        if self._is_wrapped:
+            self._hooks.append(strategy.module.register_forward_pre_hook(self._note_call))
 
     def begin_step(self, batch: MicroBatch) -> None:
         """Clear the gradients. batch: the first micro-batch."""
         self._strategy.clear_gradients()
         self._global_samples = batch.global_samples
         self._result = StepResult(0.0, None, 0.0, 0.0, 0.0)
-        self._weight, self.num_samples = 0.0, 0
+        self._weight, self.num_samples, self._accumulated = 0.0, 0, None
         self._has_own_weights: bool | None = None  # None: no micro-batch of the step has told
 
     def begin(self, batch: MicroBatch) -> None:
         """Begin a micro-batch, before its forward pass."""
         self._missing, self._batch_weight = set(self._parameters), None
+        self._is_model_called = False
         if not batch.ends_step:
             self._until_backward.enter_context(self._strategy.no_sync())
         seed_micro_batch(self._seed, batch.step, batch.number)
@@ -89,6 +97,7 @@ class StepGradients:
         """
         called_at = time.perf_counter()
         check_loss(loss)
+        self._check_loop()
         if self._is_first_step and weight is None and not self._weight:
             check_mean(loss, batch.num_samples, warns=self._strategy.rank == 0)
         names = self._names_for(optimizer)
@@ -112,6 +121,8 @@ class StepGradients:
             exposed_s, hidden_s, last_bucket_s = times
         else:
             backward(loss, factor, inputs, keeps_graph=bool(self._missing))
+            trained = itertools.chain(*self._parameters.values())
+            self._accumulated = next((p for p in trained if p.grad is not None), None)
             if not self._missing:
                 self._until_backward.close()
         ended, result = time.perf_counter(), self._result
@@ -145,9 +156,41 @@ class StepGradients:
         if self._has_own_weights or not sums_gradients:
             scale = 1 / total if total else 0.0
         global_weight = 0 if self._has_own_weights else self._global_samples
-        return self._strategy.apply_gradients(
+        self._is_applying = True
+        result = self._strategy.apply_gradients(
             describe(batch, global_weight), result, scale=scale, own_weight=self._weight
         )
+        self._is_applying = False
+        return result
+
+    def release(self) -> None:
+        """Leave model and optimizers to the program, after the loop."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _check_loop(self) -> None:
+        """Raises: UserError for a loop that would train something else."""
+        if self._accumulated is not None and self._accumulated.grad is None:
+            raise UserError(
+                "the gradients of the step's first micro-batches were cleared: leave zero_grad() "
+                "out of the loop, the run clears them after each step"
+            )
+        if self._is_wrapped and not self._is_model_called:
+            raise UserError(
+                "the loss was computed without run.model, in whose forward pass "
+                f"{type(self._strategy).__name__} prepares the sums: call it in place of the model"
+            )
+
+    def _check_step(self, *_: object) -> None:
+        """Raises: UserError when the program steps an optimizer in the loop."""
+        if not self._is_applying:
+            raise UserError(
+                "optimizer.step() was called in the loop of a run, which would update twice: leave "
+                "it out, run.backward steps when the global batch is full"
+            )
+
+    def _note_call(self, *_: object) -> None:
+        self._is_model_called = True
 
     def _names_for(self, optimizer: str | None) -> set[str]:
         """Return the optimizers whose gradients a loss is for."""

@@ -16,7 +16,7 @@ from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.parallel.step import StepResult
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.batch import MicroBatch
+from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.feed import Feed
 from phalanx.run.recording import RunRecorder
 
@@ -89,16 +89,15 @@ class TrainingLoop:
         """Micro-batch of an unfinished step that is computed now."""
         self._began = self._waited_s = 0.0
 
-    def epochs(self) -> Iterator[Iterator[MicroBatch]]:
-        """Yield the epochs that are left, each an iterator of this rank's micro-batches; a
-        checkpoint follows each.
+    def epochs(self) -> Iterator[Epoch]:
+        """Yield the epochs that are left; a checkpoint follows each.
 
         Raises: UserError when an epoch was not iterated to its end.
         """
         options = self.options
         while self.position.epoch < options.epochs and self._steps_left():
             epoch, ended = self.position.epoch, self._num_ended
-            yield self.epoch()
+            yield Epoch(epoch, self.epoch())
             if self._num_ended == ended:
                 raise UserError(
                     f"epoch {epoch} was left before its end; every rank iterates each of "

@@ -15,10 +15,11 @@ from torch.optim.lr_scheduler import LRScheduler
 from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
-from phalanx.run.batch import MicroBatch
+from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.departure import Departure
 from phalanx.run.device import SamplesOnDevice
+from phalanx.run.ended import close_later
 from phalanx.run.evaluation import Evaluated, Reduction, evaluate
 from phalanx.run.feed import Feed
 from phalanx.run.gradients import StepGradients
@@ -43,7 +44,7 @@ class ProgramOptions:
     device: torch.device
     """Of model and data."""
     end: Callable[[], None]
-    """Called once the run is closed."""
+    """Called when the loop has ended, and when the run is closed."""
 
 
 class ProgramRun:
@@ -59,7 +60,8 @@ class ProgramRun:
                 run.backward(criterion(run.model(batch.inputs), batch.targets))
             run.log(error=run.evaluate(lambda m, b: criterion(m(b[0]), b[1]), validation_data))
 
-    Ended by the end of its loop, by `with`, or by `close`.
+    Ended by the end of its loop, by `with`, or by `close`. After the loop `evaluate`, `reduce` and
+    `log` still serve.
     """
 
     def __init__(
@@ -124,13 +126,13 @@ class ProgramRun:
         for epoch in self.epochs():
             yield from epoch
 
-    def epochs(self) -> Iterator[Iterator[MicroBatch]]:
-        """Yield the epochs that are left, each an iterator of this rank's micro-batches:
+    def epochs(self) -> Iterator[Epoch]:
+        """Yield the epochs that are left, each an iterable of this rank's micro-batches:
 
             for epoch in run.epochs():
                 for batch in epoch:
                     run.backward(criterion(run.model(batch.inputs), batch.targets))
-                run.print(run.evaluate(accuracy, validation_data))
+                run.print(epoch.number, run.evaluate(accuracy, validation_data))
 
         A checkpoint follows each epoch. Raises: UserError as iterating the run.
         """
@@ -145,7 +147,8 @@ class ProgramRun:
         except BaseException:
             self._departure.close()  # the error says why
             raise
-        self.close()
+        self._end()
+        close_later(self)
 
     def backward(
         self, loss: Tensor, *, weight: float | None = None, optimizer: str | None = None
@@ -254,15 +257,24 @@ class ProgramRun:
         self._group.barrier()
 
     def close(self) -> None:
-        """End the run: the ranks part. The model stays usable. Collective."""
+        """End the run: the ranks part. The model stays usable. Collective.
+
+        Called by the program where it needs the memory or the ranks for something else; else a run
+        whose loop has ended is closed when another one starts, or the program ends.
+        """
         if not self._is_closed:
             self._is_closed = True
             self._departure.agree()
-            self._departure.close()
-            self._checkpoints.close()
-            self._records.finish(self._strategy)
+            self._end()
             self._strategy.close()
-            self._options.end()
+
+    def _end(self) -> None:
+        """Complete checkpoints and records, and leave the model to the program. Collective."""
+        self._departure.close()
+        self._gradients.release()
+        self._options.end()
+        self._checkpoints.close()
+        self._records.finish(self._strategy)
 
     def __enter__(self) -> Self:
         return self

@@ -106,7 +106,11 @@ class ProgramRecords:
         values = {name: _number(name, value) for name, value in metrics.items()}
         if self._rank == 0:
             step = max(0, position.step - 1)
+            if self._is_ended and self.folder is not None:
+                self.recorder.writer = EventWriter(rank_file(self.folder, 0))
             self.recorder.add_metrics(position.epoch, step, values)
+            if self._is_ended and self.recorder.writer is not None:
+                self.recorder.writer.close()
             if self._on_metrics is not None:
                 self._on_metrics(step, values)
 

@@ -83,10 +83,12 @@ def make_feed(
     micro_batches: int,
     seed: int,
     loading: dict[str, Any],
+    has_fixed_cut: bool,
 ) -> Feed:
     """Return this rank's feed.
 
-    batch_size: of the global batch. micro_batches: of a full one.
+    batch_size: of the global batch. micro_batches: of a full one. has_fixed_cut: their number does
+    not depend on that of the ranks.
     """
     if isinstance(source, OwnBatches):
         return ShardedFeed(
@@ -102,7 +104,7 @@ def make_feed(
     if isinstance(source, SampleStream):
         return StreamFeed(source.samples, loading=loading, **place)
     if isinstance(source, GeneratedBatches):
-        return GeneratedFeed(source.make, **place)
+        return GeneratedFeed(source.make, makes_whole=not has_fixed_cut, **place)
     return IndexedFeed(source, **place)
 
 

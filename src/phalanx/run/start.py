@@ -31,6 +31,7 @@ from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
 from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.defaults import seed_of, strategy_of
 from phalanx.run.device import FeedOnDevice, choose_device, move_model
+from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
@@ -88,8 +89,9 @@ def start(
     data: tensors or NumPy arrays, a tuple or dictionary of them, an Arrow table, a folder of
         `phalanx data pack`, a map-style `Dataset`, or a `DataLoader`
         of one, which brings its batch size and reading with it. An iterable of samples: every rank
-        reads all, and computes its part. A function: returns a micro-batch of so many samples,
-        with random numbers of (seed, step, micro-batch); it needs `steps`.
+        reads all, and computes its part. A function, which needs `steps`: returns so many
+        samples, with random numbers of (seed, step): the global batch, of which a rank takes its
+        rows; with `micro_batches` one of these, by (seed, step, micro-batch).
     sharded: data are an iterable of this rank's own micro-batches, one of each rank in a step or as
         many as `micro_batches` says; each counts by the length of its first tensor.
     batch_size: samples of the global batch, over all ranks.
@@ -126,6 +128,7 @@ def start(
     """
     report_failures()
     strategy, seed = strategy_of(strategy), seed_of(seed)
+    close_ended()
     if not sharded:
         data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     launched, loading = detect(os.environ), loading or {}
@@ -236,6 +239,7 @@ def start(
         micro_batches=number,
         seed=seed,
         loading=loading,
+        has_fixed_cut=micro_batches is not None,
     )
     if place.type != "cpu":
         feed = FeedOnDevice(feed, place)

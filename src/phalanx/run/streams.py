@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from phalanx.comm.layout import share_of
@@ -18,7 +20,7 @@ from phalanx.data.hashing import hash_seed
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.batch import MicroBatch
-from phalanx.run.micro_batches import micro_batches_of_rank
+from phalanx.run.micro_batches import MicroBatchSlice, micro_batches_of_rank
 from phalanx.run.randomness import seed_micro_batch
 from phalanx.run.samples import first_tensor
 
@@ -95,7 +97,10 @@ class StreamFeed:
 
 
 class GeneratedFeed:
-    """Micro-batches that a function makes, with random numbers of (seed, step, micro-batch)."""
+    """Micro-batches that a function makes, with random numbers of (seed, step, micro-batch).
+
+    Or every rank makes the global batch and takes its rows: the same on any number of ranks.
+    """
 
     num_samples: int | None = None
     num_damaged = 0
@@ -109,9 +114,11 @@ class GeneratedFeed:
         seed: int,
         rank: int,
         num_ranks: int,
+        makes_whole: bool = False,
     ) -> None:
-        """make: returns a micro-batch of so many samples."""
+        """make: returns a micro-batch of so many samples. makes_whole: it makes global batches."""
         self._make, self._batch_size, self._seed = make, batch_size, hash_seed(seed, OF_DATA)
+        self._makes_whole = makes_whole
         self._slices = micro_batches_of_rank(
             batch_size, number=micro_batches, rank=rank, num_ranks=num_ranks
         )
@@ -123,9 +130,8 @@ class GeneratedFeed:
         for number in range(max_steps):
             for piece in self._slices:
                 ends_step = piece is self._slices[-1]
-                seed_micro_batch(self._seed, step, piece.number)
                 yield MicroBatch(
-                    self._make(piece.stop - piece.start),
+                    self._made(step, piece),
                     piece.stop - piece.start,
                     epoch,
                     step,
@@ -135,6 +141,34 @@ class GeneratedFeed:
                     self._batch_size,
                 )
             step += 1
+
+    def _made(self, step: int, piece: MicroBatchSlice) -> Any:
+        if self._makes_whole:
+            seed_micro_batch(self._seed, step, 0)
+            whole = self._make(self._batch_size)
+            return rows_of(whole, piece.start, piece.stop, length=self._batch_size)
+        seed_micro_batch(self._seed, step, piece.number)
+        return self._make(piece.stop - piece.start)
+
+
+def rows_of(batch: Any, start: int, stop: int, *, length: int) -> Any:
+    """Return the samples [start, stop) of a batch: of each tensor or array these rows.
+
+    Raises: UserError for a part that has not `length` rows.
+    """
+    if isinstance(batch, dict):
+        return {n: rows_of(part, start, stop, length=length) for n, part in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        rows = [rows_of(part, start, stop, length=length) for part in batch]
+        return type(batch)(*rows) if hasattr(batch, "_fields") else type(batch)(rows)
+    if not isinstance(batch, (Tensor, np.ndarray)) or batch.ndim == 0 or len(batch) != length:
+        found = f"shape {tuple(batch.shape)}" if hasattr(batch, "shape") else type(batch).__name__
+        raise UserError(
+            f"data: the function was to make {length} samples, and returned {found}, which has no "
+            "row for each: return such tensors, or give micro_batches=, each of which it then "
+            "makes by itself"
+        )
+    return batch[start:stop]
 
 
 class ShardedFeed:
