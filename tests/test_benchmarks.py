@@ -37,6 +37,11 @@ SHORT = {
     "overlap.py": ("--quick", ""),
     "own_program.py": ("", 'STEPS = {"mlp": 10}\nROUNDS = 2'),
     "pipeline.py": ("", "OPTIONS = ModelOptions(width=16, layers=8, heads=4)\nROUNDS = 2"),
+    "ports.py": (
+        "pinn",
+        f'FOLDER = Path("{BENCHMARKS.parent / "examples/ports"}")\nROUNDS = 1\n'
+        'OPTIONS = "--steps 200"',
+    ),
     "scratch.py": ("", "SAMPLES = 512\nROUNDS = 2"),
     "splits.py": (
         "",
