@@ -256,7 +256,7 @@ def test_model_and_optimizer_are_the_programs_own_after_the_loop() -> None:
     ("strategy", "text"),
     [
         ("mpi", "evaluated after the loop 1.0"),
-        ("gloo", "phalanx: the loss was computed without run.model, in whose forward pass Gloo"),
+        ("gloo", "phalanx: the loss was not computed by run.model, whose calls have PyTorch"),
     ],
 )
 def test_a_wrapped_model_is_called_as_that_of_the_run(

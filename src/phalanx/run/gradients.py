@@ -48,11 +48,8 @@ class StepGradients:
         self._missing: set[str] = set()
         self._batch_weight: float | None = None
         self._accumulated: nn.Parameter | None = None  # one with a gradient of this step
-        self._is_applying = self._is_model_called = False
+        self._is_applying = False
         self._hooks = [own.register_step_pre_hook(self._check_step) for own in optimizers.values()]
-        self._is_wrapped = strategy.module is not strategy.model
-        if self._is_wrapped:
-            self._hooks.append(strategy.module.register_forward_pre_hook(self._note_call))
 
     def begin_step(self, batch: MicroBatch) -> None:
         """Clear the gradients. batch: the first micro-batch."""
@@ -65,7 +62,6 @@ class StepGradients:
     def begin(self, batch: MicroBatch) -> None:
         """Begin a micro-batch, before its forward pass."""
         self._missing, self._batch_weight = set(self._parameters), None
-        self._is_model_called = False
         if not batch.ends_step:
             self._until_backward.enter_context(self._strategy.no_sync())
         seed_micro_batch(self._seed, batch.step, batch.number)
@@ -97,7 +93,7 @@ class StepGradients:
         """
         called_at = time.perf_counter()
         check_loss(loss)
-        self._check_loop()
+        self._check_accumulated()
         if self._is_first_step and weight is None and not self._weight:
             check_mean(loss, batch.num_samples, warns=self._strategy.rank == 0)
         names = self._names_for(optimizer)
@@ -168,17 +164,12 @@ class StepGradients:
         for hook in self._hooks:
             hook.remove()
 
-    def _check_loop(self) -> None:
-        """Raises: UserError for a loop that would train something else."""
+    def _check_accumulated(self) -> None:
+        """Raises: UserError when the program has cleared gradients that count."""
         if self._accumulated is not None and self._accumulated.grad is None:
             raise UserError(
                 "the gradients of the step's first micro-batches were cleared: leave zero_grad() "
                 "out of the loop, the run clears them after each step"
-            )
-        if self._is_wrapped and not self._is_model_called:
-            raise UserError(
-                "the loss was computed without run.model, in whose forward pass "
-                f"{type(self._strategy).__name__} prepares the sums: call it in place of the model"
             )
 
     def _check_step(self, *_: object) -> None:
@@ -188,9 +179,6 @@ class StepGradients:
                 "optimizer.step() was called in the loop of a run, which would update twice: leave "
                 "it out, run.backward steps when the global batch is full"
             )
-
-    def _note_call(self, *_: object) -> None:
-        self._is_model_called = True
 
     def _names_for(self, optimizer: str | None) -> set[str]:
         """Return the optimizers whose gradients a loss is for."""
