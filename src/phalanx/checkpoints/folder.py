@@ -35,7 +35,9 @@ class OptionNames(NamedTuple):
 
 
 COMMAND_LINE = OptionNames("--checkpoint-dir ", "--resume ", "--resume", "wait for it")
-IN_PROGRAM = OptionNames("checkpoint_dir=", "resume=", "resume=True", "end it by run.close()")
+IN_PROGRAM = OptionNames(
+    "checkpoint_dir=", "resume=", "resume=True", "wait for it, end it by run.close()"
+)
 
 
 def readable_folders(folder: Path) -> list[Path]:

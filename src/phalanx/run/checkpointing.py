@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from torch import nn
 
 from phalanx.checkpoints.checkpoint import model_tensors
 from phalanx.checkpoints.find import FoundCheckpoint, check_checkpoint_dir, find_checkpoint
@@ -24,107 +23,121 @@ from phalanx.run.recording import RunRecorder
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumeChoice:
-    """Where a program's checkpoints are, and the one that it resumes from."""
+class CheckpointPlan:
+    """Where a program's checkpoints go, and where it looks for the one to resume from."""
 
-    folder: Path | None = None
-    every_steps: int | None = None
+    folder: Path | None
+    every_steps: int | None
     """Steps of an epoch between two checkpoints within it."""
-    found: FoundCheckpoint | None = None
-    notices: tuple[str, ...] = ()
-    """Lines for the user."""
+    place: Path | None
+    """A checkpoint, or a folder of them; None: the run begins anew."""
 
     @classmethod
-    def find(
+    def of(
         cls,
         checkpoint_dir: Path | str | None,
         checkpoint_steps: int | None,
         resume: bool | Path | str | None,
-    ) -> ResumeChoice:
-        """Find the checkpoint that a program asks for, on the disk that this rank sees.
-
-        Raises: UserError for options that do not fit each other, a folder of another run, or a
-                checkpoint that is missing or damaged.
-        """
+    ) -> CheckpointPlan:
+        """Return the plan of what `phalanx.start` was given. Raises: UserError where that does not
+        fit."""
         folder = None if checkpoint_dir is None else Path(checkpoint_dir)
         if folder is None and checkpoint_steps is not None:
             raise UserError(f"checkpoint_steps={checkpoint_steps} needs checkpoint_dir=")
         if folder is None and resume is True:
             raise UserError("resume=True needs checkpoint_dir=, the folder to resume from")
         place = folder if resume is True else Path(resume) if resume else None
-        notices: tuple[str, ...] = ()
+        return cls(folder=folder, every_steps=checkpoint_steps, place=place)
+
+    def find(self) -> tuple[FoundCheckpoint | None, list[str]]:
+        """Find the checkpoint on the disk that this rank sees, and return lines for the user.
+
+        Raises: UserError for a folder of another run, or a checkpoint that is missing or damaged.
+        """
+        folder, place = self.folder, self.place
+        lines = []
         if place is not None and place == folder and not readable_folders(place):
-            place, notices = None, (f"no checkpoint in {folder} yet: training from the start",)
+            place, lines = None, [f"no checkpoint in {folder} yet: training from the start"]
         found = None if place is None else find_checkpoint(place, IN_PROGRAM)
         if folder is not None:
             check_checkpoint_dir(folder, found, IN_PROGRAM)
         if found is not None:
-            notices = (*found.skipped, f"resuming from {found.path}")
-        return cls(folder=folder, every_steps=checkpoint_steps, found=found, notices=notices)
+            lines = [*found.skipped, f"resuming from {found.path}"]
+        return found, lines
 
 
 class ProgramCheckpoints:
-    """One rank's part in a program's checkpoints; collective, but for its making."""
+    """One rank's part in a program's checkpoints."""
 
-    def __init__(self, options: ResumeChoice, manifest: Manifest, model: nn.Module) -> None:
-        """manifest: of the run at its first step.
-
-        Raises: UserError where the checkpoint to resume from is of another model or recipe, and
-                for a seed that no manifest holds.
-        """
-        if (options.folder or options.found) and not 0 <= manifest.seed < 2**63:
+    def __init__(self, plan: CheckpointPlan, manifest: Manifest) -> None:
+        """manifest: of the run at its first step. Raises: UserError for a seed that none holds."""
+        if (plan.folder or plan.place) and not 0 <= manifest.seed < 2**63:
             raise UserError(
                 f"seed={manifest.seed}: runs with checkpoints take one from 0 to 2⁶³ - 1"
             )
-        if options.found is not None:
-            check_program(options.found, manifest, model)
-        self._options, self._manifest = options, manifest
+        self._plan, self._manifest = plan, manifest
         self._writer: CheckpointWriter | None = None
         self._checks_at = 0
         self._forgotten: list[str] = []
 
     def begin(self, state: ProgramState, *, epochs: int, steps: int | None) -> LoopOptions:
-        """Load the checkpoint that was found into `state`, make the folder this run's, and return
-        where the run begins and when it saves.
+        """Make the folder this run's, load the checkpoint to resume from into `state`, and return
+        where the run begins and when it saves. Collective.
 
         epochs, steps: after which it ends.
-        Raises: UserError when ranks see different checkpoints, a file is damaged, optimizers or
-                schedulers are others, or another run writes into the folder.
+        Raises: UserError when another run writes into the folder, ranks see different checkpoints,
+                or the one that was found is damaged or of another model, recipe or optimizer.
         """
-        options, strategy, self.state = self._options, state.strategy, state
-        found, lines, position = options.found, list(options.notices), BEGINNING
-        agreed = agreed_manifest(found.path if found else None, strategy.group, IN_PROGRAM)
-        if found is not None and agreed is not None:
-            self._forgotten = state.load(found.path)
-            lines += self._forgotten
-            position = Position(*agreed.position, state.step)
-            if position.epoch >= epochs or (steps is not None and position.step >= steps):
-                lines.append(_finished(found.path, position, epochs=epochs, steps=steps))
-        run = strategy.group.share(agreed.run if agreed else uuid.uuid4().hex)
-        strategy.group.barrier()  # the lock may rename the folder that slower ranks still read
-        if options.folder is not None:
-            self._writer = CheckpointWriter(
-                folder=options.folder,
+        plan, strategy, self.state = self._plan, state.strategy, state
+        writer = None
+        if plan.folder is not None:
+            writer = self._writer = CheckpointWriter(
+                folder=plan.folder,
                 strategy=strategy,
-                manifest=msgspec.structs.replace(self._manifest, run=run),
+                manifest=self._manifest,
                 shapes={n: tuple(t.shape) for n, t in model_tensors(strategy.model).items()},
                 names=IN_PROGRAM,
                 also=state.write,
             )
-            self._writer.begin()
+            writer.begin()
+        try:
+            strategy.group.barrier()  # from here on the folder is as every rank finds it
+            position, run = self._resume(state, epochs=epochs, steps=steps)
+        except BaseException:
+            self.close()  # the error may live on, and the lock with it
+            raise
+        if writer is not None:
+            writer.manifest = msgspec.structs.replace(self._manifest, run=run)
         self._checks_at = position.step + 2
-        if strategy.rank == 0 and lines:
-            print("\n".join(lines), flush=True)
-        save = None if self._writer is None else self.save
+        save = None if writer is None else self.save
         return LoopOptions(
             batch_size=self._manifest.global_batch_size,
             epochs=epochs,
             steps=steps,
             start=position,
-            checkpoint_steps=options.every_steps,
+            checkpoint_steps=plan.every_steps,
             save=save,
             save_epoch=save,
         )
+
+    def _resume(
+        self, state: ProgramState, *, epochs: int, steps: int | None
+    ) -> tuple[Position, str]:
+        """Load the checkpoint, if there is one; return where the run begins, and its id."""
+        strategy, position = state.strategy, BEGINNING
+        found, lines = self._plan.find()
+        agreed = agreed_manifest(found.path if found else None, strategy.group, IN_PROGRAM)
+        if found is not None and agreed is not None:
+            check_program(found, self._manifest, strategy.model)
+            self._forgotten = state.load(found.path)
+            lines += self._forgotten
+            position = Position(*agreed.position, state.step)
+            if position.epoch >= epochs or (steps is not None and position.step >= steps):
+                lines.append(_finished(found.path, position, epochs=epochs, steps=steps))
+        if strategy.rank == 0 and lines:
+            print("\n".join(lines), flush=True)
+        strategy.group.barrier()  # no checkpoint is removed that slower ranks still read
+        return position, strategy.group.share(agreed.run if agreed else uuid.uuid4().hex)
 
     def record_in(self, recorder: RunRecorder) -> None:
         """Record what did not fit the run, and each checkpoint from now on."""

@@ -27,7 +27,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_alike
 from phalanx.run.autocast import Autocast
 from phalanx.run.check_model import check_model
-from phalanx.run.checkpointing import ProgramCheckpoints, ResumeChoice
+from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
 from phalanx.run.data_loader import unwrap_loader
 from phalanx.run.defaults import seed_of, strategy_of
 from phalanx.run.device import FeedOnDevice, choose_device, move_model
@@ -169,8 +169,8 @@ def start(
             **identity_of(source),
         },
     )
-    saving = ResumeChoice.find(checkpoint_dir, checkpoint_steps, resume)
-    checkpoints = ProgramCheckpoints(saving, manifest, model)
+    plan = CheckpointPlan.of(checkpoint_dir, checkpoint_steps, resume)
+    checkpoints = ProgramCheckpoints(plan, manifest)
     step_options = StepOptions(
         clip_norm=clip_norm,
         skips_nonfinite=bad_gradients == "skip",
