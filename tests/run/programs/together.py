@@ -53,6 +53,7 @@ def parts_of_the_world() -> None:
         found = torch.cat([p.detach().flatten() for p in model.parameters()])
         for other in WORLD.allgather(found.tolist()):
             assert (found - torch.tensor(other, dtype=found.dtype)).abs().max() < 1e-10, strategy
+        run.close()
     ddp_on_backend_mpi(part)
     part.Free()
 
