@@ -12,8 +12,8 @@ from torch.optim import lr_scheduler as schedules
 
 from phalanx.checkpoints.find import FoundCheckpoint, find_checkpoint
 from phalanx.checkpoints.folder import IN_PROGRAM
-from phalanx.checkpoints.manifest import Manifest
-from phalanx.checkpoints.program import PROGRAM_FILE, ProgramState
+from phalanx.checkpoints.manifest import PROGRAM_FILE, Manifest
+from phalanx.checkpoints.program import ProgramState
 from phalanx.checkpoints.program_recipe import check_program, program_manifest
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError

@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from phalanx.checkpoints.find import FoundCheckpoint, check_checkpoint_dir, find_checkpoint
-from phalanx.checkpoints.manifest import MANIFEST, MODEL_FILE, Manifest, folder_name
+from phalanx.checkpoints.manifest import (
+    MANIFEST,
+    MODEL_FILE,
+    PROGRAM_FILE,
+    Manifest,
+    StoredFile,
+    folder_name,
+)
 from phalanx.checkpoints.writer import CheckpointWriter
 from phalanx.errors import UserError
 from phalanx.parallel.sequential import Sequential
@@ -188,6 +195,12 @@ def test_another_model_is_refused_whatever_is_allowed() -> None:
     assert "is of width 256, this run wants 128: use --width 256" in told(found(), width=128)
     assert "is of dtype float32" in told(found(), dtype="float64", allow_changes=True)
     assert "is of optimizer adam" in told(found(), optimizer="sgd", allow_changes=True)
+
+
+def test_a_checkpoint_of_a_program_is_refused() -> None:
+    stored = StoredFile(sha256="", bytes=1)
+    checkpoint = of(found(), files={PROGRAM_FILE: stored}, model="Net")
+    assert "was written by a program, for its model Net" in told(checkpoint)
 
 
 @pytest.mark.parametrize("others", [{"seed": 3}, {"train_samples": 9}, {"dataset": "mnist"}])

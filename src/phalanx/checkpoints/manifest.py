@@ -20,6 +20,8 @@ from phalanx.records.regular_file import check_regular
 MANIFEST = "manifest.json"
 MODEL_FILE = "model.safetensors"
 OPTIMIZER_FILE = "optimizer.safetensors"
+PROGRAM_FILE = "program.json"
+"""Only in checkpoints of programs: all that is no tensor of the model or of optimizers."""
 MANIFEST_SCHEMA = 3
 """Since 3 with a checksum of its own, the run and its recipe; older ones are refused."""
 

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.checkpoint import model_tensors, stored_name
 from phalanx.checkpoints.load import load
+from phalanx.checkpoints.manifest import PROGRAM_FILE
 from phalanx.checkpoints.nested import PLAIN, NestedEncoder, check_storable, decode
 from phalanx.checkpoints.tensor_file import read_tensors, write_tensors
 from phalanx.errors import UserError
@@ -25,7 +26,6 @@ from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 
-PROGRAM_FILE = "program.json"
 PROGRAM_TENSORS = "program.safetensors"
 
 NOT_SAVED = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}

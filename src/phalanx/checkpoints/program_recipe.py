@@ -16,9 +16,9 @@ from phalanx import __version__
 from phalanx.checkpoints.checkpoint import model_tensors
 from phalanx.checkpoints.differences import differing_tensors, differing_values
 from phalanx.checkpoints.find import FoundCheckpoint
-from phalanx.checkpoints.manifest import MODEL_FILE, Manifest, Value
+from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, Manifest, Value
 from phalanx.checkpoints.nested import NestedEncoder
-from phalanx.checkpoints.program import NOT_SAVED, PROGRAM_FILE
+from phalanx.checkpoints.program import NOT_SAVED
 from phalanx.checkpoints.tensor_file import Spec, read_specs
 from phalanx.errors import UserError
 

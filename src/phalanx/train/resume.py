@@ -91,6 +91,11 @@ def _sizes(shape: Shape | None) -> str:
 
 
 def _check_model(manifest: Manifest, path: Path, config: TrainConfig) -> None:
+    if PROGRAM_FILE in manifest.files:
+        raise UserError(
+            f"checkpoint {path} was written by a program, for its model {manifest.model}: it is "
+            "for phalanx.start(resume=) in that program"
+        )
     options = vars(completed(config.model, config.model_options))
     pairs: dict[str, tuple[object, object]] = {
         "dtype": (manifest.dtype, config.dtype),
