@@ -1,5 +1,6 @@
 """Model and loss of the user's are tried before the first step, and known by their tensors."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from phalanx.records.schema import FinishedEvent
 from phalanx.train.config import TrainConfig
 from phalanx.train.own_model import examine, make_loss
 from phalanx.train.recipe import recipe_of
-from phalanx.train.run import begin_run, new_folder
+from phalanx.train.run import begin_run, new_folder, setting_of
 from phalanx.train.session import RunOutput, train
 from phalanx.train.validate import validate
 
@@ -77,6 +78,8 @@ def test_names_in_records_have_no_folders() -> None:
     chosen = config("perceptron", "margins")
     assert recipe_of(chosen)["loss"] == "own.py:margins"
     assert new_folder(chosen).name.endswith("own-perceptron-sequential")
+    setting = setting_of(dataclasses.replace(chosen, threads=1))
+    assert (setting.model, setting.options["loss"]) == ("own.py:perceptron", "own.py:margins")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,9 @@ from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
 from phalanx.models.options import DataShape, OwnModel, is_own_model, model_label
+from phalanx.models.user_function import FunctionName
 from phalanx.parallel.mesh import AXES, parse_mesh
+from phalanx.parallel.option_groups import option
 from phalanx.parallel.replica_options import LocalOptions
 from phalanx.records.schema import Run, Setting
 from phalanx.train.config import DEFAULTS, TrainConfig
@@ -191,13 +193,15 @@ def _options(config: TrainConfig) -> dict[str, str | int | float | bool]:
     """Return the options with other values than their defaults, of those that only some runs
     have."""
     return {
-        name: value if isinstance(value, int | float) else _text(value)
+        name: value if isinstance(value, int | float) else _text(name, value)
         for name, value in config.options().items()
         if name not in EXCLUDED_OPTIONS and value != DEFAULTS[name]
     }
 
 
-def _text(value: object) -> str:
+def _text(name: str, value: object) -> str:
+    if name in ("loss", "tensor_plan"):
+        return FunctionName.parse(option(name), str(value)).label
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

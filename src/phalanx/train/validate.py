@@ -137,7 +137,9 @@ def check_pipeline(
         assert own is not None, "examined"
         layers = own.stages
     elif not layers:
-        raise UserError(f"--model {config.model} cannot be cut into stages: take mlp or gpt")
+        raise UserError(
+            f"--model {config.model} cannot be cut into stages: take mlp, resnet or gpt"
+        )
     layout = options.pipeline.layout(mesh)
     if layout.num_stages > len(layers):
         more = ", or more --layers" if config.model == "gpt" else ""
