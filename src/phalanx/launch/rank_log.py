@@ -20,6 +20,9 @@ from phalanx.launch.detect import detect
 from phalanx.launch.variables import set_variables
 
 _EXIT_NOT_FOUND = 127
+NOTES = "PHALANX_FAILURE_NOTES"
+"""Folder in which a rank writes down its failure before it ends the others: MPICH's launcher kills
+whoever watches it at once."""
 
 
 class RankFailure(NamedTuple):
@@ -54,12 +57,16 @@ def _run(folder: Path, words: list[str]) -> int:
     launched = detect(os.environ)
     rank = launched.rank if launched else 0
     set_variables(os.environ)
+    environment = {**os.environ, NOTES: str(folder)}
     with log_file(folder, rank).open("ab") as output:
         try:
-            process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
+            # MPICH and Intel MPI connect a rank to its launcher by an open descriptor (PMI_FD).
+            process = subprocess.Popen(
+                words, stdout=output, stderr=subprocess.STDOUT, env=environment, close_fds=False
+            )
         except OSError as error:
             output.write(f"phalanx: cannot start {words[0]}: {error.strerror}\n".encode())
-            _note(folder, RankFailure(rank, _EXIT_NOT_FOUND, time.time()))
+            note(folder, RankFailure(rank, _EXIT_NOT_FOUND, time.time()))
             return _EXIT_NOT_FOUND
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
@@ -69,11 +76,14 @@ def _run(folder: Path, words: list[str]) -> int:
         signal.signal(number, pass_on)
     code = process.wait()
     if code:
-        _note(folder, RankFailure(rank, code, time.time()))
+        note(folder, RankFailure(rank, code, time.time()))
     return code if code >= 0 else 128 - code
 
 
-def _note(folder: Path, failure: RankFailure) -> None:
+def note(folder: Path, failure: RankFailure) -> None:
+    """Write down how a rank failed, unless it has done so itself."""
+    if (folder / f"failed-{failure.rank}.json").exists():
+        return
     temporary = folder / f".failed-{failure.rank}"
     temporary.write_text(json.dumps(failure._asdict()))
     temporary.replace(folder / f"failed-{failure.rank}.json")

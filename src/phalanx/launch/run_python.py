@@ -8,12 +8,15 @@ one. Here MPI aborts, unless it is not in use.
 from __future__ import annotations
 
 import atexit
+import os
 import runpy
 import sys
 import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from phalanx.launch.rank_log import NOTES, RankFailure, note
 
 _GRACE_S = 1.0
 """For the peers to notice by themselves who has failed, and to say so."""
@@ -52,6 +55,9 @@ def _run(words: list[str]) -> None:
 def _abort(code: int) -> None:
     mpi: Any = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        if NOTES in os.environ:
+            rank = mpi.COMM_WORLD.Get_rank()
+            note(Path(os.environ[NOTES]), RankFailure(rank, code, time.time()))
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_GRACE_S)
