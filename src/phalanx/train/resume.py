@@ -12,7 +12,7 @@ from typing import NoReturn
 from safetensors import safe_open
 
 from phalanx.checkpoints.find import FoundCheckpoint
-from phalanx.checkpoints.manifest import MODEL_FILE, Manifest
+from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, Manifest
 from phalanx.errors import UserError
 from phalanx.models.options import completed, is_own_model
 from phalanx.train.config import TrainConfig
