@@ -62,7 +62,7 @@ def test_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path, how: str,
         lines = (logs / "rank-1.log").read_text().splitlines()
         # MPICH and Intel MPI add a line of their own.
         *_, frame, _, error = [line for line in lines if not line.startswith(("Abort(", "In: "))]
-        assert frame == f'  File "{program}", line 12, in <module>'
+        assert frame == f'  File "{program}", line 18, in <module>'
         assert error == "ValueError: rank 1 has had enough"
         assert "run_python" not in done.stderr, "the program's own frames alone"
 

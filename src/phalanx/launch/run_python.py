@@ -35,7 +35,8 @@ def _run(words: list[str]) -> None:
             file = Path(words[0]).absolute()
             sys.argv[:], sys.path[0] = words, str(file.resolve().parent)
             main.__file__ = str(file)
-            exec(compile(file.read_bytes(), str(file), "exec"), vars(main))
+            code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
+            exec(code, vars(main))
     except SystemExit as error:
         if error.code not in (None, 0):
             atexit.register(_abort, error.code if isinstance(error.code, int) else 1)
