@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.distributed import ReduceOp, Work
 from phalanx.errors import UserError
 from phalanx.horovod.ranks import joined
 
+Result = TypeVar("Result")
 Average, Sum, Min, Max, Product = (
     ReduceOp.AVG,
     ReduceOp.SUM,
@@ -23,12 +24,12 @@ Average, Sum, Min, Max, Product = (
 )
 
 
-class Handle:
-    """A collective under way, for `synchronize` and `poll`."""
+class Handle(Generic[Result]):
+    """A collective under way, or several, for `synchronize` and `poll`."""
 
-    def __init__(self, work: Work, finish: Callable[[], Tensor]) -> None:
-        """finish: makes the result once the work is complete."""
-        self.work, self.finish = work, finish
+    def __init__(self, works: Sequence[Work], finish: Callable[[], Result]) -> None:
+        """finish: makes the result once all works are complete."""
+        self.works, self.finish = works, finish
 
 
 class NoneCompressor:
@@ -61,15 +62,16 @@ class Compression:
     fp16 = FP16Compressor
 
 
-def synchronize(handle: Handle) -> Tensor:
+def synchronize(handle: Handle[Result]) -> Result:
     """Wait for a collective and return its result."""
-    handle.work.wait()
+    for work in handle.works:
+        work.wait()
     return handle.finish()
 
 
-def poll(handle: Handle) -> bool:
+def poll(handle: Handle[Any]) -> bool:
     """Return whether a collective is complete, so that `synchronize` will not wait."""
-    return bool(handle.work.is_completed())
+    return all(work.is_completed() for work in handle.works)
 
 
 def choose_op(op: Any, average: bool | None) -> Any:
@@ -98,6 +100,22 @@ def _options(kind: Callable[[], Any], **values: Any) -> Any:
     return options
 
 
+def _scale(tensor: Tensor, factor: float) -> None:
+    """Multiply in place: integers in float64, rounded towards zero, half types in float32."""
+    if factor == 1.0:
+        return
+    if tensor.dtype.itemsize > 2 and (tensor.is_floating_point() or tensor.is_complex()):
+        tensor.mul_(factor)
+    else:
+        wide = torch.float32 if tensor.is_floating_point() else torch.float64
+        tensor.copy_(tensor.to(wide).mul_(factor))
+
+
+def _grouped(handles: Sequence[Handle[Tensor]]) -> Handle[list[Tensor]]:
+    works = [work for handle in handles for work in handle.works]
+    return Handle(works, lambda: [handle.finish() for handle in handles])
+
+
 def _detached_copy(tensor: Tensor) -> Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
 
@@ -113,23 +131,21 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: object = None,
-) -> Handle:
+) -> Handle[Tensor]:
     """Begin `allreduce_`; the tensor must not be touched before `synchronize`."""
     refuse_process_set(process_set)
     op, group, target = choose_op(op, average), joined().group, tensor.detach()
-    if prescale_factor != 1.0:
-        target.mul_(prescale_factor)
+    _scale(target, prescale_factor)
     work = group.allreduce([target], _options(c10d.AllreduceOptions, reduceOp=op))
 
     def finish() -> Tensor:
-        if postscale_factor != 1.0:
-            target.mul_(postscale_factor)
+        _scale(target, postscale_factor)
         return tensor
 
-    return Handle(work, finish)
+    return Handle([work], finish)
 
 
-def allreduce_async(tensor: Tensor, *args: Any, **kwargs: Any) -> Handle:
+def allreduce_async(tensor: Tensor, *args: Any, **kwargs: Any) -> Handle[Tensor]:
     """Begin `allreduce`, without its gradient; arguments as `allreduce_async_`."""
     return allreduce_async_(_detached_copy(tensor), *args, **kwargs)
 
@@ -180,6 +196,25 @@ def grouped_allreduce(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> l
     return [allreduce(tensor, *args, **kwargs) for tensor in tensors]
 
 
+def grouped_allreduce_async(
+    tensors: Sequence[Tensor], *args: Any, **kwargs: Any
+) -> Handle[list[Tensor]]:
+    """Begin `grouped_allreduce`, without its gradient; arguments as `allreduce_async_`."""
+    return _grouped([allreduce_async(tensor, *args, **kwargs) for tensor in tensors])
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[Tensor], *args: Any, **kwargs: Any
+) -> Handle[list[Tensor]]:
+    """Begin `grouped_allreduce_`; arguments as `allreduce_async_`."""
+    return _grouped([allreduce_async_(tensor, *args, **kwargs) for tensor in tensors])
+
+
+def grouped_allreduce_(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
+    """Reduce each tensor in place, and return them; arguments as `allreduce_async_`."""
+    return synchronize(grouped_allreduce_async_(tensors, *args, **kwargs))
+
+
 # -- allgather and broadcast -----------------------------------------------------------------------
 
 
@@ -195,7 +230,7 @@ def allgather_async(
     tensor: Tensor,
     name: str | None = None,  # noqa: ARG001
     process_set: object = None,
-) -> Handle:
+) -> Handle[Tensor]:
     """Begin `allgather`, without its gradient; the ranks' lengths are exchanged at once."""
     refuse_process_set(process_set)
     if tensor.dim() == 0:
@@ -204,7 +239,7 @@ def allgather_async(
     work = joined().group.allgather(
         [parts], [tensor.detach().contiguous()], _options(c10d.AllgatherOptions)
     )
-    return Handle(work, lambda: torch.cat(parts))
+    return Handle([work], lambda: torch.cat(parts))
 
 
 class _AllGather(torch.autograd.Function):
@@ -233,19 +268,31 @@ def allgather(
     return _apply(_AllGather, tensor)
 
 
+def grouped_allgather(tensors: Sequence[Tensor], *args: Any, **kwargs: Any) -> list[Tensor]:
+    """Return `allgather` of each tensor; arguments as there."""
+    return [allgather(tensor, *args, **kwargs) for tensor in tensors]
+
+
+def grouped_allgather_async(
+    tensors: Sequence[Tensor], *args: Any, **kwargs: Any
+) -> Handle[list[Tensor]]:
+    """Begin `grouped_allgather`, without its gradient."""
+    return _grouped([allgather_async(tensor, *args, **kwargs) for tensor in tensors])
+
+
 def broadcast_async_(
     tensor: Tensor,
     root_rank: int,
     name: str | None = None,  # noqa: ARG001
     process_set: object = None,
-) -> Handle:
+) -> Handle[Tensor]:
     """Begin `broadcast_`; the tensor must not be touched before `synchronize`."""
     refuse_process_set(process_set)
     options = _options(c10d.BroadcastOptions, rootRank=root_rank)
-    return Handle(joined().group.broadcast([tensor.detach()], options), lambda: tensor)
+    return Handle([joined().group.broadcast([tensor.detach()], options)], lambda: tensor)
 
 
-def broadcast_async(tensor: Tensor, root_rank: int, *args: Any, **kwargs: Any) -> Handle:
+def broadcast_async(tensor: Tensor, root_rank: int, *args: Any, **kwargs: Any) -> Handle[Tensor]:
     """Begin `broadcast`, without its gradient."""
     return broadcast_async_(_detached_copy(tensor), root_rank, *args, **kwargs)
 

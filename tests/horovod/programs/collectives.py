@@ -32,10 +32,16 @@ for number, handle in enumerate(handles):
     assert hvd.poll(handle)
 both = hvd.grouped_allreduce([own, own + 1])
 assert both[1][0] == total / size + 1
+handle = hvd.grouped_allreduce_async_([own.clone(), torch.tensor(rank)], op=hvd.Sum)
+assert [int(tensor.sum()) for tensor in hvd.synchronize(handle)] == [3 * total, total]
+assert hvd.allreduce(torch.tensor(3), op=hvd.Sum, prescale_factor=0.5) == size, "3 / 2 is 1"
+assert hvd.allreduce(torch.tensor(3.0).half(), postscale_factor=0.5) == 1.5
 
 rows = torch.full((rank + 1, 2), float(rank))
 joined = hvd.allgather(rows, name="rows")
 assert joined[:, 0].tolist() == [r for r in range(size) for _ in range(r + 1)]
+gathered = hvd.grouped_allgather([rows, rows + 1])
+assert torch.equal(gathered[1], joined + 1)
 assert hvd.allgather_object({"rank": rank}) == [{"rank": r} for r in range(size)]
 assert hvd.broadcast(own, root_rank=size - 1).tolist() == [size - 1] * 3
 assert own.tolist() == [rank] * 3
