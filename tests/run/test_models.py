@@ -146,9 +146,23 @@ class Words(nn.Module):
     ("model", "text"),
     [
         (Words(sparse=True), r"table.weight has sparse gradients .*Embedding\(sparse=True\)"),
-        (nn.Sequential(nn.Linear(4, 2), nn.SyncBatchNorm(2)), "'1' is a SyncBatchNorm, which .*"),
+        (mlp(nn.SyncBatchNorm(8)), "SyncBatchNorm, .* leave micro_batches= out, or take BatchNorm"),
     ],
 )
 def test_models_that_are_refused(model: nn.Module, text: str) -> None:
     with pytest.raises(phalanx.UserError, match=text):
-        phalanx.start(model, SGD(model.parameters(), lr=0.1), INPUTS, batch_size=4)
+        phalanx.start(model, SGD(model.parameters(), lr=0.1), INPUTS, batch_size=4, micro_batches=2)
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}])
+def test_synchronized_batch_norm_is_batch_norm_of_the_global_batch(options: Any) -> None:
+    plain, synchronized = nn.BatchNorm1d(8, **options), nn.SyncBatchNorm(8, **options)
+    expected = by_run(mlp(plain), squared_error, micro_batches=1, batch_size=7)
+    found = by_run(mlp(synchronized), squared_error, micro_batches=1, batch_size=7)
+    assert all((found[name] - value).abs().max() < 1e-12 for name, value in expected.items())
+    for name, value in plain.named_buffers():
+        assert (synchronized.get_buffer(name) - value).abs().max() < 1e-12
+    inputs = torch.randn(5, 8).double()
+    difference = synchronized.eval()(inputs) - plain.eval()(inputs)
+    assert difference.abs().max() < 1e-12
+    assert "forward" not in vars(synchronized)

@@ -17,9 +17,3 @@ def check_model(model: object) -> None:
                 f"{name}.weight has sparse gradients (nn.{type(module).__name__}(sparse=True)), "
                 "and sums over ranks are dense: leave sparse=True out"
             )
-        if isinstance(module, nn.SyncBatchNorm) and not next(module.parameters()).is_cuda:
-            raise UserError(
-                f"{name!r} is a SyncBatchNorm, which PyTorch computes on GPUs alone: take "
-                "BatchNorm with micro_batches=, whose statistics do not depend on the number of "
-                "ranks, or GroupNorm"
-            )

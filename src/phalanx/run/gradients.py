@@ -18,6 +18,7 @@ from phalanx.parallel.step import Batch, StepResult, backward
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_together
 from phalanx.run.batch import MicroBatch
+from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.check_loss import check_loss, check_mean
 from phalanx.run.randomness import seed_micro_batch
 
@@ -35,11 +36,16 @@ class StepGradients:
     """Of this rank, so far in the step."""
 
     def __init__(
-        self, strategy: Strategy, optimizers: Mapping[str, Optimizer], *, seed: int
+        self,
+        strategy: Strategy,
+        optimizers: Mapping[str, Optimizer],
+        *,
+        seed: int,
+        batch_norm: BatchNormSync | None = None,
     ) -> None:
         """strategy: prepared. optimizers: by the names by which a loss asks for one. seed: of the
-        random numbers of micro-batches."""
-        self._strategy, self._seed = strategy, seed
+        random numbers of micro-batches. batch_norm: of the model's layers, where it has some."""
+        self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
         self._parameters = {
             name: _trained_parameters(optimizer) for name, optimizer in optimizers.items()
         }
@@ -64,6 +70,8 @@ class StepGradients:
         self._missing, self._batch_weight = set(self._parameters), None
         if not batch.ends_step:
             self._until_backward.enter_context(self._strategy.no_sync())
+        if self._batch_norm is not None:
+            self._batch_norm.begin(batch)
         seed_micro_batch(self._seed, batch.step, batch.number)
         self._began = time.perf_counter()
 

@@ -16,6 +16,7 @@ from phalanx.errors import UserError
 from phalanx.parallel.optimizer import JointOptimizer, rule_of
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
+from phalanx.run.batch_norm import BatchNormSync
 from phalanx.run.checkpointing import ProgramCheckpoints
 from phalanx.run.departure import Departure
 from phalanx.run.device import SamplesOnDevice
@@ -26,10 +27,6 @@ from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
 from phalanx.run.records import ProgramRecords
 from phalanx.run.samples import samples_of
-
-
-def nothing() -> None:
-    """Do nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +40,8 @@ class ProgramOptions:
     """Arguments of PyTorch's `DataLoader`."""
     device: torch.device
     """Of model and data."""
+    batch_norm: BatchNormSync | None
+    """Of the model's synchronized layers, where it has some."""
     end: Callable[[], None]
     """Called when the loop has ended, and when the run is closed."""
 
@@ -76,7 +75,9 @@ class ProgramRun:
     ) -> None:
         """strategy: prepared, with the program's model and optimizers. optimizers: by name, ""
         for the only one."""
-        self._gradients = StepGradients(strategy, optimizers, seed=options.seed)
+        self._gradients = StepGradients(
+            strategy, optimizers, seed=options.seed, batch_norm=options.batch_norm
+        )
         self._loop = TrainingLoop(strategy, feed, records.recorder, loop_options, self._gradients)
         self._strategy, self._group = strategy, strategy.group
         self._records, self._options, self._checkpoints = records, options, checkpoints

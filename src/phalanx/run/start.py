@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence, Sized
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
@@ -26,6 +27,7 @@ from phalanx.parallel.step import StepOptions
 from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_alike
 from phalanx.run.autocast import Autocast
+from phalanx.run.batch_norm import BatchNormSync, check_sync_batch_norm, has_sync_batch_norm
 from phalanx.run.check_model import check_model
 from phalanx.run.checkpointing import CheckpointPlan, ProgramCheckpoints
 from phalanx.run.data_loader import unwrap_loader
@@ -35,7 +37,7 @@ from phalanx.run.ended import close_ended
 from phalanx.run.failure import report_failures, watch
 from phalanx.run.micro_batches import check_number
 from phalanx.run.optimizers import check_optimizers
-from phalanx.run.program import ProgramOptions, ProgramRun, nothing
+from phalanx.run.program import ProgramOptions, ProgramRun
 from phalanx.run.records import Metrics, ProgramRecords
 from phalanx.run.setting import describe_data, describe_setting
 from phalanx.run.source import identity_of, make_feed, source_of
@@ -153,6 +155,7 @@ def start(
         raise UserError("data has no samples")
     batch_size = min(batch_size, num_samples or batch_size)
     number = check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks)
+    check_sync_batch_norm(model, number, num_ranks)
     schedulers = [scheduler] if isinstance(scheduler, LRScheduler) else list(scheduler)
     manifest = program_manifest(
         model,
@@ -244,10 +247,21 @@ def start(
     if place.type != "cpu":
         feed = FeedOnDevice(feed, place)
     checkpoints.record_in(records.recorder)
-    end = Autocast(model, torch.bfloat16).close if autocast else nothing
-    options = ProgramOptions(
-        seed=seed, schedulers=schedulers, loading=loading, device=place, end=end
-    )
+    with ExitStack() as changes:
+        batch_norm = None
+        if autocast:
+            changes.callback(Autocast(model, torch.bfloat16).close)
+        if place.type == "cpu" and has_sync_batch_norm(model):
+            batch_norm = BatchNormSync(model, chosen.group)
+            changes.callback(batch_norm.close)
+        options = ProgramOptions(
+            seed=seed,
+            schedulers=schedulers,
+            loading=loading,
+            device=place,
+            batch_norm=batch_norm,
+            end=changes.pop_all().close,
+        )
     run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop_options, options)
     watch(records)
     return run

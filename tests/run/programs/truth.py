@@ -243,6 +243,14 @@ def batch_norm() -> nn.Module:
     return train_on(data, epochs=13, batch_size=36, micro_batches=12, model=model)
 
 
+def synchronized() -> nn.Module:
+    """Statistics of the global batch on all ranks, also of those that have no sample of it."""
+    layers = [nn.Linear(6, 16), nn.BatchNorm1d(16, eps=0.1), nn.Tanh(), nn.Linear(16, 3)]
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(*layers))
+    data = torch.randn(50, 6), torch.randint(3, (50,))
+    return train_on(data, epochs=13, micro_batches=None, model=model)
+
+
 class Stream:
     """An iterable without a length, which draws."""
 
@@ -321,7 +329,7 @@ CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
     "adversaries": adversaries, "packed": packed,
     "stream": stream, "generated": generated, "sharded": sharded,
-    "spectrum": spectrum, "batch_norm": batch_norm,
+    "spectrum": spectrum, "batch_norm": batch_norm, "synchronized": synchronized,
     "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
     "gloo": with_strategy("gloo", SGD, {"lr": 0.1, "momentum": 0.9}),
     "zero": with_strategy("zero", Adam, {"lr": 0.01}),
