@@ -31,7 +31,7 @@ def check_sync_batch_norm(model: nn.Module, micro_batches: int, num_ranks: int) 
 
 
 class BatchNormSync:
-    """What the layers of a model sum over the ranks: one collective a layer in the forward pass,
+    """Sums of a model's layers over the ranks: one collective a layer in the forward pass,
     and one in the backward pass.
 
     PyTorch's own forward pass of these layers wants GPUs; theirs is replaced until `close`.
