@@ -51,6 +51,7 @@ def loss_of(run: ProgramRun, batch: object) -> Tensor:
         ),
         ({"strategy_options": {"topk_fraction": 0.5}}, 'topk_fraction=0.5 .* compress="topk"'),
         ({"strategy": "shared", "clip_norm": 1.0}, 'strategy="shared" .* cannot clip'),
+        ({"timeout_s": 0}, "timeout_s=0 is no finite number above 0"),
         ({"device": "gpu"}, "device='gpu' is none of cpu, cuda, auto"),
         ({"comm": 7}, "comm is of type int: give a communicator of mpi4py"),
         ({"data": []}, r"data has no samples"),

@@ -30,8 +30,9 @@ class TimedReplica:
     def __init__(self, model: nn.Module, parameters: Sequence[nn.Parameter]) -> None:
         """Give every rank the weights of rank 0. Collective. parameters: the trained ones."""
         self._computed_at = 0.0
+        self._ready: list[Tensor] = []
         for parameter in parameters:
-            parameter.register_post_accumulate_grad_hook(self._note_time)
+            parameter.register_post_accumulate_grad_hook(self._mark_ready)
         self.module = DistributedDataParallel(model)
         self._parameters, self._is_called = parameters, False
         self.module.register_forward_pre_hook(self._note_call)
@@ -50,10 +51,12 @@ class TimedReplica:
                 'gradients: call it in place of the model, or take strategy="mpi"'
             )
         self._is_called = False
+        self._ready.clear()
         backward(loss_sum, weight, inputs)
-        if any(parameter.grad is None for parameter in self._parameters):
+        if len(self._ready) < len(self._parameters):
             names = {id(p): name for name, p in self.module.module.named_parameters()}
-            missing = [names[id(p)] for p in self._parameters if p.grad is None]
+            ready = set(map(id, self._ready))
+            missing = [names[id(p)] for p in self._parameters if id(p) not in ready]
             raise UserError(
                 f"the loss does not reach {missing[0]}, and PyTorch's DDP sums all gradients or "
                 'none: freeze it by requires_grad_(False), or take strategy="mpi"'
@@ -61,9 +64,10 @@ class TimedReplica:
         return ReduceTimes(time.perf_counter() - self._computed_at)
 
     def _note_call(self, *_: Any) -> None:
-        self._is_called = True
+        self._is_called = self.module.require_backward_grad_sync
 
-    def _note_time(self, _: Tensor) -> None:
+    def _mark_ready(self, parameter: Tensor) -> None:
+        self._ready.append(parameter)
         self._computed_at = time.perf_counter()
 
 

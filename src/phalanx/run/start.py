@@ -144,6 +144,8 @@ def start(
     )
     if batch_size is None:
         raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
+    if not 0 < timeout_s < math.inf:
+        raise UserError(f"timeout_s={timeout_s!r} is no finite number above 0")
     _check_gradient_options(clip_norm, bad_gradients, autocast)
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_model(model)

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -164,7 +164,7 @@ class Adversaries(nn.Module):
         self.critic = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
 
 
-def adversaries() -> nn.Module:
+def adversaries(overlap: Literal["on", "off"] = "off") -> nn.Module:
     """Each loss reaches both networks, and is differentiated by one; both step together."""
     data = torch.randn(SAMPLES, 6)
     model = Adversaries()
@@ -181,6 +181,7 @@ def adversaries() -> nn.Module:
         epochs=13,
         steps=STEPS,
         clip_norm=0.3,
+        overlap=overlap,
     )
     for batch in run:
         made = model.generator(torch.randn(len(batch.data), 4))
@@ -327,7 +328,8 @@ def squared_error(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
 
 CASES: dict[str, Callable[[], nn.Module]] = {
     "dropout": dropout, "weights": weights, "shared": shared, "forces": forces,
-    "adversaries": adversaries, "packed": packed,
+    "adversaries": adversaries, "overlapping": lambda: adversaries("on"),
+    "packed": packed,
     "stream": stream, "generated": generated, "sharded": sharded,
     "spectrum": spectrum, "batch_norm": batch_norm, "synchronized": synchronized,
     "overlap": with_strategy("mpi", AdamW, {"lr": 0.01}, overlap="on"),
