@@ -42,7 +42,7 @@ def test_it_trains_reports_its_loss_alone_and_resumes_as_itself(
     done = forked_phalanx(*other)
     assert done.returncode == 2
     first, second = done.stderr.splitlines()
-    assert "epoch-0001 is of another model: first.weight none there, 16 × 784 here;" in first
+    assert "epoch-0001 is of another model: first.weight is missing there, (16, 784) here;" in first
     assert first.endswith("; and 5 more")
     assert second.startswith("make the model that it is of")
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from safetensors import safe_open
-
+from phalanx.checkpoints.differences import differing_tensors
 from phalanx.checkpoints.find import FoundCheckpoint
 from phalanx.checkpoints.manifest import MODEL_FILE, PROGRAM_FILE, Manifest
 from phalanx.errors import UserError
@@ -20,9 +19,6 @@ from phalanx.train.recipe import SCHEDULE, differences, restarts_schedule
 
 WITHIN_EPOCH = ("seed", "dataset", "data", "train_samples", "shuffle_shards", "damaged")
 """What decides which samples are left of an epoch."""
-
-MAX_TENSORS = 3
-"""Differing tensors that an error names."""
 
 Shape = tuple[int, ...]
 
@@ -68,26 +64,17 @@ def check_resumable(
 
 def _check_tensors(path: Path, tensors: Mapping[str, Shape]) -> None:
     """Raise UserError where the checkpoint's parameters and buffers are not those of the user's
-    model, with the first that differ."""
-    with safe_open(path / MODEL_FILE, framework="numpy") as file:
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    names = [*tensors, *(name for name in found if name not in tensors)]
-    differing = [name for name in names if found.get(name) != tensors.get(name)]
-    if differing:
-        named = "; ".join(
-            f"{name} {_sizes(found.get(name))} there, {_sizes(tensors.get(name))} here"
-            for name in differing[:MAX_TENSORS]
-        )
-        more = len(differing) - MAX_TENSORS
+    model, with the first that differ in shape."""
+    from phalanx.checkpoints.tensor_file import Spec, read_specs  # imports torch
+
+    found = read_specs(path / MODEL_FILE)
+    codes = {name: spec.code for name, spec in found.items()}
+    here = {name: Spec(codes.get(name, ""), shape) for name, shape in tensors.items()}
+    if differing := differing_tensors(found, here):
         raise UserError(
-            f"checkpoint {path} is of another model: {named}"
-            + (f"; and {more} more" if more > 0 else "")
-            + "\nmake the model that it is of, or resume from another checkpoint"
+            f"checkpoint {path} is of another model: {differing}"
+            "\nmake the model that it is of, or resume from another checkpoint"
         )
-
-
-def _sizes(shape: Shape | None) -> str:
-    return "none" if shape is None else " × ".join(map(str, shape)) or "one number"
 
 
 def _check_model(manifest: Manifest, path: Path, config: TrainConfig) -> None:
