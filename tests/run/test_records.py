@@ -80,6 +80,7 @@ def test_the_loss_of_own_weights_is_their_mean(tmp_path: Path) -> None:
     for batch in run:
         loss = F.cross_entropy(run.model(batch.inputs), batch.targets)
         run.backward(0 * loss + (1.0 if batch.number else 4.0), weight=2.0 if batch.number else 1.0)
+    assert run.training_loss() == pytest.approx(2.0)
     steps = [e for e in read_events(rank_file(folder, 0)) if isinstance(e, StepEvent)]
     assert [step.loss_sum / step.samples for step in steps] == pytest.approx([2.0] * 6)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -230,6 +231,14 @@ class ProgramRun:
             batch_size=batch_size or self._loop.options.batch_size,
             reduction=reduction,
         )
+
+    def training_loss(self) -> float:
+        """Return the mean loss of this epoch's samples so far, over all ranks; after its loop that
+        of the whole epoch, before the next begins. As `backward` weighs it. Collective."""
+        self._departure.agree()
+        counts = self._records.recorder.counts
+        loss_sum, samples = self._group.sum([counts.loss_sum, counts.samples])
+        return loss_sum / samples if samples else math.nan
 
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:
         """Return the sum, or the mean, of every rank's `value`. Collective."""
