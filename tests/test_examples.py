@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 IN_NUMPY = ("02_server", "03_library", "04_ring", "05_tensor")
 WITH_PYTORCH = (
     *("06_torch_mpi", "07_data_parallel", "08_fsdp", "09_tensor_parallel", "10_pipeline"),
-    *("11_own_program", "12_horovod"),
+    *("11_own_program", "13_horovod"),
 )
 FROM_A_PACK = "12_volumes"
 
@@ -65,13 +65,24 @@ def test_volumes_are_packed_and_learned(ranks: Ranks, count: int, tmp_path: Path
     assert float(found[1]) > 80
 
 
+@pytest.mark.long
+def test_a_network_learns_beside_a_simulation(ranks: Ranks) -> None:
+    found = re.match(
+        r"([\d.]+)% of a swing are foretold, by 2 ranks",
+        last_line(ranks.mpi(3, EXAMPLES / "14_coupled.py")),
+    )
+    assert found
+    assert float(found[1]) > 95
+
+
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in EXAMPLES.glob("*.py")}
-    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK}
+    assert names == {"01_alone", *IN_NUMPY, *WITH_PYTORCH, FROM_A_PACK, "14_coupled"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_says_how_to_start_it(path: Path) -> None:
     text = path.read_text()
-    assert f"python examples/{path.name}" in text.split('"""')[1]
+    started = [f"python examples/{path.name}", f"phalanx launch -n 3 examples/{path.name}"]
+    assert any(command in text.split('"""')[1] for command in started)
     assert len(text.splitlines()) <= 75

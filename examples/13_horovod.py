@@ -1,7 +1,7 @@
 """A program for Horovod, with one changed line.
 
-    python examples/12_horovod.py
-    phalanx launch -n 2 examples/12_horovod.py
+    python examples/13_horovod.py
+    phalanx launch -n 2 examples/13_horovod.py
 
 Different from 06: Horovod's words. The import was `import horovod.torch as hvd`.
 """
