@@ -1,0 +1,298 @@
+"""Plan of a program's run: what `phalanx.start` was given, checked, before any rank is joined."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from phalanx.checkpoints.manifest import Manifest
+from phalanx.checkpoints.program_recipe import program_manifest
+from phalanx.errors import UserError
+from phalanx.launch.detect import Launched, detect
+from phalanx.parallel.make import JobRanks
+from phalanx.parallel.optimizer import JointOptimizer
+from phalanx.parallel.option_groups import default_options
+from phalanx.parallel.replica_options import MpiOptions
+from phalanx.parallel.step import StepOptions
+from phalanx.parallel.strategy import Strategy
+from phalanx.run.agreement import check_alike
+from phalanx.run.autocast import Autocast
+from phalanx.run.batch_norm import BatchNormSync, has_sync_batch_norm
+from phalanx.run.device import CPU, FeedOnDevice, choose_device, move_model
+from phalanx.run.feed import Feed
+from phalanx.run.loop import LoopOptions
+from phalanx.run.optimizers import check_optimizers
+from phalanx.run.program import ProgramOptions
+from phalanx.run.records import Metrics, ProgramRecords
+from phalanx.run.setting import describe_data, describe_setting
+from phalanx.run.source import Source, identity_of, make_feed
+from phalanx.run.strategy import StrategyChoice, as_arguments, choose_strategy, make_strategy
+from phalanx.torch_backend.threads import share_cores
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """Global batches: their data, sizes and number."""
+
+    data: object
+    """As the program calls it."""
+    source: Source
+    num_samples: int | None
+    """Of an epoch; None: not known."""
+    batch_size: int
+    micro_batches: int | None
+    """As asked for; None: one a rank."""
+    number: int
+    """Of micro-batches in a full global batch."""
+    epochs: int
+    steps: int | None
+    is_sharded: bool
+    loading: dict[str, Any]
+    """Arguments of PyTorch's `DataLoader`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Ranks of a run, and how they compute and update."""
+
+    ranks: JobRanks
+    num_ranks: int
+    choice: StrategyChoice
+    strategy_options: Mapping[str, Any]
+    """Unlike the defaults."""
+    step: StepOptions
+    device: torch.device
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """Everything that decides a run; each method makes a part of it, collectively."""
+
+    model: nn.Module
+    optimizers: Mapping[str, Optimizer]
+    schedulers: Sequence[LRScheduler]
+    batches: BatchPlan
+    setup: Setup
+
+    def manifest(self) -> Manifest:
+        """Return the manifest of checkpoints at the first step. Not collective."""
+        batches, setup = self.batches, self.setup
+        return program_manifest(
+            self.model,
+            self.optimizers,
+            self.schedulers,
+            data=describe_data(batches.data),
+            num_samples=batches.num_samples or 0,
+            batch_size=batches.batch_size,
+            seed=setup.seed,
+            options={
+                "micro_batches": batches.micro_batches,
+                "clip_norm": setup.step.clip_norm,
+                "autocast": None if setup.step.autocast is None else "bf16",
+                **identity_of(batches.source),
+            },
+        )
+
+    def join(self) -> Strategy:
+        """Join the ranks, and return the strategy with rank 0's parameters on each.
+
+        Raises: UserError when ranks differ, or cannot work together so.
+        """
+        setup = self.setup
+        if setup.ranks.launched is not None:
+            share_cores(setup.ranks.launched.local_world_size or 1)
+        with as_arguments():
+            strategy = make_strategy(setup.choice, setup.ranks, seed=setup.seed, step=setup.step)
+            try:
+                check_alike(strategy.group, self.model, self._agreed())
+            except UserError:
+                strategy.close()
+                raise
+            own = list(self.optimizers.values())
+            if strategy.makes_optimizer and own[0].state:
+                raise UserError(
+                    f'strategy="{setup.choice.name}" keeps the state of the optimizer itself, and '
+                    'this one has made steps already: take strategy="mpi"'
+                )
+            strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
+        return strategy
+
+    def _agreed(self) -> dict[str, float | None]:
+        """Return numbers that are the same on every rank."""
+        batches = self.batches
+        return {
+            "batch_size": batches.batch_size,
+            "micro_batches": batches.micro_batches,
+            "epochs": batches.epochs,
+            "steps": batches.steps,
+            "seed": self.setup.seed,
+            "the number of samples": None if batches.is_sharded else batches.num_samples,
+        }
+
+    def begin_records(
+        self,
+        strategy: Strategy,
+        loop: LoopOptions,
+        *,
+        run_dir: Path | str | None,
+        on_metrics: Metrics | None,
+    ) -> ProgramRecords:
+        """Return this rank's records, begun. run_dir, on_metrics: as `phalanx.start` has them."""
+        batches, setup = self.batches, self.setup
+        setting = describe_setting(
+            self.model,
+            self.optimizers,
+            batches.data,
+            strategy,
+            name=setup.choice.name,
+            threads=torch.get_num_threads(),
+            loop=loop,
+            step=setup.step,
+            micro_batches=batches.micro_batches,
+            strategy_options=setup.strategy_options,
+            seed=setup.seed,
+        )
+        records = ProgramRecords.begin(
+            strategy,
+            run_dir,
+            setting,
+            on_metrics=on_metrics,
+            options=loop,
+            num_samples=batches.num_samples,
+        )
+        records.recorder.start(
+            num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+            train_samples=batches.num_samples or 0,
+            expected=strategy.expected(batches.batch_size) if strategy.knows_rule else None,
+        )
+        return records
+
+    def make_feed(self, strategy: Strategy) -> Feed:
+        """Return this rank's feed."""
+        batches, device = self.batches, self.setup.device
+        feed = make_feed(
+            batches.source,
+            strategy.group,
+            batch_size=batches.batch_size,
+            micro_batches=batches.number,
+            seed=self.setup.seed,
+            loading=batches.loading,
+            has_fixed_cut=batches.micro_batches is not None,
+        )
+        return feed if device == CPU else FeedOnDevice(feed, device)
+
+    def change_model(self, strategy: Strategy) -> ProgramOptions:
+        """Return the options of the run, with the changes that it makes to the model's calls."""
+        batch_norm, device, dtype = None, self.setup.device, self.setup.step.autocast
+        with ExitStack() as changes:
+            if dtype is not None:
+                changes.callback(Autocast(self.model, dtype).close)
+            if device == CPU and has_sync_batch_norm(self.model):
+                batch_norm = BatchNormSync(self.model, strategy.group)
+                changes.callback(batch_norm.close)
+            return ProgramOptions(
+                seed=self.setup.seed,
+                schedulers=self.schedulers,
+                loading=self.batches.loading,
+                device=device,
+                batch_norm=batch_norm,
+                end=changes.pop_all().close,
+            )
+
+
+def make_setup(
+    model: nn.Module,
+    optimizers: Mapping[str, Optimizer],
+    *,
+    strategy: str,
+    strategy_options: Mapping[str, Any],
+    shortcuts: Mapping[str, Any],
+    comm: Any,
+    clip_norm: float | None,
+    autocast: str | None,
+    bad_gradients: str,
+    device: str,
+    seed: int,
+    timeout_s: float,
+) -> Setup:
+    """Return the setup that `phalanx.start` was asked for; a model for a GPU is moved there.
+
+    shortcuts: options of `mpi` that are arguments of their own.
+    Raises: UserError for arguments that do not fit.
+    """
+    if not 0 < timeout_s < math.inf:
+        raise UserError(f"timeout_s={timeout_s!r} is no finite number above 0")
+    _check_gradient_options(clip_norm, bad_gradients, autocast)
+    launched = detect(os.environ)
+    num_ranks, place = num_ranks_of(comm), _place(model, optimizers, device, launched)
+    defaults = default_options(MpiOptions)
+    given = {name: value for name, value in shortcuts.items() if value != defaults[name]}
+    options = {**given, **strategy_options}
+    choice = choose_strategy(
+        strategy,
+        options,
+        num_ranks=num_ranks,
+        num_optimizers=len(optimizers),
+        clips=clip_norm is not None,
+        is_on_gpu=place != CPU,
+    )
+    step = StepOptions(
+        clip_norm=clip_norm,
+        skips_nonfinite=bad_gradients == "skip",
+        autocast=torch.bfloat16 if autocast else None,
+    )
+    return Setup(
+        ranks=JobRanks(launched=launched, timeout_s=timeout_s, communicator=comm),
+        num_ranks=num_ranks,
+        choice=choice,
+        strategy_options=options,
+        step=step,
+        device=place,
+        seed=seed,
+    )
+
+
+def num_ranks_of(comm: Any) -> int:
+    """Return the ranks of a communicator of mpi4py; None: those that a launcher started, or one."""
+    if comm is None:
+        launched = detect(os.environ)
+        return launched.world_size if launched else 1
+    if not hasattr(comm, "Get_size"):
+        raise UserError(f"comm is of type {type(comm).__name__}: give a communicator of mpi4py")
+    size: int = comm.Get_size()
+    return size
+
+
+def _place(
+    model: nn.Module,
+    optimizers: Mapping[str, Optimizer],
+    device: str,
+    launched: Launched | None,
+) -> torch.device:
+    place = choose_device(device, (launched.local_rank if launched else None) or 0)
+    if place != CPU:
+        move_model(model, list(optimizers.values()), place)
+        check_optimizers(model, optimizers)  # they hold the same parameters still
+    return place
+
+
+def _check_gradient_options(
+    clip_norm: float | None, bad_gradients: str, autocast: str | None
+) -> None:
+    if clip_norm is not None and not 0 < clip_norm < math.inf:
+        raise UserError(f"clip_norm={clip_norm!r} is no finite number above 0")
+    if bad_gradients not in ("stop", "skip"):
+        raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
+    if autocast not in (None, "bf16"):
+        raise UserError(f"autocast={autocast!r} is neither None nor bf16")
