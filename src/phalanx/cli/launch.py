@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 
+from phalanx.cli.console import interruption_noted
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.record import default_folder
@@ -64,15 +66,16 @@ def launch(
     folder = log_dir or default_folder("launch", name)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
-    launch_program(
-        folder,
-        command,
-        ranks=ranks,
-        threads=threads or max(1, cores // ranks),
-        mpi=find_mpi(os.environ),
-        output=sys.stdout.buffer,
-        environment=_environment(folder),
-    )
+    with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
+        launch_program(
+            folder,
+            command,
+            ranks=ranks,
+            threads=threads or max(1, cores // ranks),
+            mpi=find_mpi(os.environ),
+            output=sys.stdout.buffer,
+            environment=_environment(folder),
+        )
     if record_file(folder, Run).exists():
         print(f"phalanx: records of the run: phalanx report {folder}", file=sys.stderr)
 

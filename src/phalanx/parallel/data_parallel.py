@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import Variable
 
+from phalanx.comm.join_world import report_binding
 from phalanx.comm.world import World
 from phalanx.gradients.buckets import largest_bucket_bytes
 from phalanx.gradients.compression.compressor import Uncompressed
 from phalanx.gradients.make_reducer import make_bucketed_reducer
 from phalanx.parallel.world_group import broadcast_tensors
+from phalanx.torch_backend.threads import share_cores
 
 
 class DataParallel(nn.Module):
@@ -49,9 +51,9 @@ class DataParallel(nn.Module):
         bucket_bytes: int | None = None,
         broadcast_buffers: bool = True,
     ) -> None:
-        """world: the ranks; None: those that the launcher started. bucket_bytes: of the largest
-        bucket; None: as the cache allows. Every rank gets rank 0's parameters and buffers.
-        Collective.
+        """world: the ranks; None: those that the launcher started, which then share the cores of
+        their node as those of backend mpi do. bucket_bytes: of the largest bucket; None: as the
+        cache allows. Every rank gets rank 0's parameters and buffers. Collective.
 
         Raises: ValueError when no parameter wants a gradient, or one is not in CPU memory.
         """
@@ -59,7 +61,10 @@ class DataParallel(nn.Module):
         self.module = module
         trained = [p for p in module.parameters() if p.requires_grad]
         _check(trained)
-        world = world or World.create()
+        if world is None:
+            world = World.create()
+            report_binding(world)
+            share_cores(world.local_size)
         self._group = world.group
         self._broadcasts, self._is_synchronised = broadcast_buffers, True
         broadcast_tensors(self._group, [*module.parameters(), *module.buffers()])
