@@ -119,8 +119,8 @@ class StepGradients:
                 times = self._strategy.backward_and_reduce(loss, factor, inputs)
             except WaitTimeoutError as error:
                 raise WaitTimeoutError(
-                    f"step {batch.step}: {error}: has it left its loop, or is it slower than "
-                    "timeout_s= allows?"
+                    f"step {batch.step}: {error}: has it left its loop, does it call run.evaluate "
+                    "or the like alone, or is it slower than timeout_s= allows?"
                 ) from error
             exposed_s, hidden_s, last_bucket_s = times
         else:
