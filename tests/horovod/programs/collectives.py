@@ -1,5 +1,6 @@
 """Horovod's collectives and shared state, checked by every rank."""
 
+import os
 import sys
 
 import torch
@@ -10,8 +11,10 @@ assert not hvd.is_initialized()
 hvd.init()
 hvd.init()
 rank, size = hvd.rank(), hvd.size()
-assert (hvd.local_rank(), hvd.local_size()) == (rank, size)
-assert (hvd.cross_rank(), hvd.cross_size(), hvd.is_homogeneous()) == (0, 1, True)
+places = [(hvd.local_rank(), hvd.local_size()), (hvd.cross_rank(), hvd.cross_size())]
+if "PHALANX_LINK" in os.environ:  # every rank is a node of its own
+    places.reverse()
+assert places == [(rank, size), (0, 1)] and hvd.is_homogeneous()
 assert hvd.mpi_built() and not hvd.nccl_built() and hvd.mpi_threads_supported()
 total = sum(range(size))
 

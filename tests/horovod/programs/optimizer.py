@@ -82,7 +82,7 @@ def trained(
 
 def distance(a: Net, b: Net) -> float:
     pairs = zip(a.parameters(), b.parameters(), strict=True)
-    return max(float((p - q).abs().max()) for p, q in pairs)
+    return max(float((p - q).detach().abs().max()) for p, q in pairs)
 
 
 def sgd(parameters: Any) -> torch.optim.Optimizer:
