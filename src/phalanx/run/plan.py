@@ -155,7 +155,7 @@ class RunPlan:
             self.optimizers,
             batches.data,
             strategy,
-            name=setup.choice.name,
+            name=setup.choice.label,
             threads=torch.get_num_threads(),
             loop=loop,
             step=setup.step,

@@ -34,6 +34,8 @@ class StrategyChoice:
     """A strategy and its options, which fit each other."""
 
     name: StrategyName
+    label: str
+    """Name for records: the one that was asked for, also where one rank takes `sequential`."""
     mpi: MpiOptions
     local: LocalOptions
     is_on_gpu: bool = False
@@ -88,10 +90,12 @@ def choose_strategy(
         local = given.take_if(chosen == "local", LocalOptions, 'strategy="local"')
     if is_on_gpu and (num_ranks > 1 or chosen == "local"):
         _check_on_gpu(chosen, options, num_optimizers)
+    label = "sequential" if name == "auto" and num_ranks == 1 else chosen
     if num_ranks == 1 and chosen != "local":  # the same numbers, without MPI
         chosen = "sequential"
     return StrategyChoice(
         name=chosen,
+        label=label,
         mpi=mpi or MpiOptions(),
         local=local or LocalOptions(),
         is_on_gpu=is_on_gpu,
