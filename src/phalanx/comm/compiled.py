@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from types import ModuleType
 
 
+@cache  # a step of a training asks for them
 def import_kernels() -> ModuleType | None:
     """Return the module in C, wanted or not; None when it was not built."""
     try:

@@ -44,21 +44,25 @@ def square_of(tensor: Tensor) -> float:
 def are_finite(tensors: Sequence[Tensor]) -> bool:
     """Return whether no value is a NaN or an infinity.
 
-    Cost: one reading, at the speed of the cache; half a microsecond for each tensor.
+    Cost: one reading, at the speed of the cache; a microsecond for each tensor.
     """
-    module, dtypes = kernels.compiled(), {tensor.dtype for tensor in tensors}
-    if module is None or len(dtypes) != 1 or not all(_has_kernel(tensor) for tensor in tensors):
+    module = kernels.compiled()
+    if module is None or not _have_kernel(tensors):
         return all(
             math.isfinite(square_of(tensor)) or bool(tensor.isfinite().all()) for tensor in tensors
         )
     addresses = [tensor.data_ptr() for tensor in tensors]
     counts = [tensor.numel() for tensor in tensors]
-    finite: bool = module.are_finite(addresses, counts, dtype_of(dtypes.pop()).code)
+    finite: bool = module.are_finite(addresses, counts, dtype_of(tensors[0].dtype).code)
     return finite
 
 
-def _has_kernel(tensor: Tensor) -> bool:
-    return type(tensor) is Tensor and tensor.dtype in CHECKED_DTYPES and is_plain(tensor)
+def _have_kernel(tensors: Sequence[Tensor]) -> bool:
+    """Return whether the kernel reads all of these: real, of one type, `is_plain`."""
+    dtype = tensors[0].dtype if tensors else None
+    return dtype in CHECKED_DTYPES and all(
+        type(tensor) is Tensor and tensor.dtype is dtype and is_plain(tensor) for tensor in tensors
+    )
 
 
 def squares_of(tensors: Iterable[Tensor]) -> Tensor:
