@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import phalanx
 from phalanx.parallel.optimizer import rule_of
+from phalanx.run.check_loss import check_mean
 from phalanx.run.program import ProgramRun
 from phalanx.run.workers import check_workers
 from tests.conftest import Ranks
@@ -164,10 +165,24 @@ def test_a_loss_that_looks_like_a_sum_is_told(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().err.count("the loss looks like a sum over 4 samples") == 1
 
 
-def test_a_sum_with_a_weight_of_its_own_is_fine() -> None:
+def test_a_sum_with_a_weight_of_its_own_or_of_one_value_is_fine() -> None:
     run = run_of(nn.Linear(4, 2))
     for batch in run:
         run.backward(summed(run, batch), weight=1.0)
+    run = run_of(nn.Linear(4, 2))
+    for batch in run:
+        mean = run.model(batch.inputs).mean(0, keepdim=True)
+        run.backward(nn.functional.mse_loss(mean, torch.ones(1, 2), reduction="sum"))
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "nll_loss", "mse_loss", "huber_loss"])
+def test_sums_of_each_loss_function_are_refused(name: str) -> None:
+    outputs = torch.randn(4, 2, requires_grad=True)
+    targets = torch.randint(2, (4,)) if name in ("cross_entropy", "nll_loss") else TARGETS[:4]
+    function = getattr(nn.functional, name)
+    with pytest.raises(phalanx.UserError, match="is a sum over 4 samples"):
+        check_mean(function(outputs, targets, reduction="sum"), 4, warns=False)
+    check_mean(function(outputs, targets), 4, warns=False)
 
 
 @pytest.mark.parametrize("loading", [{"multiprocessing_context": "fork"}, {}])

@@ -45,7 +45,7 @@ def check_mean(loss: Tensor, num_samples: int, *, warns: bool) -> None:
         "run.backward takes the mean over the micro-batch, and weighs it by its samples: leave "
         'reduction="sum" out, or divide by their number'
     )
-    if getattr(node, "_saved_reduction", None) == SUM:
+    if getattr(node, "_saved_reduction", None) == SUM and _num_rows(node) >= num_samples:
         raise UserError(f"the loss is a sum over {num_samples} samples: {mend}")
     if warns and node.name() == "SumBackward0" and _is_plain_sum(node, num_samples):
         print(
@@ -53,6 +53,12 @@ def check_mean(loss: Tensor, num_samples: int, *, warns: bool) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _num_rows(node: Any) -> int:
+    """Return the length of what a loss function of PyTorch sums over."""
+    inputs = getattr(node, "_saved_self", None)
+    return len(inputs) if isinstance(inputs, Tensor) and inputs.dim() else 1
 
 
 def _is_plain_sum(node: Any, num_samples: int) -> bool:
