@@ -154,6 +154,12 @@ def test_models_that_are_refused(model: nn.Module, text: str) -> None:
         phalanx.start(model, SGD(model.parameters(), lr=0.1), INPUTS, batch_size=4, micro_batches=2)
 
 
+def test_gradients_of_complex_parameters_are_not_compressed() -> None:
+    model = Complex()
+    with pytest.raises(phalanx.UserError, match="for real gradients, and weight is complex"):
+        phalanx.start(model, SGD(model.parameters(), lr=0.1), INPUTS, batch_size=4, compress="fp16")
+
+
 @pytest.mark.parametrize("options", [{}, {"momentum": None}, {"affine": False}])
 def test_synchronized_batch_norm_is_batch_norm_of_the_global_batch(options: Any) -> None:
     plain, synchronized = nn.BatchNorm1d(8, **options), nn.SyncBatchNorm(8, **options)

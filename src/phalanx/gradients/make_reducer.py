@@ -93,7 +93,10 @@ def make_bucketed_reducer(
     overlaps: a bucket is summed as soon as it is complete; else that happens at the end.
     on_thread: by a thread with a group of its own; None: where it overlaps.
     divisor: of uncompressed sums. has_hooks: as `BucketedGradReducer`.
+    Raises: ValueError for complex parameters whose gradients are to be compressed.
     """
+    if not isinstance(compressor, Uncompressed) and any(p.is_complex() for p in parameters):
+        raise ValueError("gradients of complex parameters are not compressed")
     on_thread = overlaps if on_thread is None else on_thread
     whole = sum(parameter.nbytes for parameter in parameters)
     largest_bytes = bucket_bytes or _largest_bytes(world, whole, overlaps=overlaps)

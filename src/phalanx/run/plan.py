@@ -110,6 +110,7 @@ class RunPlan:
         Raises: UserError when ranks differ, or cannot work together so.
         """
         setup = self.setup
+        self._check_compression()
         if setup.ranks.launched is not None:
             share_cores(setup.ranks.launched.local_world_size or 1)
         with as_arguments():
@@ -125,8 +126,23 @@ class RunPlan:
                     f'strategy="{setup.choice.name}" keeps the state of the optimizer itself, and '
                     'this one has made steps already: take strategy="mpi"'
                 )
-            strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
+            try:
+                strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
+            except ValueError as error:  # of dtypes
+                raise UserError(
+                    f'strategy="{setup.choice.name}": {error}: take strategy="mpi"'
+                ) from error
         return strategy
+
+    def _check_compression(self) -> None:
+        """Raises: UserError for gradients that no compressor takes."""
+        compress = self.setup.strategy_options.get("compress", "none")
+        complex_ones = [name for name, p in self.model.named_parameters() if p.is_complex()]
+        if compress != "none" and complex_ones:
+            raise UserError(
+                f'compress="{compress}" is for real gradients, and {complex_ones[0]} is complex: '
+                "leave it out"
+            )
 
     def _agreed(self) -> dict[str, float | None]:
         """Return numbers that are the same on every rank."""
