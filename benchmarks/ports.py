@@ -1,19 +1,21 @@
 """The programs of examples/ports beside what they were, each as its user starts it.
 
-    python benchmarks/ports.py [NAME ...]      # all five: a quarter of an hour on two cores
+    python benchmarks/ports.py [NAME ...]      # all five: ten minutes on two cores
 
-Timed is from the first line that a program prints to its last: without the start of processes, the
-imports and the first epoch. Rounds of all cells in turn: the program as it was, with one thread and
-with two, and its port alone and on two ranks of one thread each. Reported is the ratio to the first
-cell of the same round, its median and range; on three ranks the port is run once, and the lines it
-prints are compared over the numbers of ranks. Raw times, commit and machine go to
-benchmarks/results/ports.json.
+Measured is from the first line that a program prints to its last: without the start of processes,
+the imports and the first epoch. Rounds of all cells in turn: the program as it was, with one thread
+and with two, and its port alone and on two ranks of one thread each. Reported is the ratio to the
+first cell of the same round, its median and range: of processor time where there is one thread,
+which other programs on the machine disturb less, and of time on the clock. On three ranks the port
+is run once, and the lines it prints are compared over the numbers of ranks. Raw times, commit and
+machine go to benchmarks/results/ports.json.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import runpy
 import statistics
 import subprocess
 import sys
@@ -32,7 +34,7 @@ from phalanx.records.files import write_atomically
 FOLDER = Path(__file__).parents[1] / "examples" / "ports"
 RESULTS = Path(__file__).parent / "results" / "ports.json"
 NAMES = ("mnist", "gpt", "forces", "gan", "pinn")
-ROUNDS = 5
+ROUNDS = 3
 OPTIONS = ""
 """Words for every program."""
 # Of a cell: the file, ranks, threads of each.
@@ -43,56 +45,82 @@ CELLS = {
     "port, 2 ranks": ("{}.py", 2, 1),
 }
 THREE_RANKS = ("{}.py", 3, 1)
+TIMES = "times of lines: "
 
 
-def run(name: str, cell: tuple[str, int, int]) -> tuple[float, list[str]]:
-    """Return the seconds between the first and the last line of a program, and its lines."""
+class TimedLines:
+    """Standard output that notes when each line ends."""
+
+    def __init__(self) -> None:
+        self.times: list[tuple[float, float]] = []
+
+    def write(self, text: str) -> None:
+        sys.__stdout__.write(text)  # type: ignore[union-attr]
+        if text.endswith("\n"):
+            self.times.append((time.perf_counter(), time.process_time()))
+
+    def flush(self) -> None:
+        sys.__stdout__.flush()  # type: ignore[union-attr]
+
+
+def run_rank(file: str, words: list[str]) -> None:
+    """Run a program in this process, and print the times of its first and last line."""
+    sys.path[0], sys.argv = str(Path(file).parent), [file, *words]
+    sys.stdout = lines = TimedLines()
+    runpy.run_path(file, run_name="__main__")
+    sys.stdout = sys.__stdout__
+    if lines.times:
+        (began, used_before), (ended, used) = lines.times[0], lines.times[-1]
+        print(TIMES + json.dumps([ended - began, used - used_before]), flush=True)
+
+
+def run(name: str, cell: tuple[str, int, int]) -> tuple[list[float], list[str]]:
+    """Return the seconds on the clock and of the processor, and the lines of a program."""
     file, ranks, threads = cell
-    words = [str(FOLDER / file.format(name)), *OPTIONS.split()]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    words = [__file__, "rank", str(FOLDER / file.format(name)), *OPTIONS.split()]
     with tempfile.TemporaryDirectory() as folder:
         if ranks > 1:
-            logs = f"{folder}/logs"
             launch = ["-m", "phalanx", "launch", "-n", str(ranks), "--threads", str(threads)]
-            words = [*launch, "--log-dir", logs, *words]
-        lines, times = [], []
-        with subprocess.Popen(
-            [sys.executable, "-u", *words],
-            env=environment,
-            stdout=subprocess.PIPE,
+            words = [*launch, "--log-dir", f"{folder}/logs", *words]
+        done = subprocess.run(
+            [sys.executable, *words],
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+            capture_output=True,
             text=True,
-        ) as process:
-            assert process.stdout is not None
-            for line in process.stdout:
-                lines.append(line.rstrip())
-                times.append(time.perf_counter())
-    if process.returncode != 0 or len(lines) < 2:
-        raise SystemExit(f"{' '.join(words)} ended with {process.returncode}: {lines}")
-    return times[-1] - times[0], lines
+        )
+    *lines, times = done.stdout.splitlines() or [""]
+    if done.returncode != 0 or not times.startswith(TIMES):
+        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}: {done.stderr}")
+    return json.loads(times.removeprefix(TIMES)), lines
 
 
 def measure(name: str) -> dict[str, Any]:
     """Return raw seconds by cell, and the lines of the port by number of ranks."""
-    seconds: dict[str, list[float]] = {cell: [] for cell in CELLS}
+    seconds: dict[str, list[list[float]]] = {cell: [] for cell in CELLS}
     lines = {}
     for number in range(ROUNDS):
         for cell in list(CELLS)[:: -1 if number % 2 else 1]:
             taken, lines[cell] = run(name, CELLS[cell])
             seconds[cell].append(taken)
     _, lines["port, 3 ranks"] = run(name, THREE_RANKS)
-    return {"seconds": seconds, "lines": lines}
+    return {"clock_s_and_processor_s": seconds, "lines": lines}
 
 
 def show(name: str, found: dict[str, Any]) -> None:
-    seconds, lines = found["seconds"], found["lines"]
-    print(f"{name}: {statistics.median(seconds['before']):.2f} s as it was")
-    for cell in list(CELLS)[1:]:
+    """Print the ratios to the program as it was."""
+    seconds, lines = found["clock_s_and_processor_s"], found["lines"]
+    for cell, kind, index in (
+        ("port", "processor", 1),
+        ("port", "clock", 0),
+        ("before, 2 threads", "clock", 0),
+        ("port, 2 ranks", "clock", 0),
+    ):
         pairs = zip(seconds[cell], seconds["before"], strict=True)
-        ratios = sorted(taken / before for taken, before in pairs)
-        middle = statistics.median(ratios)
-        print(f"  {cell:18} {middle:.2f} times as long ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+        ratios = sorted(taken[index] / before[index] for taken, before in pairs)
+        spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        print(f"{name:7} {cell:18} {kind:9} {statistics.median(ratios):5.2f}  ({spread})")
     same = [lines[cell] == lines["port"] for cell in ("port, 2 ranks", "port, 3 ranks")]
-    print(f"  the same lines on 2 ranks: {same[0]}, on 3: {same[1]}", flush=True)
+    print(f"{name:7} the same lines on 2 ranks: {same[0]}, on 3: {same[1]}", flush=True)
 
 
 def main(names: list[str]) -> None:
@@ -103,12 +131,14 @@ def main(names: list[str]) -> None:
         "programs": {},
     }
     for name in names or NAMES:
-        document["programs"][name] = measure(name)
+        document["programs"][name] = {"load_average": os.getloadavg()[0], **measure(name)}
         show(name, document["programs"][name])
-    document["load_at_end"] = os.getloadavg()[0]
     write_atomically(RESULTS, json.dumps(document, indent=1).encode())
     print(f"raw times: {RESULTS}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    if sys.argv[1:2] == ["rank"]:
+        run_rank(sys.argv[2], sys.argv[3:])
+    else:
+        main(sys.argv[1:])

@@ -60,7 +60,7 @@ def test(model: Pair, samples: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
     }
 
 
-LINE = "step {}: loss of critic {critic:.3f}, of generator {generator:.3f}, off by {distance:.3f}"
+LINE = "step {}: loss of critic {critic:.2f}, of generator {generator:.2f}, off by {distance:.2f}"
 
 
 def train(args: argparse.Namespace) -> nn.Module:

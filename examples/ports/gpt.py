@@ -88,7 +88,7 @@ def train(args: argparse.Namespace) -> nn.Module:
         for letters, following in loader:
             loss = F.cross_entropy(run.model(letters).flatten(0, 1), following.flatten())
             run.backward(loss)
-        run.print(f"epoch {loader.number + 1}: loss {run.evaluate(test, test_sections):.4f}")
+        run.print(f"epoch {loader.number + 1}: loss {run.evaluate(test, test_sections):.3f}")
     return model
 
 

@@ -87,7 +87,7 @@ def train(args: argparse.Namespace) -> nn.Module:
             loss = F.cross_entropy(model(letters).flatten(0, 1), following.flatten())
             loss.backward()
             optimizer.step()
-        print(f"epoch {epoch + 1}: loss {test(model, test_sections):.4f}")
+        print(f"epoch {epoch + 1}: loss {test(model, test_sections):.3f}")
     return model
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import phalanx
 
-LINE = "epoch {}: loss {loss:.4f}, {accuracy:.1%} of the test images read right"
+LINE = "epoch {}: loss {loss:.3f}, {accuracy:.1%} of the test images read right"
 
 
 class Net(nn.Module):

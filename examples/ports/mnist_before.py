@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-LINE = "epoch {}: loss {loss:.4f}, {accuracy:.1%} of the test images read right"
+LINE = "epoch {}: loss {loss:.3f}, {accuracy:.1%} of the test images read right"
 
 
 class Net(nn.Module):
