@@ -117,22 +117,25 @@ class RunPlan:
             strategy = make_strategy(setup.choice, setup.ranks, seed=setup.seed, step=setup.step)
             try:
                 check_alike(strategy.group, self.model, self._agreed())
-            except UserError:
+                self._prepare(strategy)
+            except ValueError:  # every rank finds the same
                 strategy.close()
                 raise
-            own = list(self.optimizers.values())
-            if strategy.makes_optimizer and own[0].state:
-                raise UserError(
-                    f'strategy="{setup.choice.name}" keeps the state of the optimizer itself, and '
-                    'this one has made steps already: take strategy="mpi"'
-                )
-            try:
-                strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
-            except ValueError as error:  # of dtypes
-                raise UserError(
-                    f'strategy="{setup.choice.name}": {error}: take strategy="mpi"'
-                ) from error
         return strategy
+
+    def _prepare(self, strategy: Strategy) -> None:
+        name, own = self.setup.choice.name, list(self.optimizers.values())
+        if strategy.makes_optimizer and own[0].state:
+            raise UserError(
+                f'strategy="{name}" keeps the state of the optimizer itself, and this one has made '
+                'steps already: take strategy="mpi"'
+            )
+        try:
+            strategy.prepare(self.model, own[0] if len(own) == 1 else JointOptimizer(own))
+        except UserError:
+            raise
+        except ValueError as error:  # of dtypes
+            raise UserError(f'strategy="{name}": {error}: take strategy="mpi"') from error
 
     def _check_compression(self) -> None:
         """Raises: UserError for gradients that no compressor takes."""
