@@ -93,6 +93,28 @@ def leaves_after(steps: int, run: ProgramRun) -> ProgramRun:
     return run
 
 
+def gradients_that_are_not_finite() -> None:
+    """Those of one rank are told by every strategy, or left out."""
+    for strategy in ("mpi", "shared", "zero", "gloo", "local"):
+        model = model_of()
+        run = start(model, strategy=strategy, bad_gradients="skip")
+        spoil(run)
+        assert all(bool(p.isfinite().all()) for p in model.parameters()), strategy
+    for strategy in ("mpi", "shared", "zero", "gloo"):
+        with start(model_of(), strategy=strategy) as run:
+            words = "step 1: gradients are not finite: the loss of rank 1 is nan"
+            expect(words, lambda: spoil(run))
+
+
+def spoil(run: ProgramRun) -> None:
+    for batch in run:
+        run.backward(loss_of(run.model, batch) * spoiled(batch))
+
+
+def spoiled(batch: Any) -> float:
+    return float("nan") if RANK == 1 and batch.step == 1 else 1.0
+
+
 class OneOfTwo(nn.Module):
     """Has a layer that it does not use."""
 
@@ -146,5 +168,6 @@ def mistakes() -> None:
 
 if __name__ == "__main__":
     parts_of_the_world()
+    gradients_that_are_not_finite()
     mistakes()
     print(f"rank {RANK} is through", flush=True)
