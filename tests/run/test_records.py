@@ -15,6 +15,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import StepLR
 
 import phalanx
+from phalanx.cli.report import report
 from phalanx.records.files import rank_file, read_events, read_run
 from phalanx.records.schema import EpochEvent, FinishedEvent, MemoryEvent, MetricsEvent, StepEvent
 from phalanx.report.folder import read_folder
@@ -94,6 +95,18 @@ def test_runs_of_one_program_have_folders_of_their_own(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "runs-2"]
     with pytest.raises(phalanx.UserError, match="already holds the records of a run"):
         run_of(tmp_path / "runs")
+
+
+def test_a_trace_lies_beside_the_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(phalanx.UserError, match="give run_dir="):
+        run_of(None, trace=True)
+    train(run_of(tmp_path / "run", trace=True))
+    report(tmp_path / "run")
+    told = capsys.readouterr()
+    assert told.out == f"{tmp_path / 'run' / 'report.html'}\n"
+    assert "trace of 1 rank" in told.err and (tmp_path / "run" / "trace.json").exists()
 
 
 def test_metrics_are_numbers(tmp_path: Path) -> None:

@@ -9,8 +9,12 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from phalanx.cli.console import new_console
 from phalanx.report.folder import damaged_runs, newest_folder
 from phalanx.report.page import write_report
+from phalanx.report.trace.read import is_traced
+from phalanx.report.trace.show import show_trace
+from phalanx.report.trace.write import TRACE_NAME
 
 RUNS = Path("runs")
 
@@ -23,6 +27,8 @@ def report(
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
 ) -> None:
     """Draw a study, or a single run, as one HTML page that needs no network.
+
+    Of a program's run with trace=True it also makes the trace of all ranks.
 
     For example:
 
@@ -40,6 +46,8 @@ def report(
         Open the page in the browser.
     """
     chosen = folder or newest_folder(RUNS)
+    if is_traced(chosen) and not (chosen / TRACE_NAME).exists():
+        show_trace(chosen, new_console(json_=True))  # on standard error: the page is the result
     page = write_report(chosen, output)
     for damage in damaged_runs(chosen):
         print(f"phalanx: left out: {damage}", file=sys.stderr)

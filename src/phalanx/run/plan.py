@@ -166,8 +166,9 @@ class RunPlan:
         *,
         run_dir: Path | str | None,
         on_metrics: Metrics | None,
+        trace: bool,
     ) -> ProgramRecords:
-        """Return this rank's records, begun. run_dir, on_metrics: as `phalanx.start` has them."""
+        """Return this rank's records, begun. Keywords: as `phalanx.start` has them."""
         batches, setup = self.batches, self.setup
         setting = describe_setting(
             self.model,
@@ -189,6 +190,7 @@ class RunPlan:
             on_metrics=on_metrics,
             options=loop,
             num_samples=batches.num_samples,
+            trace=trace,
         )
         records.recorder.start(
             num_parameters=sum(parameter.numel() for parameter in self.model.parameters()),

@@ -28,7 +28,7 @@ from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.loop import LoopOptions, Position
 from phalanx.run.recording import RunRecorder
-from phalanx.run.trace import dump_into
+from phalanx.run.trace import Tracing, dump_into
 
 LIVE_INTERVAL_S = 0.5
 
@@ -48,6 +48,7 @@ class ProgramRecords:
         on_metrics: Metrics | None,
         options: LoopOptions,
         num_samples: int | None,
+        trace: bool,
     ) -> None:
         """folder: None writes nothing. on_metrics: called on rank 0 with the number of the update
         and the metrics that the program logs. num_samples: of an epoch."""
@@ -57,6 +58,11 @@ class ProgramRecords:
         began_at = time.perf_counter() - process_age_s()
         writer = None if folder is None else EventWriter(rank_file(folder, strategy.rank))
         self.recorder = RunRecorder(strategy, writer, began_at=began_at)
+        self._tracing: Tracing | None = None
+        if trace:
+            if folder is None:
+                raise UserError("trace=True writes into the folder of the records: give run_dir=")
+            self._tracing = Tracing(strategy.group, folder, began_at)
         self._line: LiveLine | None = None
         self._shown_at = time.perf_counter()
         if strategy.rank == 0 and sys.stderr.isatty():
@@ -73,6 +79,7 @@ class ProgramRecords:
         on_metrics: Metrics | None,
         options: LoopOptions,
         num_samples: int | None,
+        trace: bool,
     ) -> ProgramRecords:
         """Make the folder on rank 0, and open this rank's file. Collective.
 
@@ -95,7 +102,12 @@ class ProgramRecords:
             strategy.group.barrier()
             dump_into(folder)
         return cls(
-            strategy, folder, on_metrics=on_metrics, options=options, num_samples=num_samples
+            strategy,
+            folder,
+            on_metrics=on_metrics,
+            options=options,
+            num_samples=num_samples,
+            trace=trace,
         )
 
     def log(self, position: Position, metrics: Mapping[str, float | Tensor]) -> None:
@@ -121,12 +133,14 @@ class ProgramRecords:
             return
         self._shown_at = now
         counts, seconds = self.recorder.counts, self.recorder.epoch_s()
+        start = self._options.start
+        seen = position.seen - (start.seen if position.epoch == start.epoch else 0)
         done = "" if self._num_samples is None else f" {bar(position.seen / self._num_samples)}"
         whole = f"/{self._options.epochs}" if self._options.epochs > 1 else ""
         self._line.draw(
             f"epoch {position.epoch + 1}{whole}{done}"
             f"  loss {loss_text(mean_loss(counts.loss_sum, counts.samples))}"
-            f"  {position.seen / seconds:,.0f} samples/s"
+            f"  {seen / seconds:,.0f} samples/s"
             f"  communication {counts.communication_s / seconds:.1%}"
         )
 
@@ -136,6 +150,9 @@ class ProgramRecords:
         if self.folder is None or self._is_ended:
             return
         self._is_ended = True
+        if self._tracing is not None:
+            self._tracing.compare_clocks()
+            self._tracing.write()
         self.recorder.finish(parameters_sha256(strategy.model))
         strategy.group.barrier()
         if self._rank == 0:
@@ -150,6 +167,8 @@ class ProgramRecords:
         with contextlib.suppress(Exception):
             if self.recorder.writer is not None:
                 self.recorder.writer.close()
+            if self._tracing is not None:
+                self._tracing.write()
             if isinstance(error, KeyboardInterrupt):
                 if self._rank == 0:
                     end_record(self.folder, Run, Outcome(status="interrupted"))

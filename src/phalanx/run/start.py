@@ -55,6 +55,7 @@ def start(
     resume: bool | Path | str | None = None,
     run_dir: Path | str | None = None,
     on_metrics: Metrics | None = None,
+    trace: bool = False,
     seed: int | None = None,
     device: Literal["cpu", "cuda", "auto"] = "cpu",
     loading: dict[str, Any] | None = None,
@@ -106,6 +107,7 @@ def start(
         The number of ranks and the strategy may be others.
     run_dir: new folder for records, which `phalanx report` draws. None: that of the variable
         PHALANX_RUN_DIR, or none are written.
+    trace: record what every rank does when, too; `phalanx report` makes the trace of all ranks.
     on_metrics: called on rank 0 with the number of the update and what `run.log` is given.
     device: of model and data; auto: the GPU of the rank's number on its node, where there is one.
     loading: arguments for PyTorch's `DataLoader` of a `Dataset`: num_workers, collate_fn, ….
@@ -153,7 +155,7 @@ def start(
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
     loop = checkpoints.begin(state, epochs=epochs, steps=steps)
-    records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics)
+    records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics, trace=trace)
     checkpoints.record_in(records.recorder)
     feed, options = plan.make_feed(chosen), plan.change_model(chosen)
     run = ProgramRun(chosen, optimizers, feed, records, checkpoints, loop, options)
