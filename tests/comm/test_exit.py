@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Ranks
+from tests.conftest import Ranks, long
 
 
 @pytest.mark.mpi
@@ -16,3 +16,15 @@ def test_an_uncaught_exception_ends_all_ranks(
     with pytest.raises(AssertionError, match=r"^exit code \d+ ") as failed:
         new_ranks.mpi(2, programs("raises.py"), timeout_s=30)
     assert "ValueError: rank 1 has had enough" in str(failed.value)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("method", ["forkserver", long("spawn")])
+def test_workers_are_no_ranks(
+    new_ranks: Ranks, programs: Callable[[str], Path], method: str
+) -> None:
+    """MPI would crash in them, or wait for itself."""
+    output = new_ranks.mpi(1, programs("workers.py"), method)
+    assert "this process is a worker that a rank has started" in output
+    assert "the worker ended with " in output
+    assert "the worker ended with 0" not in output

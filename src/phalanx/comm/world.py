@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
 import socket
 import sys
@@ -33,8 +34,11 @@ from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
 from phalanx.errors import UserError
 from phalanx.launch.detect import detect, how_to_start
+from phalanx.launch.variables import parent_processes
 
 Object = TypeVar("Object")
+RANK_PROCESS = "PHALANX_RANK_PROCESS"
+"""Variable with the process id of a rank, which its workers inherit."""
 
 # Open MPI's one-sided UCX component complains on stderr when a shared window is made, and is not
 # used for it. Set before MPI is initialised; the user's own setting wins.
@@ -122,8 +126,9 @@ class World:
 
         communicator: mpi4py's, of the ranks to join; None: all.
         link, check, raises: as `World`; LauncherMismatchError when MPI sees other ranks than the
-        launcher started, each of which would work alone.
+        launcher started, each of which would work alone; UserError in a rank's worker.
         """
+        refuse_worker()
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
         library = mpi()
@@ -265,6 +270,21 @@ class World:
         leaders = set_up.allgather(self.node.bcast(self.rank))
         numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
         return tuple(numbers[leader] for leader in leaders)
+
+
+def refuse_worker() -> None:
+    """Remember that this process is a rank, for the workers that it starts.
+
+    Raises: UserError in such a worker, where MPI would crash: `spawn` and `forkserver` run the
+            program's file again.
+    """
+    is_worker = "__mp_main__" in sys.modules or multiprocessing.parent_process() is not None
+    if is_worker and os.environ.get(RANK_PROCESS, "") in map(str, parent_processes(2)):
+        raise UserError(
+            "this process is a worker that a rank has started, and runs the program's file again: "
+            'put what trains under `if __name__ == "__main__":`'
+        )
+    os.environ[RANK_PROCESS] = str(os.getpid())
 
 
 def check_thread_level(mpi: Any) -> None:

@@ -102,6 +102,16 @@ def launcher_process() -> int:
     return os.getppid()
 
 
+def parent_processes(count: int) -> list[int]:
+    """Return the process ids of this one's parent, the parent of that, and so on."""
+    found = [os.getppid()]
+    with contextlib.suppress(OSError, ValueError):
+        while len(found) < count:
+            _, _, rest = Path(f"/proc/{found[-1]}/stat").read_text().rpartition(")")
+            found.append(int(rest.split()[1]))
+    return found
+
+
 def is_users(name: str, environ: Mapping[str, str]) -> bool:
     """Return whether a variable is set, and not by Phalanx."""
     chosen = f"{name}={environ.get(name)}"

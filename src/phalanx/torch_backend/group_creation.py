@@ -18,7 +18,7 @@ from torch.distributed.rendezvous import rendezvous as torch_rendezvous
 
 from phalanx.comm import kernels
 from phalanx.comm.join_world import check_hosts, report_binding
-from phalanx.comm.world import World
+from phalanx.comm.world import World, refuse_worker
 from phalanx.torch_backend.errors import ENGINE_ERRORS, to_torch_error
 from phalanx.torch_backend.exit_hooks import install_exit_hooks
 from phalanx.torch_backend.multi_backend import MultiBackendProcessGroup
@@ -191,6 +191,7 @@ def open_session(
 
     rdzv: of ranks without MPI; None: MPI knows them. communicator: mpi4py's; None: all ranks.
     """
+    refuse_worker()
     world = _WORLD.get()
     if world is not None:
         session = Session(world)
