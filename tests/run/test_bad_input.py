@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer, SparseAdam
+from torch.optim.lr_scheduler import ReduceLROnPlateau, StepLR
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 import phalanx
@@ -18,6 +20,7 @@ from tests.conftest import Ranks
 
 INPUTS, TARGETS = torch.randn(12, 4), torch.randn(12, 2)
 SAMPLES = TensorDataset(INPUTS, TARGETS)
+OTHER = SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
 
 
 def run_of(model: nn.Module, **options: object) -> ProgramRun:
@@ -39,6 +42,19 @@ def loss_of(run: ProgramRun, batch: object) -> Tensor:
         ({"epochs": -1}, "epochs=-1 is no whole number from 1"),
         ({"micro_batches": 2.5}, "micro_batches=2.5 is no whole number from 1"),
         ({"clip_norm": -1.0}, "clip_norm=-1.0 is no finite number above 0"),
+        ({"clip_norm": "1"}, "clip_norm='1' is no finite number above 0"),
+        ({"timeout_s": "1m"}, "timeout_s='1m' is no finite number above 0"),
+        ({"seed": "7"}, "seed='7' is no whole number"),
+        ({"run_dir": 7}, "run_dir=7 is no path"),
+        ({"resume": 5}, "resume=5 is no path"),
+        ({"scheduler": "cosine"}, "scheduler is of type str"),
+        ({"scheduler": StepLR(OTHER, 1)}, "StepLR is of another optimizer"),
+        ({"scheduler": ReduceLROnPlateau(OTHER)}, "ReduceLROnPlateau, whose step takes a metric"),
+        ({"loading": {"num_workers": 2}}, "is for a Dataset, and data are tensors"),
+        ({"loading": {"num_worker": 2}}, "'num_worker' is no argument of PyTorch's DataLoader"),
+        ({"loading": {"shuffle": False}}, "loading: shuffle is the run's own"),
+        ({"loading": ["x"]}, "is no dictionary of arguments"),
+        ({"sharded": True}, "data is of type tuple: with sharded=True give an iterable"),
         ({"bad_gradients": "skpi"}, "bad_gradients='skpi' is neither stop nor skip"),
         ({"micro_batches": 9}, "micro_batches=9 does not fit: with 1 rank and batch_size=4"),
         ({"strategy": "ring"}, "strategy='ring' is none of auto, sequential, mpi, shared"),
@@ -97,6 +113,7 @@ def test_optimizers_hold_each_parameter_once() -> None:
         ({"a": own, "b": SGD([model.bias], lr=0.1)}, "'a' and 'b' both hold bias"),
         ({"a": SGD([model.bias], lr=0.1)}, "does not hold weight"),
         ({"a": "adam"}, "optimizer 'a' is of type str"),
+        (SparseAdam(model.parameters()), "optimizer is SparseAdam, for sparse gradients"),
         (LBFGS(model.parameters()), "optimizer is LBFGS, which computes the loss several times"),
     ]:
         with pytest.raises(phalanx.UserError, match=text):
@@ -185,6 +202,55 @@ def test_sums_of_each_loss_function_are_refused(name: str) -> None:
     check_mean(function(outputs, targets), 4, warns=False)
 
 
+@pytest.mark.parametrize(
+    ("returned", "options", "text"),
+    [
+        (None, {}, "the function returned a NoneType: return a number"),
+        (torch.ones(3), {}, r"the function returned a Tensor of shape \(3,\)"),
+        ({"a": "x"}, {}, "returned a str as 'a'"),
+        (1.0, {"reduction": "max"}, "reduction='max' is neither mean nor sum"),
+        (1.0, {"batch_size": 0}, "batch_size=0 is no whole number from 1"),
+    ],
+)
+def test_evaluations_of_no_number(returned: Any, options: dict[str, Any], text: str) -> None:
+    """A reduction of another name was taken for a sum, and batches of no samples for the run's."""
+    with run_of(nn.Linear(4, 2)) as run, pytest.raises(phalanx.UserError, match=text):
+        run.evaluate(lambda *_: returned, INPUTS, **options)
+
+
+def test_a_tensor_to_reduce_has_one_value() -> None:
+    with run_of(nn.Linear(4, 2)) as run, pytest.raises(phalanx.UserError, match="is no number"):
+        run.reduce(torch.ones(2))
+
+
+def test_a_parameter_that_is_unfrozen_in_the_loop_is_refused() -> None:
+    """No rank summed its gradient: parameters drifted apart, and nobody was told."""
+    model = nn.Sequential(nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2))
+    run = run_of(model)
+    with pytest.raises(phalanx.UserError, match=r"0.weight is trained now, and was frozen"):
+        for batch in run:
+            model.requires_grad_(True)
+            run.backward(loss_of(run, batch))
+
+
+def test_parameters_that_an_optimizer_gets_in_the_loop_are_refused() -> None:
+    model = nn.Linear(4, 2)
+    optimizer = SGD(model.parameters(), lr=0.1)
+    run = phalanx.start(model, optimizer, SAMPLES, batch_size=4)
+    with pytest.raises(phalanx.UserError, match=r"was given parameters after phalanx.start"):
+        for batch in run:
+            optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+            run.backward(loss_of(run, batch))
+
+
+@pytest.mark.parametrize("weight", ["a", -1, float("nan"), torch.ones(2)])
+def test_a_weight_that_is_no_number(weight: Any) -> None:
+    run = run_of(nn.Linear(4, 2))
+    with pytest.raises(phalanx.UserError, match=r"weight=.* is no finite number from 0"):
+        for batch in run:
+            run.backward(loss_of(run, batch), weight=weight)
+
+
 @pytest.mark.parametrize("loading", [{"multiprocessing_context": "fork"}, {}])
 def test_workers_that_would_fork_a_rank(loading: dict[str, object]) -> None:
     data: object = INPUTS
@@ -201,6 +267,7 @@ def test_workers_that_would_fork_a_rank(loading: dict[str, object]) -> None:
         (summed, 'the loss is a sum over 4 samples: .* leave reduction="sum" out'),
         (no_scalar, r"takes a scalar loss, and this has shape \(2,\): take its mean"),
         (no_graph, "the loss has no graph"),
+        (lambda run, batch: loss_of(run, batch) * 1j, "takes a real loss, and this is .*complex"),
     ],
 )
 def test_losses(loss: Callable[[ProgramRun, object], Tensor], text: str) -> None:
@@ -262,6 +329,9 @@ def test_model_and_optimizer_are_the_programs_own_after_the_loop() -> None:
     for batch in (run := phalanx.start(model, optimizer, SAMPLES, batch_size=4)):
         run.backward(loss_of(run, batch))
     before = run.evaluate(lambda model, batch: model(batch[0]).sum(), SAMPLES)
+    for batch in (left := phalanx.start(model, optimizer, SAMPLES, batch_size=4)):
+        left.backward(loss_of(left, batch) * 0)
+        break
     model(INPUTS).sum().backward()
     optimizer.step()
     assert run.evaluate(lambda model, batch: model(batch[0]).sum(), SAMPLES) < before

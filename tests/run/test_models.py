@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import SGD
+from torch.optim import SGD, AdamW
 from torch.utils.checkpoint import checkpoint
 
 import phalanx
@@ -172,3 +172,73 @@ def test_synchronized_batch_norm_is_batch_norm_of_the_global_batch(options: Any)
     difference = synchronized.eval()(inputs) - plain.eval()(inputs)
     assert difference.abs().max() < 1e-12
     assert "forward" not in vars(synchronized)
+
+
+class Branches(nn.Module):
+    """Uses one of its heads, by the number of the step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.heads = nn.ModuleList(nn.Linear(4, 2).double() for _ in range(2))
+
+    def forward(self, inputs: Tensor, step: int) -> Tensor:
+        outputs: Tensor = self.heads[step % 2](inputs)
+        return outputs
+
+
+def test_a_step_that_does_not_reach_a_parameter_gives_it_a_gradient_of_zeros() -> None:
+    """Several ranks did so, one process left it out: with momentum or decay they disagreed."""
+    model, expected = Branches(), Branches()
+    optimizer, plain = (AdamW(m.parameters(), lr=0.1, weight_decay=0.3) for m in (model, expected))
+    run = phalanx.start(
+        model, optimizer, (INPUTS.double(), TARGETS.double()), batch_size=12, epochs=4
+    )
+    for batch in run:
+        run.backward(F.mse_loss(run.model(batch.inputs, batch.step), batch.targets))
+        for parameter in expected.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        F.mse_loss(expected(INPUTS.double(), batch.step), TARGETS.double()).backward()
+        plain.step()
+    for parameter, other in zip(model.parameters(), expected.parameters(), strict=True):
+        assert (parameter - other).abs().max() < 1e-12
+
+
+def test_a_layer_that_is_frozen_in_the_loop_stays_as_it_is() -> None:
+    model = mlp()
+    optimizer = AdamW(model.parameters(), lr=0.1, weight_decay=0.3)
+    run = phalanx.start(
+        model, optimizer, (INPUTS.double(), TARGETS.double()), batch_size=12, epochs=4
+    )
+    for batch in run:
+        run.backward(squared_error(run.model, batch.data))
+        if batch.step == 1:
+            frozen = model.get_parameter("0.weight").detach().clone()
+            model.get_submodule("0").requires_grad_(False)
+    assert torch.equal(model.get_parameter("0.weight"), frozen)
+
+
+def test_a_micro_batch_that_counts_nothing_adds_nothing() -> None:
+    """Its mean over no tokens is nan, and 0 · nan ended the run."""
+
+    def train(micro_batches: int) -> nn.Module:
+        model = mlp()
+        optimizer = SGD(model.parameters(), lr=0.1)
+        data = (INPUTS.double(), TARGETS.double())
+        run = phalanx.start(model, optimizer, data, batch_size=12, micro_batches=micro_batches)
+        for batch in run:
+            counted = batch.inputs[:, 0] > 0.5
+            loss = F.mse_loss(run.model(batch.inputs)[counted], batch.targets[counted])
+            run.backward(loss, weight=int(counted.sum()))
+        return model
+
+    whole, parts = train(1).state_dict(), train(12).state_dict()
+    assert all((parts[name] - value).abs().max() < 1e-12 for name, value in whole.items())
+
+
+def test_a_sparse_gradient_of_a_function_is_refused_by_name() -> None:
+    table = nn.Linear(3, 5, bias=False)
+    run = phalanx.start(table, SGD(table.parameters(), lr=0.1), torch.arange(4), batch_size=4)
+    with pytest.raises(phalanx.UserError, match="weight has a sparse gradient"):
+        for batch in run:
+            run.backward(F.embedding(batch.inputs, table.weight, sparse=True).mean())

@@ -176,3 +176,24 @@ def test_a_program_takes_each_kind() -> None:
     assert train(lambda n: (torch.randn(n, 4), torch.randn(n, 2)), steps=3) == [4, 4, 4]
     batches = [(torch.randn(n, 4), torch.randn(n, 2)) for n in (3, 1)]
     assert train(batches, sharded=True, epochs=2) == [3, 1, 3, 1]
+
+
+class Numbers(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.arange(10.0))
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [(torch.arange(10.0), 7), (Numbers(), 7), (iter(Numbers()), 3)],
+    ids=["tensor", "stream", "iterator"],
+)
+def test_steps_alone_are_as_many_epochs_as_they_need(data: object, expected: int) -> None:
+    """They ended with the first epoch; an iterator is read once."""
+    model = nn.Linear(1, 1)
+    run = phalanx.start(model, SGD(model.parameters(), lr=0.1), data, batch_size=4, steps=7)
+    steps = 0
+    for batch in run:
+        run.backward(run.model(batch.inputs[:, None]).mean())
+        steps += batch.ends_step
+    assert steps == expected

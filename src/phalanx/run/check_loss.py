@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -22,11 +23,23 @@ def check_loss(loss: object) -> None:
             f"run.backward takes a scalar loss, and this has shape {tuple(loss.shape)}: "
             "take its mean over the micro-batch"
         )
+    if loss.is_complex():
+        raise UserError(f"run.backward takes a real loss, and this is {loss.dtype}: take .real")
     if not loss.requires_grad:
         raise UserError(
             "the loss has no graph: it does not depend on a parameter that requires a gradient, or "
             "was computed under no_grad"
         )
+
+
+def check_weight(weight: Any) -> None:
+    """Raise UserError for a weight of a micro-batch that is no finite number from 0."""
+    try:
+        fits = math.isfinite(weight) and weight >= 0
+    except (TypeError, ValueError, RuntimeError):
+        fits = False
+    if not fits:
+        raise UserError(f"run.backward: weight={weight!r} is no finite number from 0")
 
 
 def check_mean(loss: Tensor, num_samples: int, *, warns: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,10 @@ def evaluate(
     batch_size: of a rank, at most.
     Raises: UserError when there are no samples.
     """
+    if reduction not in get_args(Reduction):
+        raise UserError(f"run.evaluate: reduction={reduction!r} is neither mean nor sum")
+    if type(batch_size) is not int or batch_size < 1:
+        raise UserError(f"run.evaluate: batch_size={batch_size!r} is no whole number from 1")
     if not len(samples):
         raise UserError("run.evaluate: data has no samples")
     # From the last rank on: rank 0, which names the results, always has samples.
@@ -56,12 +60,24 @@ def evaluate(
                 weight = len(chosen) if reduction == "mean" else 1
                 named = values if isinstance(values, Mapping) else {"": values}
                 for name, value in named.items():
-                    sums[name] = sums.get(name, 0.0) + weight * float(value)
+                    sums[name] = sums.get(name, 0.0) + weight * _number(name, value)
     finally:
         for module, is_training in modes:
             module.training = is_training
     divisor = len(samples) if reduction == "mean" else 1
     return _over_ranks(strategy.group, sums, divisor, is_mapping=is_mapping)
+
+
+def _number(name: str, value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = f" of shape {tuple(value.shape)}" if isinstance(value, Tensor) else ""
+        raise UserError(
+            f"run.evaluate: the function returned a {type(value).__name__}{shape}"
+            f"{f' as {name!r}' if name else ''}: return a number over the samples of the batch, "
+            "such as their mean, or a dictionary of numbers"
+        ) from error
 
 
 def _over_ranks(group: RunGroup, sums: dict[str, float], divisor: int, *, is_mapping: bool) -> Any:

@@ -19,7 +19,8 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.agreement import check_together
 from phalanx.run.batch import MicroBatch
 from phalanx.run.batch_norm import BatchNormSync
-from phalanx.run.check_loss import check_loss, check_mean
+from phalanx.run.check_loss import check_loss, check_mean, check_weight
+from phalanx.run.parameters import Untrained, check_dense, complete, nothing_of, trained_by
 from phalanx.run.randomness import seed_micro_batch
 
 NOTHING = torch.empty(0)
@@ -46,9 +47,7 @@ class StepGradients:
         """strategy: prepared. optimizers: by the names by which a loss asks for one. seed: of the
         random numbers of micro-batches. batch_norm: of the model's layers, where it has some."""
         self._strategy, self._seed, self._batch_norm = strategy, seed, batch_norm
-        self._parameters = {
-            name: _trained_parameters(optimizer) for name, optimizer in optimizers.items()
-        }
+        self._parameters = {name: trained_by(optimizer) for name, optimizer in optimizers.items()}
         self._until_backward = ExitStack()
         self._is_first_step = True
         self._missing: set[str] = set()
@@ -56,6 +55,7 @@ class StepGradients:
         self._accumulated: nn.Parameter | None = None  # one with a gradient of this step
         self._is_applying = False
         self._hooks = [own.register_step_pre_hook(self._check_step) for own in optimizers.values()]
+        self._untrained = Untrained(strategy.model, optimizers)
 
     def begin_step(self, batch: MicroBatch) -> None:
         """Clear the gradients. batch: the first micro-batch."""
@@ -112,11 +112,17 @@ class StepGradients:
             factor *= self._strategy.loss_weight(describe(batch, global_weight))
         inputs = None if optimizer is None else self._parameters[optimizer]
         value = loss.item()
+        if not own and not math.isfinite(value) and self._batch_norm is None:
+            # Such as a mean over no tokens: what counts nothing adds nothing, not 0 · nan.
+            loss, value = nothing_of(itertools.chain(*self._parameters.values())), 0.0
         self._missing -= names
         hidden_s, last_bucket_s, exposed_s = None, None, 0.0
         if batch.ends_step and not self._missing:
             try:
                 times = self._strategy.backward_and_reduce(loss, factor, inputs)
+            except RuntimeError:
+                check_dense(self._strategy.model)
+                raise
             except WaitTimeoutError as error:
                 raise WaitTimeoutError(
                     f"step {batch.step}: {error}: has it left its loop, does it call run.evaluate "
@@ -149,6 +155,7 @@ class StepGradients:
         scale, result = 1.0, self._result
         if self._is_first_step:
             self._is_first_step = False
+            check_dense(self._strategy.model)
             check_together(
                 self._strategy.group, bool(self._has_own_weights), "give run.backward a weight="
             )
@@ -160,6 +167,8 @@ class StepGradients:
         if self._has_own_weights or not sums_gradients:
             scale = 1 / total if total else 0.0
         global_weight = 0 if self._has_own_weights else self._global_samples
+        self._untrained.check()
+        complete(itertools.chain(*self._parameters.values()))
         self._is_applying = True
         result = self._strategy.apply_gradients(
             describe(batch, global_weight), result, scale=scale, own_weight=self._weight
@@ -210,8 +219,8 @@ class StepGradients:
 
     def _weight_of(self, batch: MicroBatch, weight: float | None) -> float:
         """Return by how much the micro-batch counts, the same for each of its losses."""
-        if weight is not None and not (math.isfinite(weight) and weight >= 0):
-            raise UserError(f"run.backward: weight={weight} is no finite number from 0")
+        if weight is not None:
+            check_weight(weight)
         if self._has_own_weights not in (None, weight is not None):
             raise UserError("run.backward: give weight= for every micro-batch, or for none")
         is_first = len(self._missing) == len(self._parameters)
@@ -232,8 +241,3 @@ class StepGradients:
 def describe(batch: MicroBatch, global_weight: int) -> Batch:
     """Return what strategies know of a micro-batch whose samples they do not see."""
     return Batch(NOTHING, NOTHING, batch.num_samples, global_weight, batch.step)
-
-
-def _trained_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return [parameter for parameter in parameters if parameter.requires_grad]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 
 from phalanx.errors import UserError
 
@@ -56,4 +56,8 @@ def _check_kind(name: str, optimizer: object) -> None:
         raise UserError(
             f"{which} is LBFGS, which computes the loss several times a step by a closure: a run "
             "computes it once; take an optimizer whose step() needs none"
+        )
+    if isinstance(optimizer, SparseAdam):
+        raise UserError(
+            f"{which} is SparseAdam, for sparse gradients, and sums over ranks are dense: take Adam"
         )

@@ -252,8 +252,9 @@ def make_setup(
     shortcuts: options of `mpi` that are arguments of their own.
     Raises: UserError for arguments that do not fit.
     """
-    if not 0 < timeout_s < math.inf:
-        raise UserError(f"timeout_s={timeout_s!r} is no finite number above 0")
+    _check_positive("timeout_s", timeout_s)
+    if type(seed) is not int:
+        raise UserError(f"seed={seed!r} is no whole number")
     _check_gradient_options(clip_norm, bad_gradients, autocast)
     launched = detect(os.environ)
     num_ranks, place = num_ranks_of(comm), _place(model, optimizers, device, launched)
@@ -311,9 +312,14 @@ def _place(
 def _check_gradient_options(
     clip_norm: float | None, bad_gradients: str, autocast: str | None
 ) -> None:
-    if clip_norm is not None and not 0 < clip_norm < math.inf:
-        raise UserError(f"clip_norm={clip_norm!r} is no finite number above 0")
+    if clip_norm is not None:
+        _check_positive("clip_norm", clip_norm)
     if bad_gradients not in ("stop", "skip"):
         raise UserError(f"bad_gradients={bad_gradients!r} is neither stop nor skip")
     if autocast not in (None, "bf16"):
         raise UserError(f"autocast={autocast!r} is neither None nor bf16")
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise UserError(f"{name}={value!r} is no finite number above 0")

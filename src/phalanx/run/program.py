@@ -143,8 +143,10 @@ class ProgramRun:
         self._is_begun = True
         try:
             yield from self._loop.epochs()
-        except GeneratorExit:
+        except GeneratorExit:  # by `break`, which all ranks do after the same step
             self._departure.note(self._loop.position.step)
+            self._gradients.release()
+            self._options.end()
             raise
         except BaseException:
             self._departure.close()  # the error says why
@@ -228,7 +230,7 @@ class ProgramRun:
             self._strategy,
             function,
             samples,
-            batch_size=batch_size or self._loop.options.batch_size,
+            batch_size=self._loop.options.batch_size if batch_size is None else batch_size,
             reduction=reduction,
         )
 
@@ -243,7 +245,11 @@ class ProgramRun:
     def reduce(self, value: float | Tensor, *, mean: bool = False) -> float:
         """Return the sum, or the mean, of every rank's `value`. Collective."""
         self._departure.agree()
-        total = self._group.sum([float(value)])[0]
+        try:
+            number = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise UserError(f"run.reduce: {value!r} is no number: reduce one at a time") from error
+        total = self._group.sum([number])[0]
         return total / self.size if mean else total
 
     def log(self, **metrics: float | Tensor) -> None:

@@ -98,7 +98,10 @@ class ProgramRecords:
                     setting=setting,
                     **opening_fields(this_command(), strategy.group.library),
                 )
-                begin_record(folder, run)
+                try:
+                    begin_record(folder, run)
+                except UserError as error:
+                    raise UserError(str(error).replace("--run-dir ", "run_dir=")) from error
             strategy.group.barrier()
             dump_into(folder)
         return cls(

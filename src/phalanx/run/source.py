@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from phalanx.errors import UserError
 from phalanx.parallel.run_group import RunGroup
 from phalanx.run.feed import Feed, IndexedFeed
-from phalanx.run.pack_samples import PackSamples
-from phalanx.run.samples import IndexedSamples, samples_of
+from phalanx.run.pack_samples import NamedTensorSamples, PackSamples
+from phalanx.run.samples import IndexedSamples, TensorSamples, samples_of
 from phalanx.run.streams import GeneratedFeed, ShardedFeed, StreamFeed
 
 
@@ -63,6 +65,38 @@ def source_of(
         wrong = f"epochs={epochs}" if epochs != 1 else "loading="
         raise UserError(f"{wrong} is not for data from a function: these are one epoch of steps=")
     return GeneratedBatches(data)
+
+
+def reads_once(source: Source) -> bool:
+    """Return whether data have one epoch: those of a function, and of an iterator."""
+    match source:
+        case SampleStream(samples=data) | OwnBatches(batches=data):
+            return isinstance(data, Iterator)
+        case _:
+            return isinstance(source, GeneratedBatches)
+
+
+def check_loading(loading: object, source: Source) -> None:
+    """Raise UserError for arguments of PyTorch's `DataLoader` that are none, are the run's own
+    affair, or that these data do not need.
+
+    loading: as the program gave it.
+    """
+    if not loading:
+        return
+    if not isinstance(loading, dict):
+        raise UserError(f"loading={loading!r} is no dictionary of arguments of DataLoader")
+    known = inspect.signature(DataLoader).parameters.keys() - {"dataset"}
+    for name in loading:
+        if name in ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"):
+            raise UserError(
+                f"loading: {name} is the run's own: it cuts the global batches of batch_size= "
+                "samples, in an order of its own; leave it out"
+            )
+        if name not in known:
+            raise UserError(f"loading: {name!r} is no argument of PyTorch's DataLoader")
+    if isinstance(source, (TensorSamples, NamedTensorSamples)):
+        raise UserError(f"loading={loading!r} is for a Dataset, and data are tensors: leave it out")
 
 
 def identity_of(source: Source) -> dict[str, str]:
@@ -119,7 +153,10 @@ def _is_stream(data: object) -> bool:
 
 def _iterable(data: object, loading: dict[str, Any], epochs: int) -> Iterable[Any]:
     """Return data that are read one after the other. Raises: UserError where they cannot."""
-    if not isinstance(data, Iterable) or isinstance(data, Tensor):
+    is_whole = isinstance(data, (Tensor, np.ndarray, dict)) or (
+        isinstance(data, tuple) and all(isinstance(part, (Tensor, np.ndarray)) for part in data)
+    )
+    if not isinstance(data, Iterable) or is_whole:
         raise UserError(
             f"data is of type {type(data).__name__}: with sharded=True give an iterable of the "
             "micro-batches of this rank"

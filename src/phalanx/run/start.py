@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from phalanx.checkpoints.program import ProgramState
+from phalanx.data.sampler import num_batches
 from phalanx.errors import UserError
 from phalanx.parallel.replica_options import Compression, Overlap
 from phalanx.run.batch_norm import check_sync_batch_norm
@@ -26,7 +28,8 @@ from phalanx.run.optimizers import check_optimizers
 from phalanx.run.plan import BatchPlan, RunPlan, make_setup, num_ranks_of
 from phalanx.run.program import ProgramRun
 from phalanx.run.records import Metrics
-from phalanx.run.source import source_of
+from phalanx.run.schedulers import schedulers_of
+from phalanx.run.source import Source, check_loading, reads_once, source_of
 from phalanx.run.strategy import StrategyName
 from phalanx.run.workers import check_workers
 
@@ -37,7 +40,7 @@ def start(
     data: object,
     *,
     batch_size: int | None = None,
-    epochs: int = 1,
+    epochs: int | None = None,
     steps: int | None = None,
     micro_batches: int | None = None,
     scheduler: LRScheduler | Sequence[LRScheduler] = (),
@@ -83,7 +86,8 @@ def start(
     sharded: data are an iterable of this rank's own micro-batches, one of each rank in a step or as
         many as `micro_batches` says; each counts by the length of its first tensor.
     batch_size: samples of the global batch, over all ranks.
-    steps: updates after which the run ends, within the epochs.
+    epochs, steps: the run ends with the first of the two. Neither: one epoch; steps alone: as many
+        epochs as they need.
     micro_batches: into which every global batch is cut, whatever the number of ranks; each has
         random numbers of its own, so that dropout agrees, too. None: one a rank.
     scheduler: of the learning rate, or several; each makes a step after every update.
@@ -120,6 +124,7 @@ def start(
     optimizers = dict(optimizer) if isinstance(optimizer, Mapping) else {"": optimizer}
     check_model(model)
     check_optimizers(model, optimizers)
+    _check_paths(checkpoint_dir=checkpoint_dir, run_dir=run_dir, resume=resume or None)
     saving = CheckpointPlan.of(checkpoint_dir, checkpoint_steps, resume)
     batches = _plan_batches(
         data,
@@ -147,14 +152,14 @@ def start(
         seed=seed_of(seed),
         timeout_s=timeout_s,
     )
-    schedulers = [scheduler] if isinstance(scheduler, LRScheduler) else list(scheduler)
+    schedulers = schedulers_of(scheduler, optimizers)
     plan = RunPlan(
         model=model, optimizers=optimizers, schedulers=schedulers, batches=batches, setup=setup
     )
     checkpoints = ProgramCheckpoints(saving, plan.manifest())
     chosen = plan.join()
     state = ProgramState(strategy=chosen, optimizers=optimizers, schedulers=schedulers)
-    loop = checkpoints.begin(state, epochs=epochs, steps=steps)
+    loop = checkpoints.begin(state, epochs=batches.epochs, steps=steps)
     records = plan.begin_records(chosen, loop, run_dir=run_dir, on_metrics=on_metrics, trace=trace)
     checkpoints.record_in(records.recorder)
     feed, options = plan.make_feed(chosen), plan.change_model(chosen)
@@ -168,7 +173,7 @@ def _plan_batches(
     *,
     batch_size: int | None,
     micro_batches: int | None,
-    epochs: int,
+    epochs: int | None,
     steps: int | None,
     checkpoint_steps: int | None,
     sharded: bool,
@@ -176,6 +181,7 @@ def _plan_batches(
     num_ranks: int,
 ) -> BatchPlan:
     """Return the global batches of a run. Raises: UserError where data and numbers do not fit."""
+    given = loading
     if not sharded:
         data, batch_size, loading = unwrap_loader(data, batch_size, loading)
     loading = loading or {}
@@ -189,7 +195,8 @@ def _plan_batches(
     if batch_size is None:
         raise UserError("batch_size is missing: the samples of a global batch, over all ranks")
     check_workers(data, loading, num_ranks=num_ranks)
-    source = source_of(data, loading, sharded=sharded, epochs=epochs, steps=steps)
+    source = source_of(data, loading, sharded=sharded, epochs=epochs or 1, steps=steps)
+    check_loading(given, source)
     num_samples = len(source) if isinstance(source, Sized) else None
     if num_samples == 0:
         raise UserError("data has no samples")
@@ -201,11 +208,24 @@ def _plan_batches(
         batch_size=batch_size,
         micro_batches=micro_batches,
         number=check_number(micro_batches, batch_size=batch_size, num_ranks=num_ranks),
-        epochs=epochs,
+        epochs=epochs or _epochs_of(source, steps, num_samples, batch_size),
         steps=steps,
         is_sharded=sharded,
         loading=loading,
     )
+
+
+def _epochs_of(source: Source, steps: int | None, num_samples: int | None, batch_size: int) -> int:
+    """Return the epochs of a run whose program does not say how many."""
+    if steps is None or reads_once(source):
+        return 1
+    return steps if num_samples is None else -(-steps // num_batches(num_samples, batch_size))
+
+
+def _check_paths(**paths: object) -> None:
+    for name, path in paths.items():
+        if path is not None and path is not True and not isinstance(path, (str, os.PathLike)):
+            raise UserError(f"{name}={path!r} is no path")
 
 
 def _check_counts(**counts: int | None) -> None:
