@@ -35,8 +35,12 @@ def no_folder_for_dumps() -> Iterator[None]:
     os.environ.update(before)
 
 
+class Net(nn.Linear):
+    """A model by whose name records know it."""
+
+
 def run_of(folder: Path | None, **options: object) -> ProgramRun:
-    model = nn.Linear(4, 3)
+    model = Net(4, 3)
     optimizer = SGD(model.parameters(), lr=0.1)
     options |= {"scheduler": StepLR(optimizer, 2, 0.5), "run_dir": folder}
     return phalanx.start(model, optimizer, (INPUTS, TARGETS), batch_size=8, epochs=2, **options)
@@ -55,7 +59,7 @@ def test_a_run_writes_what_a_report_draws(tmp_path: Path) -> None:
     assert told == [(2, {"validation_loss": 0.5, "seen": 20.0}), (5, told[0][1])]
     run = read_run(folder)
     assert (run.outcome.status, run.setting.model, run.setting.dataset) == (
-        "completed", "Linear", "tensors",
+        "completed", "Net", "tensors",
     )  # fmt: skip
     events = list(read_events(rank_file(folder, 0)))
     steps = [event for event in events if isinstance(event, StepEvent)]
@@ -66,7 +70,8 @@ def test_a_run_writes_what_a_report_draws(tmp_path: Path) -> None:
     assert [(epoch.samples, epoch.correct) for epoch in epochs] == [(20, None), (20, None)]
     first = sum(step.loss_sum for step in steps[:3])
     assert epochs[0].loss_sum == pytest.approx(first) and 0.5 < first / 20 < 3
-    assert [event.step for event in events if isinstance(event, MetricsEvent)] == [2, 5]
+    logged = [event for event in events if isinstance(event, MetricsEvent)]
+    assert [(event.epoch, event.step) for event in logged] == [(0, 2), (1, 5)]
     assert any(isinstance(event, MemoryEvent) for event in events)
     assert isinstance(events[-1], FinishedEvent)
     (measure,) = read_folder(folder).runs

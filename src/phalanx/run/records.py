@@ -123,7 +123,8 @@ class ProgramRecords:
             step = max(0, position.step - 1)
             if self._is_ended and self.folder is not None:
                 self.recorder.writer = EventWriter(rank_file(self.folder, 0))
-            self.recorder.add_metrics(position.epoch, step, values)
+            epoch = position.epoch - (position.step > 0 and not position.seen)  # between two epochs
+            self.recorder.add_metrics(epoch, step, values)
             if self._is_ended and self.recorder.writer is not None:
                 self.recorder.writer.close()
             if self._on_metrics is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -41,7 +43,7 @@ def describe_setting(
         options["autocast"] = "bf16"
     dtypes = {str(p.dtype).removeprefix("torch.") for p in model.parameters()}
     return Setting(
-        model=type(model).__name__,
+        model=_name_of(model),
         dataset=describe_data(data),
         strategy=name,
         ranks=strategy.size,
@@ -55,6 +57,14 @@ def describe_setting(
         dtype=" ".join(sorted(dtypes)),
         options=options,
     )
+
+
+def _name_of(model: nn.Module) -> str:
+    """Return the class of a model; the program's name where that is a container of PyTorch's, which
+    tells nothing."""
+    kind = type(model)
+    program = Path(sys.argv[0]).stem
+    return program if kind.__module__.startswith("torch.") and program else kind.__name__
 
 
 def describe_data(data: object) -> str:
