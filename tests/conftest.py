@@ -34,6 +34,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # ranks of another test need the cores,
 # On a busy machine: PHALANX_TEST_PATIENCE=4 pytest --timeout 480
 PATIENCE = float(os.environ.get("PHALANX_TEST_PATIENCE", "1"))
 ONE_THREAD = dict.fromkeys(THREAD_POOLS, "1")
+RANK_MODULES = (
+    *("phalanx.train.rank", "phalanx.checkpoints.program", "phalanx.bench.rank_benchmark"),
+    *("phalanx.bench.io.rank_benchmark", "phalanx.run.loop", "phalanx.torch_backend.multi_backend"),
+    *("numpy.typing", "rich.live", "torch.distributed.optim", "torch.distributed.pipelining"),
+    *("torch.distributed.checkpoint.state_dict", "torch.distributed.fsdp"),
+)
+"""What most ranks import, without mpi4py.MPI and without what starts ranks by `sys.executable`."""
 
 
 def long(*values: object) -> ParameterSet:
@@ -147,8 +154,8 @@ def forking(
 
 @pytest.fixture(scope="session")
 def forking_python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An interpreter that runs programs in forks of a process that has imported PyTorch."""
-    with forking(tmp_path_factory.mktemp("forking")) as stand_in:
+    """An interpreter that runs programs in forks of a process that has imported what ranks do."""
+    with forking(tmp_path_factory.mktemp("forking"), *RANK_MODULES) as stand_in:
         yield stand_in
 
 

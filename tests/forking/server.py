@@ -2,8 +2,8 @@
 
     python -m tests.forking.server <socket> <library>... <room>
 
-Ends with its standard input, and its programs with it. Nothing of Phalanx and no MPI is imported
-before the fork: a program meets both as a new interpreter would.
+Ends with its standard input, and its programs with it. Before the fork it imports no MPI, and
+nothing of Phalanx beside the libraries: a program meets the rest as a new interpreter would.
 """
 
 from __future__ import annotations
