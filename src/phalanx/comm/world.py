@@ -278,7 +278,10 @@ def refuse_worker() -> None:
     Raises: UserError in such a worker, where MPI would crash: `spawn` and `forkserver` run the
             program's file again.
     """
-    is_worker = "__mp_main__" in sys.modules or multiprocessing.parent_process() is not None
+    # The program's file, run again; `multiprocessing` calls every process's own by that name, too.
+    program = sys.modules.get("__mp_main__")
+    is_again = program is not None and program is not sys.modules.get("__main__")
+    is_worker = is_again or multiprocessing.parent_process() is not None
     if is_worker and os.environ.get(RANK_PROCESS, "") in map(str, parent_processes(2)):
         raise UserError(
             "this process is a worker that a rank has started, and runs the program's file again: "
