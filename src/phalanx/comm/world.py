@@ -278,9 +278,8 @@ def refuse_worker() -> None:
     Raises: UserError in such a worker, where MPI would crash: `spawn` and `forkserver` run the
             program's file again.
     """
-    # The program's file, run again; `multiprocessing` calls every process's own by that name, too.
-    program = sys.modules.get("__mp_main__")
-    is_again = program is not None and program is not sys.modules.get("__main__")
+    # Set while the program's file is run again; `multiprocessing` itself looks at it so.
+    is_again = getattr(multiprocessing.current_process(), "_inheriting", False)
     is_worker = is_again or multiprocessing.parent_process() is not None
     if is_worker and os.environ.get(RANK_PROCESS, "") in map(str, parent_processes(2)):
         raise UserError(
