@@ -18,7 +18,8 @@ from torch import Tensor
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
 from phalanx.models.options import ModelOptions
-from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.ddp import TorchReplicas
+from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
@@ -139,8 +140,10 @@ def strategies(
         return made
     made["zero"] = lambda: ZeroOne(world(), step_options=step)
     made["mpi"] = lambda: MPI(world(), step_options=step)
-    made["gloo"] = lambda: Gloo(
-        rank=rank, size=ranks, local_rank=rank, store=store, timeout_s=30, step_options=step
+    made["gloo"] = lambda: TorchReplicas(
+        GlooGroup(rank=rank, size=ranks, local_rank=rank, store=store, timeout_s=30),
+        backend="gloo",
+        step_options=step,
     )
     if learning is SMOOTHED:
         made["shared"] = lambda: Shared(world(), step_options=step)

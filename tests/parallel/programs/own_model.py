@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from phalanx.comm.world import World
 from phalanx.gradients.optimizer_update import OptimizerConfig
-from phalanx.parallel.gloo import Gloo
+from phalanx.parallel.ddp import TorchReplicas
+from phalanx.parallel.gloo import GlooGroup
 from phalanx.parallel.local import Local
 from phalanx.parallel.local_shards import full_tensor
 from phalanx.parallel.mesh import Mesh
@@ -72,7 +73,8 @@ def make(name: str) -> Strategy:
         case "gloo":
             rank, size = world.rank, world.size
             store = open_store(world, timedelta(seconds=60))
-            return Gloo(rank=rank, size=size, local_rank=rank, store=store, timeout_s=60)
+            group = GlooGroup(rank=rank, size=size, local_rank=rank, store=store, timeout_s=60)
+            return TorchReplicas(group, backend="gloo")
         case "replicas" | "zero 2" | "zero 3":
             return OnMesh(
                 world,
