@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import multiprocessing
 import os
 import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
@@ -272,16 +274,27 @@ class World:
         return tuple(numbers[leader] for leader in leaders)
 
 
+def _is_worker(rank: str) -> bool:
+    """Return whether the process `rank` has started this one by `multiprocessing`."""
+    if starter := multiprocessing.parent_process():
+        return str(starter.pid) == rank
+    # Set while the program's file is run again; `multiprocessing` itself looks at it so.
+    if not getattr(multiprocessing.current_process(), "_inheriting", False):
+        return False
+    parent, *others = parent_processes(2)
+    with contextlib.suppress(OSError):
+        if b"multiprocessing.forkserver" in Path(f"/proc/{parent}/cmdline").read_bytes():
+            return rank in map(str, others)
+    return str(parent) == rank
+
+
 def refuse_worker() -> None:
     """Remember that this process is a rank, for the workers that it starts.
 
     Raises: UserError in such a worker, where MPI would crash: `spawn` and `forkserver` run the
             program's file again.
     """
-    # Set while the program's file is run again; `multiprocessing` itself looks at it so.
-    is_again = getattr(multiprocessing.current_process(), "_inheriting", False)
-    is_worker = is_again or multiprocessing.parent_process() is not None
-    if is_worker and os.environ.get(RANK_PROCESS, "") in map(str, parent_processes(2)):
+    if _is_worker(os.environ.get(RANK_PROCESS, "")):
         raise UserError(
             "this process is a worker that a rank has started, and runs the program's file again: "
             'put what trains under `if __name__ == "__main__":`'
