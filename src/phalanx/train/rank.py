@@ -64,11 +64,14 @@ def run_guarded(config: TrainConfig, launched: Launched | None, folder: Path | N
     signal.signal(signal.SIGTERM, _raise_terminated)
     output = RunOutput(folder=folder)
     try:
-        train(config, launched, output)
-    except (Terminated, KeyboardInterrupt) as request:
+        try:
+            train(config, launched, output)
+        except (Terminated, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
+            _fail(error, rank, output)
+    except (Terminated, KeyboardInterrupt) as request:  # also one that came while this rank failed
         _stop(request, rank, output)
-    except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
-        _fail(error, rank, output)
     return output.folder
 
 
