@@ -70,6 +70,30 @@ def is_killed_while_awaited(pipes: Pipes, said: Connection) -> None:
     time.sleep(1)  # for the other one to see that this rank lives
 
 
+def is_interrupted_as_the_peer_arrives(pipes: Pipes, said: Connection) -> None:
+    """A signal's exception comes out of the wait in which the peer arrives: it once became a
+    `SystemError`, as the kernel returned a result beside it."""
+    node = join(pipes, timeout_s=30)
+    if pipes.Get_rank() == 1:
+        pipes.bcast(None)
+        node.barrier()
+        return
+
+    def interrupt() -> None:
+        pipes.bcast(None)
+        time.sleep(0.3)
+        raise KeyboardInterrupt
+
+    kernels = compiled()
+    assert kernels is not None
+    kernels.set_progress_hook(interrupt)
+    try:
+        node.barrier()
+    except BaseException as error:
+        said.send(type(error).__name__)
+    kernels.set_progress_hook(None)
+
+
 def is_stuck(pipes: Pipes, said: Connection) -> None:
     node = join(pipes, timeout_s=0.5)
     if pipes.Get_rank() == KILLED:
@@ -99,6 +123,10 @@ def segments() -> set[str]:
 
 
 @pytest.mark.alone
+def test_an_interrupted_wait_raises_what_interrupted_it() -> None:
+    assert run_ranks(2, is_interrupted_as_the_peer_arrives)[0] == "KeyboardInterrupt"
+
+
 def test_a_killed_rank_is_named_and_leaves_no_memory() -> None:
     before = segments()
     said = run_ranks(3, is_killed)

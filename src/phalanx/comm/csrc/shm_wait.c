@@ -171,6 +171,13 @@ static int check_wait(shm_group *self, int peer)
     return self->check && self->check() ? INTERRUPTED : DONE;
 }
 
+/* Status of a wait whose check said `status`; the peers may have come in the meantime. An interrupted
+ * wait ends as such all the same: the exception of the signal is set, and must be raised. */
+static int after_check(int status, int arrived)
+{
+    return arrived && status != INTERRUPTED ? DONE : status;
+}
+
 static void set_deadline(shm_group *self, uint64_t phase)
 {
     self->awaited_phase = phase;
@@ -190,7 +197,7 @@ static int sleep_until(shm_group *self, int peer, uint64_t phase)
         atomic_fetch_sub(&flags->sleepers, 1);
         int status = has_reached(flags, phase) ? DONE : check_wait(self, peer);
         if (status)
-            return has_reached(flags, phase) ? DONE : status;
+            return after_check(status, has_reached(flags, phase));
     }
     return DONE;
 }
@@ -211,7 +218,7 @@ static int sleep_until_all(shm_group *self, uint64_t phase)
             return DONE;
         int status = check_wait(self, missing);
         if (status)
-            return first_missing(self, phase) == self->size ? DONE : status;
+            return after_check(status, first_missing(self, phase) == self->size);
     }
 }
 
@@ -282,7 +289,7 @@ int shm_wait_for(shm_group *self, int peer, uint64_t phase)
             set_deadline(self, phase);
             int status = has_reached(flags, phase) ? DONE : check_wait(self, peer);
             if (status)
-                return has_reached(flags, phase) ? DONE : status;
+                return after_check(status, has_reached(flags, phase));
         }
     }
     return sleep_until(self, peer, phase);
@@ -301,7 +308,7 @@ static int yield_until_all(shm_group *self, int peer, uint64_t phase)
             set_deadline(self, phase);
             int status = has_reached(&self->rank_flags[peer], phase) ? DONE : check_wait(self, peer);
             if (status)
-                return first_missing(self, phase) == self->size ? DONE : status;
+                return after_check(status, first_missing(self, phase) == self->size);
         }
     }
     return sleep_until_all(self, phase);
