@@ -62,6 +62,7 @@ def test_who_is_slow_is_waited_for(command: list[str], tmp_path: Path) -> None:
     assert len(steps) == 8
 
 
+@pytest.mark.alone  # Open MPI's launcher gives a rank 0.2 s between SIGTERM and SIGKILL
 def test_a_run_that_fails_is_traced_and_tells_who_was_where(
     command: list[str], tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ def rank_file(folder: Path, rank: int) -> Path:
 def write_failure(folder: Path, failure: Failure) -> bool:
     """Write `error.json` unless another rank was first; returns whether this one was."""
     temporary = folder / f".error-{failure.rank}.json"
-    write_atomically(temporary, _readable(failure))
+    write_atomically(temporary, _readable(failure), synced=False)
     try:
         _link(temporary, folder / "error.json")  # fails if it exists: one process wins
     except FileExistsError:
@@ -60,15 +60,20 @@ def read_failure(folder: Path) -> Failure | None:
         raise UserError(f"{folder / 'error.json'} is damaged: {error}") from error
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds either what it held before or all of it."""
+def write_atomically(path: Path, content: bytes, *, synced: bool = True) -> None:
+    """Write `content` so that `path` holds either what it held before or all of it.
+
+    synced: also after a loss of power. It takes milliseconds to seconds, which a rank that is being
+    ended does not have: Open MPI's launcher gives it 0.2 s.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -76,7 +76,8 @@ def write_last_collectives(folder: Path, last: LastCollectives) -> Path:
         known = {(group.group, *group.members) for group in last.groups}
         others = [g for g in earlier.groups if (g.group, *g.members) not in known]
         last = msgspec.structs.replace(last, reason=earlier.reason, groups=[*last.groups, *others])
-    write_atomically(path, msgspec.json.format(msgspec.json.encode(last), indent=1) + b"\n")
+    content = msgspec.json.format(msgspec.json.encode(last), indent=1) + b"\n"
+    write_atomically(path, content, synced=False)
     return path
 
 

@@ -101,7 +101,7 @@ def write_spans(folder: Path, traced: TracedRank, spans: Sequence[TraceSpan]) ->
     """Whole or not at all."""
     encoder = msgspec.json.Encoder()
     content = encoder.encode_lines([traced, *spans])
-    write_atomically(spans_file(folder, traced.rank), content)
+    write_atomically(spans_file(folder, traced.rank), content, synced=False)
 
 
 def read_spans(path: Path) -> tuple[TracedRank, list[TraceSpan]]:
