@@ -89,7 +89,7 @@ def is_interrupted_as_the_peer_arrives(pipes: Pipes, said: Connection) -> None:
     kernels.set_progress_hook(interrupt)
     try:
         node.barrier()
-    except BaseException as error:
+    except (KeyboardInterrupt, SystemError) as error:
         said.send(type(error).__name__)
     kernels.set_progress_hook(None)
 
