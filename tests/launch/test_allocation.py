@@ -4,12 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.errors import UserError
 from phalanx.launch.allocation import (
     FORMER_HOST_FILE,
     HOST_FILE,
+    HOSTS,
+    Node,
+    allocation,
     describe_unread_host_file,
+    expand_names,
     max_local_ranks,
+    parse_hosts,
     slots_per_node,
+    use_hosts,
 )
 
 
@@ -82,3 +89,31 @@ def test_a_host_file_that_open_mpi_does_not_read_any_more(
         assert f"names 2 hosts, but the {ranks} ranks are on 1" in text
     known = environ | {HOST_FILE: str(file)}
     assert describe_unread_host_file(num_nodes, ranks, library, known) is None
+
+
+def test_hosts_come_before_an_allocation(tmp_path: Path) -> None:
+    environ = {"SLURM_JOB_ID": "8", "SLURM_JOB_NODELIST": "n[09-11]", "SLURM_NNODES": "3"}
+    assert allocation(environ).describe(2) == "2 ranks on n09, n10 (Slurm job 8)"
+    use_hosts("a:2,b", None, environ)
+    found = allocation(environ)
+    assert (found.nodes, found.is_named) == ((Node("a", 2), Node("b", 1)), True)
+    assert found.describe(5) == "5 ranks on a, b (--hosts)"
+    assert found.placed(5) == [3, 2]
+    file = tmp_path / "hosts"
+    file.write_text("n0 slots=2\nn1:3\n")
+    use_hosts(None, file, environ)
+    assert environ[HOSTS] == "n0:2,n1:3"
+
+
+@pytest.mark.parametrize("text", ["n0:x", "n0:0", ",", "n 0:", "n0:1:2"])
+def test_hosts_that_are_none(text: str) -> None:
+    with pytest.raises(UserError, match="--hosts"):
+        parse_hosts(text)
+
+
+def test_names_in_short() -> None:
+    assert expand_names("n[0-2,7],m1,r[08-10]x") == [
+        *("n0", "n1", "n2", "n7", "m1"),
+        *("r08x", "r09x", "r10x"),
+    ]
+    assert expand_names("") == []

@@ -12,9 +12,11 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from phalanx.cli.console import interruption_noted
+from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.record import default_folder
+from phalanx.launch.allocation import allocation, max_local_ranks, use_hosts
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
@@ -28,6 +30,8 @@ def launch(
     ranks: Annotated[int | None, Parameter(name=["--ranks", "-n"])] = None,
     threads: int | None = None,
     log_dir: Path | None = None,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Run a program of yours on ranks of this machine, or of the allocation, by the MPI at hand.
 
@@ -39,6 +43,8 @@ def launch(
         phalanx launch -n 2 train.py --epochs 3
 
         phalanx launch -n 4 --threads 1 -m my_package.train
+
+        phalanx launch --hosts n0:4,n1:4 train.py
 
         phalanx launch --log-dir logs train.py
 
@@ -57,8 +63,9 @@ def launch(
     """
     refuse_launcher("launch", os.environ)
     command = program_words(words)
-    cores = usable_cores()
-    ranks = cores if ranks is None else ranks
+    use_hosts(hosts, hostfile, os.environ)
+    cores, nodes = usable_cores(), allocation(os.environ)
+    ranks = (sum(nodes.slots) or cores) if ranks is None else ranks
     for name, number in (("--ranks", ranks), ("--threads", threads)):
         if number is not None and number < 1:
             raise UserError(f"{name} {number} must be at least 1")
@@ -66,12 +73,14 @@ def launch(
     folder = log_dir or default_folder("launch", name)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
+    if nodes.nodes:
+        print(f"phalanx: {nodes.describe(ranks)}", file=sys.stderr)
     with interruption_noted(Console(stderr=True, soft_wrap=True), f"output of the ranks: {folder}"):
         launch_program(
             folder,
             command,
             ranks=ranks,
-            threads=threads or max(1, cores // ranks),
+            threads=threads or max(1, cores // max_local_ranks(ranks, nodes.slots)),
             mpi=find_mpi(os.environ),
             output=sys.stdout.buffer,
             environment=_environment(folder),

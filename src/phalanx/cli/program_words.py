@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-_WITH_VALUE = ("-n", "--ranks", "--threads", "--log-dir")
+_WITH_VALUE = ("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile")
 
 
 def separate_program(words: Sequence[str]) -> list[str]:

@@ -6,10 +6,12 @@ import os
 
 from phalanx.cli.as_json import printed_run
 from phalanx.cli.console import Json, interruption_noted, new_console
+from phalanx.cli.hosts import HostFile, Hosts
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
-from phalanx.launch.detect import detect
+from phalanx.launch.allocation import allocation, use_hosts
+from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.report.trace.show import show_trace
 from phalanx.train.job import run_job
 from phalanx.train.resume import RunIsFinishedError
@@ -19,6 +21,8 @@ from phalanx.train.run import complete, new_folder, title
 def train(
     *,
     options: Options = OPTIONS,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
     json_: Json = False,
     config_file: ConfigFile = None,  # noqa: ARG001  # read before this is called
 ) -> None:
@@ -39,11 +43,15 @@ def train(
 
         phalanx train --strategy mpi --checkpoint-dir checkpoints --resume checkpoints
 
+        phalanx train --strategy mpi --hosts n0:4,n1:4
+
         mpirun -n 4 phalanx train --model rnn --strategy mpi
     """
+    use_hosts(hosts, hostfile, os.environ)
     config = options.config()
     launched = detect(os.environ)
     if launched:
+        refuse_hosts(hosts, hostfile, launched)
         if json_:
             raise UserError("--json: give it where phalanx starts the ranks, without a launcher")
         from phalanx.train.rank import run_started_by_launcher  # imports torch
@@ -60,6 +68,8 @@ def train(
         console.print(str(finished), markup=False)
         return
     folder = config.run_dir or new_folder(config)
+    if config.uses_mpi and config.ranks and allocation(os.environ).nodes:
+        notices.insert(0, allocation(os.environ).describe(config.ranks))
     console.print("\n".join([choice.reason, *notices, title(config)]), markup=False)
     try:
         with (

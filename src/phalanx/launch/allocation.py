@@ -1,24 +1,120 @@
-"""Nodes and slots of a batch allocation, over which launchers spread ranks."""
+"""The nodes on which ranks are started: named by the user, or granted by a batch system."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from phalanx.errors import UserError
 
 MAX_LOCAL_RANKS = 1024
+HOSTS = "PHALANX_HOSTS"
+"""The user's own nodes, `n0:4,n1:4`; `--hosts` and `--hostfile` set it for all that they start."""
 HOST_FILE = "PRTE_MCA_prte_default_hostfile"
 FORMER_HOST_FILE = "OMPI_MCA_orte_default_hostfile"  # of Open MPI 4, and of Kubernetes
 _HOST_FILES = (HOST_FILE, FORMER_HOST_FILE, "HYDRA_HOST_FILE", "I_MPI_HYDRA_HOST_FILE")
 
 
+@dataclass(frozen=True)
+class Node:
+    """A node, and how many ranks it is meant for."""
+
+    name: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Nodes in the order in which ranks fill them; none: this machine alone."""
+
+    nodes: tuple[Node, ...]
+    source: str
+    """Who named them: "--hosts", "Slurm job 8"."""
+    is_named: bool = False
+    """The user has named them to us, so the launcher has to be told; a batch system has told it."""
+
+    @property
+    def slots(self) -> list[int]:
+        return [node.slots for node in self.nodes]
+
+    def describe(self, ranks: int) -> str:
+        """Return where `ranks` ranks run and who says so: "4 ranks on n0, n1 (Slurm job 8)"."""
+        count = f"{ranks} rank{'s' * (ranks != 1)}"
+        if not self.nodes:
+            return f"{count} on this machine"
+        used = [
+            node.name for node, here in zip(self.nodes, self.placed(ranks), strict=True) if here
+        ]
+        shown = ", ".join(used[:8]) + (f" and {len(used) - 8} more" if len(used) > 8 else "")
+        return f"{count} on {shown} ({self.source})"
+
+    def placed(self, ranks: int) -> list[int]:
+        """Return the number of `ranks` on each node; beyond the slots they are spread evenly."""
+        if ranks <= sum(self.slots):
+            return _placed(ranks, self.slots)
+        each, more = divmod(ranks, len(self.nodes))
+        return [each + (number < more) for number in range(len(self.nodes))]
+
+
+THIS_MACHINE = Allocation((), "this machine")
+
+
+def allocation(environ: Mapping[str, str]) -> Allocation:
+    """Return the nodes to start ranks on, from what the user or a batch system says.
+
+    Raises: UserError for hosts that cannot be understood.
+    """
+    if environ.get(HOSTS):
+        return Allocation(parse_hosts(environ[HOSTS]), "--hosts", is_named=True)
+    for nodes, source in (
+        (_of_slurm(environ), f"Slurm job {environ.get('SLURM_JOB_ID', '?')}"),
+        (_of_pbs(environ), f"PBS job {environ.get('PBS_JOBID', '?')}"),
+        (_of_lsf(environ), f"LSF job {environ.get('LSB_JOBID', '?')}"),
+        (_of_host_file(environ), "the hostfile of MPI"),
+    ):
+        if nodes:
+            return Allocation(nodes, source)
+    return THIS_MACHINE
+
+
+def parse_hosts(text: str) -> tuple[Node, ...]:
+    """Parse `n0:4,n1:4`; a node without a number is meant for one rank, as in all MPIs.
+
+    Raises: UserError, which names the word.
+    """
+    slots: Counter[str] = Counter()
+    for word in filter(None, re.split(r"[,\s]+", text)):
+        found = re.fullmatch(r"([\w.\-]+|\[[0-9a-fA-F:]+\])(?::(\d+))?", word)
+        if found is None or found[2] == "0":
+            raise UserError(f"--hosts: {word!r} is no host; write --hosts n0:4,n1:4 (name:ranks)")
+        slots[found[1]] += int(found[2] or 1)
+    if not slots:
+        raise UserError("--hosts names no host; write --hosts n0:4,n1:4 (name:ranks)")
+    return tuple(Node(name, number) for name, number in slots.items())
+
+
+def use_hosts(hosts: str | None, hostfile: Path | None, environ: MutableMapping[str, str]) -> None:
+    """Make the user's nodes those of this process and of all that it starts.
+
+    Raises: UserError for both at once, or for hosts that cannot be understood.
+    """
+    if hosts is not None and hostfile is not None:
+        raise UserError("--hosts and --hostfile both name the nodes: leave one out")
+    if hosts is not None:
+        parse_hosts(hosts)
+        environ[HOSTS] = hosts
+    if hostfile is not None:
+        nodes = _read_host_file(hostfile)
+        environ[HOSTS] = ",".join(f"{node.name}:{node.slots}" for node in nodes)
+
+
 def slots_per_node(environ: Mapping[str, str]) -> list[int]:
     """Return the slots on each node of the allocation; empty without one."""
-    return _of_slurm(environ) or _of_pbs(environ) or _of_lsf(environ) or _of_host_file(environ)
+    return allocation(environ).slots
 
 
 def max_local_ranks(ranks: int, slots: Sequence[int]) -> int:
@@ -47,7 +143,7 @@ def describe_unread_host_file(
     """
     if not re.search(r"Open MPI v([5-9]|\d\d)", library) or HOST_FILE in environ:
         return None
-    slots = _of_host_files([environ.get(FORMER_HOST_FILE)])
+    slots = [node.slots for node in _of_host_files([environ.get(FORMER_HOST_FILE)])]
     if sum(map(bool, _placed(ranks, slots))) <= num_nodes:
         return None
     return (
@@ -57,38 +153,71 @@ def describe_unread_host_file(
     )
 
 
-def _of_slurm(environ: Mapping[str, str]) -> list[int]:
-    """Parse SLURM_TASKS_PER_NODE, such as `4(x2),3`."""
+def _of_slurm(environ: Mapping[str, str]) -> tuple[Node, ...]:
+    """Parse SLURM_JOB_NODELIST (`n[0-2],m7`) and SLURM_TASKS_PER_NODE (`4(x2),3`)."""
     words = re.findall(r"(\d+)(?:\(x(\d+)\))?", environ.get("SLURM_TASKS_PER_NODE", ""))
     slots = [int(count) for count, repeat in words for _ in range(int(repeat or 1))]
     nodes = environ.get("SLURM_JOB_NUM_NODES") or environ.get("SLURM_NNODES", "")
     if nodes.isdecimal() and len(slots) != int(nodes):
-        return [1] * int(nodes)
-    return slots
+        slots = [1] * int(nodes)
+    names = expand_names(environ.get("SLURM_JOB_NODELIST", ""))
+    if len(names) != len(slots):
+        names = [f"node {number}" for number in range(len(slots))]
+    return tuple(map(Node, names, slots))
 
 
-def _of_pbs(environ: Mapping[str, str]) -> list[int]:
+def expand_names(text: str) -> list[str]:
+    """Return the names that Slurm writes in short: `n[0-2,7],m1` for n0, n1, n2, n7 and m1."""
+    names: list[str] = []
+    for prefix, inside, suffix in re.findall(
+        r"([^,\[\]]*)(?:\[([^\]]*)\])?([^,\[\]]*)(?:,|$)", text
+    ):
+        if not inside:
+            names += [prefix + suffix] if prefix + suffix else []
+            continue
+        for part in inside.split(","):
+            first, _, last = part.partition("-")
+            numbers = range(int(first), int(last or first) + 1)
+            names += [f"{prefix}{number:0{len(first)}d}{suffix}" for number in numbers]
+    return names
+
+
+def _of_pbs(environ: Mapping[str, str]) -> tuple[Node, ...]:
     """Count the lines of PBS_NODEFILE, one per slot."""
-    return list(Counter(_lines(environ.get("PBS_NODEFILE"))).values())
+    return tuple(Node(*item) for item in Counter(_lines(environ.get("PBS_NODEFILE"))).items())
 
 
-def _of_lsf(environ: Mapping[str, str]) -> list[int]:
+def _of_lsf(environ: Mapping[str, str]) -> tuple[Node, ...]:
     """Parse LSB_MCPU_HOSTS, such as `n0 4 n1 4`."""
-    return [int(word) for word in environ.get("LSB_MCPU_HOSTS", "").split() if word.isdecimal()]
+    words = environ.get("LSB_MCPU_HOSTS", "").split()
+    pairs = zip(words[::2], words[1::2], strict=False)
+    return tuple(Node(name, int(slots)) for name, slots in pairs if slots.isdecimal())
 
 
-def _of_host_file(environ: Mapping[str, str]) -> list[int]:
+def _of_host_file(environ: Mapping[str, str]) -> tuple[Node, ...]:
     return _of_host_files(dict.fromkeys(environ.get(name) for name in _HOST_FILES))
 
 
-def _of_host_files(names: Iterable[str | None]) -> list[int]:
+def _of_host_files(names: Iterable[str | None]) -> tuple[Node, ...]:
     """Parse hostfiles: `n0 slots=2`, `n0:2` or `n0` per line; a node may appear again."""
     slots: Counter[str] = Counter()
     for name in names:
         for line in _lines(name):
             granted = re.search(r"(?:slots\s*=\s*|:)(\d+)", line)
             slots[re.split(r"[\s:]", line)[0]] += int(granted[1]) if granted else 1
-    return list(slots.values())
+    return tuple(Node(*item) for item in slots.items())
+
+
+def _read_host_file(path: Path) -> tuple[Node, ...]:
+    """Return the nodes of the user's hostfile. Raises: UserError when there are none."""
+    try:
+        path.read_text()
+    except OSError as error:
+        raise UserError(f"--hostfile {path}: {error.strerror}") from None
+    nodes = _of_host_files([str(path)])
+    if not nodes:
+        raise UserError(f"--hostfile {path} names no host: one a line, `n0 slots=4` or `n0:4`")
+    return nodes
 
 
 def _lines(name: str | None) -> list[str]:

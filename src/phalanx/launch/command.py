@@ -7,7 +7,14 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from phalanx.launch.allocation import FORMER_HOST_FILE, HOST_FILE, max_local_ranks, slots_per_node
+from phalanx.launch.allocation import (
+    FORMER_HOST_FILE,
+    HOST_FILE,
+    THIS_MACHINE,
+    Allocation,
+    allocation,
+    max_local_ranks,
+)
 from phalanx.launch.installation import MpiInstallation, Vendor
 
 
@@ -32,21 +39,43 @@ def mpi_job(
     """Return the command that runs `program` on `ranks` ranks, on this node or in the allocation of
     a batch system."""
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    nodes = allocation(environ)
     return Command(
-        words=tuple(mpi_command(installation, ranks, program, as_root=as_root)),
+        words=tuple(mpi_command(installation, ranks, program, as_root=as_root, nodes=nodes)),
         environment=mpi_environment(installation.vendor, ranks, cores=cores, environ=environ),
         death_signal=_LAUNCHERS[installation.vendor].death_signal,
     )
 
 
 def mpi_command(
-    installation: MpiInstallation, ranks: int, program: Sequence[str], *, as_root: bool
+    installation: MpiInstallation,
+    ranks: int,
+    program: Sequence[str],
+    *,
+    as_root: bool,
+    nodes: Allocation = THIS_MACHINE,
 ) -> list[str]:
     """Return the command line."""
     flags = list(_LAUNCHERS[installation.vendor].flags)
     if installation.vendor == "openmpi" and as_root:
         flags.append("--allow-run-as-root")
+    if nodes.is_named:
+        flags += _host_flags(installation.vendor, ranks, nodes)
     return [str(installation.mpiexec), *flags, "-n", str(ranks), *program]
+
+
+def _host_flags(vendor: Vendor, ranks: int, nodes: Allocation) -> list[str]:
+    """Return the flags that name the nodes, and the variables that go there with the ranks."""
+    placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
+    hosts = ",".join(f"{node.name}:{here}" for node, here in placed if here)
+    if vendor == "openmpi":
+        exported = [word for name in _EXPORTED for word in ("-x", name)]
+        return ["-H", hosts, *exported]
+    return ["-hosts", hosts]
+
+
+_EXPORTED = ("PHALANX_*", "PYTHON*", "OMP_*", "MKL_*", "OPENBLAS_*", "TORCH_*")
+"""Open MPI takes no variable but its own to other nodes; Hydra takes all."""
 
 
 def mpi_environment(
@@ -56,7 +85,7 @@ def mpi_environment(
 
     cores: per node.
     """
-    slots = slots_per_node(environ)
+    slots = allocation(environ).slots
     launcher = _LAUNCHERS[vendor]
     wanted = {**launcher.always, **(launcher.on_nodes if len(slots) > 1 else launcher.on_one_node)}
     names = launcher.former_names.items()

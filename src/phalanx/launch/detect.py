@@ -68,6 +68,16 @@ def refuse_launcher(command: str, environ: Mapping[str, str]) -> None:
         )
 
 
+def refuse_hosts(hosts: str | None, hostfile: object | None, launched: Launched) -> None:
+    """Raises: UserError when nodes are named to a process that a launcher has started."""
+    if hosts is not None or hostfile is not None:
+        option = "--hosts" if hosts is not None else "--hostfile"
+        raise UserError(
+            f"{option}: {launched.launcher} has started {launched.world_size} ranks already: leave "
+            "the launcher out, or name the nodes to it"
+        )
+
+
 def detect_mpi(environ: Mapping[str, str]) -> Launched | None:
     """Return the rank that an MPI launcher gave this process; None if none is innermost.
 

@@ -13,7 +13,12 @@ from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
 from phalanx.jobs.record import begin_record, default_folder, opening_fields
-from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
+from phalanx.launch.allocation import (
+    allocation,
+    check_ranks,
+    max_local_ranks,
+    slots_per_node,
+)
 from phalanx.launch.binding import cores_of_rank
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import Launched
@@ -149,6 +154,9 @@ def _ranks(config: TrainConfig, launched: Launched | None) -> int:
 def _default_ranks(config: TrainConfig) -> int:
     if config.strategy == "sequential":
         return 1
+    nodes = allocation(os.environ)
+    if nodes.is_named and config.uses_mpi and not isinstance(config.strategy_options, MeshOptions):
+        return sum(nodes.slots)
     match config.strategy_options:
         case MeshOptions(mesh=str() as mesh):
             return parse_mesh(mesh).size
