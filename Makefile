@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed-$(MPI)
 BESIDE := --numprocesses 3 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help study test check format types test-beside test-long test-mpi test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel
+.PHONY: help study test check format types test-beside test-long test-mpi test-nodes test-mpich test-impi test-torch bench bench-collectives bench-collectives-here chromium clean wheel
 
 help:
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile | expand -t 26
@@ -27,19 +27,19 @@ check: $(STAMP) ## format, lint, types and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q $(BESIDE) -m 'not mpi and not page and not long and not alone'
+	$(BIN)/pytest -q $(BESIDE) -m 'not mpi and not page and not long and not alone and not nodes'
 
 test: $(STAMP) chromium ## all that CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(MAKE) --no-print-directory --jobs 2 --keep-going types test-beside
-	$(BIN)/pytest -m 'alone and not long' --durations 5
+	$(BIN)/pytest -m 'alone and not long and not nodes' --durations 5
 
 types:
 	$(BIN)/mypy
 
 test-beside:
-	$(BIN)/pytest $(BESIDE) -m 'not long and not alone' --durations 25
+	$(BIN)/pytest $(BESIDE) -m 'not long and not alone and not nodes' --durations 25
 
 test-long: $(STAMP) ## accuracy on MNIST, many ranks, what takes too long for make test
 	$(BIN)/pytest -m long --timeout 3600
@@ -47,6 +47,9 @@ test-long: $(STAMP) ## accuracy on MNIST, many ranks, what takes too long for ma
 test-mpi: $(STAMP) ## the tests that start ranks
 	$(BIN)/pytest $(BESIDE) -m 'mpi and not long and not alone'
 	$(BIN)/pytest -m 'mpi and alone and not long'
+
+test-nodes: $(STAMP) ## on virtual nodes of this machine, as root; VENV=.venv-mpich MPI=mpich for MPICH
+	$(BIN)/pytest -m 'nodes and not long' --durations 10
 
 test-mpich: ## the same on MPICH, in an environment of its own
 	$(MAKE) test-mpi VENV=.venv-mpich MPI=mpich
