@@ -39,7 +39,8 @@ def test_nodes_reach_each_other_and_share_only_what_is_kept(nodes: Nodes) -> Non
 
 
 def test_mpi_sums_over_two_nodes(nodes: Nodes, programs: Callable[[str], Path]) -> None:
-    assert nodes.run_ranks(programs("all_reduce.py")) == "0 n0 3\n1 n1 3\n"
+    printed = nodes.run_ranks(programs("all_reduce.py")).splitlines()
+    assert printed[-2:] == ["0 n0 3", "1 n1 3"]  # prterun may warn of setpgid above
 
 
 def test_a_program_that_takes_too_long_is_ended(nodes: Nodes) -> None:
