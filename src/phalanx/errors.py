@@ -24,6 +24,14 @@ class RunFailedError(RuntimeError):
     """
 
 
+EXIT_STOPPED = 75
+"""A run was stopped after a checkpoint, as asked; the same command goes on (`EX_TEMPFAIL`)."""
+
+
+class RunStoppedError(Exception):
+    """A run was stopped as asked, after a checkpoint."""
+
+
 def was_interrupted(error: BaseException | None) -> bool:
     """Return whether `error` is Ctrl-C, or was raised while that was on its way.
 

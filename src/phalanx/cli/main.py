@@ -9,7 +9,13 @@ import sys
 from collections.abc import Sequence
 
 from phalanx.cli.program_words import separate_program
-from phalanx.errors import RunFailedError, UserError, was_interrupted
+from phalanx.errors import (
+    EXIT_STOPPED,
+    RunFailedError,
+    RunStoppedError,
+    UserError,
+    was_interrupted,
+)
 from phalanx.launch.streams import prepare_streams
 
 EXIT_RUN_FAILED = 1
@@ -81,6 +87,8 @@ def _exit_code(error: BaseException) -> int | None:
     if was_interrupted(error):
         return EXIT_INTERRUPTED
     match error:
+        case RunStoppedError():
+            return EXIT_STOPPED
         case RunFailedError() | BrokenPipeError():
             return EXIT_RUN_FAILED
         case UserError() | OSError() | UnicodeError():

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol
 
-from phalanx.errors import RunFailedError, UserError
+from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
+from phalanx.jobs.outcome import was_stopped
 from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS
 from phalanx.launch import run_python
 from phalanx.launch.command import Command, mpi_job
@@ -84,6 +85,8 @@ def launch_program(
             shown = _copy(log_file(folder, 0), shown, output)
             time.sleep(POLL_INTERVAL_S)
     _copy(log_file(folder, 0), shown, output)
+    if was_stopped(code) and all(was_stopped(f.exit_code) for f in read_failures(folder)):
+        raise RunStoppedError("stopped as asked: the same command goes on from its checkpoint")
     if code:
         raise RunFailedError(_why(folder, code))
 

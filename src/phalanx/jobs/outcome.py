@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from phalanx.errors import RunFailedError, UserError
+from phalanx.errors import EXIT_STOPPED, RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.launcher_log import (
     LAUNCHER_LOG,
     explain_silence,
@@ -31,7 +31,14 @@ from phalanx.records.last_collectives import (
     last_collectives_file,
     read_last_collectives,
 )
-from phalanx.records.schema import Event, Failure, FinishedEvent, Outcome
+from phalanx.records.schema import (
+    Event,
+    Failure,
+    FinishedEvent,
+    Outcome,
+    StoppedEvent,
+    stopped_text,
+)
 
 
 class JobExit(NamedTuple):
@@ -54,6 +61,10 @@ def determine_outcome(
     last: the event with which a rank says that it came to its end.
     """
     records = _Records(folder, last)
+    if ranks and all(records.stopped_at(rank) is not None for rank in range(ranks)):
+        return Outcome(status="interrupted", error=stopped_text(records.stopped_at(0) or 0))
+    if was_stopped(ending.exit_code) and not any(records.first(rank) for rank in range(ranks)):
+        return Outcome(status="interrupted", error="stopped as asked, before the first step")
     outcome = _outcome_of(records, ranks, ending)
     failure = records.failure
     if outcome.status == "completed" or (failure is not None and failure.mendable):
@@ -64,6 +75,12 @@ def determine_outcome(
     return msgspec.structs.replace(outcome, error=f"{outcome.error}\n  {where}")
 
 
+def was_stopped(exit_code: int | None) -> bool:
+    """Return whether a process ended because SIGUSR1 asked it to, at the latest before its loop."""
+    number = signal.SIGUSR1
+    return exit_code in (EXIT_STOPPED, -number, 128 + number)
+
+
 def raise_failure(folder: Path, outcome: Outcome) -> None:
     """Raise the failure of a run; return for a completed one.
 
@@ -71,6 +88,8 @@ def raise_failure(folder: Path, outcome: Outcome) -> None:
     """
     if outcome.status == "completed":
         return
+    if outcome.status == "interrupted":
+        raise RunStoppedError(outcome.error)
     error = outcome.error or outcome.status
     failure = _failure(folder)
     if failure is not None and not error.startswith(failure.message):
@@ -103,6 +122,11 @@ class _Records:
 
     def has_finished(self, rank: int) -> bool:
         return any(isinstance(event, self._last) for event in self._read(rank))
+
+    def stopped_at(self, rank: int) -> int | None:
+        """Return the updates after which the rank was stopped as asked; None: it was not."""
+        stops = (event for event in self._read(rank) if isinstance(event, StoppedEvent))
+        return next((event.step for event in stops), None)
 
     def _read(self, rank: int) -> Iterable[Event]:
         """The events up to the first that is damaged."""

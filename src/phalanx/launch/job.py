@@ -8,11 +8,12 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from phalanx.launch import leftovers, orphan
 from phalanx.launch.command import Command
@@ -22,6 +23,7 @@ DEFAULT_GRACE_S = 5.0
 _LAUNCHER_GRACE_S = 1.5  # for a launcher to notice that its ranks have ended, and to clean up
 _KILLED_WITHIN_S = 10.0
 _POLL_EVERY_S = 0.02
+PASSED_ON = signal.SIGUSR1
 _MAX_CHECKS = 10  # of a shared-memory file whose owner is not one of our processes
 
 Step = Literal["ask", "kill ranks", "kill all"]
@@ -55,6 +57,7 @@ class Job:
         self._leftovers: set[Path] = set()
         self._num_checks: Counter[str] = Counter()
         self._finished = False
+        self._former: Any = None
 
     @classmethod
     def start(cls, commands: Sequence[Command], log: Path) -> Self:
@@ -115,10 +118,20 @@ class Job:
             self.wait()
 
     def __enter__(self) -> Self:
+        """From now on SIGUSR1 goes to the processes: they may be asked to save and stop."""
+        if threading.current_thread() is threading.main_thread():
+            self._former = signal.signal(PASSED_ON, lambda *_: self._pass_on())
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
+        if self._former is not None:
+            signal.signal(PASSED_ON, self._former)
+
+    def _pass_on(self) -> None:
+        for process in self._running():
+            with contextlib.suppress(ProcessLookupError):
+                process.send_signal(PASSED_ON)
 
     def _terminate(self, grace_s: float) -> None:
         self._grace_s = grace_s

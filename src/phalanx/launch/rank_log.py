@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.detect import detect
 from phalanx.launch.variables import set_variables
 
@@ -75,7 +76,7 @@ def _run(folder: Path, words: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, pass_on)
     code = process.wait()
-    if code:
+    if code not in (0, EXIT_STOPPED):
         note(folder, RankFailure(rank, code, time.time()))
     return code if code >= 0 else 128 - code
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from phalanx.errors import EXIT_STOPPED
 from phalanx.launch.rank_log import NOTES, RankFailure, note
 
 _GRACE_S = 1.0
@@ -38,7 +39,7 @@ def _run(words: list[str]) -> None:
             code = compile(file.read_bytes(), str(file), "exec", dont_inherit=True)
             exec(code, vars(main))
     except SystemExit as error:
-        if error.code not in (None, 0):
+        if error.code not in (None, 0, EXIT_STOPPED):
             atexit.register(_abort, error.code if isinstance(error.code, int) else 1)
         raise
     except KeyboardInterrupt:

@@ -87,6 +87,7 @@ class Server(Strategy):
         self._max_lead = staleness if mode == "bounded" else None
         self.role = "server" if self.rank < servers else "worker"
         self.counts_samples = self.role == "worker"
+        self.is_in_lockstep = False
         self.data_size = self._workers
         self.data_rank = max(0, self.rank - servers)
         number = self.rank if self.role == "server" else self.data_rank

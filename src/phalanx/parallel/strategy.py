@@ -72,6 +72,8 @@ class Strategy(ABC):
     """What carries the gradients, for the records."""
     communicated_bytes: int = 0
     """Gradient bytes that this rank has reduced."""
+    is_in_lockstep: bool = True
+    """Whether all ranks make the same steps, none before the others."""
     sums_gradients: bool = True
     """Over the ranks; else gradients are those of this rank's samples."""
     makes_optimizer: bool = False

@@ -270,6 +270,17 @@ class MetricsEvent(Event, frozen=True, kw_only=True, tag="metrics"):
     metrics: dict[str, float]
 
 
+class StoppedEvent(Event, frozen=True, kw_only=True, tag="stopped"):
+    """The last line of a rank that ended early, as asked, after a checkpoint."""
+
+    step: int  # updates made
+
+
+def stopped_text(step: int) -> str:
+    """Say how such a run ended. step: updates made."""
+    return f"stopped after step {step}, as asked, with a checkpoint to resume from"
+
+
 class FinishedEvent(Event, frozen=True, kw_only=True, tag="finished"):
     """The last line of a rank that came to the end."""
 

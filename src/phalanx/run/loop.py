@@ -19,6 +19,7 @@ from phalanx.parallel.strategy import Strategy
 from phalanx.run.batch import Epoch, MicroBatch
 from phalanx.run.feed import Feed
 from phalanx.run.recording import RunRecorder
+from phalanx.run.stop import Stopped, StopRequest
 
 MEASURED_STEP = 2
 """The step of a run after which memory is measured: by then every buffer has been made."""
@@ -88,6 +89,7 @@ class TrainingLoop:
         self.current: MicroBatch | None = None
         """Micro-batch of an unfinished step that is computed now."""
         self._began = self._waited_s = 0.0
+        self._stop = StopRequest(strategy.group) if options.save is not None else None
 
     def epochs(self) -> Iterator[Epoch]:
         """Yield the epochs that are left; a checkpoint follows each.
@@ -96,6 +98,8 @@ class TrainingLoop:
         """
         options = self.options
         while self.position.epoch < options.epochs and self._steps_left():
+            if self._num_ended:
+                self.stop_if_asked()
             epoch, ended = self.position.epoch, self._num_ended
             yield Epoch(epoch, self.epoch())
             if self._num_ended == ended:
@@ -105,6 +109,15 @@ class TrainingLoop:
                 )
             if options.save_epoch is not None:
                 options.save_epoch(self.position)
+
+    def stop_if_asked(self) -> None:
+        """End the run between two epochs, after their checkpoint, where a signal has asked for it.
+        Collective.
+
+        Raises: Stopped.
+        """
+        if self._stop is not None and self._stop.agree(self.position.step, now=True):
+            raise Stopped(self.position.step)
 
     def _steps_left(self) -> int:
         return (self.options.steps or sys.maxsize) - self.position.step
@@ -149,10 +162,19 @@ class TrainingLoop:
             if computation is not None:
                 computation.check(batch)
             is_in_step = not batch.ends_step
-            if self.position.step == due and not is_in_step and not batch.ends_epoch:
-                self._save_within()
-                due = self.position.step + (self.options.checkpoint_steps or 0)
+            if not is_in_step and not batch.ends_epoch:
+                step, stops = self.position.step, self._stops()
+                if stops or step == due:
+                    self._save_within()
+                    due = step + (self.options.checkpoint_steps or 0)
+                if stops:
+                    raise Stopped(step)
             asked_at = clock()
+
+    def _stops(self) -> bool:
+        """Return whether to end the run after this step. Collective now and then."""
+        stop, step = self._stop, self.position.step
+        return stop is not None and self.strategy.is_in_lockstep and stop.agree(step)
 
     def end_step(self, result: StepResult, samples: int) -> None:
         """Record the step that was just made, and move on. samples: of this rank."""

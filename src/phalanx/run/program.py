@@ -28,6 +28,7 @@ from phalanx.run.gradients import StepGradients
 from phalanx.run.loop import LoopOptions, TrainingLoop
 from phalanx.run.records import ProgramRecords
 from phalanx.run.samples import samples_of
+from phalanx.run.stop import Stopped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,6 +148,9 @@ class ProgramRun:
             self._departure.note(self._loop.position.step)
             self._gradients.release()
             self._options.end()
+            raise
+        except Stopped as stopped:
+            self._end(stopped)
             raise
         except BaseException:
             self._departure.close()  # the error says why
@@ -284,13 +288,13 @@ class ProgramRun:
             self._end()
             self._strategy.close()
 
-    def _end(self) -> None:
+    def _end(self, stopped: Stopped | None = None) -> None:
         """Complete checkpoints and records, and leave the model to the program. Collective."""
         self._departure.close()
         self._gradients.release()
         self._options.end()
         self._checkpoints.close()
-        self._records.finish(self._strategy)
+        self._records.finish(self._strategy, stopped)
 
     def __enter__(self) -> Self:
         return self

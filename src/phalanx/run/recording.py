@@ -24,6 +24,7 @@ from phalanx.records.schema import (
     MetricsEvent,
     SkippedEvent,
     StartedEvent,
+    StoppedEvent,
 )
 from phalanx.run.memory import resident_bytes
 from phalanx.run.step_record import step_record
@@ -204,6 +205,12 @@ class RunRecorder:
         if self.writer is not None:
             event = MetricsEvent(at_s=self.at_s(), epoch=epoch, step=step, metrics=metrics)
             self.writer.add(event)
+
+    def stop(self, step: int) -> None:
+        """Write the last line of a run that was stopped. step: updates made."""
+        if self.writer is not None:
+            self.writer.add(StoppedEvent(at_s=self.at_s(), step=step))
+            self.writer.close()
 
     def finish(self, parameters_sha256: str) -> None:
         """Write the last line of a rank that came to the end."""

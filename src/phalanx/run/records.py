@@ -28,6 +28,7 @@ from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
 from phalanx.run.loop import LoopOptions, Position
 from phalanx.run.recording import RunRecorder
+from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
 
 LIVE_INTERVAL_S = 0.5
@@ -148,8 +149,8 @@ class ProgramRecords:
             f"  communication {counts.communication_s / seconds:.1%}"
         )
 
-    def finish(self, strategy: Strategy) -> None:
-        """Write the last lines of a run that came to its end. Collective."""
+    def finish(self, strategy: Strategy, stopped: Stopped | None = None) -> None:
+        """Write the last lines of a run that came to its end, or was stopped before. Collective."""
         self._hide()
         if self.folder is None or self._is_ended:
             return
@@ -157,10 +158,13 @@ class ProgramRecords:
         if self._tracing is not None:
             self._tracing.compare_clocks()
             self._tracing.write()
-        self.recorder.finish(parameters_sha256(strategy.model))
+        if stopped is None:
+            self.recorder.finish(parameters_sha256(strategy.model))
+        else:
+            self.recorder.stop(stopped.steps)
         strategy.group.barrier()
         if self._rank == 0:
-            end_record(self.folder, Run, Outcome(status="completed"))
+            end_record(self.folder, Run, outcome_of(stopped))
 
     def fail(self, error: BaseException) -> None:
         """Write how the run ended, as far as the disk still takes it. Not collective."""

@@ -22,6 +22,7 @@ from phalanx.records.failures import unseen_record
 from phalanx.records.files import rank_file, read_events, read_failure, read_run
 from phalanx.records.last_collectives import last_collectives_file
 from phalanx.records.schema import Outcome, Run, StartedEvent
+from phalanx.run.stop import Stopped
 from phalanx.train.config import TrainConfig
 from phalanx.train.session import RunOutput, train
 
@@ -66,7 +67,7 @@ def run_guarded(config: TrainConfig, launched: Launched | None, folder: Path | N
     try:
         try:
             train(config, launched, output)
-        except (Terminated, KeyboardInterrupt):
+        except (Terminated, KeyboardInterrupt, Stopped):
             raise
         except BaseException as error:  # noqa: BLE001  # whatever it is, the others must not hang
             _fail(error, rank, output)

@@ -24,9 +24,10 @@ from phalanx.parallel.run_group import RunGroup
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.environment import process_age_s
 from phalanx.records.files import EventWriter, rank_file
-from phalanx.records.schema import NoticeEvent, Outcome, Run
+from phalanx.records.schema import NoticeEvent, Run
 from phalanx.records.totals import RankTotals, summarize
 from phalanx.run.memory import keep_freed_memory, resident_bytes
+from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
 from phalanx.train.checkpointing import StartingPoint, manifest_of, starting_point
 from phalanx.train.config import TrainConfig
@@ -102,18 +103,27 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     context, saver, num_parameters = _prepare(config, strategy, start, output.writer, began_at)
     training = Training(context)
     _start(training, context, num_parameters)
-    _epochs(config, context, training, saver)
+    stopped = None
+    try:
+        _epochs(config, context, training, saver)
+    except Stopped as request:
+        stopped = request
     if saver:
         saver.close()
     context.source.close()
     if output.tracing:
         output.tracing.compare_clocks()
-    training.loop.recorder.finish(parameters_sha256(strategy.model))
+    if stopped is None:
+        training.loop.recorder.finish(parameters_sha256(strategy.model))
+    else:
+        training.loop.recorder.stop(stopped.steps)
     output.close()
     group.barrier()
     if output.keeps_run and group.rank == 0:
-        end_record(output.folder, Run, Outcome(status="completed"))
+        end_record(output.folder, Run, outcome_of(stopped))
     strategy.close()
+    if stopped is not None:
+        raise stopped
 
 
 def _leave(config: TrainConfig, launched: Launched | None, finished: RunIsFinishedError) -> None:
@@ -190,7 +200,7 @@ def _prepare(
         first_epoch=start.position[0],
         first_sample=start.position[1],
         checkpoint_steps=config.checkpoint_steps,
-        save=saver.within_epoch if saver and config.checkpoint_steps else None,
+        save=saver.within_epoch if saver else None,
         schedule=schedule,
         source=source,
         global_batch_size=global_batch_size,
@@ -254,6 +264,8 @@ def _epochs(
             saver.after_epoch(epoch)
         if rows is not None:
             context.writer.flush()
+        if epoch < config.epochs - 1:
+            training.loop.stop_if_asked()
     if config.final_train_samples:
         context.writer.add(
             evaluate_on_training_data(

@@ -1,0 +1,82 @@
+"""A run that is asked to stop keeps a checkpoint, says so, and goes on as if nothing had been."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.errors import EXIT_STOPPED
+from phalanx.parallel.run_group import SingleProcessGroup
+from phalanx.records.files import read_run
+from phalanx.run import stop
+from phalanx.run.stop import StopRequest
+from tests.conftest import ONE_THREAD
+
+SMALL = ("--dataset", "digits", "--train-samples", "700", "--validation-samples", "100")
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(200)
+def test_a_stopped_run_goes_on_to_the_same_parameters(command: list[str], tmp_path: Path) -> None:
+    def begin(name: str, checkpoints: str, *words: str) -> subprocess.Popen[str]:
+        places = (f"--run-dir={tmp_path / name}", f"--checkpoint-dir={tmp_path / checkpoints}")
+        run = ("train", "--strategy", "shared", "--ranks", "2", "--threads", "1", "--epochs", "20")
+        return subprocess.Popen(
+            [*command, *run, *SMALL, "--dtype", "float64", *places, *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ONE_THREAD},
+        )
+
+    process = begin("stopped", "c", "--slow-rank", "1:0.05")
+    until = time.monotonic() + 100
+    records = tmp_path / "stopped" / "rank-0.jsonl"
+    while not (records.exists() and b'"step"' in records.read_bytes()):
+        assert process.poll() is None and time.monotonic() < until, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == EXIT_STOPPED, errors
+    assert "as asked, with a checkpoint to resume from" in errors
+    outcome = read_run(tmp_path / "stopped").outcome
+    assert outcome.status == "interrupted" and "stopped after step" in (outcome.error or "")
+    sums = []
+    for name, checkpoints, words in (
+        ("resumed", "c", ("--resume", str(tmp_path / "c"))),
+        ("undisturbed", "d", ()),
+    ):
+        output, errors = (process := begin(name, checkpoints, *words)).communicate(timeout=100)
+        assert process.returncode == 0, errors
+        assert ("resuming from" in output) == (name == "resumed")
+        sums.append((tmp_path / checkpoints / "epoch-0020" / "model.safetensors").read_bytes())
+    assert sums[0] == sums[1]
+
+
+def test_ranks_ask_each_other_about_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(stop.time, "perf_counter", lambda: now)
+    asked: list[int] = []
+
+    class Group(SingleProcessGroup):
+        def sum(self, values):
+            asked.append(step)
+            return super().sum(values)
+
+    former = signal.getsignal(stop.STOP_SIGNAL)
+    try:
+        request = StopRequest(Group())
+        for step in range(1, 100):
+            now = step / 10
+            assert not request.agree(step)
+        assert asked == list(range(1, 100, 10))
+        signal.raise_signal(stop.STOP_SIGNAL)
+        step = 100
+        assert not request.agree(step)
+        step = 101
+        assert request.agree(step)
+    finally:
+        signal.signal(stop.STOP_SIGNAL, former)
