@@ -66,8 +66,6 @@ def run_bench(
         mpi=mpi,
         threads=max(1, usable_cores() // local_ranks),
         silent_s=2 * config.timeout_s + config.seconds,
-        # Gloo would resolve the host name, which may fail in a container.
-        environment={} if "GLOO_SOCKET_IFNAME" in os.environ else {"GLOO_SOCKET_IFNAME": "lo"},
         last_event=MeasuredEvent,
     )
 

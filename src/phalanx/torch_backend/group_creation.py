@@ -35,7 +35,7 @@ from phalanx.torch_backend.rendezvous import (
     is_without_mpi,
 )
 from phalanx.torch_backend.session import Session
-from phalanx.torch_backend.store import LazyStore, open_store
+from phalanx.torch_backend.store import LazyStore, gloo_interface, open_store
 from phalanx.torch_backend.threads import share_cores
 from phalanx.torch_backend.torch_patches import patch_for_groups
 
@@ -92,9 +92,9 @@ def _make_group(helper: Any, *args: Any, **kwargs: Any) -> Any:
             _check_init_arguments((arguments["group_rank"], arguments["group_size"]), world)
     if other_backends:
         mpi_devices = [device for device in devices if device not in other_backends]
-        options = replace(
-            options, other_backends=_make_other_backends(helper, arguments, other_backends)
-        )
+        with gloo_interface(arguments["store"]):
+            made = _make_other_backends(helper, arguments, other_backends)
+        options = replace(options, other_backends=made)
         # mpi first: PyTorch makes no more backends once it has a complete process group.
         ordered = {**dict.fromkeys(mpi_devices, "mpi"), **other_backends}
         arguments["backend"] = ",".join(f"{d}:{b}" for d, b in ordered.items())

@@ -6,24 +6,30 @@ one listens at one address: the loopback on one node, else one that all ranks re
 
 from __future__ import annotations
 
-import fcntl
+import os
 import socket
-import struct
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import HashStore, Store, TCPStore
+from torch.distributed import HashStore, PrefixStore, Store, TCPStore
 
 from phalanx.comm.world import World
+from phalanx.torch_backend.interfaces import (
+    LOOPBACK,
+    addresses,
+    family_of,
+    interface_towards,
+    is_numeric,
+)
+from phalanx.torch_backend.torch_patches import hide_cpp_warnings
 
 Gather = Callable[[Any], Sequence[Any]]
 """Returns the objects of all ranks, in rank order. Collective."""
 
-_LOOPBACK = "127.0.0.1"
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _REACH_WITHIN_S = 2.0
-_SIOCGIFADDR = 0x8915  # the ioctl that asks for the address of an interface
 
 
 def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -> Store:
@@ -41,7 +47,7 @@ def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -
             return [world.share(value, root=root) for root in range(size)]
 
     listeners, error = _listen(world.on_one_node) if rank == 0 else ([], "")
-    offered, error = gather(([listener.getsockname() for listener in listeners], error))[0]
+    offered, error = gather(([listener.getsockname()[:2] for listener in listeners], error))[0]
     answers = gather([rank == 0 or _reaches(address) for address in offered])
     reached = [number for number, _ in enumerate(offered) if all(a[number] for a in answers)]
     if not reached:
@@ -56,15 +62,46 @@ def open_store(world: World, timeout: timedelta, gather: Gather | None = None) -
             descriptor = listener.detach()
         else:
             listener.close()
-    return TCPStore(
-        host,
-        port,
-        size,
-        is_master=rank == 0,
-        timeout=timeout,
-        wait_for_workers=False,
-        master_listen_fd=descriptor,
-    )
+    # It looks up the names of addresses, for its log alone, and complains where there are none.
+    with hide_cpp_warnings():
+        return TCPStore(
+            host,
+            port,
+            size,
+            is_master=rank == 0,
+            timeout=timeout,
+            wait_for_workers=False,
+            master_listen_fd=descriptor,
+        )
+
+
+@contextmanager
+def gloo_interface(store: Store) -> Iterator[None]:
+    """Have groups of Gloo that are made meanwhile use the interface that leads to the server of
+    `store`, unless GLOO_SOCKET_IFNAME says otherwise.
+
+    By itself Gloo takes the address to which the host's name resolves, else the loopback.
+    store: with none of TCP, or one that was opened by a host's name, nothing is done.
+    """
+    interface = None if GLOO_INTERFACE in os.environ else _interface_to_server(store)
+    if interface is None:
+        yield
+        return
+    os.environ[GLOO_INTERFACE] = interface
+    try:
+        yield
+    finally:
+        del os.environ[GLOO_INTERFACE]
+
+
+def _interface_to_server(store: Store) -> str | None:
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    if isinstance(store, LazyStore):
+        store = store.opened()
+    if not isinstance(store, TCPStore) or not is_numeric(store.host):
+        return None
+    return interface_towards(store.host)
 
 
 class LazyStore(Store):
@@ -111,8 +148,8 @@ for _name in ("set", "get", "add", "compare_set", "wait", "check", "delete_key",
 def _listen(on_one_node: bool) -> tuple[list[socket.socket], str]:
     """Return sockets that listen at this node's addresses, and the last error."""
     listeners, error = [], ""
-    for address in [_LOOPBACK] if on_one_node else addresses():
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    for address in [LOOPBACK] if on_one_node else addresses():
+        listener = socket.socket(family_of(address), socket.SOCK_STREAM)
         try:
             listener.bind((address, 0))
             listener.listen(socket.SOMAXCONN)
@@ -121,20 +158,6 @@ def _listen(on_one_node: bool) -> tuple[list[socket.socket], str]:
             listener.close()
             error = f"{address}: {failed.strerror}"
     return listeners, error
-
-
-def addresses() -> list[str]:
-    """Return the IPv4 addresses of this node's interfaces, the loopback's only where it has no
-    other. Names are not looked up: between nodes they often mean nothing."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        for _, name in socket.if_nameindex():
-            with suppress(OSError):  # an interface without such an address
-                request = struct.pack("256s", name.encode()[:15])
-                answer = fcntl.ioctl(asking.fileno(), _SIOCGIFADDR, request)
-                found.append(socket.inet_ntoa(answer[20:24]))
-    outside = [address for address in found if not address.startswith("127.")]
-    return outside or [_LOOPBACK]
 
 
 def _reaches(address: tuple[str, int]) -> bool:

@@ -7,16 +7,21 @@ Versions are those that the tests run on: 2.11, 2.13 and 2.15.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 C10D = "torch.distributed.distributed_c10d"
+_CPP_LOG_ERRORS = 2
 
 
 class Patch(NamedTuple):
@@ -108,9 +113,12 @@ def new_process_group_helper(helper: Any, /, *args: Any, **kwargs: Any) -> Any:
     backend = kwargs["backend"] if "backend" in kwargs else args[3]
     if not names_mpi(backend):
         group_creation = sys.modules.get("phalanx.torch_backend.group_creation")
-        if group_creation is not None:  # beside a group of backend mpi
-            group_creation.open_default_store()
-        return helper(*args, **kwargs)
+        if group_creation is None:
+            return helper(*args, **kwargs)
+        # beside a group of backend mpi, or on its store
+        group_creation.open_default_store()
+        with group_creation.gloo_interface(kwargs["store"] if "store" in kwargs else args[4]):
+            return helper(*args, **kwargs)
     from phalanx.torch_backend.group_creation import make_group
 
     c10d = _c10d()
@@ -122,6 +130,30 @@ def new_process_group_helper(helper: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 GROUP_HELPER = Patch(new_process_group_helper, (f"{C10D}:_new_process_group_helper",))
+
+
+@contextlib.contextmanager
+def hide_cpp_warnings() -> Iterator[None]:
+    """Hide warnings of PyTorch's C++ code meanwhile, unless TORCH_CPP_LOG_LEVEL says otherwise.
+
+    All versions: a `TCPStore` looks up the names of addresses for its log, and warns where they
+    have none. There is no function that sets the level after PyTorch has been loaded.
+    """
+    import torch
+
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        level = ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):  # another version or build of PyTorch
+        yield
+        return
+    before = level.value
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        level.value = _CPP_LOG_ERRORS
+    try:
+        yield
+    finally:
+        level.value = before
 
 
 # -- before the first group of backend mpi ---------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, get_args
 
 from phalanx.bench.config import CollectivesConfig, OnMessages, PathName
@@ -37,9 +38,10 @@ class BenchPaths:
             self._torch.close()
 
     def _start_torch(self) -> None:
-        from phalanx.bench.paths.torch_groups import TorchGroups, start_store
+        from phalanx.bench.paths.torch_groups import TorchGroups
+        from phalanx.torch_backend.store import open_store
 
-        store = start_store(self._params, self._world.group.share, self._timeout_s)
+        store = open_store(self._world, timedelta(seconds=self._timeout_s))
         self._torch = TorchGroups(store, self._params, self._timeout_s)
 
     def _make(self, name: PathName) -> BenchPath:

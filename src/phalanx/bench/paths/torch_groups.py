@@ -20,6 +20,7 @@ from phalanx.bench.paths.path import (
 )
 from phalanx.bench.plan import Case
 from phalanx.comm.dtypes import ReduceOp
+from phalanx.torch_backend.store import gloo_interface
 
 BACKENDS: dict[PathName, str] = {"torch": "mpi", "gloo": "gloo", "nccl": "nccl"}
 LABELS: dict[PathName, str] = {"torch": "torch mpi", "gloo": "Gloo", "nccl": "NCCL"}
@@ -74,9 +75,14 @@ class TorchGroups:
     def __init__(self, store: dist.Store, params: BenchParams, timeout_s: float) -> None:
         self._params = params
         self._timeout = timedelta(seconds=timeout_s)
-        dist.init_process_group(
-            "gloo", store=store, rank=params.rank, world_size=params.ranks, timeout=self._timeout
-        )
+        with gloo_interface(store):
+            dist.init_process_group(
+                "gloo",
+                store=store,
+                rank=params.rank,
+                world_size=params.ranks,
+                timeout=self._timeout,
+            )
 
     def path(self, name: PathName, local_rank: int) -> BenchPath:
         """Return the path of a backend. Collective."""
@@ -107,19 +113,6 @@ def unavailable_reason(name: PathName, params: BenchParams) -> str | None:
         if torch.cuda.device_count() < params.ranks:
             return f"NCCL wants a GPU a rank: {torch.cuda.device_count()} for {params.ranks} ranks"
     return None
-
-
-def start_store(params: BenchParams, share: Callable[[Any], Any], timeout_s: float) -> dist.Store:
-    """Start a store on a free port of rank 0. Collective."""
-    timeout = timedelta(seconds=timeout_s)
-    if params.rank == 0:
-        server = dist.TCPStore(
-            "127.0.0.1", 0, params.ranks, True, timeout=timeout, wait_for_workers=False
-        )
-        share(server.port)
-        return server
-    port: int = share(None)
-    return dist.TCPStore("127.0.0.1", port, params.ranks, False, timeout=timeout)
 
 
 def _finished(call: Callable[[], object]) -> Callable[[], object]:
