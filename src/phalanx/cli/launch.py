@@ -13,6 +13,7 @@ from rich.console import Console
 
 from phalanx.cli.console import interruption_noted
 from phalanx.cli.hosts import HostFile, Hosts
+from phalanx.cli.submit import LOCALLY, Submit, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.record import default_folder
@@ -32,6 +33,7 @@ def launch(
     log_dir: Path | None = None,
     hosts: Hosts = None,
     hostfile: HostFile = None,
+    batch: Submit = LOCALLY,
 ) -> None:
     """Run a program of yours on ranks of this machine, or of the allocation, by the MPI at hand.
 
@@ -47,6 +49,8 @@ def launch(
         phalanx launch --hosts n0:4,n1:4 train.py
 
         phalanx launch --log-dir logs train.py
+
+        phalanx launch --submit slurm --nodes 2 -n 8 --threads 4 --time 8:00:00 train.py
 
     Parameters
     ----------
@@ -64,12 +68,18 @@ def launch(
     refuse_launcher("launch", os.environ)
     command = program_words(words)
     use_hosts(hosts, hostfile, os.environ)
+    if batch.submit is not None and ranks is None:
+        ranks = batch.nodes
     cores, nodes = usable_cores(), allocation(os.environ)
     ranks = (sum(nodes.slots) or cores) if ranks is None else ranks
     for name, number in (("--ranks", ranks), ("--threads", threads)):
         if number is not None and number < 1:
             raise UserError(f"{name} {number} must be at least 1")
-    name = words[1] if words[0] == "-m" else Path(words[0]).stem
+    is_second = words[0] in ("-m", "phalanx") and len(words) > 1
+    name = words[1] if is_second else Path(words[0]).stem
+    if batch.submit is not None:
+        write_job(batch, words, name=name, ranks=ranks, threads=threads)
+        return
     folder = log_dir or default_folder("launch", name)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-_WITH_VALUE = ("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile")
+_OF_JOB_FILES = (
+    *("--submit", "--job-file", "--nodes", "--time", "--notice", "--directive"),
+    *("--image", "--runtime", "--workdir"),
+)
+_WITH_VALUE = ("-n", "--ranks", "--threads", "--log-dir", "--hosts", "--hostfile", *_OF_JOB_FILES)
 
 
 def separate_program(words: Sequence[str]) -> list[str]:

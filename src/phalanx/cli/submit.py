@@ -1,0 +1,120 @@
+"""The options of `phalanx launch` that write a job file for a batch system."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from phalanx.errors import RunFailedError, UserError
+from phalanx.launch.batch import (
+    DEFAULT_NOTICE_S,
+    SUBMIT,
+    SUFFIX,
+    BatchJob,
+    System,
+    job_file,
+    parse_time,
+)
+
+BATCH = Group("Batch systems", sort_key=8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubmitOptions:
+    """Options of a job file."""
+
+    submit: System | None = None
+    """Write a job file for this batch system in place of running the program: `slurm`, `pbs`,
+    `k8s` (MPIJob of the MPI Operator) or `trainjob` (Kubeflow Trainer)."""
+
+    go: Annotated[bool, Parameter(negative="")] = False
+    """Submit the job file at once."""
+
+    job_file: Path | None = None
+    """Where it is written; default: PROGRAM.sbatch, .pbs or .yaml here."""
+
+    nodes: int = 1
+    """Nodes of the job, over which its ranks are spread evenly."""
+
+    time: str = "1:00:00"
+    """Time limit: minutes, H:MM:SS or D-HH:MM:SS."""
+
+    notice: int = DEFAULT_NOTICE_S
+    """Seconds before that limit at which ranks save a checkpoint and stop, to be queued again."""
+
+    directive: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """One more line for Slurm or PBS, without its prefix: `--directive=--partition=long`."""
+
+    image: str | None = None
+    """Image of the containers, for Kubernetes."""
+
+    runtime: str = BatchJob.runtime
+    """ClusterTrainingRuntime of a TrainJob, one with an MPI policy."""
+
+    workdir: Path | None = None
+    """Folder in which the program runs; default: this one; in Kubernetes that of the image."""
+
+
+Submit = Annotated[SubmitOptions, Parameter(name="*", group=BATCH)]
+LOCALLY = SubmitOptions()
+
+
+def write_job(
+    options: SubmitOptions, words: Sequence[str], *, name: str, ranks: int, threads: int | None
+) -> None:
+    """Write the job file of the program `words`, say what to do with it, and submit it if asked.
+
+    Raises: UserError for options that do not fit, or a file that is there already; RunFailedError
+            when the batch system refuses the job.
+    """
+    assert options.submit is not None, "the caller has looked"
+    system, cloud = options.submit, options.submit in ("k8s", "trainjob")
+    path = options.job_file or Path(f"{name}{SUFFIX[system]}")
+    job = BatchJob(
+        name=name,
+        command=_command(words, ranks, threads, python=None if cloud else sys.executable),
+        ranks=ranks,
+        nodes=options.nodes,
+        threads=threads or 1,
+        time_s=parse_time(options.time),
+        notice_s=options.notice,
+        folder=options.workdir or (None if cloud else Path.cwd()),
+        file=path,
+        directives=options.directive,
+        image=options.image,
+        runtime=options.runtime,
+    )
+    if cloud and options.directive:
+        raise UserError("--directive is for Slurm and PBS: edit the YAML that is written")
+    submission = [*SUBMIT[system], str(path)]
+    if options.go and shutil.which(submission[0]) is None:
+        raise UserError(f"--go: there is no {submission[0]} here: submit from where there is one")
+    try:
+        with path.open("x") as file:
+            file.write(job_file(system, job))
+    except FileExistsError:
+        raise UserError(f"{path} exists: name another file by --job-file, or remove it") from None
+    print(f"{path}: {ranks} ranks on {job.nodes} nodes; submit it: {shlex.join(submission)}")
+    if options.go:
+        done = subprocess.run(submission, check=False)
+        if done.returncode:
+            raise RunFailedError(f"{submission[0]} refused {path} (exit code {done.returncode})")
+
+
+def _command(
+    words: Sequence[str], ranks: int, threads: int | None, *, python: str | None
+) -> list[str]:
+    """Return the command of the job. python: that runs Phalanx; None: `phalanx` of the image."""
+    phalanx = ["phalanx"] if python is None else [python, "-m", "phalanx"]
+    wide = [] if threads is None else ["--threads", str(threads)]
+    if Path(words[0]).name == "phalanx":  # it starts its ranks itself
+        return [*phalanx, *words[1:], "--ranks", str(ranks), *wide]
+    return [*phalanx, "launch", "-n", str(ranks), *wide, *words]

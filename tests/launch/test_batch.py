@@ -1,0 +1,116 @@
+"""Job files: what they ask for, and that they queue a stopped job again."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from phalanx.errors import EXIT_STOPPED, UserError
+from phalanx.launch.batch import BatchJob, job_file, parse_time
+
+# Ends as the argument says, or when asked to stop.
+PROGRAM = f"""
+import signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit({EXIT_STOPPED}))
+print("running", flush=True)
+time.sleep(float(sys.argv[1]))
+sys.exit(int(sys.argv[2]))
+"""
+
+
+def job(folder: Path, *words: str, **options: object) -> BatchJob:
+    wanted: dict = {"name": "Net 1", "ranks": 4, "nodes": 2, "threads": 3, "image": "a/b:1"}
+    command = [sys.executable, "-c", PROGRAM, *words] if words else ["phalanx", "launch", "a.py"]
+    return BatchJob(command=command, folder=folder, file=folder / "job", **wanted | options)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("1:30", 90),
+        ("1:30:00", 5400),
+        ("2-12", 216_000),
+        ("2-12:30", 217_800),
+        ("1-0:0:5", 86_405),
+    ],
+)
+def test_times_as_slurm_reads_them(text: str, seconds: int) -> None:
+    assert parse_time(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1h", "0", "1:2:3:4", "-5"])
+def test_times_that_are_none(text: str) -> None:
+    with pytest.raises(UserError, match="--time"):
+        parse_time(text)
+
+
+def test_what_is_asked_of_slurm_and_pbs(tmp_path: Path) -> None:
+    slurm = job_file("slurm", job(tmp_path, time_s=5400, directives=["--partition=long"]))
+    for line in (
+        *("--nodes=2", "--ntasks-per-node=2", "--cpus-per-task=3", "--time=01:30:00"),
+        *("--requeue", "--signal=B:USR1@120", "--partition=long", "--job-name=Net 1"),
+    ):
+        assert f"#SBATCH {line}\n" in slurm
+    pbs = job_file("pbs", job(tmp_path, time_s=5400))
+    for line in ("-l select=2:ncpus=6:mpiprocs=2", "-l walltime=01:30:00", "-r y"):
+        assert f"#PBS {line}\n" in pbs
+    assert "sleep 5280" in pbs
+    with pytest.raises(UserError, match="--ranks 3 on --nodes 2"):
+        job(tmp_path, ranks=3)
+    with pytest.raises(UserError, match="--notice 60"):
+        job(tmp_path, time_s=60, notice_s=60)
+
+
+def test_what_is_asked_of_kubernetes(tmp_path: Path) -> None:
+    mpi = yaml.safe_load(job_file("k8s", job(tmp_path)))
+    assert mpi["kind"] == "MPIJob" and mpi["metadata"]["generateName"] == "net-1-"
+    replicas = mpi["spec"]["mpiReplicaSpecs"]
+    assert replicas["Worker"]["replicas"] == mpi["spec"]["slotsPerWorker"] == 2
+    launcher = replicas["Launcher"]["template"]["spec"]["containers"][0]
+    assert "phalanx launch a.py" in launcher["args"][0] and launcher["image"] == "a/b:1"
+    train = yaml.safe_load(job_file("trainjob", job(tmp_path)))
+    assert train["spec"]["trainer"]["numNodes"] == 2
+    assert train["spec"]["trainer"]["args"] == launcher["args"]
+    with pytest.raises(UserError, match="needs --image"):
+        job_file("k8s", job(tmp_path, image=None))
+
+
+@pytest.mark.parametrize(
+    ("words", "asked_to_stop", "code", "again"),
+    [
+        (("0", "0"), False, 0, False),
+        (("0", "3"), False, 3, False),
+        (("60", "0"), True, 0, True),
+    ],
+)
+def test_a_stopped_job_is_queued_again(
+    tmp_path: Path, words: tuple[str, str], asked_to_stop: bool, code: int, again: bool
+) -> None:
+    """The real script in a real shell; `scontrol` only notes that it was called."""
+    queue = tmp_path / "bin" / "scontrol"
+    queue.parent.mkdir()
+    queue.write_text(f"#!/bin/sh\necho $* > {tmp_path}/queued\n")
+    queue.chmod(0o755)
+    script = tmp_path / "job"
+    script.write_text(job_file("slurm", job(tmp_path, *words)))
+    path = f"{queue.parent}:{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", str(script)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PATH": path, "SLURM_JOB_ID": "8"},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running\n"
+        if asked_to_stop:
+            time.sleep(0.1)
+            process.send_signal(signal.SIGUSR1)
+        assert process.wait(60) == code
+    assert (tmp_path / "queued").exists() == again
+    if again:
+        assert (tmp_path / "queued").read_text() == "requeue 8\n"
