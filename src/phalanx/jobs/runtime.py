@@ -9,12 +9,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, determine_outcome
+from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
 from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
@@ -42,12 +44,20 @@ class RankJob:
     environment: Mapping[str, str] = field(default_factory=dict)  # added to that of the ranks
     last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
 
+    @property
+    def nodes(self) -> Allocation:
+        """The nodes of the ranks: this machine, or also others."""
+        return allocation(os.environ) if self.mpi else THIS_MACHINE
+
     def commands(self) -> list[Command]:
         """Return the processes to start: one launcher for MPI, else one process per rank."""
         if self.mpi:
+            program = list(self.program)
+            if self.nodes.has_others:
+                names = {str(self.folder): str(self.folder.absolute())}
+                program = [*RELAY_WORDS, *(names.get(word, word) for word in program)]
             cores = usable_cores()
-            job = mpi_job(self.mpi, self.ranks, self.program, cores=cores, environ=os.environ)
-            started = [job]
+            started = [mpi_job(self.mpi, self.ranks, program, cores=cores, environ=os.environ)]
         else:
             started = local_commands(self.ranks, self.program, environ=os.environ)
         added = {**self.environment, **dict.fromkeys(THREAD_POOLS, str(self.threads))}
@@ -66,10 +76,34 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
         show(events)
         return bool(events)
 
-    with Job.start(job.commands(), job.folder / LAUNCHER_LOG) as processes:
-        has_launcher = job.mpi is not None
+    has_launcher = job.mpi is not None
+    files = list(job.folder.glob("*.json"))
+    with started(job.commands(), job.folder, job.nodes, files) as (processes, collector):
         ending = watch(processes, update, silent_s=job.silent_s, has_launcher=has_launcher)
     return determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
+
+
+@contextlib.contextmanager
+def started(
+    commands: Sequence[Command], folder: Path, nodes: Allocation, files: Sequence[Path]
+) -> Iterator[tuple[Job, Collector | None]]:
+    """Start the processes of a job and end them with the block; all records are then in `folder`.
+
+    files: that ranks read there. The collector: None where all ranks are on this machine.
+    """
+    if not nodes.has_others:
+        with Job.start(commands, folder / LAUNCHER_LOG) as job:
+            yield job, None
+        return
+    collector = Collector(folder)
+    try:
+        with marked(folder, files) as variables:
+            there = [replace(c, environment={**c.environment, **variables}) for c in commands]
+            with Job.start(there, folder / LAUNCHER_LOG, output=collector.output) as job:
+                collector.release()
+                yield job, collector
+    finally:
+        collector.wait()
 
 
 def watch(job: Job, update: Callable[[], bool], *, silent_s: float, has_launcher: bool) -> JobExit:

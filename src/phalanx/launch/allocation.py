@@ -38,6 +38,11 @@ class Allocation:
     """The user has named them to us, so the launcher has to be told; a batch system has told it."""
 
     @property
+    def has_others(self) -> bool:
+        """Return whether ranks may run on nodes other than this one."""
+        return self.is_named or len(self.nodes) > 1
+
+    @property
     def slots(self) -> list[int]:
         return [node.slots for node in self.nodes]
 

@@ -60,16 +60,20 @@ class Job:
         self._former: Any = None
 
     @classmethod
-    def start(cls, commands: Sequence[Command], log: Path) -> Self:
-        """Start one launcher, or one command per rank; their output is appended to `log`."""
+    def start(cls, commands: Sequence[Command], log: Path, *, output: int | None = None) -> Self:
+        """Start one launcher, or one command per rank.
+
+        Their output is appended to `log`, or goes to the descriptor `output`.
+        """
         outer = os.environ.get(orphan.JOB_VARIABLE)
         token = f"{os.getpid()}.{secrets.token_hex(8)}"
         variable = {orphan.JOB_VARIABLE: f"{token}/{outer}" if outer else token}
         job = cls([], token)
         try:
-            with log.open("ab") as output:
+            with log.open("ab") as file:
                 for command in commands:
-                    job._processes.append(_start(command, variable, output.fileno()))
+                    target = file.fileno() if output is None else output
+                    job._processes.append(_start(command, variable, target))
         except BaseException:
             job.end(grace_s=0.0)
             raise

@@ -1,0 +1,119 @@
+"""Files in a stream of text: fixed-size lines that survive whatever stands between them.
+
+A launcher forwards the output of all ranks in chunks, mixed with its own. Every frame is a line of
+`FRAME_BYTES`, which divides the size of a pipe's atomic writes and of the launchers' buffers, so
+frames are not cut where output of several ranks meets; one that is damaged fails its checksum.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import zlib
+from collections.abc import Iterator
+from typing import NamedTuple
+
+FRAME_BYTES = 512
+_MARK = b"\x1ephalanx "
+MAX_NAME = 96
+"""Longest name in bytes of ASCII."""
+_MAX_NUMBERS = 64  # characters of the other fields
+MAX_DATA = (FRAME_BYTES - len(_MARK) - MAX_NAME - _MAX_NUMBERS) // 4 * 3
+"""Bytes of a file in one frame."""
+
+
+class Frame(NamedTuple):
+    """A chunk of a file of one rank."""
+
+    rank: int
+    name: str
+    """Relative path, of ASCII characters without spaces."""
+    version: int
+    """Counts how often the file was replaced."""
+    offset: int
+    data: bytes
+    is_last: bool
+    """The file ends here, for now."""
+
+
+def encode(frame: Frame) -> bytes:
+    """Return the line of a frame. Raises: ValueError for a name or data that do not fit."""
+    if " " in frame.name or len(frame.name) > MAX_NAME or len(frame.data) > MAX_DATA:
+        raise ValueError(f"no frame: {frame.name!r}, {len(frame.data)} bytes")
+    numbers = f"{frame.rank} {frame.version} {frame.offset} {int(frame.is_last)} "
+    data = base64.b64encode(frame.data)
+    content = numbers.encode() + data + b" " + frame.name.encode("ascii")
+    line = _MARK + b"%08x " % zlib.crc32(content) + content
+    return line.ljust(FRAME_BYTES - 1) + b"\n"
+
+
+def frames_of(
+    rank: int, name: str, version: int, offset: int, data: bytes
+) -> Iterator[bytes]:
+    """Yield the lines that carry `data`, which ends the file for now; one line for no data."""
+    for start in range(0, max(1, len(data)), MAX_DATA):
+        chunk = data[start : start + MAX_DATA]
+        is_last = start + MAX_DATA >= len(data)
+        yield encode(Frame(rank, name, version, offset + start, chunk, is_last))
+
+
+class Decoder:
+    """Takes a stream apart into frames and the ordinary output around them."""
+
+    def __init__(self) -> None:
+        self._waiting = b""
+
+    def feed(self, new: bytes) -> list[Frame | bytes]:
+        """Return what is complete: frames, and ordinary output as it came."""
+        self._waiting += new
+        found: list[Frame | bytes] = []
+        while self._waiting:
+            start = _find_mark(self._waiting)
+            if start:
+                found.append(self._waiting[:start])
+                self._waiting = self._waiting[start:]
+            elif len(self._waiting) < FRAME_BYTES and _MARK.startswith(self._waiting[: len(_MARK)]):
+                break
+            else:
+                frame = _decode(self._waiting[:FRAME_BYTES])
+                size = FRAME_BYTES if frame else 1
+                found.append(frame or self._waiting[:1])
+                self._waiting = self._waiting[size:]
+        return found
+
+    def close(self) -> bytes:
+        """Return what is left at the end of the stream: no frame is."""
+        left, self._waiting = self._waiting, b""
+        return left
+
+
+def _find_mark(text: bytes) -> int:
+    """Return where the first mark may begin, else the length of `text`."""
+    start = text.find(_MARK)
+    if start >= 0:
+        return start
+    for size in range(min(len(_MARK) - 1, len(text)), 0, -1):
+        if text.endswith(_MARK[:size]):
+            return len(text) - size
+    return len(text)
+
+
+def _decode(line: bytes) -> Frame | None:
+    """Return the frame of a line; None where it is none, or damaged."""
+    if len(line) < FRAME_BYTES or not line.startswith(_MARK) or not line.endswith(b"\n"):
+        return None
+    checksum, _, content = line[len(_MARK) :].rstrip(b" \n").partition(b" ")
+    try:
+        if zlib.crc32(content) != int(checksum, 16):
+            return None
+        rank, version, offset, is_last, data, name = content.split(b" ")
+        return Frame(
+            rank=int(rank),
+            name=name.decode("ascii"),
+            version=int(version),
+            offset=int(offset),
+            data=base64.b64decode(data, validate=True),
+            is_last=is_last == b"1",
+        )
+    except (ValueError, binascii.Error):
+        return None

@@ -1,0 +1,250 @@
+"""Run a rank's program on a node that lacks the folder of its records, and send them home.
+
+Run as a program, `-m phalanx.launch.relay <word>...`, with `ORDER` in its environment. Where the
+folder is there, it becomes the program. Elsewhere the program gets a temporary folder of this node
+in its place, and what it writes into it leaves by standard output, which every launcher forwards.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from phalanx.launch.detect import detect
+from phalanx.launch.frames import frames_of
+from phalanx.launch.orphan import end_with_parent
+from phalanx.launch.relayed import ACKNOWLEDGED, CONTROL, RELAYED
+from phalanx.launch.temporary import job_folder
+
+ORDER = "PHALANX_RELAY"
+OUTPUT = ".output"
+"""Name of the program's own output among the files."""
+ENDED = "ended"
+HELLO = "hello"
+_EXIT_NOT_FOUND = 127
+_SCAN_EVERY_S = 0.25
+_WRITE_BYTES = 4096
+"""Of one write: atomic in a pipe."""
+
+
+class Order(NamedTuple):
+    """Where the records belong."""
+
+    folder: str
+    """Absolute, on the launching node."""
+    word: str
+    """Name of a file that only this folder holds."""
+    files: dict[str, str]
+    """Files that the ranks read there, with their content."""
+
+    def encode(self) -> str:
+        """Return the value of `ORDER`."""
+        return base64.b64encode(zlib.compress(json.dumps(self).encode())).decode()
+
+    @classmethod
+    def decode(cls, text: str) -> Order:
+        return cls(*json.loads(zlib.decompress(base64.b64decode(text))))
+
+
+class RankEnd(NamedTuple):
+    """End of a relayed rank's process, in a file `ended` of its rank."""
+
+    exit_code: int
+    """Negative for a signal."""
+
+
+class _Sent(NamedTuple):
+    """State of a file that was sent."""
+
+    inode: int
+    version: int
+    num_bytes: int
+
+
+class _Sender:
+    """Sends what is new in a folder."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._folder, self._rank = folder, rank
+        self._sent: dict[str, _Sent] = {}
+        self._output_bytes = 0
+
+    def know(self, name: str) -> None:
+        """Take a file as sent."""
+        state = (self._folder / name).stat()
+        self._sent[name] = _Sent(state.st_ino, 0, state.st_size)
+
+    def send_new(self) -> None:
+        """Send what the files have got since the last call. Raises: OSError without a reader."""
+        for path in sorted(self._folder.iterdir()):
+            with contextlib.suppress(FileNotFoundError):
+                if not path.name.startswith(".") and path.is_file():
+                    self._send_file(path)
+
+    def _send_file(self, path: Path) -> None:
+        with path.open("rb") as file:
+            state = os.fstat(file.fileno())
+            sent = self._sent.get(path.name)
+            if sent is None:
+                sent = _Sent(state.st_ino, 0, 0)
+            elif sent.inode != state.st_ino or state.st_size < sent.num_bytes:
+                sent = _Sent(state.st_ino, sent.version + 1, 0)
+            elif state.st_size == sent.num_bytes:
+                return
+            file.seek(sent.num_bytes)
+            data = file.read()
+        self.send(path.name, data, version=sent.version, offset=sent.num_bytes)
+        self._sent[path.name] = sent._replace(num_bytes=sent.num_bytes + len(data))
+
+    def send(self, name: str, data: bytes, *, version: int = 0, offset: int = 0) -> None:
+        """Send a chunk of a file, or a file of its own."""
+        lines = b"".join(frames_of(self._rank, name, version, offset, data))
+        for start in range(0, len(lines), _WRITE_BYTES):
+            _write(lines[start : start + _WRITE_BYTES])
+
+    def send_output(self, data: bytes) -> None:
+        self.send(OUTPUT, data, offset=self._output_bytes)
+        self._output_bytes += len(data)
+
+
+def _write(data: bytes) -> None:
+    while data:
+        data = data[os.write(1, data) :]
+
+
+class _Program:
+    """The program of the rank, its output, and a socket by which it asks that all be sent."""
+
+    def __init__(self, words: list[str], local: Path, environment: dict[str, str]) -> None:
+        self._wake, wake = os.pipe()
+        os.set_blocking(wake, False)
+        signal.set_wakeup_fd(wake)
+        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+        self._control = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(OSError):  # a path that is too long: then nothing is urgent
+            self._control.bind(str(local / CONTROL))
+            self._control.listen()
+        # MPICH and Intel MPI connect a rank to its launcher by an open descriptor (PMI_FD).
+        self.process = subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            close_fds=False,
+        )
+        assert self.process.stdout is not None
+        self._output: int | None = self.process.stdout.fileno()
+
+    def wait(self) -> tuple[bytes, socket.socket | None]:
+        """Wait for output, a request or the end, at most `_SCAN_EVERY_S`; return the first two."""
+        sources: list[int | socket.socket] = [self._wake, self._control]
+        ready, _, _ = select.select(
+            [*sources, *([] if self._output is None else [self._output])], [], [], _SCAN_EVERY_S
+        )
+        if self._wake in ready:
+            os.read(self._wake, 4096)
+        asking = self._control.accept()[0] if self._control in ready else None
+        return (self.read() if self._output in ready else b""), asking
+
+    def read(self) -> bytes:
+        """Return new output; empty at its end."""
+        assert self._output is not None
+        data = os.read(self._output, 1 << 16)
+        if not data:
+            self._output = None
+        return data
+
+    def rest(self) -> bytes:
+        """Return the output that an ended program has left, not that of its children."""
+        data = b""
+        while self._output is not None and select.select([self._output], [], [], 0)[0]:
+            data += self.read()
+        return data
+
+
+def _relay(order: Order, words: list[str], local: Path) -> int:
+    """Run the program with `local` in place of the folder; return its exit code."""
+    launched = detect(os.environ)
+    sender = _Sender(local, launched.rank if launched else 0)
+    sender.send(HELLO, socket.gethostname().encode())
+    for name, text in order.files.items():
+        (local / name).write_text(text)
+        sender.know(name)
+    here = str(local)
+    environment = {n: here if v == order.folder else v for n, v in os.environ.items()}
+    environment[RELAYED] = json.dumps([order.folder, here])
+    try:
+        program = _Program([here if w == order.folder else w for w in words], local, environment)
+    except OSError as error:
+        text = f"phalanx: cannot start {words[0]} on {socket.gethostname()}: {error.strerror}\n"
+        sender.send_output(text.encode())
+        return _EXIT_NOT_FOUND
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        program.process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, pass_on)
+    try:
+        _send_while_running(program, sender)
+    except OSError:  # nobody reads: the launcher is gone, and so is the run
+        program.process.kill()
+        program.process.wait()
+    return program.process.returncode
+
+
+def _send_while_running(program: _Program, sender: _Sender) -> None:
+    scanned_at = time.monotonic()
+    while program.process.poll() is None:
+        output, asking = program.wait()
+        if output:
+            sender.send_output(output)
+        if asking is not None or time.monotonic() >= scanned_at + _SCAN_EVERY_S:
+            sender.send_new()
+            scanned_at = time.monotonic()
+        if asking is not None:
+            with asking, contextlib.suppress(OSError):
+                asking.sendall(ACKNOWLEDGED)
+    if output := program.rest():
+        sender.send_output(output)
+    sender.send_new()
+    sender.send(ENDED, json.dumps(RankEnd(program.process.returncode)).encode())
+
+
+def main(words: list[str]) -> int:
+    """Run `words`; does not return where the folder of the records is on this node."""
+    text = os.environ.pop(ORDER, None)
+    order = None if text is None else Order.decode(text)
+    if order is None or (Path(order.folder) / order.word).exists():
+        try:
+            os.execvp(words[0], words)
+        except OSError as error:
+            print(f"phalanx: cannot start {words[0]}: {error.strerror}", file=sys.stderr)
+            return _EXIT_NOT_FOUND
+    end_with_parent()
+    with job_folder() as local:
+        code = _relay(order, words, local)
+    if code < 0:  # the launcher tells of a signal as if it had been its own rank's
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+        return 128 - code
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
