@@ -35,6 +35,7 @@ from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, excha
 from phalanx.comm.traffic import COUNT, TrafficCounter
 from phalanx.comm.wait import WaitPolicy
 from phalanx.errors import UserError
+from phalanx.launch import relayed
 from phalanx.launch.detect import detect, how_to_start
 from phalanx.launch.variables import parent_processes
 
@@ -335,6 +336,7 @@ def _library_of(mpi: Any) -> str:
 def abort(exit_code: int) -> NoReturn:
     """End all ranks at once: the way out when one has failed, which the others, waiting for it in
     a collective, would never learn. Only this process when MPI is not in use."""
+    relayed.flush()
     initialized = sys.modules.get("mpi4py.MPI")
     if initialized and initialized.Is_initialized() and not initialized.Is_finalized():
         initialized.COMM_WORLD.Abort(exit_code)

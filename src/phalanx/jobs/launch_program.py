@@ -15,14 +15,15 @@ from types import MappingProxyType
 from typing import Protocol
 
 from phalanx.errors import RunFailedError, RunStoppedError, UserError
+from phalanx.jobs.collector import RELAY_WORDS
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
 from phalanx.jobs.outcome import was_stopped
-from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS
+from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS, started
 from phalanx.launch import run_python
+from phalanx.launch.allocation import THIS_MACHINE, allocation
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
-from phalanx.launch.job import Job
 from phalanx.launch.rank_log import RankFailure, log_file, read_failures
 
 SHOWN_LINES = 20
@@ -73,14 +74,16 @@ def launch_program(
     folder.mkdir(parents=True, exist_ok=True)
     # Not from the folder at hand: a user's json.py there would be imported.
     stub = [sys.executable, "-P", "-m", "phalanx.launch.rank_log", str(folder.absolute())]
-    command = Command(words=(*stub, *words))
+    command, nodes = Command(words=(*stub, *words)), THIS_MACHINE
     if mpi is not None:
-        command = mpi_job(mpi, ranks, [*stub, *words], cores=usable_cores(), environ=os.environ)
+        nodes = allocation(os.environ)
+        program = [*(RELAY_WORDS if nodes.has_others else ()), *stub, *words]
+        command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=os.environ)
     wanted = {**dict.fromkeys(THREAD_POOLS, str(threads)), "PYTHONUNBUFFERED": "1"}
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     command = replace(command, environment={**command.environment, **added, **environment})
     shown = 0
-    with Job.start([command], folder / LAUNCHER_LOG) as job:
+    with started([command], folder, nodes, []) as (job, _):
         while (code := job.poll()) is None:
             shown = _copy(log_file(folder, 0), shown, output)
             time.sleep(POLL_INTERVAL_S)

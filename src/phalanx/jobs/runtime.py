@@ -78,7 +78,7 @@ def run_ranks(job: RankJob, show: Callable[[list[Event]], None]) -> Outcome:
 
     has_launcher = job.mpi is not None
     files = list(job.folder.glob("*.json"))
-    with started(job.commands(), job.folder, job.nodes, files) as (processes, collector):
+    with started(job.commands(), job.folder, job.nodes, files) as (processes, _):
         ending = watch(processes, update, silent_s=job.silent_s, has_launcher=has_launcher)
     return determine_outcome(job.folder, job.ranks, ending, last=job.last_event)
 

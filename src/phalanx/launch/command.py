@@ -61,17 +61,16 @@ def mpi_command(
         flags.append("--allow-run-as-root")
     if nodes.is_named:
         flags += _host_flags(installation.vendor, ranks, nodes)
+    if nodes.has_others and installation.vendor == "openmpi":
+        flags += [word for name in _EXPORTED for word in ("-x", name)]
     return [str(installation.mpiexec), *flags, "-n", str(ranks), *program]
 
 
 def _host_flags(vendor: Vendor, ranks: int, nodes: Allocation) -> list[str]:
-    """Return the flags that name the nodes, and the variables that go there with the ranks."""
+    """Return the flags that name the nodes."""
     placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
     hosts = ",".join(f"{node.name}:{here}" for node, here in placed if here)
-    if vendor == "openmpi":
-        exported = [word for name in _EXPORTED for word in ("-x", name)]
-        return ["-H", hosts, *exported]
-    return ["-hosts", hosts]
+    return ["-H" if vendor == "openmpi" else "-hosts", hosts]
 
 
 _EXPORTED = ("PHALANX_*", "PYTHON*", "OMP_*", "MKL_*", "OPENBLAS_*", "TORCH_*")

@@ -47,9 +47,7 @@ def encode(frame: Frame) -> bytes:
     return line.ljust(FRAME_BYTES - 1) + b"\n"
 
 
-def frames_of(
-    rank: int, name: str, version: int, offset: int, data: bytes
-) -> Iterator[bytes]:
+def frames_of(rank: int, name: str, version: int, offset: int, data: bytes) -> Iterator[bytes]:
     """Yield the lines that carry `data`, which ends the file for now; one line for no data."""
     for start in range(0, max(1, len(data)), MAX_DATA):
         chunk = data[start : start + MAX_DATA]

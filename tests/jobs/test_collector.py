@@ -1,0 +1,127 @@
+"""Records of ranks that lack the run's folder: sent by a process beside the rank, written here."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from phalanx.jobs.collector import RELAY_WORDS, Collector, Files
+from phalanx.launch.frames import MAX_DATA, Frame
+from phalanx.launch.relay import ORDER, Order
+
+PROGRAM = """
+import os, sys, pathlib
+from phalanx.launch import relayed
+folder = pathlib.Path(sys.argv[1])
+print("hello from", folder == pathlib.Path(os.environ["PHALANX_RUN_DIR"]), flush=True)
+(folder / "rank-3.jsonl").write_text((folder / "run.json").read_text() * 2000)
+with (folder / "rank-3.jsonl").open("a") as file:
+    file.write("more")
+(folder / ".hidden").write_text("x")
+(folder / ".new").write_text("whole")
+(folder / ".new").rename(folder / "error.json")
+relayed.flush()
+exec(sys.argv[2])
+"""
+CONTENT = '{"number": 1}\n'
+
+
+def relay(home: Path, order: Order, ending: str, collector: Collector) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-c", PROGRAM, str(home), ending]
+    environment = {"RANK": "3", "WORLD_SIZE": "4", "PHALANX_RUN_DIR": str(home)}
+    started = subprocess.Popen(
+        [*RELAY_WORDS, *words],
+        env={**os.environ, **environment, ORDER: order.encode()},
+        stdin=subprocess.DEVNULL,
+        stdout=collector.output,
+        stderr=subprocess.STDOUT,
+    )
+    collector.release()
+    return started
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("sys.exit(0)", 0), ("sys.exit(5)", 5), ("os.kill(os.getpid(), 9)", -signal.SIGKILL)],
+)
+def test_files_output_and_end_come_home(tmp_path: Path, ending: str, code: int) -> None:
+    collector = Collector(tmp_path)
+    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT})
+    started = relay(tmp_path, order, ending, collector)
+    assert started.wait(30) == code
+    collector.wait()
+    assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
+    assert (tmp_path / "error.json").read_text() == "whole"
+    assert (tmp_path / "launcher.log").read_text() == "hello from True\n"
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("rank-3.jsonl", "error.json", "launcher.log"),
+    }
+    assert collector.ends[3].exit_code == code
+    assert collector.hosts == {3: os.uname().nodename}
+
+
+def test_flushed_files_are_here_although_the_sender_is_killed(tmp_path: Path) -> None:
+    collector = Collector(tmp_path)
+    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT})
+    started = relay(tmp_path, order, "os.kill(os.getppid(), 9); os._exit(0)", collector)
+    assert started.wait(30) == -signal.SIGKILL
+    collector.wait()
+    assert (tmp_path / "error.json").read_text() == "whole"
+
+
+def test_where_the_folder_is_there_the_program_writes_it_itself(tmp_path: Path) -> None:
+    collector = Collector(tmp_path)
+    (tmp_path / ".here").touch()
+    (tmp_path / "run.json").write_text(CONTENT)
+    started = relay(tmp_path, Order(str(tmp_path), ".here", {}), "pass", collector)
+    assert started.wait(30) == 0
+    collector.wait()
+    assert (tmp_path / "rank-3.jsonl").read_text() == CONTENT * 2000 + "more"
+    assert collector.hosts == {}
+
+
+def test_a_request_to_end_reaches_the_program(tmp_path: Path) -> None:
+    collector = Collector(tmp_path)
+    order = Order(str(tmp_path), ".not there", {"run.json": CONTENT})
+    ending = (
+        "import signal, time; signal.signal(15, lambda *_: sys.exit(7)); "
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    started = relay(tmp_path, order, ending, collector)
+    until = time.monotonic() + 30
+    while "ready" not in (tmp_path / "launcher.log").read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    started.terminate()
+    assert started.wait(30) == 7
+    collector.wait()
+    assert collector.ends[3].exit_code == 7
+
+
+def test_a_file_with_a_gap_ends_before_it(tmp_path: Path) -> None:
+    files, text = Files(tmp_path), os.urandom(4 * MAX_DATA)
+    frames = [Frame(0, "a.log", 0, at, text[at : at + MAX_DATA], False) for at in (0, 255, 765)]
+    for frame in frames:
+        files.take(frame)
+    assert (tmp_path / "a.log").read_bytes() == text[: 2 * MAX_DATA]
+
+
+def test_a_replaced_file_holds_the_last_version(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    for version, text in enumerate([b"first " * 100, b"second"]):
+        for start in range(0, max(1, len(text)), MAX_DATA):
+            chunk = text[start : start + MAX_DATA]
+            files.take(Frame(0, "error.json", version, start, chunk, start + MAX_DATA >= len(text)))
+    assert (tmp_path / "error.json").read_bytes() == b"second"
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", ".x", "a/b"])
+def test_no_name_leaves_the_folder(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    Files(folder).take(Frame(0, name, 0, 0, b"text", True))
+    assert not list(folder.iterdir())
+    assert list(tmp_path.iterdir()) == [folder]
