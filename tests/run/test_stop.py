@@ -32,9 +32,9 @@ def test_a_stopped_run_goes_on_to_the_same_parameters(command: list[str], tmp_pa
             env={**os.environ, **ONE_THREAD},
         )
 
-    process = begin("stopped", "c", "--slow-rank", "1:0.05")
+    process = begin("run", "c", "--slow-rank", "1:0.05")
     until = time.monotonic() + 100
-    records = tmp_path / "stopped" / "rank-0.jsonl"
+    records = tmp_path / "run" / "rank-0.jsonl"
     while not (records.exists() and b'"step"' in records.read_bytes()):
         assert process.poll() is None and time.monotonic() < until, process.communicate()
         time.sleep(0.05)
@@ -42,18 +42,21 @@ def test_a_stopped_run_goes_on_to_the_same_parameters(command: list[str], tmp_pa
     _, errors = process.communicate(timeout=60)
     assert process.returncode == EXIT_STOPPED, errors
     assert "as asked, with a checkpoint to resume from" in errors
-    outcome = read_run(tmp_path / "stopped").outcome
+    outcome = read_run(tmp_path / "run").outcome
     assert outcome.status == "interrupted" and "stopped after step" in (outcome.error or "")
     sums = []
     for name, checkpoints, words in (
-        ("resumed", "c", ("--resume", str(tmp_path / "c"))),
+        ("run", "c", ("--resume", str(tmp_path / "c"))),
         ("undisturbed", "d", ()),
     ):
         output, errors = (process := begin(name, checkpoints, *words)).communicate(timeout=100)
         assert process.returncode == 0, errors
-        assert ("resuming from" in output) == (name == "resumed")
+        assert ("resuming from" in output) == (name == "run")
         sums.append((tmp_path / checkpoints / "epoch-0020" / "model.safetensors").read_bytes())
     assert sums[0] == sums[1]
+    assert read_run(tmp_path / "run-2").outcome.status == "completed", (
+        "beside those of its first part"
+    )
 
 
 def test_ranks_ask_each_other_about_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.report.trace.show import show_trace
 from phalanx.train.job import run_job
 from phalanx.train.resume import RunIsFinishedError
-from phalanx.train.run import complete, new_folder, title
+from phalanx.train.run import complete, folder_of, title
 
 
 def train(
@@ -67,7 +67,7 @@ def train(
     except RunIsFinishedError as finished:
         console.print(str(finished), markup=False)
         return
-    folder = config.run_dir or new_folder(config)
+    folder = folder_of(config)
     if config.uses_mpi and config.ranks and allocation(os.environ).nodes:
         notices.insert(0, allocation(os.environ).describe(config.ranks))
     console.print("\n".join([choice.reason, *notices, title(config)]), markup=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -32,6 +33,14 @@ RUNS = Path("runs")
 def default_folder(kind: str, name: str) -> Path:
     """Return the folder of a job that was given none; it is not made yet."""
     return RUNS / kind / f"{datetime.now():%Y%m%d-%H%M%S}-{name}"
+
+
+def unused_folder(folder: Path) -> Path:
+    """Return `folder`, or one beside it when it holds the records of a run: `folder-2`, and so on,
+    for the run of a program that has several, or the next part of one that is resumed."""
+    folders = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    candidates = itertools.chain([folder], folders)
+    return next(each for each in candidates if not record_file(each, Run).exists())
 
 
 def this_command() -> list[str]:

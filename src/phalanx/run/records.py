@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import itertools
 import os
 import sys
 import time
@@ -18,15 +17,21 @@ from torch import Tensor
 from phalanx.checkpoints.checkpoint import parameters_sha256
 from phalanx.errors import UserError
 from phalanx.jobs.live_line import LiveLine, bar
-from phalanx.jobs.record import begin_record, end_record, opening_fields, this_command
+from phalanx.jobs.record import (
+    begin_record,
+    end_record,
+    opening_fields,
+    this_command,
+    unused_folder,
+)
 from phalanx.parallel.strategy import Strategy
 from phalanx.records.divergence import loss_text, mean_loss
 from phalanx.records.environment import process_age_s
 from phalanx.records.failures import failure_of
-from phalanx.records.files import EventWriter, rank_file, record_file, write_failure
+from phalanx.records.files import EventWriter, rank_file, write_failure
 from phalanx.records.schema import Outcome, Run, Setting
 from phalanx.run.defaults import RUN_DIR
-from phalanx.run.loop import LoopOptions, Position
+from phalanx.run.loop import BEGINNING, LoopOptions, Position
 from phalanx.run.recording import RunRecorder
 from phalanx.run.stop import Stopped, outcome_of
 from phalanx.run.trace import Tracing, dump_into
@@ -84,12 +89,15 @@ class ProgramRecords:
     ) -> ProgramRecords:
         """Make the folder on rank 0, and open this rank's file. Collective.
 
-        run_dir: None: that of `PHALANX_RUN_DIR`, if it is set.
+        run_dir: None: that of `PHALANX_RUN_DIR`, if it is set. Where it is taken, a resumed run
+            gets one of its own beside it.
         Raises: UserError on rank 0 when it holds another run's records or cannot be written.
         """
-        if run_dir is None and RUN_DIR in os.environ:
-            run_dir = strategy.group.share(str(_unused(Path(os.environ[RUN_DIR]))))
-        folder = None if run_dir is None else Path(run_dir)
+        is_new = run_dir is not None and options.start == BEGINNING
+        named = os.environ.get(RUN_DIR) if run_dir is None else run_dir
+        folder = None if named is None else Path(named)
+        if folder is not None and not is_new:  # one more run of a program, or more of a run
+            folder = Path(strategy.group.share(str(unused_folder(folder))))
         if folder is not None:
             if strategy.rank == 0:
                 run = Run(
@@ -194,13 +202,6 @@ class ProgramRecords:
         line, self._line = self._line, None
         if line is not None:
             line.__exit__()
-
-
-def _unused(folder: Path) -> Path:
-    """Return a folder for one more run of the same program."""
-    folders = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
-    taken = record_file(folder, Run).exists
-    return next(f for f in folders if not record_file(f, Run).exists()) if taken() else folder
 
 
 def _number(name: str, value: float | Tensor) -> float:

@@ -12,7 +12,12 @@ from phalanx.checkpoints.folder import readable_folders
 from phalanx.data.datasets.catalog import DatasetChoice, resolve
 from phalanx.data.sources.pack_description import PackDescription, describe
 from phalanx.errors import UserError
-from phalanx.jobs.record import begin_record, default_folder, opening_fields
+from phalanx.jobs.record import (
+    begin_record,
+    default_folder,
+    opening_fields,
+    unused_folder,
+)
 from phalanx.launch.allocation import (
     allocation,
     check_ranks,
@@ -218,6 +223,13 @@ def new_folder(config: TrainConfig) -> Path:
     ranks = "" if config.strategy == "sequential" else f"-{config.ranks}"
     model = model_label(config.model).replace(".py:", "-").replace(":", "-")
     return default_folder("train", f"{model}-{config.strategy}{ranks}")
+
+
+def folder_of(config: TrainConfig) -> Path:
+    """Return the folder of a run's records; it is not made yet. Where a resumed run finds those of
+    its earlier part, it gets one beside them."""
+    folder = config.run_dir or new_folder(config)
+    return unused_folder(folder) if config.resume else folder
 
 
 def begin_run(

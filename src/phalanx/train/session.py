@@ -40,7 +40,7 @@ from phalanx.train.optimizer import update_rule
 from phalanx.train.own_model import check_same_model, make_loss
 from phalanx.train.parallel_options import parse_slow_rank
 from phalanx.train.resume import RunIsFinishedError
-from phalanx.train.run import begin_run, complete, new_folder, title
+from phalanx.train.run import begin_run, complete, folder_of, title
 from phalanx.train.schedule import schedule_of
 from phalanx.train.strategy_options import MESH_STRATEGIES
 
@@ -86,7 +86,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
     group = strategy.group
     start = starting_point(config, group)
     if output.keeps_run:
-        output.folder = Path(group.share(str(config.run_dir or new_folder(config))))
+        output.folder = Path(group.share(str(folder_of(config))))
         if group.rank == 0:
             begin_run(
                 output.folder, config, study="train", command=this_command(), mpi=group.library
