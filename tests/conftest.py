@@ -13,7 +13,7 @@ import pytest
 from _pytest.mark import ParameterSet
 
 from phalanx.errors import UserError
-from phalanx.jobs.runtime import THREAD_POOLS
+from phalanx.launch.binding import THREAD_POOLS
 from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi

@@ -7,7 +7,8 @@ import pytest
 
 from phalanx.errors import UserError
 from phalanx.jobs.outcome import JobExit
-from phalanx.jobs.runtime import START_S, THREAD_POOLS, RankJob, watch
+from phalanx.jobs.runtime import START_S, RankJob, watch
+from phalanx.launch.binding import THREAD_POOLS
 from phalanx.launch.installation import MpiInstallation, Vendor
 
 

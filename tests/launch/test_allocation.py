@@ -1,5 +1,6 @@
 """What batch systems say of their nodes."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from phalanx.launch.allocation import (
     HOSTS,
     Node,
     allocation,
+    check_ranks,
     describe_unread_host_file,
     expand_names,
+    is_this_machine,
     max_local_ranks,
     parse_hosts,
+    read_host_file,
     slots_per_node,
     use_hosts,
 )
@@ -97,6 +101,8 @@ def test_hosts_come_before_an_allocation(tmp_path: Path) -> None:
     use_hosts("a:2,b", None, environ)
     found = allocation(environ)
     assert (found.nodes, found.is_named) == ((Node("a", 2), Node("b", 1)), True)
+    with pytest.raises(UserError, match="--ranks 5: --hosts has 3 slots: a:2, b:1; name more"):
+        check_ranks(5, environ)
     assert found.describe(5) == "5 ranks on a, b (--hosts)"
     assert found.placed(5) == [3, 2]
     file = tmp_path / "hosts"
@@ -117,3 +123,34 @@ def test_names_in_short() -> None:
         *("r08x", "r09x", "r10x"),
     ]
     assert expand_names("") == []
+
+
+def test_hostfiles_in_every_dialect(tmp_path: Path) -> None:
+    file = tmp_path / "hosts"
+    file.write_text(
+        "# four nodes\nn0 slots=2 max-slots=4\nn1:3 # of MPICH\n\nn2.site.org\nn0\n"
+        "n3 max_slots = 4 slots = 2\n"
+    )
+    assert read_host_file(file) == (
+        *(Node("n0", 3), Node("n1", 3), Node("n2.site.org", 1), Node("n3", 2)),
+    )
+    for line, why in {
+        "n0 slot=2": "line 2: 'n0 slot=2' is no host",
+        "n0 slots=x": "slots are 1 or more",
+        "n0:0": "slots are 1 or more",
+        "me@n0": "line 2: 'me@n0' is no host",
+    }.items():
+        file.write_text(f"n1\n{line}\n")
+        with pytest.raises(UserError, match=why):
+            read_host_file(file)
+    file.write_text("# nothing\n")
+    with pytest.raises(UserError, match="names no host"):
+        read_host_file(file)
+
+
+def test_names_and_addresses_of_this_machine() -> None:
+    assert is_this_machine("localhost")
+    assert is_this_machine("127.0.0.1")
+    assert is_this_machine(socket.gethostname())
+    assert not is_this_machine("192.0.2.7")  # of documentation
+    assert not is_this_machine("elsewhere.invalid")

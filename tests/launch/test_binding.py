@@ -3,7 +3,13 @@
 import pytest
 
 from phalanx.launch import binding
-from phalanx.launch.binding import cores_of_rank, describe_binding
+from phalanx.launch.binding import (
+    OWN_POOLS,
+    cores_of_rank,
+    describe_binding,
+    thread_variables,
+    use_own_cores,
+)
 from phalanx.launch.cores import CpuQuota
 
 OMPI, SLURM = {"OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_ID": "0"}
@@ -63,3 +69,32 @@ def test_a_bound_rank_computes_on_its_own_cores(
     monkeypatch.setattr(binding, "cpu_quota", lambda: quota and CpuQuota(quota, "a"))
     environ = {"SLURM_CPUS_ON_NODE": str(offered), "SLURM_STEP_ID": "0"}
     assert cores_of_rank(local_ranks, environ) == cores
+
+
+@pytest.mark.parametrize(("local_ranks", "threads"), [(1, 6), (4, 1), (8, 1)])
+def test_a_rank_elsewhere_takes_the_cores_of_its_own_node(monkeypatch, local_ranks, threads):
+    monkeypatch.setattr(binding, "bound_cores", lambda: frozenset(range(8)))
+    monkeypatch.setattr(binding, "launcher_cores", lambda _: 8)
+    monkeypatch.setattr(binding, "cpu_quota", lambda: CpuQuota(5.5, "0:1"))
+    started = thread_variables(None, {"PHALANX_HOSTS": "elsewhere.invalid:8"})
+    environ = {
+        "PMI_RANK": "0",
+        "PMI_SIZE": "8",
+        "MPI_LOCALNRANKS": str(local_ranks),
+        "OMP_NUM_THREADS": "2",
+        **started,
+    }
+    assert use_own_cores(environ) == threads
+    assert environ["OMP_NUM_THREADS"] == environ["MKL_NUM_THREADS"] == str(threads)
+    assert ("OMPI_MCA_mpi_yield_when_idle" in environ) == (local_ranks > 6)
+
+
+def test_threads_that_are_named_stay():
+    elsewhere = {"PHALANX_HOSTS": "elsewhere.invalid:8"}
+    environ = thread_variables(3, elsewhere) | {"PMI_RANK": "0", "PMI_SIZE": "1"}
+    assert use_own_cores(environ) is None
+    assert environ["OMP_NUM_THREADS"] == "3"
+    assert OWN_POOLS not in environ
+    here = thread_variables(2, {})
+    assert use_own_cores(here) is None
+    assert set(here.values()) == {"2"}

@@ -1,11 +1,18 @@
 """The command lines, word for word."""
 
 import signal
+import socket
 from pathlib import Path
 
 import pytest
 
-from phalanx.launch.command import local_commands, mpi_command, mpi_environment, mpi_job
+from phalanx.launch.command import (
+    exported_variables,
+    local_commands,
+    mpi_command,
+    mpi_environment,
+    mpi_job,
+)
 from phalanx.launch.installation import MpiInstallation
 
 PROGRAM = ["python", "-m", "program"]
@@ -60,7 +67,7 @@ def test_an_allocation_of_several_nodes_needs_a_network(environ):
     assert openmpi["PRTE_MCA_oob_tcp_keepalive_time"] == "5"
     assert mpi_environment("impi", 4, cores=2, environ=environ) == {"I_MPI_PIN": "0"}
     crowded = mpi_environment("openmpi", 6, cores=2, environ=environ)
-    assert crowded["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "OMPI_MCA_mpi_yield_when_idle" not in crowded  # each rank knows its node's cores
 
 
 def test_what_the_user_has_set_stays():
@@ -109,4 +116,77 @@ def test_names_of_open_mpi_4_are_translated(tmp_path: Path) -> None:
     assert "OMPI_MCA_btl" not in found
     own = environ | {"PRTE_MCA_plm_ssh_agent": "ssh"}
     assert "PRTE_MCA_plm_ssh_agent" not in mpi_environment("openmpi", 2, cores=2, environ=own)
-    assert mpi_environment("mpich", 2, cores=2, environ=environ) == {}
+    assert set(mpi_environment("mpich", 2, cores=2, environ=environ)) == {
+        "HYDRA_LAUNCHER_EXTRA_ARGS"
+    }
+
+
+def words_on(vendor, ranks, hosts, **environ):
+    environ = {"PHALANX_HOSTS": hosts, **environ}
+    command = mpi_job(installed(vendor), ranks, ["p"], cores=2, environ=environ)
+    return " ".join(command.words), command.environment
+
+
+@pytest.mark.parametrize(
+    ("vendor", "ranks", "hosts", "expected"),
+    [
+        ("openmpi", 3, "a:2,b:2", "-H a:2,b:1 -n 3 p"),
+        ("mpich", 3, "a:2,b:2", "-hosts a:2,b:1 -n 3 p"),
+        ("impi", 3, "a:2,b:2", "-hosts a,b -ppn 2 -n 3 p"),
+        ("impi", 3, "a:1,b:2", "-host a -n 1 p : -host b -n 2 p"),
+        ("impi", 2, "a:2,b:2", "-hosts a -ppn 2 -n 2 p"),
+    ],
+)
+def test_nodes_that_the_user_names(vendor, ranks, hosts, expected):
+    words, environment = words_on(vendor, ranks, hosts)
+    assert words.endswith(f" {expected}")
+    assert sum("ServerAliveInterval" in value for value in environment.values()) == 1
+    assert not {"I_MPI_FABRICS", "OMPI_MCA_btl"} & set(environment) or ranks == 2
+    assert ("-x PYTHON*" in words) == (vendor == "openmpi")
+
+
+@pytest.mark.parametrize("hosts", ["localhost:2", "127.0.0.1", socket.gethostname() + ":1"])
+def test_this_machine_by_name_is_this_machine(hosts):
+    ranks = int(hosts.partition(":")[2] or 1)
+    words, environment = words_on("openmpi", ranks, hosts)
+    assert f"-H localhost:{ranks}" in words
+    assert "-x" not in words
+    assert environment == OPENMPI
+    assert "-launcher fork -n" in words_on("mpich", ranks, hosts)[0]
+    assert words_on("impi", ranks, hosts)[1]["I_MPI_FABRICS"] == "shm"
+
+
+def test_a_batch_system_starts_what_it_granted_and_ssh_the_rest():
+    slurm = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "a,b", "SLURM_JOB_ID": "8"}
+    assert "HYDRA_LAUNCHER_EXTRA_ARGS" not in words_on("mpich", 2, "a,b", **slurm)[1]
+    others = words_on("mpich", 2, "a,c", **slurm)[1]
+    assert others["HYDRA_LAUNCHER"] == "ssh"
+    assert "ServerAliveInterval" in others["HYDRA_LAUNCHER_EXTRA_ARGS"]
+    assert words_on("openmpi", 2, "c,d", **slurm)[1]["PRTE_MCA_plm"] == "ssh"
+
+
+def test_an_allocation_that_no_launcher_reads_is_named_to_it(tmp_path):
+    file = tmp_path / "nodes"
+    file.write_text("a\na\nb\n")
+    environ = {"PBS_NODEFILE": str(file)}
+    command = mpi_job(installed("openmpi"), 3, ["p"], cores=2, environ=environ)
+    assert " ".join(command.words).endswith("-H a:2,b:1 -n 3 p")
+    environ = {"LSB_MCPU_HOSTS": "a 2 b 2"}
+    command = mpi_job(installed("mpich"), 4, ["p"], cores=2, environ=environ)
+    assert " ".join(command.words).endswith("-hosts a:2,b:2 -n 4 p")
+
+
+def test_an_agent_of_the_user_gets_no_options_of_ssh():
+    environ = {"PHALANX_HOSTS": "a,b", "OMPI_MCA_plm_rsh_agent": "/etc/mpi/kubexec.sh"}
+    found = mpi_environment("openmpi", 2, cores=2, environ=environ)
+    assert found["PRTE_MCA_plm_ssh_agent"] == "/etc/mpi/kubexec.sh"
+    assert "PRTE_MCA_plm_ssh_args" not in found
+
+
+def test_variables_go_along_but_those_of_this_machine():
+    names = exported_variables(
+        {"MY_DATA": "/d", "SLURM_JOB_ID": "1", "OMPI_X": "", "TERM": "", "PHALANX_X": "", "a%": ""}
+    )
+    assert names[-1] == "MY_DATA"
+    assert "PHALANX_*" in names
+    assert not {"SLURM_JOB_ID", "OMPI_X", "TERM", "PHALANX_X", "a%"} & set(names)

@@ -18,7 +18,7 @@ from phalanx.errors import RunFailedError
 from phalanx.jobs.live_line import LiveLine
 from phalanx.jobs.record import begin_record, default_folder, opening_fields, run_recorded
 from phalanx.jobs.runtime import RankJob, run_ranks
-from phalanx.launch.allocation import check_ranks, max_local_ranks, slots_per_node
+from phalanx.launch.allocation import allocation, check_ranks, max_local_ranks
 from phalanx.launch.command import Command
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import find_mpi
@@ -58,13 +58,14 @@ def run_bench(
         folder, Bench(bench=folder.name, config=config.as_record(), setting=setting, **opening)
     )
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
-    local_ranks = max_local_ranks(config.ranks, slots_per_node(os.environ))
+    nodes = allocation(os.environ)
+    local_ranks = max_local_ranks(config.ranks, nodes.slots)
     job = RankJob(
         folder=folder,
         ranks=config.ranks,
         program=[*program, str(folder)],
         mpi=mpi,
-        threads=max(1, usable_cores() // local_ranks),
+        threads=None if nodes.has_others else max(1, usable_cores() // local_ranks),
         silent_s=2 * config.timeout_s + config.seconds,
         last_event=MeasuredEvent,
     )

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from phalanx.bench.config import CollectivesConfig
 from phalanx.bench.job import new_folder, run_bench
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
+from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.cli.lazy import add_command
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.record import this_command
@@ -29,6 +30,8 @@ def collectives(
         CollectivesConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = CollectivesConfig(),  # noqa: B008
     json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Compare the speed of collectives in Phalanx, the MPI library, Gloo and NCCL.
 
@@ -50,6 +53,7 @@ def collectives(
             f"itself: phalanx bench collectives --ranks {launched.world_size}"
         )
     console = new_console(json_)
+    take_hosts(hosts, hostfile, console, config.ranks)
     folder = config.output or new_folder(config)
     with interruption_noted(console, f"records kept in {folder}"):
         run_bench(config, folder, command=this_command(), console=console)

@@ -10,6 +10,7 @@ from phalanx.bench.io.config import IoConfig
 from phalanx.bench.io.job import new_folder, run_io
 from phalanx.bench.io.scaling import profile_text
 from phalanx.cli.console import Json, interruption_noted, new_console, print_json
+from phalanx.cli.hosts import HostFile, Hosts, take_hosts
 from phalanx.jobs.record import this_command
 from phalanx.report.io.folder import read_io_measure
 from phalanx.report.io.summary import as_json, show
@@ -22,6 +23,8 @@ def io(
         IoConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = IoConfig(),  # noqa: B008
     json_: Json = False,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
     print_profile: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:
     """Measure whether the storage keeps an accelerator busy, and in which format.
@@ -47,6 +50,7 @@ def io(
         print(profile_text(config.profile), end="")
         return
     console = new_console(json_)
+    take_hosts(hosts, hostfile, console, max(config.ranks))
     folder = config.output or new_folder(config)
     console.print(f"{config.title}\nrecords in {folder}", markup=False)
     with interruption_noted(console, f"records kept in {folder}"):

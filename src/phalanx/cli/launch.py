@@ -17,7 +17,7 @@ from phalanx.cli.submit import LOCALLY, Submit, write_job
 from phalanx.errors import UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.record import default_folder
-from phalanx.launch.allocation import allocation, max_local_ranks, use_hosts
+from phalanx.launch.allocation import allocation, check_ranks, max_local_ranks, use_hosts
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.detect import refuse_launcher
 from phalanx.launch.installation import find_mpi
@@ -35,7 +35,8 @@ def launch(
     hostfile: HostFile = None,
     batch: Submit = LOCALLY,
 ) -> None:
-    """Run a program of yours on ranks of this machine, or of the allocation, by the MPI at hand.
+    """Run a program of yours on ranks of this machine, of --hosts or of the allocation, by the MPI
+    at hand.
 
     Ranks share the cores: none is bound, and PyTorch computes in each by cores ÷ ranks threads. The
     output of rank 0 is shown, that of each rank kept in a file, and the first failure is named.
@@ -58,9 +59,9 @@ def launch(
         Program and its arguments: `program.py …`, `-m module …`, or a command. Options of launch
         stand before it.
     ranks
-        How many; default: one a core.
+        How many; default: one a slot of the nodes, or one a core of this machine.
     threads
-        Compute threads of each rank; default: cores ÷ ranks.
+        Compute threads of each rank; default: cores of its node ÷ ranks there.
     log_dir
         New folder for the output of the ranks, and for the records of a program that calls
         `phalanx.start`; default: runs/launch/TIME-PROGRAM.
@@ -80,6 +81,9 @@ def launch(
     if batch.submit is not None:
         write_job(batch, words, name=name, ranks=ranks, threads=threads)
         return
+    check_ranks(ranks, os.environ)
+    if threads is None and not nodes.has_others:
+        threads = max(1, cores // max_local_ranks(ranks, nodes.slots))
     folder = log_dir or default_folder("launch", name)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"--log-dir {folder} is not empty: name another")
@@ -90,7 +94,7 @@ def launch(
             folder,
             command,
             ranks=ranks,
-            threads=threads or max(1, cores // max_local_ranks(ranks, nodes.slots)),
+            threads=threads,
             mpi=find_mpi(os.environ),
             output=sys.stdout.buffer,
             environment=_environment(folder),

@@ -8,7 +8,10 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from phalanx.cli.console import interruption_noted, new_console
+from phalanx.cli.hosts import HostFile, Hosts, take_hosts
+from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
+from phalanx.launch.allocation import use_hosts
 from phalanx.launch.detect import refuse_launcher
 from phalanx.scratch.config import ScratchConfig, choose_data, complete
 from phalanx.scratch.job import new_folder, run_scratch, title
@@ -19,6 +22,8 @@ def scratch(
     config: Annotated[
         ScratchConfig, Parameter(name="*", consume_multiple=True, negative_iterable=())
     ] = ScratchConfig(),  # noqa: B008  # frozen
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Train a network that is written out in NumPy, by a scheme that is written out too.
 
@@ -37,7 +42,11 @@ def scratch(
     refuse_launcher("scratch", os.environ)
     console = new_console()
     reason = choose_data(config).reason
+    use_hosts(hosts, hostfile, os.environ)
     config = complete(config)
+    if config.scheme == "alone" and (hosts or hostfile):
+        raise UserError("--hosts is for several ranks, and --scheme alone is one process")
+    take_hosts(None, None, console, config.ranks)
     folder = config.run_dir or new_folder(config)
     console.print(f"{reason}\n{title(config)}", markup=False)
     with interruption_noted(console, f"records kept in {folder}"):

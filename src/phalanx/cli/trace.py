@@ -8,19 +8,23 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from phalanx.cli.console import new_console
+from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
 from phalanx.cli.train_options import OPTIONS, Options
 from phalanx.jobs.record import this_command
-from phalanx.launch.detect import detect
+from phalanx.launch.allocation import use_hosts
+from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.report.trace.show import show_trace
 from phalanx.train.few_steps import few_steps
 from phalanx.train.job import run_job
-from phalanx.train.run import complete, new_folder, title
+from phalanx.train.run import complete, new_folder, title, where
 
 
 def trace(
     *,
     steps: Annotated[int, Parameter(group="Tracing")] = 20,
     options: Options = OPTIONS,
+    hosts: Hosts = None,
+    hostfile: HostFile = None,
 ) -> None:
     """Make a few steps of a training run and show what every rank does when.
 
@@ -38,8 +42,13 @@ def trace(
     steps
         Steps to make, the first ones included, which take longer.
     """
+    use_hosts(hosts, hostfile, os.environ)
     config = options.config()
     launched = detect(os.environ)
+    if launched:
+        refuse_hosts(hosts, hostfile, launched)
+    else:
+        refuse_one_process(config, hosts, hostfile)
     config, choice = complete(config, launched)
     config = few_steps(config, steps)
     console = new_console()
@@ -51,7 +60,7 @@ def trace(
             show_trace(folder, console)
         return
     folder = config.run_dir or new_folder(config)
-    console.print(f"{choice.reason}\n{title(config)}", markup=False)
+    console.print("\n".join([*where(config), choice.reason, title(config)]), markup=False)
     try:
         run_job(config, folder, study="trace", command=this_command(), console=console)
     finally:

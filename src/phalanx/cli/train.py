@@ -6,16 +6,16 @@ import os
 
 from phalanx.cli.as_json import printed_run
 from phalanx.cli.console import Json, interruption_noted, new_console
-from phalanx.cli.hosts import HostFile, Hosts
+from phalanx.cli.hosts import HostFile, Hosts, refuse_one_process
 from phalanx.cli.train_options import OPTIONS, ConfigFile, Options
 from phalanx.errors import UserError
 from phalanx.jobs.record import this_command
-from phalanx.launch.allocation import allocation, use_hosts
+from phalanx.launch.allocation import use_hosts
 from phalanx.launch.detect import detect, refuse_hosts
 from phalanx.report.trace.show import show_trace
 from phalanx.train.job import run_job
 from phalanx.train.resume import RunIsFinishedError
-from phalanx.train.run import complete, folder_of, title
+from phalanx.train.run import complete, folder_of, title, where
 
 
 def train(
@@ -60,6 +60,7 @@ def train(
         if config.trace and launched.rank == 0 and folder is not None:
             show_trace(folder, new_console())
         return
+    refuse_one_process(config, hosts, hostfile)
     console = new_console(json_)
     notices: list[str] = []
     try:
@@ -68,9 +69,8 @@ def train(
         console.print(str(finished), markup=False)
         return
     folder = folder_of(config)
-    if config.uses_mpi and config.ranks and allocation(os.environ).nodes:
-        notices.insert(0, allocation(os.environ).describe(config.ranks))
-    console.print("\n".join([choice.reason, *notices, title(config)]), markup=False)
+    lines = [*where(config), choice.reason, *notices, title(config)]
+    console.print("\n".join(lines), markup=False)
     try:
         with (
             interruption_noted(console, f"records kept in {folder}"),

@@ -18,9 +18,10 @@ from phalanx.errors import RunFailedError, RunStoppedError, UserError
 from phalanx.jobs.collector import RELAY_WORDS
 from phalanx.jobs.launcher_log import LAUNCHER_LOG, last_lines
 from phalanx.jobs.outcome import was_stopped
-from phalanx.jobs.runtime import POLL_INTERVAL_S, THREAD_POOLS, started
+from phalanx.jobs.runtime import POLL_INTERVAL_S, started
 from phalanx.launch import run_python
 from phalanx.launch.allocation import THIS_MACHINE, allocation
+from phalanx.launch.binding import OWN_POOLS, THREAD_POOLS, thread_variables
 from phalanx.launch.command import Command, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
@@ -60,14 +61,15 @@ def launch_program(
     words: Sequence[str],
     *,
     ranks: int,
-    threads: int,
+    threads: int | None,
     mpi: MpiInstallation | None,
     output: Output,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Run `words` on new ranks, and copy the output of rank 0 while it grows.
 
-    folder: new or empty, for a log a rank. threads: of each rank, unless the user has set them.
+    folder: new or empty, for a log a rank. threads: of each rank, unless the user has set them;
+    None: by the cores of its node, where that is another one.
     mpi: None for one process without a launcher. environment: added to ours.
     Raises: RunFailedError, which names the rank that failed first and shows the end of its log.
     """
@@ -79,7 +81,9 @@ def launch_program(
         nodes = allocation(os.environ)
         program = [*(RELAY_WORDS if nodes.has_others else ()), *stub, *words]
         command = mpi_job(mpi, ranks, program, cores=usable_cores(), environ=os.environ)
-    wanted = {**dict.fromkeys(THREAD_POOLS, str(threads)), "PYTHONUNBUFFERED": "1"}
+    wanted = {**thread_variables(threads, os.environ), "PYTHONUNBUFFERED": "1"}
+    if wanted.get(OWN_POOLS):
+        wanted[OWN_POOLS] = " ".join(name for name in THREAD_POOLS if name not in os.environ)
     added = {name: value for name, value in wanted.items() if name not in os.environ}
     command = replace(command, environment={**command.environment, **added, **environment})
     shown = 0

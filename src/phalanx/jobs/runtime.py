@@ -17,6 +17,7 @@ from phalanx.jobs.collector import RELAY_WORDS, Collector, marked
 from phalanx.jobs.launcher_log import LAUNCHER_LOG
 from phalanx.jobs.outcome import JobExit, determine_outcome
 from phalanx.launch.allocation import THIS_MACHINE, Allocation, allocation
+from phalanx.launch.binding import thread_variables
 from phalanx.launch.command import Command, local_commands, mpi_job
 from phalanx.launch.cores import usable_cores
 from phalanx.launch.installation import MpiInstallation
@@ -27,8 +28,6 @@ from phalanx.records.schema import Event, FinishedEvent, Outcome
 POLL_INTERVAL_S = 0.1
 START_S = 600.0
 """Minimum time for ranks to start: imports alone may take minutes on a slow network file system."""
-THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Each pool reads its variable once, when it is first used."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +38,7 @@ class RankJob:
     ranks: int
     program: Sequence[str]  # command line of each rank
     mpi: MpiInstallation | None  # None: one process per rank on this node
-    threads: int  # of each rank
+    threads: int | None  # of each rank; None: by the cores of its node, which is not this one
     silent_s: float  # timeout without records of rank 0, once the ranks have started
     environment: Mapping[str, str] = field(default_factory=dict)  # added to that of the ranks
     last_event: type[Event] = FinishedEvent  # a rank that wrote it came to its end
@@ -60,7 +59,7 @@ class RankJob:
             started = [mpi_job(self.mpi, self.ranks, program, cores=cores, environ=os.environ)]
         else:
             started = local_commands(self.ranks, self.program, environ=os.environ)
-        added = {**self.environment, **dict.fromkeys(THREAD_POOLS, str(self.threads))}
+        added = {**self.environment, **thread_variables(self.threads, os.environ)}
         return [replace(each, environment={**each.environment, **added}) for each in started]
 
 

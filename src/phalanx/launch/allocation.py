@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from phalanx.errors import UserError
@@ -35,16 +36,36 @@ class Allocation:
     source: str
     """Who named them: "--hosts", "Slurm job 8"."""
     is_named: bool = False
-    """The user has named them to us, so the launcher has to be told; a batch system has told it."""
-
-    @property
-    def has_others(self) -> bool:
-        """Return whether ranks may run on nodes other than this one."""
-        return self.is_named or len(self.nodes) > 1
+    """By the user, to us: `--hosts`."""
+    needs_flags: bool = False
+    """The launcher has to be told; Slurm and MPI's own hostfile tell it by themselves."""
+    has_remote_start: bool = False
+    """The batch system starts processes on its nodes (srun, blaunch), else ssh does."""
 
     @property
     def slots(self) -> list[int]:
         return [node.slots for node in self.nodes]
+
+    @property
+    def is_one_machine(self) -> bool:
+        return len(self.nodes) < 2
+
+    @property
+    def has_others(self) -> bool:
+        """Return whether any of the nodes is another machine than this one."""
+        return any(not is_this_machine(node.name) for node in self.nodes)
+
+    @property
+    def reaches_user_nodes(self) -> bool:
+        return self.is_named and self.has_others
+
+    def first(self, count: int) -> Allocation:
+        """Return the first `count` nodes, as named by the user."""
+        return replace(self, nodes=self.nodes[:count], is_named=True, needs_flags=True)
+
+    def hosts(self) -> str:
+        """Return the nodes as `--hosts` takes them: "n0:4,n1:4"."""
+        return ",".join(f"{node.name}:{node.slots}" for node in self.nodes)
 
     def describe(self, ranks: int) -> str:
         """Return where `ranks` ranks run and who says so: "4 ranks on n0, n1 (Slurm job 8)"."""
@@ -74,16 +95,44 @@ def allocation(environ: Mapping[str, str]) -> Allocation:
     Raises: UserError for hosts that cannot be understood.
     """
     if environ.get(HOSTS):
-        return Allocation(parse_hosts(environ[HOSTS]), "--hosts", is_named=True)
-    for nodes, source in (
-        (_of_slurm(environ), f"Slurm job {environ.get('SLURM_JOB_ID', '?')}"),
-        (_of_pbs(environ), f"PBS job {environ.get('PBS_JOBID', '?')}"),
-        (_of_lsf(environ), f"LSF job {environ.get('LSB_JOBID', '?')}"),
-        (_of_host_file(environ), "the hostfile of MPI"),
-    ):
-        if nodes:
-            return Allocation(nodes, source)
-    return THIS_MACHINE
+        nodes = parse_hosts(environ[HOSTS])
+        if all(is_this_machine(node.name) for node in nodes):
+            nodes = (Node("localhost", sum(node.slots for node in nodes)),)
+        return Allocation(nodes, "--hosts", is_named=True, needs_flags=True)
+    return granted(environ)
+
+
+def granted(environ: Mapping[str, str]) -> Allocation:
+    """Return the nodes that a batch system or MPI's hostfile names, whatever the user says."""
+    slurm, pbs, lsf = (
+        environ.get(f"{name}ID", "?") for name in ("SLURM_JOB_", "PBS_JOB", "LSB_JOB")
+    )
+    found = (
+        Allocation(_of_slurm(environ), f"Slurm job {slurm}", has_remote_start=True),
+        Allocation(_of_pbs(environ), f"PBS job {pbs}", needs_flags=True),
+        Allocation(_of_lsf(environ), f"LSF job {lsf}", needs_flags=True, has_remote_start=True),
+        Allocation(_of_host_file(environ), "the hostfile of MPI"),
+    )
+    return next((each for each in found if each.nodes), THIS_MACHINE)
+
+
+def is_this_machine(name: str) -> bool:
+    """Return whether a host of `--hosts` is the machine that this process runs on.
+
+    No name is looked up: a resolver may take seconds to find nothing.
+    """
+    host = socket.gethostname()
+    if name in ("localhost", host, host.partition(".")[0]) or name.startswith(f"{host}."):
+        return True
+    address = name.strip("[]")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        socket.inet_pton(family, address)
+        with socket.socket(family) as endpoint:
+            endpoint.bind((address, 0))  # only an address of this machine can be
+    except OSError:
+        return False
+    return True
 
 
 def parse_hosts(text: str) -> tuple[Node, ...]:
@@ -113,8 +162,7 @@ def use_hosts(hosts: str | None, hostfile: Path | None, environ: MutableMapping[
         parse_hosts(hosts)
         environ[HOSTS] = hosts
     if hostfile is not None:
-        nodes = _read_host_file(hostfile)
-        environ[HOSTS] = ",".join(f"{node.name}:{node.slots}" for node in nodes)
+        environ[HOSTS] = Allocation(read_host_file(hostfile), "--hostfile").hosts()
 
 
 def slots_per_node(environ: Mapping[str, str]) -> list[int]:
@@ -213,16 +261,40 @@ def _of_host_files(names: Iterable[str | None]) -> tuple[Node, ...]:
     return tuple(Node(*item) for item in slots.items())
 
 
-def _read_host_file(path: Path) -> tuple[Node, ...]:
-    """Return the nodes of the user's hostfile. Raises: UserError when there are none."""
+_HOST_LINE = re.compile(
+    r"(?P<name>[\w.\-]+)(?::(?P<slots>\d+))?"
+    r"(?P<words>(?:\s+(?:slots|max[-_]slots|cpu|count|binding|ifname)\s*=\s*\S+)*)"
+)
+
+
+def read_host_file(path: Path) -> tuple[Node, ...]:
+    """Read a hostfile of any MPI: `n0 slots=2 max-slots=4`, `n0:2`, `n0`; a node may appear again.
+
+    Raises: UserError, which names the line that is none.
+    """
     try:
-        path.read_text()
+        lines = path.read_text().splitlines()
     except OSError as error:
         raise UserError(f"--hostfile {path}: {error.strerror}") from None
-    nodes = _of_host_files([str(path)])
-    if not nodes:
+    slots: Counter[str] = Counter()
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        found = _HOST_LINE.fullmatch(text)
+        if found is None:
+            raise UserError(
+                f"--hostfile {path}, line {number}: {text!r} is no host: write `n0 slots=4` or "
+                "`n0:4` (a user's name belongs into the configuration of ssh)"
+            )
+        said = re.search(r"\b(?:slots|cpu|count)\s*=\s*(\S+)", found["words"])
+        count = said[1] if said else found["slots"] or "1"
+        if not count.isdecimal() or int(count) < 1:
+            raise UserError(f"--hostfile {path}, line {number}: {text!r}: slots are 1 or more")
+        slots[found["name"]] += int(count)
+    if not slots:
         raise UserError(f"--hostfile {path} names no host: one a line, `n0 slots=4` or `n0:4`")
-    return nodes
+    return tuple(Node(*item) for item in slots.items())
 
 
 def _lines(name: str | None) -> list[str]:
@@ -235,6 +307,13 @@ def _lines(name: str | None) -> list[str]:
 
 
 def check_ranks(ranks: int, environ: Mapping[str, str]) -> None:
-    """Raise UserError for more ranks on a node than any node can run."""
-    if max_local_ranks(ranks, slots_per_node(environ)) > MAX_LOCAL_RANKS:
+    """Raises: UserError for more ranks than the user's nodes have slots, or any node can run."""
+    nodes = allocation(environ)
+    slots = sum(nodes.slots)
+    if nodes.is_named and ranks > slots:
+        raise UserError(
+            f"--ranks {ranks}: --hosts has {slots} slot{'s' * (slots != 1)}: "
+            f"{nodes.hosts().replace(',', ', ')}; name more slots or take fewer ranks"
+        )
+    if max_local_ranks(ranks, nodes.slots) > MAX_LOCAL_RANKS:
         raise UserError(f"--ranks {ranks}: more than {MAX_LOCAL_RANKS} processes on a node")

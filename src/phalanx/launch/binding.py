@@ -1,14 +1,22 @@
-"""Core binding of ranks by their launcher: threads per rank, and the flag that disables binding."""
+"""Cores of a rank: bound by its launcher or shared on its node, and the threads that fit."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
+from phalanx.launch.allocation import allocation
 from phalanx.launch.cores import cpu_quota
+from phalanx.launch.detect import detect
 from phalanx.launch.variables import launcher_process
 
+THREAD_POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Each pool reads its variable once, when it is first used."""
+OWN_POOLS = "PHALANX_THREAD_POOLS"
+"""Pools of ranks on other nodes, of whose cores the launching machine knows nothing."""
+YIELD_WHEN_IDLE = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+"""For more ranks than cores: Open MPI counts the machine's cores, not those of a container."""
 _FLAGS = {  # by the library's name
     "Open MPI": "mpiexec --bind-to none",
     "MPICH": "mpiexec -bind-to none",
@@ -34,10 +42,42 @@ def cores_of_rank(local_ranks: int, environ: Mapping[str, str]) -> int:
 
     Cores that it is bound to are exclusive; those of the launcher are shared by all ranks.
     """
-    own, offered, quota = len(bound_cores()), launcher_cores(environ), cpu_quota()
-    own = own or os.cpu_count() or 1
-    shared = [offered or own] + ([] if quota is None else [math.ceil(quota.cores)])
-    return max(1, min(own, *(cores // local_ranks for cores in shared)))
+    own = len(bound_cores()) or os.cpu_count() or 1
+    return max(1, min(own, _shared_cores(own, environ) // local_ranks))
+
+
+def _shared_cores(own: int, environ: Mapping[str, str]) -> int:
+    """Return the number of cores that all ranks of this node share. own: of this rank."""
+    offered, quota = launcher_cores(environ) or own, cpu_quota()
+    return offered if quota is None else min(offered, math.ceil(quota.cores))
+
+
+def thread_variables(threads: int | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of thread pools for ranks that are about to be started.
+
+    threads: of each rank; None: as many as its own node has for it, known here for this one alone.
+    """
+    found = {} if threads is None else dict.fromkeys(THREAD_POOLS, str(threads))
+    if allocation(environ).has_others:
+        found[OWN_POOLS] = " ".join(THREAD_POOLS) if threads is None else ""
+    return found
+
+
+def use_own_cores(environ: MutableMapping[str, str]) -> int | None:
+    """Set what depends on the cores of this rank's node, if the launching machine left that open.
+
+    Call it before PyTorch and MPI are loaded. Returns: threads of this rank; None if they are set.
+    """
+    if OWN_POOLS not in environ:
+        return None
+    launched = detect(environ)
+    local_ranks = (launched.local_world_size if launched else None) or 1
+    if local_ranks > _shared_cores(len(bound_cores()) or os.cpu_count() or 1, environ):
+        environ.update(YIELD_WHEN_IDLE | dict(environ))
+    pools = environ.pop(OWN_POOLS).split()
+    threads = cores_of_rank(local_ranks, environ)
+    environ.update(dict.fromkeys(pools, str(threads)))
+    return threads if pools else None
 
 
 def describe_binding(

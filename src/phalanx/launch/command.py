@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from phalanx.launch.allocation import (
     FORMER_HOST_FILE,
@@ -13,8 +15,10 @@ from phalanx.launch.allocation import (
     THIS_MACHINE,
     Allocation,
     allocation,
+    granted,
     max_local_ranks,
 )
+from phalanx.launch.binding import YIELD_WHEN_IDLE
 from phalanx.launch.installation import MpiInstallation, Vendor
 
 
@@ -36,12 +40,16 @@ def mpi_job(
     cores: int,
     environ: Mapping[str, str],
 ) -> Command:
-    """Return the command that runs `program` on `ranks` ranks, on this node or in the allocation of
-    a batch system."""
+    """Return the command that runs `program` on `ranks` ranks, on this machine or on the nodes that
+    the user or a batch system names."""
     as_root = hasattr(os, "geteuid") and os.geteuid() == 0
     nodes = allocation(environ)
+    exported = exported_variables(environ) if nodes.has_others else ()
+    words = mpi_command(
+        installation, ranks, program, as_root=as_root, nodes=nodes, exported=exported
+    )
     return Command(
-        words=tuple(mpi_command(installation, ranks, program, as_root=as_root, nodes=nodes)),
+        words=tuple(words),
         environment=mpi_environment(installation.vendor, ranks, cores=cores, environ=environ),
         death_signal=_LAUNCHERS[installation.vendor].death_signal,
     )
@@ -54,27 +62,68 @@ def mpi_command(
     *,
     as_root: bool,
     nodes: Allocation = THIS_MACHINE,
+    exported: Sequence[str] = (),
 ) -> list[str]:
-    """Return the command line."""
-    flags = list(_LAUNCHERS[installation.vendor].flags)
-    if installation.vendor == "openmpi" and as_root:
-        flags.append("--allow-run-as-root")
-    if nodes.is_named:
-        flags += _host_flags(installation.vendor, ranks, nodes)
-    if nodes.has_others and installation.vendor == "openmpi":
-        flags += [word for name in _EXPORTED for word in ("-x", name)]
+    """Return the command line. exported: variables that ranks on other nodes find as well."""
+    vendor = installation.vendor
+    flags = list(_LAUNCHERS[vendor].flags)
+    if vendor == "openmpi":
+        flags += ["--allow-run-as-root"] if as_root else []
+        flags += [word for name in exported for word in ("-x", name)]
+    if nodes.needs_flags and (nodes.is_named or not nodes.is_one_machine):
+        placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
+        used = [(node.name, here) for node, here in placed if here]
+        if vendor == "impi" and not _fills_evenly([here for _, here in used]):
+            return [str(installation.mpiexec), *flags, *_one_by_one(used, program)]
+        flags += _host_flags(vendor, used, is_here=not nodes.has_others)
     return [str(installation.mpiexec), *flags, "-n", str(ranks), *program]
 
 
-def _host_flags(vendor: Vendor, ranks: int, nodes: Allocation) -> list[str]:
-    """Return the flags that name the nodes."""
-    placed = zip(nodes.nodes, nodes.placed(ranks), strict=True)
-    hosts = ",".join(f"{node.name}:{here}" for node, here in placed if here)
-    return ["-H" if vendor == "openmpi" else "-hosts", hosts]
+def _host_flags(vendor: Vendor, used: Sequence[tuple[str, int]], *, is_here: bool) -> list[str]:
+    """Return the flags that name the nodes. used: names, and how many ranks each is to run."""
+    hosts = ",".join(f"{name}:{here}" for name, here in used)
+    if vendor == "openmpi":
+        return ["-H", hosts]
+    if vendor == "impi":
+        # It takes `n0:2` as a name of its own and has as many ranks there as the node has cores.
+        names = ",".join(name for name, _ in used)
+        return ["-hosts", names, "-ppn", str(used[0][1])]
+    return ["-launcher", "fork"] if is_here and vendor == "mpich" else ["-hosts", hosts]
 
 
-_EXPORTED = ("PHALANX_*", "PYTHON*", "OMP_*", "MKL_*", "OPENBLAS_*", "TORCH_*")
-"""Open MPI takes no variable but its own to other nodes; Hydra takes all."""
+def _fills_evenly(placed: Sequence[int]) -> bool:
+    """Return whether every node but the last has the same number of ranks, and that no more."""
+    return all(here == placed[0] for here in placed[:-1]) and placed[-1] <= placed[0]
+
+
+def _one_by_one(used: Sequence[tuple[str, int]], program: Sequence[str]) -> list[str]:
+    """Return the arguments of Hydra that start `program` on each node by itself, as one job."""
+    words: list[str] = []
+    for name, here in used:
+        words += [*([":"] if words else []), "-host", name, "-n", str(here), *program]
+    return words
+
+
+_FAMILIES = ("PHALANX_*", "PYTHON*", "OMP_*", "MKL_*", "OPENBLAS_*")
+"""Variables that are exported also where they are set later than the command line is made."""
+_NOT_EXPORTED = re.compile(
+    r"(OMPI|PRTE|PMIX|OPAL|PMI|SLURM|SSH|XDG|DBUS|BASH_FUNC)_?.*|PBS_.*|LSB_.*|LS_.*|COLUMNS|LINES"
+    r"|DISPLAY|XAUTHORITY|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|TERM|TMPDIR|_|LD_LIBRARY_PATH|MAIL|.*\W.*",
+    re.DOTALL,
+)
+"""Those of the launchers, which they send themselves, and those of this machine or terminal."""
+
+
+def exported_variables(environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that Open MPI is to take to other nodes: by itself it takes its own
+    alone, where Hydra and srun take all."""
+    prefixes = tuple(family.rstrip("*") for family in _FAMILIES)
+    names = [
+        name
+        for name in sorted(environ)
+        if not name.startswith(prefixes) and not _NOT_EXPORTED.fullmatch(name)
+    ]
+    return [*_FAMILIES, *names]
 
 
 def mpi_environment(
@@ -82,16 +131,39 @@ def mpi_environment(
 ) -> dict[str, str]:
     """Return variables for the launcher and its ranks, without those that the user has set.
 
-    cores: per node.
+    cores: of this machine; ranks elsewhere see to theirs (`binding.use_own_cores`).
     """
-    slots = allocation(environ).slots
-    launcher = _LAUNCHERS[vendor]
-    wanted = {**launcher.always, **(launcher.on_nodes if len(slots) > 1 else launcher.on_one_node)}
+    nodes, batch, launcher = allocation(environ), granted(environ), _LAUNCHERS[vendor]
+    wanted = dict(launcher.always)
+    wanted |= launcher.on_one_node if nodes.is_one_machine else launcher.on_nodes
     names = launcher.former_names.items()
     wanted |= {now: environ[former] for former, now in names if former in environ}
-    if max_local_ranks(ranks, slots) > cores:
+    is_granted = _are_granted(nodes, batch)
+    has_remote_start = (batch.has_remote_start and is_granted) or _has_agent({**environ, **wanted})
+    if nodes.has_others and not has_remote_start:
+        wanted |= launcher.by_ssh
+    if nodes.is_named:
+        wanted |= launcher.by_user if is_granted else launcher.past_batch_system
+    if not nodes.has_others and max_local_ranks(ranks, nodes.slots) > cores:
         wanted |= launcher.oversubscribed
     return {name: value for name, value in wanted.items() if name not in environ}
+
+
+def _has_agent(environ: Mapping[str, str]) -> bool:
+    """Return whether something else than ssh starts processes on other nodes (Kubernetes)."""
+    agents = (environ.get(name, "ssh") for name in _AGENTS)
+    return any(Path(agent.split(" ")[0]).name != "ssh" for agent in agents)
+
+
+def _are_granted(nodes: Allocation, batch: Allocation) -> bool:
+    """Return whether the nodes are of a batch system's allocation, which then starts them."""
+    names = {node.name for node in batch.nodes}
+    return not names or all(node.name in names for node in nodes.nodes)
+
+
+_SSH = "-o ConnectTimeout=10 -o ServerAliveInterval=3 -o ServerAliveCountMax=2"
+"""A node that is gone, or whose link is, is noticed within seconds."""
+_AGENTS = ("PRTE_MCA_plm_ssh_agent", "HYDRA_LAUNCHER_EXEC", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +180,12 @@ class _Launcher:
     """Skip the search for networks, which takes each rank a second."""
     on_nodes: Mapping[str, str] = field(default_factory=dict)
     """The launcher detects a dead link within seconds; by default within minutes."""
+    by_ssh: Mapping[str, str] = field(default_factory=dict)
+    """Options of the ssh that starts processes on other nodes."""
+    by_user: Mapping[str, str] = field(default_factory=dict)
+    """The user's nodes and numbers count, not those of a batch system."""
+    past_batch_system: Mapping[str, str] = field(default_factory=dict)
+    """The user's nodes are not those of the batch system: reach them by ssh."""
     former_names: Mapping[str, str] = field(default_factory=dict)
     """Set by the MPI Operator of Kubernetes for Open MPI 4, by the names that Open MPI 5 reads;
     without them all ranks run on the launcher's pod."""
@@ -128,20 +206,34 @@ _LAUNCHERS: dict[Vendor, _Launcher] = {
             "PRTE_MCA_oob_tcp_keepalive_intvl": "1",
             "PRTE_MCA_oob_tcp_keepalive_probes": "3",
         },
+        by_ssh={"PRTE_MCA_plm_ssh_args": _SSH},
+        past_batch_system={"PRTE_MCA_ras": "^slurm,tm,lsf,gridengine", "PRTE_MCA_plm": "ssh"},
         former_names={
             FORMER_HOST_FILE: HOST_FILE,
             "OMPI_MCA_plm_rsh_agent": "PRTE_MCA_plm_ssh_agent",
             "OMPI_MCA_orte_keep_fqdn_hostnames": "PRTE_MCA_prte_keep_fqdn_hostnames",
         },
         # It counts the machine's cores, not those of the container.
-        oversubscribed={"OMPI_MCA_mpi_yield_when_idle": "1"},
+        oversubscribed=YIELD_WHEN_IDLE,
     ),
-    "mpich": _Launcher(death_signal=signal.SIGKILL, flags=("-bind-to", "none")),
+    "mpich": _Launcher(
+        death_signal=signal.SIGKILL,
+        flags=("-bind-to", "none"),
+        by_ssh={"HYDRA_LAUNCHER_EXTRA_ARGS": _SSH},
+        past_batch_system={"HYDRA_LAUNCHER": "ssh", "HYDRA_RMK": "user"},
+    ),
     # With pinning, two jobs on one node share its first cores, one per rank.
     "impi": _Launcher(
         death_signal=signal.SIGKILL,
         always={"I_MPI_PIN": "0"},
         on_one_node={"I_MPI_FABRICS": "shm"},
+        by_ssh={"I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": _SSH},
+        by_user={"I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0"},
+        past_batch_system={
+            "I_MPI_JOB_RESPECT_PROCESS_PLACEMENT": "0",
+            "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+            "I_MPI_HYDRA_RMK": "user",
+        },
     ),
     "other": _Launcher(death_signal=signal.SIGTERM),
 }

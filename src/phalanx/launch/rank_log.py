@@ -17,6 +17,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from phalanx.errors import EXIT_STOPPED
+from phalanx.launch.binding import use_own_cores
 from phalanx.launch.detect import detect
 from phalanx.launch.variables import set_variables
 
@@ -57,6 +58,7 @@ def read_failures(folder: Path) -> list[RankFailure]:
 def _run(folder: Path, words: list[str]) -> int:
     launched = detect(os.environ)
     rank = launched.rank if launched else 0
+    use_own_cores(os.environ)
     set_variables(os.environ)
     environment = {**os.environ, NOTES: str(folder)}
     with log_file(folder, rank).open("ab") as output:

@@ -15,7 +15,7 @@ from rich.console import Console
 from phalanx.errors import RunFailedError, UserError
 from phalanx.jobs.launch_program import launch_program, program_words
 from phalanx.jobs.live_line import LiveLine
-from phalanx.jobs.runtime import THREAD_POOLS
+from phalanx.launch.binding import THREAD_POOLS
 from phalanx.launch.installation import find_mpi
 from phalanx.records.files import record_file
 from phalanx.records.schema import Run

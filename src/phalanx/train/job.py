@@ -18,7 +18,7 @@ from phalanx.launch.temporary import job_folder
 from phalanx.records.schema import Outcome, Run
 from phalanx.train.config import TrainConfig
 from phalanx.train.progress import TrainingProgress
-from phalanx.train.run import begin_run
+from phalanx.train.run import begin_run, has_launcher
 
 RANK_PROGRAM = (sys.executable, "-m", "phalanx.train")
 
@@ -41,7 +41,6 @@ def run_job(
             KeyboardInterrupt after all ranks were ended; the outcome is in `run.json` each time.
     """
     assert config.ranks is not None, "complete() comes first"
-    assert config.threads is not None, "complete() comes first"
     ranks, threads = config.ranks, config.threads
     mpi, obstacle = _mpi_for(config)
     begin_run(folder, config, study=study, command=command, mpi=mpi)
@@ -67,7 +66,7 @@ def run_job(
 
 def _mpi_for(config: TrainConfig) -> tuple[MpiInstallation | None, UserError | None]:
     """Return the MPI that the run needs, or why there is none."""
-    if not config.uses_mpi:
+    if not has_launcher(config):
         return None, None
     try:
         return find_mpi(os.environ), None

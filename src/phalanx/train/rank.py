@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -35,15 +36,20 @@ class Terminated(BaseException):  # no error: a request
     """Another process asked this one to end."""
 
 
-def run_started_by_phalanx(folder: Path) -> None:
+def run_started_by_phalanx(folder: Path, threads: int | None = None) -> None:
     """Run a rank that `phalanx train` started; options come from the run's record. Ends the process
-    when anything fails."""
+    when anything fails.
+
+    threads: of this rank, where each node's cores decide.
+    """
     end_with_parent()
     launched = detect(os.environ)
     try:
         config = TrainConfig.from_record(read_run(folder).config)
     except (OSError, UserError) as error:
         _fail(unseen_record(error), launched.rank if launched else 0, RunOutput(folder=None))
+    if config.threads is None:
+        config = replace(config, threads=threads)
     run_guarded(config, launched, folder)
 
 

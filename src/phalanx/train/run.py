@@ -57,8 +57,7 @@ def complete(
             RunIsFinishedError when the checkpoint has all epochs already.
     """
     ranks = _ranks(config, launched)
-    # Without MPI, ranks that Phalanx starts are all on this node.
-    nodes = os.environ if launched or config.uses_mpi else {}
+    nodes = os.environ if launched or has_launcher(config) else {}
     if launched is None:
         check_ranks(ranks, nodes)
     choice = _resolve_data(config)
@@ -75,6 +74,14 @@ def complete(
     if notices is not None:
         notices += messages
     return config, choice
+
+
+def has_launcher(config: TrainConfig) -> bool:
+    """Return whether an MPI's launcher starts the ranks: without MPI that is for nodes that the
+    user names."""
+    if config.uses_mpi:
+        return True
+    return config.strategy != "sequential" and allocation(os.environ).reaches_user_nodes
 
 
 def _examine(config: TrainConfig, shape: DataShape) -> OwnModel | None:
@@ -107,9 +114,12 @@ def _resumed(config: TrainConfig, own: OwnModel | None) -> tuple[TrainConfig, li
     return config, messages
 
 
-def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int:
-    """Return the compute threads of a rank: the cores of a node are shared among its ranks."""
+def _threads(ranks: int, launched: Launched | None, nodes: Mapping[str, str]) -> int | None:
+    """Return the compute threads of a rank: the cores of a node are shared among its ranks. None:
+    each rank finds its own, on other nodes than this one."""
     if launched is None:
+        if allocation(nodes).has_others:
+            return None
         return max(1, usable_cores() // max_local_ranks(ranks, slots_per_node(nodes)))
     local_ranks = launched.local_world_size or max_local_ranks(ranks, slots_per_node(nodes))
     return cores_of_rank(local_ranks, os.environ)
@@ -160,11 +170,11 @@ def _default_ranks(config: TrainConfig) -> int:
     if config.strategy == "sequential":
         return 1
     nodes = allocation(os.environ)
-    if nodes.is_named and config.uses_mpi and not isinstance(config.strategy_options, MeshOptions):
-        return sum(nodes.slots)
     match config.strategy_options:
         case MeshOptions(mesh=str() as mesh):
             return parse_mesh(mesh).size
+        case _ if has_launcher(config) and (nodes.is_named or len(nodes.nodes) > 1):
+            return sum(nodes.slots)
         case ServerOptions(servers=servers):
             return usable_cores() + servers
         case _:
@@ -174,14 +184,13 @@ def _default_ranks(config: TrainConfig) -> int:
 def setting_of(config: TrainConfig) -> Setting:
     """Return everything that decides the run's numbers; `config` is complete."""
     assert config.ranks is not None, "complete() comes first"
-    assert config.threads is not None, "complete() comes first"
     global_batch_size = config.global_batch_size(config.ranks)
     return Setting(
         model=model_label(config.model),
         dataset=config.data_name,
         strategy=config.strategy,
         ranks=config.ranks,
-        threads=config.threads,
+        threads=config.threads or _threads_here(config.ranks),
         global_batch_size=global_batch_size,
         epochs=config.epochs,
         learning_rate=config.learning_rate(global_batch_size),
@@ -193,6 +202,11 @@ def setting_of(config: TrainConfig) -> Setting:
         mesh=_axes(config, config.ranks),
         options=_options(config),
     )
+
+
+def _threads_here(ranks: int) -> int:
+    """Return the threads of a rank if every node has as many cores as this one."""
+    return max(1, usable_cores() // max_local_ranks(ranks, slots_per_node(os.environ)))
 
 
 def _axes(config: TrainConfig, ranks: int) -> dict[str, int]:
@@ -249,14 +263,23 @@ def begin_run(
     begin_record(folder, run)
 
 
+def where(config: TrainConfig) -> list[str]:
+    """Return the line that says which nodes the ranks run on and who named them; none for this
+    machine. `config` is complete."""
+    nodes = allocation(os.environ)
+    assert config.ranks is not None, "complete() comes first"
+    return [nodes.describe(config.ranks)] if nodes.nodes and has_launcher(config) else []
+
+
 def title(config: TrainConfig) -> str:
     """Return the first line of the log: what is about to be trained."""
     setting = setting_of(config)
     ranks = "" if setting.strategy == "sequential" else f"{_count(setting.ranks, 'rank')} × "
+    threads = "its node's cores" if config.threads is None else _count(setting.threads, "thread")
     scheme = _strategy_details(config, setting)
     return (
         f"{setting.model} on {setting.dataset}: {setting.strategy}{scheme and f' ({scheme})'}, "
-        f"{ranks}{_count(setting.threads, 'thread')}, "
+        f"{ranks}{threads}, "
         f"global batch {setting.global_batch_size}, {setting.optimizer}, "
         f"learning rate {setting.learning_rate:g} "
         f"(rule: {_rule_text(config, setting)}, schedule: {_schedule_text(config, setting)})"

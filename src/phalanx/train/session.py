@@ -79,7 +79,7 @@ def train(config: TrainConfig, launched: Launched | None, output: RunOutput) -> 
             return
         except UserError as error:
             raise _with_host(error, launched) from error
-    assert config.threads is not None, "the run's record holds a complete configuration"
+    assert config.threads is not None, "from the run's record, or by this node's cores"
     torch.set_num_threads(config.threads)
     keep_freed_memory()
     strategy = make_strategy(config, launched)
