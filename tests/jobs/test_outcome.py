@@ -175,7 +175,7 @@ def found_by_rank_1(folder: Path, message: str) -> None:
     write_failure(folder, Failure(rank=1, mendable=False, message=message, traceback=""))
 
 
-@pytest.mark.parametrize("message", [GLOO, GONE])
+@pytest.mark.parametrize("message", [GLOO, GONE, GONE.replace("rank 0", "rank 0 (n0)")])
 @pytest.mark.parametrize(
     ("ending", "log", "error"),
     [

@@ -232,4 +232,5 @@ def test_the_ranks_that_a_timeout_names() -> None:
     assert missing_ranks(f"{waited} rank 3 (its last collectives: /a/rank-0.json)") == ["3"]
     elsewhere = "rank 1, which is in barrier number 4, 2 (world 5), which is in all_reduce number 4"
     assert missing_ranks(f"{waited} {elsewhere}") == ["1", "2"]
+    assert missing_ranks(f"{waited} rank 1 (n1), 2 (world 5, n2), 3 (n3)") == ["1", "2", "3"]
     assert missing_ranks(f"{waited} the network: every rank is waiting") == []

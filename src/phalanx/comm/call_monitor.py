@@ -122,7 +122,7 @@ class CallMonitor:
         set_up = self._peers.set_up
         set_up.tag, set_up.timeout_s = CHECK_TAG, timeout_s
         try:
-            compare_calls(set_up, call, self._peers.detector.rank_label)
+            compare_calls(set_up, call, self._peers.labels.full)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
@@ -146,7 +146,7 @@ class CallMonitor:
             error.args = (f"{error}, in {activity} of group {group}",)
         elif isinstance(error, WaitTimeoutError) and " waited " not in str(error):
             timeout_s = self._peers.timeout_s if self._timeout_s is None else self._timeout_s
+            own = self._peers.labels.short(self._peers.rank)
             error.args = (
-                f"rank {self._peers.rank} waited {timeout_s:g} s in {activity} "
-                f"of group {group} for {error}",
+                f"rank {own} waited {timeout_s:g} s in {activity} of group {group} for {error}",
             )

@@ -19,6 +19,7 @@ from phalanx.comm.failure_detector import FailureDetector
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.message_request import MessageRequest
 from phalanx.comm.messages import MessageTransport
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.traffic import TrafficCounter
@@ -40,6 +41,7 @@ class Connections:
         name: str,
         members: tuple[int, ...],
         nodes: tuple[int, ...],
+        hosts: tuple[str, ...] = (),
         policy: WaitPolicy,
         timeout_s: float,
         parent: FailureDetector | None = None,
@@ -47,10 +49,10 @@ class Connections:
         still_open: OpenCommunicators | None = None,
     ) -> None:
         """communicator: of the members, in their order; it is not used afterwards. name: of the
-        group; members: ranks in the world; nodes: the number of each rank's node. parent: of the
-        group from which this one is made. link_emulator: the emulated link by which messages leave;
-        set-up and the comparison of calls do not. still_open: communicators of groups closed
-        before. Collective.
+        group; members: ranks in the world; nodes: the number of each rank's node. hosts: of each
+        rank, where errors are to name them. parent: of the group from which this one is made.
+        link_emulator: the emulated link by which messages leave; set-up and the comparison of calls
+        do not. still_open: communicators of groups closed before. Collective.
 
         Raises: WaitTimeoutError naming the members that did not come.
         """
@@ -67,6 +69,7 @@ class Connections:
                 timeout_s=timeout_s,
                 parent=parent,
                 tag=tag,
+                hosts=hosts,
             )
 
         joining = detect_failures(communicator, tag_limit())
@@ -89,7 +92,9 @@ class Connections:
         self.shm: ShmGroup | None = None
         """All ranks, where they share memory."""
         if len(nodes) > 1 and len(set(nodes)) == 1:
-            self.shm = ShmGroup.join(joined, policy=policy, name=name, timeout_s=timeout_s)
+            self.shm = ShmGroup.join(
+                joined, policy=policy, name=name, timeout_s=timeout_s, label=self.labels.short
+            )
         self.detector.bell = self.shm
         self.detector.is_dead = self._is_dead
 
@@ -107,7 +112,12 @@ class Connections:
         local = [rank for rank, node in enumerate(nodes) if node == own]
         mine = communicator.split(own, [members[rank] for rank in local])
         shm = ShmGroup.join(
-            mine, policy=policy, name=self.name, timeout_s=timeout_s, group_ranks=local
+            mine,
+            policy=policy,
+            name=self.name,
+            timeout_s=timeout_s,
+            group_ranks=local,
+            label=self.labels.short,
         )
         mine.free()
         joined = communicator.allgather(shm is not None or len(local) == 1)
@@ -131,6 +141,7 @@ class Connections:
             name=name,
             members=tuple(self.members[rank] for rank in members),
             nodes=tuple(self.nodes[rank] for rank in members),
+            hosts=self.labels.subset(members).hosts,
             policy=policy or self.policy,
             timeout_s=self.timeout_s,
             parent=self.detector,
@@ -139,6 +150,11 @@ class Connections:
         )
         communicator.Free()
         return made
+
+    @property
+    def labels(self) -> RankLabels:
+        """Names of the members in errors."""
+        return self.detector.labels
 
     @property
     def timeout_s(self) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 from phalanx.comm.errors import PeerFailedError
 from phalanx.comm.in_flight import keep_alive_forever
 from phalanx.comm.mpi import mpi
+from phalanx.comm.rank_labels import RankLabels
 from phalanx.comm.shm import ShmGroup
 from phalanx.comm.wait import CoreContention, WaitPolicy, WaitTimeoutError, wait_until
 
@@ -44,10 +45,13 @@ class FailureDetector:
         timeout_s: float,
         parent: FailureDetector | None = None,
         tag: int = NOTICE_TAG,
+        hosts: tuple[str, ...] = (),
     ) -> None:
         """notices: a communicator of the group; its `tag` is used for nothing else; parent: of the
-        group that this one was made from; failures of members there end waits here."""
+        group that this one was made from; failures of members there end waits here. hosts: of the
+        members, where errors are to name them."""
         self._tag = tag
+        self.labels = RankLabels(members=members, hosts=hosts)
         self._notices, self._group, self._members = notices, group, members
         self.policy = policy
         """Wait policy of the waits that begin from now on."""
@@ -94,8 +98,8 @@ class FailureDetector:
                 self.policy,
                 timeout_s=timeout_s,
                 on_timeout=lambda: (
-                    f"rank {self.rank} waited {timeout_s:g} s in {self.activity} "
-                    f"of group {self._group} for {(whom or self._missing_ranks)()}"
+                    f"rank {self.labels.short(self.rank)} waited {timeout_s:g} s in "
+                    f"{self.activity} of group {self._group} for {(whom or self._missing_ranks)()}"
                 ),
                 nap=nap,
                 contention=self._contention,
@@ -116,17 +120,14 @@ class FailureDetector:
     def world_rank(self, rank: int) -> int:
         return self._members[rank]
 
-    def rank_label(self, rank: int) -> str:
-        """Return the number of a rank for messages, with its world rank if that differs."""
-        world_rank = self._members[rank]
-        return f"{rank}" if world_rank == rank else f"{rank} (world {world_rank})"
-
     def subset(self, communicator: Any, members: tuple[int, ...]) -> FailureDetector:
         """Create one for a subset of the ranks, on their communicator. members: world ranks."""
+        labels = self.labels.subset([self._members.index(member) for member in members])
         return FailureDetector(
             communicator,
             group=self._group,
             members=members,
+            hosts=labels.hosts,
             policy=self.policy,
             timeout_s=self.timeout_s,
             parent=self._parent,
@@ -170,7 +171,8 @@ class FailureDetector:
         over all the same."""
         if not self._is_open:
             raise PeerFailedError(
-                f"group {self._group} was closed while rank {self.rank} waited in {self.activity}"
+                f"group {self._group} was closed while rank {self.labels.short(self.rank)} waited "
+                f"in {self.activity}"
             )
         now = time.monotonic()
         if now - self._notices_read_at > POLL_INTERVAL_S:
@@ -204,8 +206,9 @@ class FailureDetector:
 
     def _death_of(self, peer: int) -> PeerFailedError:
         return PeerFailedError(
-            f"rank {self.rank_label(peer)} failed: its process is gone; rank {self.rank} "
-            f"waited for it in {self.activity} of group {self._group}"
+            f"rank {self.labels.full(peer)} failed: its process is gone; rank "
+            f"{self.labels.short(self.rank)} waited for it in {self.activity} of group "
+            f"{self._group}"
         )
 
     def read_notices(self) -> None:
@@ -219,7 +222,7 @@ class FailureDetector:
 
     def _raise_failure(self, failed: dict[int, str]) -> None:
         for rank, reason in failed.items():
-            raise PeerFailedError(f"rank {rank} failed: {reason}")
+            raise PeerFailedError(f"rank {self.labels.of_world_rank(rank)} failed: {reason}")
 
     def _receive_all(self) -> None:
         if self._parent is not None:
@@ -269,10 +272,10 @@ class FailureDetector:
     def _describe_missing(self, others: list[int]) -> str:
         missing = [rank for rank in others if rank not in self._waiting]
         if missing:
-            return "rank " + ", ".join(self.rank_label(rank) for rank in missing)
+            return "rank " + ", ".join(self.labels.full(rank) for rank in missing)
         elsewhere = [rank for rank in others if self._waiting[rank] != self.activity]
         if elsewhere:
             return "rank " + ", ".join(
-                f"{self.rank_label(rank)}, which is in {self._waiting[rank]}" for rank in elsewhere
+                f"{self.labels.full(rank)}, which is in {self._waiting[rank]}" for rank in elsewhere
             )
         return "the network: every rank is waiting"

@@ -98,6 +98,8 @@ class Group:
         self._peers = peers = connections
         self.name, self.members, self.nodes = peers.name, peers.members, peers.nodes
         self.rank, self.size = peers.rank, peers.size
+        self.labels = peers.labels
+        """Names of the members in errors."""
         self.sequence = 0
         """Number of collectives that this rank has begun."""
         self._requested = requested or requested_algorithm(os.environ)
@@ -322,7 +324,9 @@ class Group:
         reason = encodable(reason)
         self._peers.report_failure(reason)
         self._recorder.write(reason)
-        self.broken = self.broken or PeerFailedError(f"this rank, {self.rank}, failed: {reason}")
+        self.broken = self.broken or PeerFailedError(
+            f"this rank, {self.labels.short(self.rank)}, failed: {reason}"
+        )
         self._fast = None
 
     def close(self) -> None:

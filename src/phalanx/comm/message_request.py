@@ -54,7 +54,7 @@ class MessageRequest:
             self._in_flight.abandon(self._pending)
 
     def send(self, buffer: Buffer, dest: int) -> None:
-        self._whom = f"rank {self._detector.rank_label(dest)}"
+        self._whom = f"rank {self._detector.labels.full(dest)}"
         self._activity = f"send to {self._whom}, tag {self._tag},"
         self._pending.send(self._communicator, buffer, dest, FIRST_USER_TAG + self._tag)
         self._moved = moved_by([(buffer, dest)], [])
@@ -62,7 +62,7 @@ class MessageRequest:
 
     def receive(self, buffer: Buffer, source: int | None) -> None:
         """Begin to receive. The first chunk of a long message from any source fixes the source."""
-        self._whom = "any rank" if source is None else f"rank {self._detector.rank_label(source)}"
+        self._whom = "any rank" if source is None else f"rank {self._detector.labels.full(source)}"
         self._activity = f"receive from {self._whom}, tag {self._tag},"
         self._moved = Traffic(0, buffer.num_bytes, 0)
         tag = FIRST_USER_TAG + self._tag

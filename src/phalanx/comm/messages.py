@@ -156,10 +156,12 @@ class PendingMessages:
             if length is None:
                 return False
             if length != num_bytes:
+                label = self._detector.labels.short
                 got = "more" if length > num_bytes else f"{length}"
                 raise MismatchError(
-                    f"rank {self._detector.rank} in {activity or self._detector.activity} expected "
-                    f"{num_bytes} bytes from rank {self._status.Get_source()} and got {got}{HINT}"
+                    f"rank {label(self._detector.rank)} in {activity or self._detector.activity} "
+                    f"expected {num_bytes} bytes from rank {label(self._status.Get_source())} and "
+                    f"got {got}{HINT}"
                 )
             self.source = self._status.Get_source()
             del self._receives[0]

@@ -58,6 +58,7 @@ class ShmGroup:
         self.timeout_s = 0.0
         self._moves_messages = False
         self.group_ranks: Sequence[int] = range(self.size)
+        self._label: Callable[[int], str] = str
         self._memory, self._module = memory, module
         self._handle = module.join(
             memory.address, self.rank, self.size, policy.spins, policy.yields
@@ -76,11 +77,12 @@ class ShmGroup:
         name: str,
         timeout_s: float,
         group_ranks: Sequence[int] | None = None,
+        label: Callable[[int], str] = str,
     ) -> ShmGroup | None:
         """Join a group of all ranks of `communicator`. Collective.
 
         None, on all of its ranks, where they cannot share memory or have no kernels.
-        group_ranks: the numbers by which errors name the ranks.
+        group_ranks: the numbers by which errors name the ranks; label: makes a name of a number.
         """
         module = kernels.compiled()
         size = communicator.Get_size()
@@ -95,7 +97,7 @@ class ShmGroup:
             return None
         joined = cls(memory, module, communicator, policy, name)
         joined.timeout_s = timeout_s
-        joined.group_ranks = group_ranks or range(size)
+        joined.group_ranks, joined._label = group_ranks or range(size), label
         return joined
 
     def allocate(self, num_elements: int, dtype: DTypeLike) -> NDArray[Any]:
@@ -248,7 +250,7 @@ class ShmGroup:
         return WaitTimeoutError(self._rank_labels(missing))
 
     def _rank_labels(self, ranks: Sequence[int]) -> str:
-        return f"rank {', '.join(str(self.group_ranks[rank]) for rank in ranks)}"
+        return f"rank {', '.join(self._label(self.group_ranks[rank]) for rank in ranks)}"
 
     def _ranks(self, chosen: Callable[[_PeerStatus], bool | int]) -> list[int]:
         return [r for r in range(self.size) if r != self.rank and chosen(self._peer(r))]

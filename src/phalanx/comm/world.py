@@ -30,6 +30,7 @@ from phalanx.comm.group import Group
 from phalanx.comm.link import Link
 from phalanx.comm.link_emulator import LinkEmulator
 from phalanx.comm.mpi import is_stand_in, mpi
+from phalanx.comm.rank_labels import hosts_to_name
 from phalanx.comm.set_up import SetupCommunicator, duplicate
 from phalanx.comm.settings import RankSettings, Settings, agree, cores_of, exchange, read_settings
 from phalanx.comm.traffic import COUNT, TrafficCounter
@@ -105,7 +106,7 @@ class World:
         self.local_rank: int = self.node.Get_rank()
         self.local_size: int = self.node.Get_size()
         self.hostname = socket.gethostname()
-        nodes = self._nodes(set_up)
+        nodes, hosts = self._nodes_and_hosts(set_up)
         detector.close()
         on_this_node = [ranks[peer] for peer in range(self.size) if nodes[peer] == nodes[self.rank]]
         self.settings: Settings = replace(settings, cores=cores_of(on_this_node))
@@ -114,7 +115,7 @@ class World:
         if self.link is not None:
             self.policy = WaitPolicy.for_network()
         self.recorder = FlightRecorder(self.rank)
-        self.group = self._make_group(nodes, settings)
+        self.group = self._make_group(nodes, hosts, settings)
 
     @classmethod
     def create(
@@ -237,12 +238,15 @@ class World:
             tag=tag,
         )
 
-    def _make_group(self, nodes: tuple[int, ...], settings: Settings) -> Group:
+    def _make_group(
+        self, nodes: tuple[int, ...], hosts: tuple[str, ...], settings: Settings
+    ) -> Group:
         connections = Connections(
             self._comm,
             name="world",
             members=tuple(range(self.size)),
             nodes=nodes,
+            hosts=hosts_to_name(hosts),
             policy=self.policy,
             timeout_s=self.timeout_s,
             link_emulator=self._link_emulator,
@@ -268,11 +272,15 @@ class World:
         )
         return exchange(own, set_up.allgather)
 
-    def _nodes(self, set_up: SetupCommunicator) -> tuple[int, ...]:
-        """The number of each rank's node, in the order of their first ranks."""
-        leaders = set_up.allgather(self.node.bcast(self.rank))
+    def _nodes_and_hosts(
+        self, set_up: SetupCommunicator
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """The number of each rank's node, in the order of their first ranks, and its host name."""
+        rows = set_up.allgather((self.node.bcast(self.rank), self.hostname))
+        leaders = [leader for leader, _ in rows]
         numbers = {leader: number for number, leader in enumerate(dict.fromkeys(leaders))}
-        return tuple(numbers[leader] for leader in leaders)
+        nodes = tuple(numbers[leader] for leader in leaders)
+        return nodes, tuple(hostname for _, hostname in rows)
 
 
 def _is_worker(rank: str) -> bool:

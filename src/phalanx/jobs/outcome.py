@@ -164,7 +164,7 @@ def _outcome_of(records: _Records, ranks: int, ending: JobExit) -> Outcome:
 
 
 _PEER_IS_GONE = re.compile(
-    r"\brank (?P<peer>\d+) failed: its process is gone"  # phalanx.comm
+    r"\brank (?P<peer>\d+)(?: \([^)]*\))? failed: its process is gone"  # phalanx.comm
     r"|gloo/.*(?:Connection (?:was likely )?(?:closed|reset)|Broken pipe)"
     r"|remote worker crashing"  # PyTorch's hint below an error of Gloo
 )

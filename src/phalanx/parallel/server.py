@@ -175,7 +175,7 @@ class Server(Strategy):
         for _ in range(num_steps):
             awaited, is_skipped = set(workers), False
             while awaited:
-                header, worker = receive_header(self._world.group, lambda: _ranks(awaited))  # noqa: B023
+                header, worker = receive_header(self._world.group, lambda: awaited)  # noqa: B023
                 receive_gradient(self._world.group, self._slots[worker - self._servers], worker)
                 awaited.remove(worker)
                 is_skipped |= math.isnan(header.share)
@@ -194,8 +194,7 @@ class Server(Strategy):
         gradient = self._slots[0]
         while awaited := clocks.awaited:
             header, worker = receive_header(
-                self._world.group,
-                lambda: _ranks({worker + self._servers for worker in awaited}),
+                self._world.group, lambda: [worker + self._servers for worker in awaited]
             )
             receive_gradient(self._world.group, gradient, worker)
             if header.share:
@@ -273,7 +272,3 @@ class Server(Strategy):
             self._peers.close()
             self._peers = None
         super().close()
-
-
-def _ranks(numbers: set[int]) -> str:
-    return "rank " + ", ".join(map(str, sorted(numbers)))

@@ -134,7 +134,7 @@ def _end_session(session: Session) -> None:
     except MismatchError as error:
         text = f"others wait for it: {error}"
     if text:
-        rank = session.world.rank
+        rank = session.world.group.labels.short(session.world.rank)
         print(f"rank {rank} ends while {text}; ending all ranks", file=sys.stderr, flush=True)
         session.fail(f"it ended while {text}")
         _abort_after(GRACE_S)

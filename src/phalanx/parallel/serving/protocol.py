@@ -7,7 +7,7 @@ memory of the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -59,10 +59,10 @@ def push_and_pull(
         request.wait()
 
 
-def receive_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, int]:
+def receive_header(group: Group, awaited: Callable[[], Iterable[int]]) -> tuple[Header, int]:
     """Return the next header of any worker, and its rank.
 
-    awaited: names the ranks that are waited for.
+    awaited: returns the ranks that are waited for.
     Raises: WaitTimeoutError.
     """
     words = np.empty(len(Header._fields))
@@ -72,8 +72,8 @@ def receive_header(group: Group, awaited: Callable[[], str]) -> tuple[Header, in
         SERVER_WAIT,
         timeout_s=group.timeout_s,
         on_timeout=lambda: (
-            f"rank {group.rank}, a server, waited {group.timeout_s:g} s for gradients of "
-            f"{awaited()}"
+            f"rank {group.labels.short(group.rank)}, a server, waited {group.timeout_s:g} s for "
+            f"gradients of rank {', '.join(map(group.labels.short, sorted(awaited())))}"
         ),
     )
     assert request.source is not None, "the header has come"
