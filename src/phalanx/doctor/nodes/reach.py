@@ -1,0 +1,258 @@
+"""Ask nodes over ssh, all at once, for their facts, their clocks and the folders that they see."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from phalanx.doctor.examine import Finding, problem
+from phalanx.doctor.nodes import facts
+from phalanx.doctor.nodes.facts import ANSWER
+
+ANSWER_S = 9.0
+"""For a node to be reached and to have answered."""
+CONNECT_S = 5
+_SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", f"ConnectTimeout={CONNECT_S}")
+_READINGS = 4  # of each clock
+_MAX_THREADS = 128
+_NOT_STARTED = (126, 127)  # exit codes of a shell whose command is no program
+_SSH_FAILED = 255
+
+_REASONS = (
+    (r"could not resolve", "check the spelling, or name its address: --hosts 10.0.0.7"),
+    (r"identification has changed", "ssh-keygen -R {host}, then ssh {host} true"),
+    (r"host key", "ssh {host} true, once, and accept its key"),
+    (r"permission denied|too many authentication", "ssh-copy-id {host}"),
+    (r"connection refused", "start its ssh server: systemctl start ssh"),
+    (
+        r"timed out|no route|unreachable",
+        "is it on, and does a firewall let port 22 pass? ping {host}",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """The answers of one node."""
+
+    facts: Mapping[str, Any]
+    """As `facts.answer` gives them."""
+    clock_offset_s: float
+    """The node's clock less ours."""
+    clock_error_s: float
+    sees: Mapping[str, bool]
+    """By folder: it is the folder that this process sees."""
+
+
+class NodeSession(Protocol):
+    """A process of a node that answers questions."""
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]: ...
+
+
+class NodeFailedError(Exception):
+    """A node that gives no answers."""
+
+    def __init__(self, finding: Finding) -> None:
+        super().__init__(finding.detail)
+        self.finding = finding
+
+
+class LocalSession:
+    """This process, for the node that it runs on."""
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Answer at once."""
+        return facts.answer(dict(question))
+
+
+class SshSession:
+    """The node's Python, started over ssh; it ends with the `with` block, or when we die."""
+
+    def __init__(self, host: str) -> None:
+        self._host, self._timed_out = host, False
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed by __exit__
+        source = Path(facts.__file__).read_bytes()
+        try:
+            self._process = subprocess.Popen(
+                [*_SSH, host.strip("[]"), remote_command(sys.executable, len(source), os.environ)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+            )
+        except FileNotFoundError:
+            mend = "install OpenSSH's client here"
+            raise NodeFailedError(problem(host, "there is no ssh here", mend)) from None
+        self._write(source)
+
+    def ask(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask, and wait for the answer. Raises: NodeFailedError."""
+        timer = threading.Timer(ANSWER_S, self._give_up)
+        timer.start()
+        try:
+            self._write(json.dumps(question).encode() + b"\n")
+            assert self._process.stdout is not None
+            for line in self._process.stdout:  # a login shell may print, too
+                if line.startswith(ANSWER.encode()):
+                    answer: dict[str, Any] = json.loads(line[len(ANSWER) :])
+                    return answer
+        finally:
+            timer.cancel()
+        code = self._process.wait()
+        self._errors.seek(0)
+        said = self._errors.read().decode(errors="replace")
+        raise NodeFailedError(
+            describe_failure(self._host, None if self._timed_out else code, said, sys.executable)
+        )
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its exit code says why
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+    def _give_up(self) -> None:
+        self._timed_out = True
+        self._process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            with contextlib.suppress(BrokenPipeError):
+                if stream is not None:
+                    stream.close()
+        self._process.kill()
+        self._process.wait()
+
+
+def remote_command(python: str, source_bytes: int, environ: Mapping[str, str]) -> str:
+    """Return the shell command by which a node runs the first `source_bytes` of its input."""
+    # Without "" in the path: not the folder at hand, which is another one there.
+    code = f"import sys;sys.path[:1]=[];exec(sys.stdin.buffer.read({source_bytes}))"
+    path = environ.get("PYTHONPATH")
+    variables = [f"PYTHONPATH={path}"] if path else []
+    return shlex.join(["env", *variables, python, "-c", code])
+
+
+def describe_failure(host: str, code: int | None, said: str, python: str) -> Finding:
+    """Return host, reason and mend. code: of ssh, None after `ANSWER_S`; said: on stderr."""
+    lines = [words for line in said.splitlines() if (words := line.strip(" @\r\t"))]
+    last = lines[-1] if lines else "no word"
+    if code is None:
+        return problem(host, f"no answer within {ANSWER_S:g} s", f"ssh {host} {python} --version")
+    if code in _NOT_STARTED:
+        mend = "install the same environment there, at the same path, or share the folder"
+        return problem(host, f"has no {python}", mend)
+    if code != _SSH_FAILED:
+        return problem(host, f"{python} fails: {last}", f"ssh {host} {python} --version")
+    for pattern, mend in _REASONS:
+        found = next((line for line in lines if re.search(pattern, line, re.IGNORECASE)), None)
+        if found:
+            return problem(host, found.removeprefix("WARNING: "), mend.format(host=host))
+    return problem(host, last, f"ssh {host} true")
+
+
+def is_this_machine(name: str) -> bool:
+    """Return whether a host of that name is this one: it has an address that is ours."""
+    if name in ("localhost", socket.gethostname()):
+        return True
+    try:
+        found = socket.getaddrinfo(name.strip("[]"), 0, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    for family, kind, _, _, address in found:
+        with socket.socket(family, kind) as tried, contextlib.suppress(OSError):
+            tried.bind(address)
+            return True
+    return False
+
+
+def ask_nodes(
+    hosts: Sequence[str], question: Mapping[str, Any]
+) -> tuple[dict[str, NodeFacts], list[Finding]]:
+    """Ask all hosts at once; return the answers of those that gave any, and why others did not.
+
+    question: as `facts.answer` takes it. Nothing is written before all hosts have answered.
+    """
+    with ThreadPoolExecutor(min(len(hosts), _MAX_THREADS)) as pool, contextlib.ExitStack() as stack:
+
+        def begin(host: str) -> tuple[NodeSession, dict[str, Any]] | Finding:
+            try:
+                session: NodeSession = LocalSession()
+                if not is_this_machine(host):
+                    session = stack.enter_context(SshSession(host))
+                others = [name for name in question["names"] if name != host]
+                return session, session.ask({**question, "names": others})
+            except NodeFailedError as error:
+                return error.finding
+
+        begun = dict(zip(hosts, pool.map(begin, hosts), strict=True))
+        failed = [found for found in begun.values() if isinstance(found, Finding)]
+        reached = {host: it for host, it in begun.items() if not isinstance(it, Finding)}
+        if failed:
+            return {}, failed
+        with words_in(question["folders"]) as words:
+
+            def finish(host: str) -> NodeFacts:
+                session, answer = reached[host]
+                offset_s, error_s = _read_clock(session)
+                return NodeFacts(
+                    facts=answer,
+                    clock_offset_s=offset_s,
+                    clock_error_s=error_s,
+                    sees=seen_folders(words, session.ask({"read": dict(words.values())})),
+                )
+
+            return dict(zip(hosts, pool.map(finish, hosts), strict=True)), []
+
+
+@contextlib.contextmanager
+def words_in(folders: Sequence[str]) -> Iterator[dict[str, tuple[str, str]]]:
+    """Write a random word into each folder that can be written to, or what exists of its path.
+
+    Yields (file, word) by folder; the files are removed after.
+    """
+    words = {}
+    with contextlib.ExitStack() as stack:
+        for folder in folders:
+            word = secrets.token_hex(16)
+            file = Path(facts.existing_parent(folder)) / f".phalanx-preflight-{word}"
+            with contextlib.suppress(OSError):
+                stack.callback(file.unlink, missing_ok=True)
+                file.write_text(word)
+                words[folder] = (str(file), word)
+        yield words
+
+
+def seen_folders(words: Mapping[str, tuple[str, str]], read: Mapping[str, bool]) -> dict[str, bool]:
+    """Return by folder whether a node has read the word in it. read: its answer, by file."""
+    return {folder: read[file] for folder, (file, _) in words.items()}
+
+
+def _read_clock(session: NodeSession) -> tuple[float, float]:
+    """Return the offset of a node's clock to ours, and its largest error, by the shortest trip."""
+    trips = []
+    for _ in range(_READINGS):
+        asked_s = time.time()
+        read_s = session.ask({"time": True})["time_s"]
+        heard_s = time.time()
+        trips.append(((heard_s - asked_s) / 2, read_s - (asked_s + heard_s) / 2))
+    error_s, offset_s = min(trips)
+    return offset_s, error_s
